@@ -1,0 +1,272 @@
+"""Every error that spark-streams raises.
+
+::
+
+    SparkStreamsError
+    ├ OptionError (ValueError)       an option: its name, its value, what was expected
+    ├ SchemaError (ValueError)       a column that a source or sink does not know, or of the wrong type
+    ├ FilterError (ValueError)       a filter text: where it is wrong and why
+    ├ ProtocolError
+    │  ├ LocalProtocolError          we were about to break the protocol: a defect of ours
+    │  └ RemoteProtocolError         the peer broke it, or sent bytes that cannot be decoded
+    ├ TransportError                 retriable
+    │  ├ ConnectFailed               no connection: host, port, TLS
+    │  ├ ConnectionLost              it broke while in use
+    │  └ DeadlineExceeded            the peer did not answer, or gave no credit, in time
+    ├ PeerError                      the peer answered, with a condition of its own
+    │  ├ AuthenticationFailed
+    │  ├ NotFound                    no such stream or partition
+    │  ├ OwnershipLost               a consumer with a higher epoch took the partition
+    │  └ Refused                     any other condition
+    ├ PositionLost                   events between where reading was to go on and what is retained are gone
+    ├ DeliveryFailed                 the peer did not accept a row
+    └ LogError
+       ├ CorruptLog                  a file of the log fails its check: file and byte position
+       ├ StreamExists / UnknownStream
+       └ LogLocked                   another process has the data directory open
+
+``retriable`` is a class attribute, read by the one retry loop. No message ever holds a password or a token.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AuthenticationFailed",
+    "ConnectFailed",
+    "ConnectionLost",
+    "CorruptLog",
+    "DeadlineExceeded",
+    "DeliveryFailed",
+    "FilterError",
+    "LocalProtocolError",
+    "LogError",
+    "LogLocked",
+    "NotFound",
+    "OptionError",
+    "OwnershipLost",
+    "PeerError",
+    "PositionLost",
+    "ProtocolError",
+    "Refused",
+    "RemoteProtocolError",
+    "SchemaError",
+    "SparkStreamsError",
+    "StreamExists",
+    "TransportError",
+    "UnknownStream",
+]
+
+
+class SparkStreamsError(Exception):
+    """The root of all errors of this package; ``retriable`` says whether trying again can help."""
+
+    retriable: bool = False
+
+
+class OptionError(SparkStreamsError, ValueError):
+    """An option has a name or a value that cannot be used.
+
+    Args:
+        option: the option's name as the user wrote it.
+        problem: what was wrong, what was expected and what to do, without any secret.
+    """
+
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(option, problem)
+        self.option = option
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"option '{self.option}': {self.problem}"
+
+
+class SchemaError(SparkStreamsError, ValueError):
+    """A schema names a column that the format does not have, lacks one it needs, or gives one another type."""
+
+
+class FilterError(SparkStreamsError, ValueError):
+    """A filter text cannot be used.
+
+    Args:
+        text: the filter as it was given.
+        column: 1-based column of the fault in ``text``.
+        reason: why.
+    """
+
+    def __init__(self, text: str, column: int, reason: str) -> None:
+        super().__init__(text, column, reason)
+        self.text = text
+        self.column = column
+        self.reason = reason
+
+    def __str__(self) -> str:
+        shown = self.text if len(self.text) <= 200 else self.text[:200] + "…"
+        return f"filter, column {self.column}: {self.reason}: {shown}"
+
+
+class ProtocolError(SparkStreamsError):
+    """Somebody broke the protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side was about to break the protocol; always a defect of spark-streams."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the protocol, or sent bytes that cannot be decoded; the connection is of no further use."""
+
+
+class TransportError(SparkStreamsError):
+    """The network failed; a new connection may do better."""
+
+    retriable = True
+
+
+class ConnectFailed(TransportError):
+    """No connection could be made."""
+
+
+class ConnectionLost(TransportError):
+    """An established connection ended without a close."""
+
+
+class DeadlineExceeded(TransportError):
+    """The peer did not answer, or gave no credit, within the time allowed."""
+
+
+class PeerError(SparkStreamsError):
+    """The peer answered with an error condition.
+
+    Args:
+        condition: the peer's own name for it, such as ``amqp:not-found``.
+        description: the peer's words.
+        context: what we were doing, such as ``attach 'orders'``.
+    """
+
+    def __init__(self, condition: str, description: str | None, context: str) -> None:
+        super().__init__(condition, description, context)
+        self.condition = condition
+        self.description = description or ""
+        self.context = context
+
+    def __str__(self) -> str:
+        return f"{self.context}: {self.condition}" + (f": {self.description}" if self.description else "")
+
+
+class AuthenticationFailed(PeerError):
+    """The peer did not accept the credentials, or offered no mechanism that we may use."""
+
+
+class NotFound(PeerError):
+    """The stream or partition does not exist."""
+
+
+class OwnershipLost(PeerError):
+    """A consumer of the same group attached with a higher epoch.
+
+    Args:
+        epoch: the thief's epoch, when the peer told it.
+    """
+
+    def __init__(self, condition: str, description: str | None, context: str, epoch: int | None = None) -> None:
+        super().__init__(condition, description, context)
+        self.args = (condition, description, context, epoch)
+        self.epoch = epoch
+
+
+class Refused(PeerError):
+    """The peer refused, for a reason of its own; ``condition`` names it.
+
+    Conditions that pass by themselves (``amqp:connection:forced``, ``amqp:resource-locked``,
+    ``amqp:link:detach-forced``) make an instance retriable.
+    """
+
+    TRANSIENT = frozenset({"amqp:connection:forced", "amqp:resource-locked", "amqp:link:detach-forced"})
+
+    def __init__(self, condition: str, description: str | None, context: str) -> None:
+        super().__init__(condition, description, context)
+        self.retriable = condition in self.TRANSIENT
+
+
+class PositionLost(SparkStreamsError):
+    """Events that were to be read are no longer in the log.
+
+    Args:
+        stream: the log's name.
+        partition: the partition's identifier, or None when the whole stream is meant.
+        asked: where reading was to go on.
+        available: what the peer has instead.
+    """
+
+    def __init__(self, stream: str, partition: str | None, asked: str, available: str) -> None:
+        super().__init__(stream, partition, asked, available)
+        self.stream = stream
+        self.partition = partition
+        self.asked = asked
+        self.available = available
+
+    def __str__(self) -> str:
+        where = f"stream '{self.stream}'" + (f" partition '{self.partition}'" if self.partition is not None else "")
+        return (
+            f"{where}: reading was to go on {self.asked}, but {self.available}. Events may have been lost. "
+            "Set option 'failOnDataLoss' to 'false' to go on with what is left, or start anew with another checkpoint."
+        )
+
+
+class DeliveryFailed(SparkStreamsError):
+    """The peer did not accept a row.
+
+    Args:
+        outcome: ``rejected``, ``released`` or ``modified``.
+        condition: the peer's condition, or an empty string.
+        description: the peer's words, or an empty string.
+        row: which row, such as ``row 17 (key 'customer-4')``.
+        stream: where it was sent.
+    """
+
+    def __init__(self, outcome: str, condition: str, description: str, row: str, stream: str) -> None:
+        super().__init__(outcome, condition, description, row, stream)
+        self.outcome = outcome
+        self.condition = condition
+        self.description = description
+        self.row = row
+        self.stream = stream
+
+    def __str__(self) -> str:
+        reason = ": ".join(p for p in (self.condition, self.description) if p) or "no reason given"
+        return f"{self.row} was {self.outcome} by stream '{self.stream}': {reason}"
+
+
+class LogError(SparkStreamsError):
+    """The reference log cannot do what was asked."""
+
+
+class CorruptLog(LogError):
+    """A file of the log fails its check; what it holds is not served.
+
+    Args:
+        file: path of the file.
+        position: byte position of the batch or entry in the file.
+        reason: which check failed.
+    """
+
+    def __init__(self, file: str, position: int, reason: str) -> None:
+        super().__init__(file, position, reason)
+        self.file = file
+        self.position = position
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.file} at byte {self.position}: {self.reason}"
+
+
+class StreamExists(LogError):
+    """A stream of that name is there already."""
+
+
+class UnknownStream(LogError):
+    """No stream of that name."""
+
+
+class LogLocked(LogError):
+    """Another process has the data directory open."""

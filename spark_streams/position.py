@@ -1,0 +1,198 @@
+"""Where reading starts and stops: one model for all protocols, and the checkpoint that remembers it.
+
+::
+
+    Position = EARLIEST | LATEST | At(offset) | After(offset) | AtTime(timestamp_ms) | Matching(text)
+
+``At`` includes the event, ``After`` excludes it. Offsets are opaque: they are compared, and only within one partition,
+never parsed and never computed with. Timestamps are int64 milliseconds since the epoch and may be negative:
+-386380800000 is 1957-10-04, and -1 is 1969-12-31T23:59:59.999Z.
+
+As JSON a position is ``"earliest"``, ``"latest"``, any other string (after that offset), ``{"at": offset}``,
+``{"after": offset}``, ``{"timestamp": ms}`` or ``{"expression": text}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Union
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "After",
+    "At",
+    "AtTime",
+    "Checkpoint",
+    "CheckpointError",
+    "Earliest",
+    "Latest",
+    "Matching",
+    "Position",
+    "position_from_json",
+    "position_to_json",
+]
+
+MIN_TIMESTAMP_MS: Final = -(2**63) + 1
+"""The earliest instant, in ms; Long.MIN_VALUE itself means "no timestamp" in extended record batches (KIP-228)."""
+MAX_TIMESTAMP_MS: Final = 2**63 - 1
+"""The latest instant, in ms."""
+
+
+@dataclass(frozen=True)
+class Earliest:
+    """The first event that is retained."""
+
+    def __str__(self) -> str:
+        return "earliest"
+
+
+@dataclass(frozen=True)
+class Latest:
+    """After the last event there is when the position is resolved."""
+
+    def __str__(self) -> str:
+        return "latest"
+
+
+EARLIEST: Final = Earliest()
+LATEST: Final = Latest()
+
+
+@dataclass(frozen=True)
+class At:
+    """The event with this offset, inclusive."""
+
+    offset: str
+
+    def __str__(self) -> str:
+        return f"at '{self.offset}'"
+
+
+@dataclass(frozen=True)
+class After:
+    """The event that follows this offset: the offset itself is excluded."""
+
+    offset: str
+
+    def __str__(self) -> str:
+        return f"after '{self.offset}'"
+
+
+@dataclass(frozen=True)
+class AtTime:
+    """The first event, in log order, whose timestamp is not earlier than ``timestamp_ms`` (inclusive)."""
+
+    timestamp_ms: int
+
+    def __str__(self) -> str:
+        return f"at timestamp {self.timestamp_ms} ms"
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The first event that a filter expression matches, inclusive."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return f"at the first event matching {self.text!r}"
+
+
+Position = Union[Earliest, Latest, At, After, AtTime, Matching]
+
+
+def position_to_json(position: Position) -> str | dict[str, Any]:
+    """Return the JSON value of a position; ``After`` is always written outright, so no offset looks like a word."""
+    if isinstance(position, (Earliest, Latest)):
+        return str(position)
+    if isinstance(position, At):
+        return {"at": position.offset}
+    if isinstance(position, After):
+        return {"after": position.offset}
+    if isinstance(position, AtTime):
+        return {"timestamp": position.timestamp_ms}
+    return {"expression": position.text}
+
+
+def position_from_json(value: object) -> Position:
+    """Return the position that a JSON value says.
+
+    Raises:
+        ValueError: what was expected, in words fit for the user.
+    """
+    if isinstance(value, str):
+        if value == "earliest":
+            return EARLIEST
+        return LATEST if value == "latest" else After(value)
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((word, operand),) = value.items()
+        if word in ("at", "after") and isinstance(operand, str):
+            return At(operand) if word == "at" else After(operand)
+        if word == "timestamp" and isinstance(operand, int) and not isinstance(operand, bool):
+            if not MIN_TIMESTAMP_MS <= operand <= MAX_TIMESTAMP_MS:
+                raise ValueError(f"timestamp {operand} is outside int64 milliseconds")
+            return AtTime(operand)
+        if word == "expression" and isinstance(operand, str):
+            return Matching(operand)
+    raise ValueError(
+        f"{value!r} is not a position: expected \"earliest\", \"latest\", an offset as a string (reading starts after "
+        'it), {"at": offset}, {"after": offset}, {"timestamp": milliseconds} or {"expression": text}'
+    )
+
+
+class CheckpointError(ValueError):
+    """A checkpoint of Spark's that this version cannot read."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What Spark stores between micro-batches: a position for each partition of one stream.
+
+    Args:
+        stream: the log's name.
+        partitions: partition identifier to position. As the end of a range a position is ``After(last event)``;
+            ``EARLIEST`` there means that the partition was empty.
+        incarnation: the identity that the peer gives this creation of the log, or None where it gives none; another
+            one under the same name means that the log was deleted and created again.
+    """
+
+    stream: str
+    partitions: Mapping[str, Position] = field(default_factory=dict)
+    incarnation: str | None = None
+
+    VERSION = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object ``{"version": 1, "stream": …, "partitions": {id: position}[, "incarnation": …]}``."""
+        out: dict[str, Any] = {
+            "version": self.VERSION,
+            "stream": self.stream,
+            "partitions": {p: position_to_json(self.partitions[p]) for p in sorted(self.partitions)},
+        }
+        if self.incarnation is not None:
+            out["incarnation"] = self.incarnation
+        return out
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Checkpoint:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            CheckpointError: another version, or not a checkpoint of ours.
+        """
+        version = value.get("version")
+        if version != cls.VERSION:
+            raise CheckpointError(
+                f"the checkpoint has version {version!r}, this spark-streams reads version {cls.VERSION}: it was "
+                "written by another release; install that one, or start anew with another checkpointLocation"
+            )
+        try:
+            return cls(
+                str(value["stream"]),
+                {str(p): position_from_json(v) for p, v in value["partitions"].items()},
+                value.get("incarnation"),
+            )
+        except (KeyError, AttributeError, ValueError) as fault:
+            raise CheckpointError(f"not a checkpoint of spark-streams: {fault!r}") from fault

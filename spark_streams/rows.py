@@ -1,0 +1,61 @@
+"""The row that all three formats give and take, as an Arrow schema.
+
+The first six columns are the same everywhere, so that streams of different brokers can be unioned; AMQP and RabbitMQ
+rows go on with the message's sections. ``message``, the whole encoded message, is there only when the user's schema
+names it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+__all__ = ["COMMON_SCHEMA", "FULL_MESSAGE_SCHEMA", "MESSAGE_SCHEMA", "PROPERTIES_TYPE", "TIMESTAMP"]
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+"""Spark's TIMESTAMP in Arrow: microseconds since the epoch, in UTC."""
+
+COMMON_SCHEMA: Final = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("key", pa.string()),
+        ("stream", pa.string()),
+        ("partition", pa.string()),
+        ("offset", pa.string()),
+        ("timestamp", TIMESTAMP),
+    ]
+)
+"""value, key, stream, partition, offset, timestamp."""
+
+PROPERTIES_TYPE: Final = pa.struct(
+    [
+        ("message_id", pa.string()),
+        ("user_id", pa.binary()),
+        ("to", pa.string()),
+        ("subject", pa.string()),
+        ("reply_to", pa.string()),
+        ("correlation_id", pa.string()),
+        ("content_type", pa.string()),
+        ("content_encoding", pa.string()),
+        ("absolute_expiry_time", TIMESTAMP),
+        ("creation_time", TIMESTAMP),
+        ("group_id", pa.string()),
+        ("group_sequence", pa.int64()),
+        ("reply_to_group_id", pa.string()),
+    ]
+)
+"""The properties section in the order of AMQP 1.0 part 3 §3.2.4; field i of the list is field i of the struct."""
+
+MESSAGE_SCHEMA: Final = pa.schema(
+    [
+        *COMMON_SCHEMA,
+        ("properties", PROPERTIES_TYPE),
+        ("application_properties", pa.map_(pa.string(), pa.string())),
+        ("message_annotations", pa.map_(pa.string(), pa.string())),
+    ]
+)
+"""The default row of ``amqp-events`` and ``rabbitmq-stream``."""
+
+FULL_MESSAGE_SCHEMA: Final = pa.schema([*MESSAGE_SCHEMA, ("message", pa.binary())])
+"""All columns that a user's schema may name; ``message`` is the whole encoded message."""
