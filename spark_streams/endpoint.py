@@ -1,0 +1,202 @@
+"""Where a peer is and how to get in: scheme, host, port, credentials and TLS, as one picklable value.
+
+A password is wrapped in ``Secret`` from the moment it is read, so that no plan, log line, error or ``repr`` shows it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Final
+from urllib.parse import unquote
+
+from spark_streams.errors import OptionError
+
+__all__ = ["AMQP_SCHEMES", "DEFAULT_PORTS", "Endpoint", "Secret", "Tls", "parse_url", "redact_url"]
+
+DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
+"""The port that a url without one means, by scheme (IANA)."""
+
+AMQP_SCHEMES: Final = frozenset(DEFAULT_PORTS)
+
+_TLS_SCHEMES: Final = frozenset({"amqps"})
+_USERINFO: Final = re.compile(r"(?<=//).*@", re.DOTALL)
+
+
+class Secret:
+    """A string that must not be shown: ``reveal()`` gives it, ``repr`` and ``str`` do not.
+
+    A pickle carries the value, masked (not encrypted) so that it is not found by reading the bytes.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """Return the secret itself."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __format__(self, spec: str) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Secret], tuple[bytes]]:
+        return _unmask, (_mask(self._value.encode("utf-8", "surrogatepass")),)
+
+
+def _mask(value: bytes) -> bytes:
+    return bytes(b ^ 0xA5 for b in value)
+
+
+def _unmask(masked: bytes) -> Secret:
+    return Secret(_mask(masked).decode("utf-8", "surrogatepass"))
+
+
+@dataclass(frozen=True)
+class Tls:
+    """How to speak TLS.
+
+    Args:
+        ca_file: PEM file of the authorities to trust; None trusts those of the system.
+        cert_file: PEM file of the client's certificate, for peers that ask for one.
+        key_file: PEM file of its key; None when ``cert_file`` holds both.
+        verify_hostname: whether the peer's certificate must name the host that was dialled.
+    """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    verify_hostname: bool = True
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One peer: frozen, picklable, and safe to print.
+
+    Args:
+        scheme: ``amqp`` or ``amqps``.
+        host: name or address, without the brackets of an IPv6 address.
+        port: TCP port.
+        username: None when no credentials are to be sent.
+        password: None when there is none.
+        tls: None for plain TCP.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    username: str | None = None
+    password: Secret | None = field(default=None)
+    tls: Tls | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as people write it, for messages."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The url without credentials."""
+        return f"{self.scheme}://{self.address}"
+
+    def __str__(self) -> str:
+        return self.url
+
+    def with_credentials(self, username: str | None, password: Secret | None) -> Endpoint:
+        """Return this endpoint with other credentials."""
+        return replace(self, username=username, password=password)
+
+    def with_tls(self, tls: Tls | None) -> Endpoint:
+        """Return this endpoint with other TLS settings."""
+        return replace(self, tls=tls)
+
+
+def redact_url(url: str) -> str:
+    """Return ``url`` with whatever stands before the host replaced by ``***@``."""
+    return _USERINFO.sub("***@", url)
+
+
+def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str = "url") -> Endpoint:
+    """Read ``scheme://[user[:password]@]host[:port]``; user and password may be percent-encoded.
+
+    Args:
+        url: what the user wrote.
+        schemes: the schemes that are allowed here.
+        option: the option's name, for messages.
+
+    Returns:
+        An endpoint whose ``tls`` is ``Tls()`` for a scheme that means TLS, else None.
+
+    Raises:
+        OptionError: what is wrong with it; the message never holds the credentials.
+    """
+    scheme, separator, rest = url.strip().partition("://")
+    scheme = scheme.lower()
+    if not separator or scheme not in schemes:
+        # Without a scheme that we know, what stands before the first colon may be a user's name: show none of it.
+        shown = f"scheme '{scheme}'" if separator and re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme) else "no scheme"
+        raise OptionError(option, f"{shown} where one of {_listing(schemes)} was expected, {_example(schemes)}")
+    userinfo, at, hostport = rest.rpartition("@")
+    shown = redact_url(f"{scheme}://{rest}")
+    if re.search(r"[/?#]", hostport.strip("/")):
+        raise OptionError(
+            option, f"{shown} has a path, query or fragment after the host; the stream goes into option 'stream'"
+        )
+    host, port = _host_and_port(hostport.rstrip("/"), scheme, shown, option)
+    if at and re.search(r"[/?#]", userinfo):
+        raise OptionError(option, "a '/', '?' or '#' in the user name or password is to be percent-encoded")
+    user, colon, word = userinfo.partition(":")
+    return Endpoint(
+        scheme,
+        host,
+        port,
+        unquote(user) if at else None,
+        Secret(unquote(word)) if colon else None,
+        Tls() if scheme in _TLS_SCHEMES else None,
+    )
+
+
+def _host_and_port(hostport: str, scheme: str, shown: str, option: str) -> tuple[str, int]:
+    if hostport.startswith("["):
+        host, bracket, after = hostport[1:].partition("]")
+        try:
+            ipaddress.IPv6Address(host.partition("%")[0])
+        except ValueError:
+            bracket = ""
+        if not bracket or (after and not after.startswith(":")):
+            raise OptionError(option, f"{shown} has no IPv6 address in its brackets, expected such as [::1]:5672")
+        port_text = after[1:]
+    else:
+        host, _, port_text = hostport.partition(":")
+    if not host:
+        raise OptionError(option, f"{shown} names no host, {_example((scheme,))}")
+    if re.search(r"[\s\\]", host):
+        raise OptionError(option, f"{shown} has a blank or backslash in its host, {_example((scheme,))}")
+    if not port_text:
+        return host, DEFAULT_PORTS[scheme]
+    if not re.fullmatch(r"[0-9]{1,5}", port_text) or not 1 <= int(port_text) <= 65_535:
+        raise OptionError(option, f"{shown} has port '{port_text}', expected a number from 1 to 65535")
+    return host, int(port_text)
+
+
+def _listing(schemes: Collection[str]) -> str:
+    return " or ".join(f"'{s}'" for s in sorted(schemes))
+
+
+def _example(schemes: Collection[str]) -> str:
+    return f"such as {sorted(schemes)[0]}://user:password@localhost:5672"
