@@ -130,26 +130,28 @@ class SinkOptions:
 
     Args:
         endpoint: where the peer is and how to get in.
-        stream: the log's name.
+        stream: the log that all rows go to; None when each row names its own in column ``stream``.
         request_timeout_ms: how long to wait for credit, and for the outcome of a delivery.
     """
 
     endpoint: Endpoint
-    stream: str
+    stream: str | None
     request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
 
 
 def validate(options: Mapping[str, str]) -> None:
     """Check names, values and conflicts of all options that are there, whatever they will be used for.
 
+    A missing ``stream`` passes: a reader needs it, a writer whose rows name their streams does not.
+
     Raises:
         OptionError: the first fault found, in the order of this file.
     """
     given = _Given(options)
     _endpoint(given)
-    _stream(given)
+    stream = _optional_stream(given)
     _timeout(given)
-    _source(given, None, None)
+    _source(given, stream or "", None, None)
 
 
 def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -167,10 +169,10 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         for name in (ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP):
             if given.has(name):
                 raise OptionError(name, "a stream has no end: this is for batch queries (spark.read)")
-        return _source(given, LATEST, None)
+        return _source(given, _stream(given), LATEST, None)
     if given.has(MAX_OFFSETS_PER_TRIGGER):
         raise OptionError(MAX_OFFSETS_PER_TRIGGER, "a batch query has no triggers: this is for streams")
-    parsed = _source(given, EARLIEST, LATEST)
+    parsed = _source(given, _stream(given), EARLIEST, LATEST)
     _refuse(parsed.starting, LATEST, "a batch query that starts at the latest event has nothing to read")
     if parsed.ending is not None:
         _refuse(parsed.ending, EARLIEST, "a batch query that ends at the earliest event has nothing to read")
@@ -187,7 +189,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     for name in SOURCE_ONLY:
         if given.has(name):
             raise OptionError(name, "this is for reading; a sink does not take it")
-    return SinkOptions(_endpoint(given), _stream(given), _timeout(given))
+    return SinkOptions(_endpoint(given), _optional_stream(given), _timeout(given))
 
 
 class _Given:
@@ -273,11 +275,15 @@ def _stream(given: _Given) -> str:
     return given.required(STREAM, "the name of the log, such as orders").strip()
 
 
+def _optional_stream(given: _Given) -> str | None:
+    return _stream(given) if given.has(STREAM) else None
+
+
 def _timeout(given: _Given) -> int:
     return given.integer(REQUEST_TIMEOUT, None, 1, "milliseconds") or DEFAULT_REQUEST_TIMEOUT_MS
 
 
-def _source(given: _Given, start: Position | None, end: Position | None) -> SourceOptions:
+def _source(given: _Given, stream: str, start: Position | None, end: Position | None) -> SourceOptions:
     starting = _span(given, STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, start)
     ending = _span(given, ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, end)
     strategy = (given.get(STARTING_STRATEGY) or "error").strip().lower()
@@ -296,7 +302,7 @@ def _source(given: _Given, start: Position | None, end: Position | None) -> Sour
     poll = given.integer(POLL_INTERVAL, DEFAULT_POLL_INTERVAL_MS, 0, "milliseconds")
     return SourceOptions(
         endpoint=_endpoint(given),
-        stream=_stream(given),
+        stream=stream,
         starting=starting or Span(EARLIEST),
         ending=ending,
         latest_when_no_event=strategy == "latest",
