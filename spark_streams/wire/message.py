@@ -1,0 +1,249 @@
+"""One AMQP message at a time: encoded sections <-> ``Message``.
+
+::
+
+    message  = [header] [delivery-annotations] [message-annotations] bare-message [footer]
+    bare     = [properties] [application-properties] body
+    body     = data*  |  amqp-sequence*  |  amqp-value
+    section  = 0x00 0x53 code value             code: 0x70 header … 0x78 footer, in ascending order
+
+A message without a body is taken as it is (several clients send it); what follows the rules is what we write.
+
+Spec: AMQP 1.0 part 3 §3.2 (message format).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.types import Described, Pairs, Symbol, ULong, decode_value, encode_value
+
+__all__ = ["Amqp", "Data", "Message", "Section", "Sequence", "decode_message", "encode_message", "split_sections"]
+
+HEADER: Final = 0x70
+DELIVERY_ANNOTATIONS: Final = 0x71
+MESSAGE_ANNOTATIONS: Final = 0x72
+PROPERTIES: Final = 0x73
+APPLICATION_PROPERTIES: Final = 0x74
+DATA: Final = 0x75
+AMQP_SEQUENCE: Final = 0x76
+AMQP_VALUE: Final = 0x77
+FOOTER: Final = 0x78
+
+SECTION_NAMES: Final = {
+    HEADER: "header",
+    DELIVERY_ANNOTATIONS: "delivery-annotations",
+    MESSAGE_ANNOTATIONS: "message-annotations",
+    PROPERTIES: "properties",
+    APPLICATION_PROPERTIES: "application-properties",
+    DATA: "data",
+    AMQP_SEQUENCE: "amqp-sequence",
+    AMQP_VALUE: "amqp-value",
+    FOOTER: "footer",
+}
+_CODES: Final = {
+    f"amqp:{name}:{_kind}": code
+    for code, name, _kind in (
+        (HEADER, "header", "list"),
+        (DELIVERY_ANNOTATIONS, "delivery-annotations", "map"),
+        (MESSAGE_ANNOTATIONS, "message-annotations", "map"),
+        (PROPERTIES, "properties", "list"),
+        (APPLICATION_PROPERTIES, "application-properties", "map"),
+        (DATA, "data", "binary"),
+        (AMQP_SEQUENCE, "amqp-sequence", "list"),
+        (AMQP_VALUE, "amqp-value", "*"),
+        (FOOTER, "footer", "map"),
+    )
+}
+LIST_CODES: Final = frozenset({0x45, 0xC0, 0xD0})
+MAP_CODES: Final = frozenset({0xC1, 0xD1})
+BINARY_CODES: Final = frozenset({0xA0, 0xB0})
+VALUE_CODES: Final = {
+    HEADER: LIST_CODES,
+    DELIVERY_ANNOTATIONS: MAP_CODES,
+    MESSAGE_ANNOTATIONS: MAP_CODES,
+    PROPERTIES: LIST_CODES,
+    APPLICATION_PROPERTIES: MAP_CODES,
+    DATA: BINARY_CODES,
+    AMQP_SEQUENCE: LIST_CODES,
+    FOOTER: MAP_CODES,
+}
+"""Section code to the format codes its value may have; an amqp-value may have any."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """A body of data sections."""
+
+    sections: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A body of amqp-sequence sections."""
+
+    sections: tuple[list[Any], ...]
+
+
+@dataclass(frozen=True)
+class Amqp:
+    """A body of one amqp-value section."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message; a section that is not there is None, and so is a body that is not there.
+
+    ``header`` and ``properties`` are the sections' lists, fields in the order of the specification, trailing ones left
+    out as they were on the wire.
+    """
+
+    header: list[Any] | None = None
+    delivery_annotations: dict[Any, Any] | Pairs | None = None
+    message_annotations: dict[Any, Any] | Pairs | None = None
+    properties: list[Any] | None = None
+    application_properties: dict[Any, Any] | Pairs | None = None
+    body: Data | Sequence | Amqp | None = None
+    footer: dict[Any, Any] | Pairs | None = None
+
+
+class Section(NamedTuple):
+    """Where a section is: ``start`` its 0x00, ``value`` its value's constructor, ``end`` exclusive."""
+
+    code: int
+    start: int
+    value: int
+    end: int
+
+
+def split_sections(raw: bytes) -> list[Section]:
+    """Return the sections of one message, values not decoded.
+
+    Args:
+        raw: exactly one encoded message.
+
+    Raises:
+        RemoteProtocolError: the bytes are no sections, their order is wrong, or one is there twice.
+    """
+    sections: list[Section] = []
+    position = 0
+    while position < len(raw):
+        if raw[position] != 0:
+            raise RemoteProtocolError(f"message at byte {position}: 0x{raw[position]:02x}, expected a section (0x00)")
+        descriptor, value = decode_value(raw, position + 1)
+        code = _CODES.get(str(descriptor)) if isinstance(descriptor, Symbol) else descriptor
+        if not (isinstance(descriptor, (ULong, Symbol)) and code in SECTION_NAMES):
+            raise RemoteProtocolError(f"message at byte {position}: {descriptor!r:.80} describes no message section")
+        end = skip_value(raw, value)
+        if code in VALUE_CODES and raw[value] not in VALUE_CODES[code]:
+            raise RemoteProtocolError(f"{SECTION_NAMES[code]} section: holds format code 0x{raw[value]:02x}")
+        if sections and not _follows(sections[-1].code, code):
+            raise RemoteProtocolError(
+                f"message: {SECTION_NAMES[code]} section after the {SECTION_NAMES[sections[-1].code]} section"
+            )
+        sections.append(Section(code, position, value, end))
+        position = end
+    return sections
+
+
+def _follows(before: int, code: int) -> bool:
+    if before == code:
+        return code in (DATA, AMQP_SEQUENCE)
+    if before in (DATA, AMQP_SEQUENCE, AMQP_VALUE):
+        return code == FOOTER
+    return code > before
+
+
+def skip_value(raw: bytes, position: int) -> int:
+    """Return the position after the value at ``position``: constructors tell sizes, so nothing is decoded.
+
+    Raises:
+        RemoteProtocolError: the bytes end before the value does, or a described value nests too deep.
+    """
+    start = position
+    for _ in range(64):
+        if position >= len(raw):
+            break
+        code = raw[position]
+        if code == 0:
+            position = skip_value(raw, position + 1) if raw[position + 1 : position + 2] != b"\x00" else len(raw)
+            continue
+        kind = code >> 4
+        position += 1
+        if kind in (0xA, 0xC, 0xE):
+            end = position + 1 + raw[position] if position < len(raw) else len(raw) + 1
+        elif kind >= 0xA:
+            end = position + 4 + int.from_bytes(raw[position : position + 4], "big")
+        elif kind >= 4:
+            end = position + (0, 1, 2, 4, 8, 16)[kind - 4]
+        else:
+            raise RemoteProtocolError(f"AMQP value at byte {position - 1}: 0x{code:02x} is no format code")
+        if end > len(raw):
+            break
+        return end
+    raise RemoteProtocolError(f"AMQP value at byte {start}: the bytes end before the value does")
+
+
+def decode_section(raw: bytes, section: Section) -> Any:
+    """Decode a section's value, which must end where the section does."""
+    value, end = decode_value(raw, section.value)
+    if end != section.end:
+        raise RemoteProtocolError(f"{SECTION_NAMES[section.code]} section: its value ends at {end}, not {section.end}")
+    return value
+
+
+def decode_message(raw: bytes | bytearray | memoryview) -> Message:
+    """Decode one whole message.
+
+    Args:
+        raw: exactly one encoded message.
+
+    Raises:
+        RemoteProtocolError: anything else, whatever the bytes.
+    """
+    encoded = bytes(raw)
+    fields: dict[str, Any] = {}
+    body: list[tuple[int, Any]] = []
+    for section in split_sections(encoded):
+        value = decode_section(encoded, section)
+        if DATA <= section.code <= AMQP_VALUE:
+            body.append((section.code, value))
+        else:
+            fields[SECTION_NAMES[section.code].replace("-", "_")] = value
+    if body:
+        kind = body[0][0]
+        values = tuple(value for _, value in body)
+        fields["body"] = Amqp(values[0]) if kind == AMQP_VALUE else (Data if kind == DATA else Sequence)(values)
+    return Message(**fields)
+
+
+def encode_message(message: Message) -> bytes:
+    """Encode a message, each value in its most compact form.
+
+    Raises:
+        LocalProtocolError: a value has no AMQP type.
+    """
+    parts: list[tuple[int, Any]] = [
+        (HEADER, message.header),
+        (DELIVERY_ANNOTATIONS, message.delivery_annotations),
+        (MESSAGE_ANNOTATIONS, message.message_annotations),
+        (PROPERTIES, message.properties),
+        (APPLICATION_PROPERTIES, message.application_properties),
+    ]
+    encoded = [_encode_section(code, value) for code, value in parts if value is not None]
+    if isinstance(message.body, Amqp):
+        encoded.append(_encode_section(AMQP_VALUE, message.body.value))
+    elif message.body is not None:
+        code = DATA if isinstance(message.body, Data) else AMQP_SEQUENCE
+        encoded.extend(_encode_section(code, section) for section in message.body.sections)
+    if message.footer is not None:
+        encoded.append(_encode_section(FOOTER, message.footer))
+    return b"".join(encoded)
+
+
+def _encode_section(code: int, value: Any) -> bytes:
+    return encode_value(Described(ULong(code), value))

@@ -1,0 +1,194 @@
+"""What AMQP 1.0 values are in Python, where Python has no type of its own.
+
+Python's ``None``, ``bool``, ``int`` (as ``long``), ``float`` (as ``double``), ``str``, ``bytes``, ``uuid.UUID``, ``list``
+and ``dict`` stand for themselves. The classes here say a narrower AMQP type; being subclasses they compare equal to the
+plain value, so ``decode_value`` answers them and nobody has to unwrap.
+
+Spec: AMQP 1.0 part 1 §1.6 (primitive type definitions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+__all__ = [
+    "Array",
+    "Byte",
+    "Char",
+    "Decimal32",
+    "Decimal64",
+    "Decimal128",
+    "Described",
+    "Float",
+    "Int",
+    "Long",
+    "Pairs",
+    "Short",
+    "Symbol",
+    "Timestamp",
+    "UByte",
+    "UInt",
+    "ULong",
+    "UShort",
+]
+
+
+class Symbol(str):
+    """A symbol: ASCII text from a constrained domain, another type than string."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Symbol({str(self)!r})"
+
+
+class Char(str):
+    """One Unicode scalar value."""
+
+    __slots__ = ()
+
+
+class _Bounded(int):
+    """An integer with the range of its AMQP type, inclusive at both ends."""
+
+    low: ClassVar[int]
+    high: ClassVar[int]
+
+    def __new__(cls, value: int = 0) -> _Bounded:
+        if not cls.low <= value <= cls.high:
+            raise ValueError(f"{value} is outside {cls.__name__.lower()}: expected {cls.low} to {cls.high}")
+        return super().__new__(cls, value)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({int(self)})"
+
+
+class UByte(_Bounded):
+    """An unsigned 8-bit integer."""
+
+    low, high = 0, 2**8 - 1
+
+
+class UShort(_Bounded):
+    """An unsigned 16-bit integer."""
+
+    low, high = 0, 2**16 - 1
+
+
+class UInt(_Bounded):
+    """An unsigned 32-bit integer."""
+
+    low, high = 0, 2**32 - 1
+
+
+class ULong(_Bounded):
+    """An unsigned 64-bit integer."""
+
+    low, high = 0, 2**64 - 1
+
+
+class Byte(_Bounded):
+    """A signed 8-bit integer."""
+
+    low, high = -(2**7), 2**7 - 1
+
+
+class Short(_Bounded):
+    """A signed 16-bit integer."""
+
+    low, high = -(2**15), 2**15 - 1
+
+
+class Int(_Bounded):
+    """A signed 32-bit integer."""
+
+    low, high = -(2**31), 2**31 - 1
+
+
+class Long(_Bounded):
+    """A signed 64-bit integer; a plain Python int is encoded as this."""
+
+    low, high = -(2**63), 2**63 - 1
+
+
+class Timestamp(_Bounded):
+    """An instant in milliseconds since the epoch, signed."""
+
+    low, high = -(2**63), 2**63 - 1
+
+
+class Float(float):
+    """A 32-bit float, held as the double it widens to."""
+
+    __slots__ = ()
+
+
+class _Decimal(bytes):
+    """An IEEE 754 decimal in its encoded bytes, big-endian, binary integer significand."""
+
+    __slots__ = ()
+    width: ClassVar[int]
+
+    def __new__(cls, raw: bytes) -> _Decimal:
+        if len(raw) != cls.width:
+            raise ValueError(f"{cls.__name__.lower()} takes {cls.width} bytes, not {len(raw)}")
+        return super().__new__(cls, raw)
+
+
+class Decimal32(_Decimal):
+    """4 bytes."""
+
+    width = 4
+
+
+class Decimal64(_Decimal):
+    """8 bytes."""
+
+    width = 8
+
+
+class Decimal128(_Decimal):
+    """16 bytes."""
+
+    width = 16
+
+
+@dataclass(frozen=True)
+class Described:
+    """A value with a descriptor, which says what it means."""
+
+    descriptor: Any
+    value: Any
+
+
+@dataclass(frozen=True)
+class Array:
+    """Values of one type behind one constructor.
+
+    Args:
+        code: the elements' format code, such as 0xA3 for sym8.
+        items: the elements, without their descriptor.
+        descriptor: the elements' common descriptor; None when they are not described.
+    """
+
+    code: int
+    items: tuple[Any, ...]
+    descriptor: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "items", tuple(self.items))
+
+
+class Pairs(list[tuple[Any, Any]]):
+    """A map that no dict can hold: compound keys, or keys that only Python takes for equal (ubyte 1 and true)."""
+
+    @staticmethod
+    def collect(pairs: list[tuple[Any, Any]]) -> dict[Any, Any] | Pairs:
+        """Return a dict, or ``Pairs`` where a dict would lose an entry; of two equal keys of one type the last stays."""
+        if not all(isinstance(key, Hashable) and not isinstance(key, (Described, Array)) for key, _ in pairs):
+            return Pairs(pairs)
+        if len({(type(key), key) for key, _ in pairs}) != len({key for key, _ in pairs}):
+            return Pairs(pairs)
+        return dict(pairs)
