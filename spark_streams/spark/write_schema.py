@@ -1,0 +1,135 @@
+"""The check of a DataFrame's schema before anything is written: columns by name, each with the type it must have.
+
+It runs on the driver, when the query is planned, so that a misspelt column fails the query and not a task of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from spark_streams.errors import SchemaError
+from spark_streams.rows import PROPERTIES_TYPE
+
+__all__ = ["MESSAGE_SINK_COLUMNS", "check_schema"]
+
+_STRING: Final = ("STRING", (StringType,))
+_BINARY: Final = ("BINARY", (BinaryType,))
+_TEXT_OR_BYTES: Final = ("STRING or BINARY", (StringType, BinaryType))
+_INSTANT: Final = ("TIMESTAMP", (TimestampType,))
+_COUNTER: Final = ("BIGINT or INT", (LongType, IntegerType))
+_TEXT_MAP: Final = ("MAP<STRING,STRING>", (MapType,))
+_PROPERTIES: Final = ("STRUCT", (StructType,))
+
+Expected = tuple[str, tuple[type, ...]]
+
+MESSAGE_SINK_COLUMNS: Final[Mapping[str, Expected]] = {
+    "value": _TEXT_OR_BYTES,
+    "key": _STRING,
+    "stream": _STRING,
+    "partition": _STRING,
+    "offset": _STRING,
+    "timestamp": _INSTANT,
+    "properties": _PROPERTIES,
+    "application_properties": _TEXT_MAP,
+    "message_annotations": _TEXT_MAP,
+    "message": _BINARY,
+}
+"""The columns that the sink of a message format takes (DESIGN.md, section 3), each with its type in words."""
+
+_PROPERTY_FIELDS: Final[Mapping[str, Expected]] = {
+    f.name: {"binary": _BINARY, "int64": _COUNTER, "string": _STRING}.get(str(f.type), _INSTANT)
+    for f in PROPERTIES_TYPE
+}
+
+
+def check_schema(schema: StructType, *, stream_option: bool) -> None:
+    """Check that every column of ``schema`` can be written.
+
+    A column of type VOID (``lit(None)``) passes as a column of nulls.
+
+    Args:
+        schema: of the DataFrame that is to be written.
+        stream_option: whether option ``stream`` says where rows go; if not, column ``stream`` must.
+
+    Raises:
+        SchemaError: names the column, what was expected and what to do.
+    """
+    names = [f.name for f in schema.fields]
+    for name in names:
+        if name not in MESSAGE_SINK_COLUMNS:
+            raise SchemaError(_unknown("column", name, MESSAGE_SINK_COLUMNS))
+        if names.count(name) > 1:
+            raise SchemaError(f"column '{name}' is there {names.count(name)} times: keep one of them")
+    for field in schema.fields:
+        _check_type(field.name, field.dataType, MESSAGE_SINK_COLUMNS[field.name])
+    if "value" not in names and "message" not in names:
+        raise SchemaError(
+            f"there is no column 'value' (STRING or BINARY), only {_listing(names)}: name what is to be sent, such as "
+            "df.selectExpr(\"to_json(struct(*)) AS value\")"
+        )
+    if not stream_option and "stream" not in names:
+        raise SchemaError(
+            "nothing says where the rows go: set option 'stream', or give each row a column 'stream' (STRING)"
+        )
+
+
+def _check_type(name: str, found: DataType, expected: Expected) -> None:
+    words, types = expected
+    if isinstance(found, NullType):
+        return
+    if not isinstance(found, types):
+        hint = ""
+        if isinstance(found, (TimestampNTZType, DateType)) and types == (TimestampType,):
+            hint = ": an instant needs a time zone, so cast it to TIMESTAMP in the session's"
+        elif types in ((StringType,), (StringType, BinaryType)):
+            hint = f': convert it, such as "to_json({name}) AS {name}"' if _nested(found) else ": cast it to STRING"
+        raise SchemaError(f"column '{name}' is {found.simpleString().upper()}, expected {words}{hint}")
+    if isinstance(found, MapType):
+        for part in (found.keyType, found.valueType):
+            if not isinstance(part, StringType):
+                raise SchemaError(f"column '{name}' is {found.simpleString().upper()}, expected {words}")
+    if isinstance(found, StructType):
+        _check_properties(name, found)
+
+
+def _check_properties(name: str, found: StructType) -> None:
+    fields = [f.name for f in found.fields]
+    for field in found.fields:
+        if field.name not in _PROPERTY_FIELDS:
+            raise SchemaError(_unknown("field", field.name, _PROPERTY_FIELDS, within=name))
+        if fields.count(field.name) > 1:
+            raise SchemaError(f"field '{name}.{field.name}' is there {fields.count(field.name)} times: keep one")
+        _check_type(f"{name}.{field.name}", field.dataType, _PROPERTY_FIELDS[field.name])
+
+
+def _nested(found: DataType) -> bool:
+    return isinstance(found, (StructType, MapType)) or found.typeName() in ("array", "variant")
+
+
+def _unknown(what: str, name: str, known: Iterable[str], within: str = "") -> str:
+    # Users write message-id and messageId where the column is message_id: compare without case, dash and underscore.
+    plain = {k.replace("_", ""): k for k in known}
+    near = difflib.get_close_matches(name.lower().replace("-", "").replace("_", ""), plain, n=1, cutoff=0.6)
+    path = f"{within}.{name}" if within else name
+    suggestion = f" Did you mean '{plain[near[0]]}'?" if near else ""
+    return f"unknown {what} '{path}': {within or 'a row'} may have {_listing(known)}.{suggestion}"
+
+
+def _listing(names: Iterable[str]) -> str:
+    return ", ".join(f"'{n}'" for n in names) or "none"

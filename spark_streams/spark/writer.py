@@ -1,0 +1,220 @@
+"""The writers that Spark runs: rows in Arrow batches go out, a commit message says that the peer has them.
+
+The guarantee is **at least once**. A task that fails is tried again by Spark, and a micro-batch that was not committed
+is written again after a restart, so rows that were delivered before the fault are delivered a second time. Both times
+they carry the same message-id, ``<query id>/<batch>/<Spark partition>/<row>``, so a reader that drops duplicates by
+message-id sees each once. docs/adr/0007-sink-delivery.md has the reasons and the one condition: the rows of a Spark
+partition come in the same order again.
+
+Spark makes a writer on the driver, pickles it for the tasks, and for ``commit`` and ``abort`` rebuilds a stream's in
+another process: what these know comes in the commit messages alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+
+from spark_streams.spark.write_columns import identify, message_columns, slices
+
+__all__ = ["BatchWriter", "Outlet", "Sink", "StreamWriter", "TaskName", "Written"]
+
+_log = logging.getLogger(__name__)
+
+_MAX_SHOWN = 100
+"""Characters of a key or id in an error: enough to find the row, whatever the key is."""
+
+# DataSourceStreamArrowWriter came with Spark 4.1. Spark 4.0 asks a stream's writer too whether it is a
+# DataSourceArrowWriter before it turns rows into objects, so being both takes Arrow batches there as well.
+_ARROW_STREAM_WRITER: tuple[type, ...] = (
+    (datasource.DataSourceStreamArrowWriter,)
+    if hasattr(datasource, "DataSourceStreamArrowWriter")
+    else (DataSourceStreamWriter, DataSourceArrowWriter)
+)
+
+
+class Outlet(Protocol):
+    """Where one task's rows go; it lives as long as the task's write."""
+
+    def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
+        """Send rows, waiting while the peer gives no credit.
+
+        Args:
+            columns: as ``message_columns`` and ``identify`` leave them.
+            label: names row i of these columns in errors, also after this call has returned.
+
+        Raises:
+            DeliveryFailed: the peer did not accept a row, of these or of earlier ones.
+            DeadlineExceeded: no credit in time.
+        """
+
+    def flush(self) -> None:
+        """Return once the peer has accepted every row, or raise as ``send``."""
+
+    def close(self) -> None:
+        """Disconnect; what is not settled then may or may not have been stored."""
+
+
+class Sink(Protocol):
+    """What a format tells the writers: picklable, opened once in each task that has rows."""
+
+    def open(self) -> Outlet:
+        """Connect."""
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """One task's rows are all accepted by the peer.
+
+    Args:
+        partition: number of the Spark partition.
+        rows: how many.
+        first_id: message-id of the first row, None when there is none.
+        last_id: of the last.
+    """
+
+    partition: int
+    rows: int
+    first_id: str | None
+    last_id: str | None
+
+
+@dataclass(frozen=True)
+class TaskName:
+    """What a task's work is called on every attempt at it.
+
+    Args:
+        query: a streaming query's id, which its checkpoint keeps over restarts, or a batch write's own random id.
+        batch: number of the micro-batch; 0 for a batch write.
+        partition: number of the Spark partition.
+    """
+
+    query: str
+    batch: str
+    partition: int
+
+    @property
+    def prefix(self) -> str:
+        """What the message-ids of the task's rows begin with; the row's number from 0 follows."""
+        return f"{self.query}/{self.batch}/{self.partition}/"
+
+
+def _deliver(sink: Sink, name: TaskName, batches: Iterator[pa.RecordBatch]) -> Written:
+    """Send all rows of a task and wait until they are accepted; a task without rows does not connect."""
+    row, first_id, last_id = 0, None, None
+    with ExitStack() as stack:
+        outlet: Outlet | None = None
+        for batch in batches:
+            for run in slices(batch):
+                columns = message_columns(run)
+                ids = identify(columns, name.prefix, row)
+                if outlet is None:
+                    outlet = sink.open()
+                    stack.callback(outlet.close)
+                outlet.send(columns, _Labels(row, name.partition, columns.get("key"), ids))
+                first_id, last_id = first_id or ids[0].as_py(), ids[-1].as_py()
+                row += run.num_rows
+        if outlet is not None:
+            outlet.flush()
+    return Written(name.partition, row, first_id, last_id)
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """Names a row for an error: built for each slice, asked only when the peer did not accept a row."""
+
+    first_row: int
+    partition: int
+    keys: pa.Array | None
+    ids: pa.Array
+
+    def __call__(self, i: int) -> str:
+        known = {"key": self.keys[i].as_py() if self.keys is not None else None, "message-id": self.ids[i].as_py()}
+        shown = ", ".join(f"{what} '{_cut(text)}'" for what, text in known.items() if text is not None)
+        return f"row {self.first_row + i} of Spark partition {self.partition}" + (f" ({shown})" if shown else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+
+
+class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """``df.write``: at least once; a task that Spark tries again repeats its message-ids.
+
+    Args:
+        sink: where rows go.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        # Made once on the driver and pickled to the tasks, so that all attempts of one write share it. The ids of a
+        # streaming query are not used even inside foreachBatch: two writes of one micro-batch must not share ids.
+        self._job = str(uuid.uuid4())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Send the rows of one Spark partition; returns only once the peer has accepted them all."""
+        return _deliver(self._sink, TaskName(self._job, "0", TaskContext.get().partitionId()), iterator)
+
+    def commit(self, messages: Sequence[Written | None]) -> None:
+        """Note the end of a write: there is nothing to commit, each row was accepted before its task ended."""
+        _log.info("%d rows delivered", _rows(messages))
+
+    def abort(self, messages: Sequence[Written | None]) -> None:
+        """Log what may have been delivered, since it cannot be taken back."""
+        _log.warning("write %s failed: %s", self._job, _may_have_been_delivered(messages))
+
+
+class StreamWriter(*_ARROW_STREAM_WRITER):  # type: ignore[misc]
+    """``df.writeStream``: at least once; a micro-batch written again repeats its message-ids.
+
+    Args:
+        sink: where rows go.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._job = str(uuid.uuid4())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Send one Spark partition of one micro-batch; returns only once the peer has accepted its rows."""
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            # Some managed runtimes hide local properties. An id that only task retries repeat is still unique.
+            _log.warning("Spark tells this task no query id: message-ids will differ when the micro-batch is repeated")
+            query, batch = self._job, "0"
+        return _deliver(self._sink, TaskName(query, batch, context.partitionId()), iterator)
+
+    def commit(self, messages: Sequence[Written | None], batchId: int) -> None:
+        """Note the end of a micro-batch: there is nothing to commit, each row was accepted before its task ended."""
+        _log.info("batch %d: %d rows delivered", batchId, _rows(messages))
+
+    def abort(self, messages: Sequence[Written | None], batchId: int) -> None:
+        """Log what may have been delivered, since it cannot be taken back."""
+        _log.warning("batch %d failed: %s", batchId, _may_have_been_delivered(messages))
+
+
+def _rows(messages: Sequence[Written | None]) -> int:
+    return sum(m.rows for m in messages if m is not None)
+
+
+def _may_have_been_delivered(messages: Sequence[Written | None]) -> str:
+    done = [m for m in messages if m is not None]
+    ranges = "; ".join(
+        f"Spark partition {m.partition}: {m.rows} rows, '{m.first_id}' to '{m.last_id}'" for m in done if m.rows
+    )
+    return (
+        f"{_rows(messages)} rows of {len(done)} finished tasks were delivered{f' ({ranges})' if ranges else ''}, and the "
+        f"other {len(messages) - len(done)} may have delivered some of theirs. A repetition delivers them again, under "
+        "the same message-ids"
+    )
