@@ -210,11 +210,11 @@ def _rows(messages: Sequence[Written | None]) -> int:
 
 def _may_have_been_delivered(messages: Sequence[Written | None]) -> str:
     done = [m for m in messages if m is not None]
-    ranges = "; ".join(
-        f"Spark partition {m.partition}: {m.rows} rows, '{m.first_id}' to '{m.last_id}'" for m in done if m.rows
+    ranges = "".join(
+        f"; Spark partition {m.partition}: {m.rows} rows, '{m.first_id}' to '{m.last_id}'" for m in done if m.rows
     )
     return (
-        f"{_rows(messages)} rows of {len(done)} finished tasks were delivered{f' ({ranges})' if ranges else ''}, and the "
-        f"other {len(messages) - len(done)} may have delivered some of theirs. A repetition delivers them again, under "
-        "the same message-ids"
+        f"{_rows(messages)} rows of {len(done)} finished tasks were delivered{ranges}; the other "
+        f"{len(messages) - len(done)} tasks may have delivered some of theirs. What is written again goes out again, "
+        "under the same message-ids"
     )

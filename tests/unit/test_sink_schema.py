@@ -121,7 +121,7 @@ def test_something_must_say_where_rows_go() -> None:
 def test_the_sink_takes_the_columns_that_the_source_gives() -> None:
     assert list(MESSAGE_SINK_COLUMNS) == FULL_MESSAGE_SCHEMA.names
     every = ",".join(
-        f"{f.name}={ {'binary': 'binary', 'int64': 'bigint', 'string': 'string'}.get(str(f.type), 'timestamp')}"
+        f"{f.name}={ {'binary': 'binary', 'int64': 'bigint', 'string': 'string'}.get(str(f.type), 'timestamp') }"
         for f in PROPERTIES_TYPE
     ).replace(" ", "")
     check_schema(schema(f"value:binary properties:struct({every})"), stream_option=True)

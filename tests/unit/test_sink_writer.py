@@ -66,11 +66,11 @@ def task(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             return Context
 
         @staticmethod
-        def partitionId() -> int:  # noqa: N802
+        def partitionId() -> int:
             return 3
 
         @staticmethod
-        def getLocalProperty(name: str) -> str | None:  # noqa: N802
+        def getLocalProperty(name: str) -> str | None:
             return properties.get(name)
 
     monkeypatch.setattr(module, "TaskContext", Context)
@@ -165,7 +165,7 @@ def test_abort_tells_what_may_have_been_delivered(caplog: pytest.LogCaptureFixtu
     StreamWriter(FakeSink()).abort([Written(0, 2, "q/5/0/0", "q/5/0/1"), None], 5)
     assert "batch 5 failed: 2 rows of 1 finished tasks were delivered" in caplog.text
     assert "Spark partition 0: 2 rows, 'q/5/0/0' to 'q/5/0/1'" in caplog.text
-    assert "the other 1 may have delivered some of theirs" in caplog.text
+    assert "the other 1 tasks may have delivered some of theirs" in caplog.text
     caplog.clear()
     BatchWriter(FakeSink()).abort([None, None])
     assert "0 rows of 0 finished tasks" in caplog.text

@@ -1,0 +1,189 @@
+"""The sink of format ``amqp-events``: rows become AMQP 1.0 messages, sent unsettled, done when the peer accepted them.
+
+docs/amqp-events-sink.md is for users; docs/adr/0007-sink-delivery.md has the decisions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.client import AmqpClient, Publisher, encode_columns
+from spark_streams.errors import OptionError, SchemaError, SparkStreamsError
+from spark_streams.options import SinkOptions, parse_sink
+from spark_streams.spark.write_schema import check_schema
+from spark_streams.spark.writer import BatchWriter, StreamWriter
+
+__all__ = ["AmqpOutlet", "AmqpSink", "batch_writer", "stream_writer"]
+
+_log = logging.getLogger(__name__)
+
+MAX_OPEN_LINKS: Final = 64
+"""Sender links a task keeps open when column ``stream`` names many streams; the least recently used one is closed."""
+
+_checked: Final[set[tuple[str, str | None, str]]] = set()
+
+
+def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> BatchWriter:
+    """Return what ``df.write.format("amqp-events")`` runs.
+
+    Args:
+        options: as the user gave them.
+        schema: the DataFrame's, a ``StructType``.
+        overwrite: whether the save mode is ``overwrite``.
+
+    Raises:
+        OptionError: an option is unknown, missing or has a value that cannot be used, or the mode is ``overwrite``.
+        SchemaError: the sink does not know a column or its type.
+        NotFound: there is no such stream.
+        AuthenticationFailed: the peer does not take the credentials.
+    """
+    if overwrite:
+        raise OptionError("mode", "'overwrite' cannot be done, events in a log are never replaced: use mode 'append'")
+    return BatchWriter(_sink(options, schema))
+
+
+def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> StreamWriter:
+    """Return what ``df.writeStream.format("amqp-events")`` runs.
+
+    Args:
+        options: as the user gave them.
+        schema: the DataFrame's, a ``StructType``.
+        overwrite: whether the output mode is ``complete``.
+
+    Raises:
+        OptionError: as ``batch_writer``; the output mode that cannot be done is ``complete``.
+        SchemaError: as ``batch_writer``.
+        NotFound: as ``batch_writer``.
+        AuthenticationFailed: as ``batch_writer``.
+    """
+    if overwrite:
+        raise OptionError(
+            "outputMode",
+            "'complete' cannot be done, events in a log are never replaced: use 'append', or 'update' to add an event "
+            "for each row that changed",
+        )
+    return StreamWriter(_sink(options, schema))
+
+
+def _sink(options: Mapping[str, str], schema: Any) -> AmqpSink:
+    sink = AmqpSink(parse_sink(options))
+    check_schema(schema, stream_option=sink.options.stream is not None)
+    sink.check()
+    return sink
+
+
+@dataclass(frozen=True)
+class AmqpSink:
+    """Where the rows of one write go; it is pickled to the tasks.
+
+    Args:
+        options: checked.
+    """
+
+    options: SinkOptions
+
+    def check(self) -> None:
+        """Attach to the stream and detach again, so that a wrong name fails on the driver, before any task starts.
+
+        It is done once a process and stream: Spark makes a writer for every micro-batch. Trouble of the network is
+        left to the tasks, which Spark tries again. Nothing is checked without option ``stream``.
+
+        Raises:
+            NotFound: there is no such stream.
+            AuthenticationFailed: the peer does not take the credentials.
+            Refused: the peer does not let us send there.
+        """
+        endpoint, stream = self.options.endpoint, self.options.stream
+        if stream is None or (endpoint.url, endpoint.username, stream) in _checked:
+            return
+        try:
+            with AmqpClient(endpoint, timeout_ms=self.options.request_timeout_ms) as client:
+                client.publisher(stream, timeout_ms=self.options.request_timeout_ms).close()
+        except SparkStreamsError as fault:
+            if not fault.retriable:
+                raise
+            _log.warning("stream '%s' could not be checked before the write: %s", stream, fault)
+            return
+        _checked.add((endpoint.url, endpoint.username, stream))
+
+    def open(self) -> AmqpOutlet:
+        """Connect, for one task."""
+        return AmqpOutlet(self.options)
+
+
+class AmqpOutlet:
+    """One task's connection, with a sender link to each stream that its rows name.
+
+    Args:
+        options: checked; ``stream``, where it is given, is where all rows go.
+
+    Raises:
+        TransportError: no connection.
+        AuthenticationFailed: the peer does not take the credentials.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._publishers: OrderedDict[str, Publisher] = OrderedDict()
+        with ExitStack() as stack:
+            self._client = stack.enter_context(AmqpClient(options.endpoint, timeout_ms=options.request_timeout_ms))
+            self._stack = stack.pop_all()
+
+    def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
+        """Send rows, in their order within each stream; waits while the peer gives no credit.
+
+        Raises:
+            DeliveryFailed: the peer did not accept a row, of these or of earlier ones.
+            DeadlineExceeded: no credit within option ``requestTimeout``.
+            SchemaError: a row names no stream and option ``stream`` is not given.
+            NotFound: a row names a stream that does not exist.
+        """
+        columns = dict(columns)
+        streams = columns.pop("stream", None)
+        payloads = encode_columns(columns)
+        if self._options.stream is not None:
+            self._publisher(self._options.stream).send(payloads, label)
+            return
+        if streams.null_count:
+            row = label(pc.index(streams.is_null(), True).as_py())
+            raise SchemaError(
+                f"{row} has null in column 'stream', and option 'stream' is not given: nothing says where it goes"
+            )
+        for stream in streams.unique().to_pylist():
+            rows = pc.indices_nonzero(pc.equal(streams, stream))
+            self._publisher(stream).send(payloads.take(rows), lambda i, rows=rows: label(rows[i].as_py()))
+
+    def flush(self) -> None:
+        """Return once the peer has accepted every row.
+
+        Raises:
+            DeliveryFailed: it did not accept one.
+            DeadlineExceeded: it did not settle all within option ``requestTimeout``.
+        """
+        for publisher in self._publishers.values():
+            publisher.flush()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._stack.close()
+
+    def _publisher(self, stream: str) -> Publisher:
+        publisher = self._publishers.get(stream)
+        if publisher is not None:
+            self._publishers.move_to_end(stream)
+            return publisher
+        if len(self._publishers) >= MAX_OPEN_LINKS:
+            _, idle = self._publishers.popitem(last=False)
+            idle.flush()
+            idle.close()
+        publisher = self._client.publisher(stream, timeout_ms=self._options.request_timeout_ms)
+        self._publishers[stream] = publisher
+        return publisher
