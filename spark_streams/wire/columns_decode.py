@@ -30,7 +30,7 @@ from spark_streams.wire.message import (
     PROPERTIES,
 )
 from spark_streams.wire.sections import Sections, walk_map, walk_sections
-from spark_streams.wire.spans import Mask, Positions, Span, Words
+from spark_streams.wire.spans import Extents, Mask, Positions, Span, Words
 from spark_streams.wire.texts import BINARY_CODES, NULL_CODE, TEXT_CODES, check_milliseconds, gather, validity
 
 __all__ = ["COLUMN_TYPES", "Block", "Incoming", "decode_columns", "incoming_columns"]
@@ -195,12 +195,17 @@ class _Walk:
             first, second = self.texts["group_key"], self.properties.span(self.words, 10)
             use = first.valid
             self.texts["key"] = Span(
-                np.where(use, first.start, second.start), np.where(use, first.end, second.end), use | second.valid
+                np.where(use, first.start, second.start),
+                np.where(use, first.end, second.end),
+                use | second.valid,
+                np.where(use, first.symbol, second.symbol),
             )
         if "value" in names:
             self._read_body()
         if "message" in names:
-            self.texts["message"] = Span(self.sections.bare_start, self.ends, np.ones(self.n, np.bool_))
+            self.texts["message"] = Span(
+                self.sections.bare_start, self.ends, np.ones(self.n, np.bool_), np.zeros(self.n, np.bool_)
+            )
 
     def raw(self, row: int) -> bytes:
         """Return one message's bytes."""
@@ -248,9 +253,8 @@ class _Walk:
         if not same.any():
             return
         rows, code = step.rows[same], step.code[same]
-        text = np.isin(code, TEXT_CODES)
-        self.odd[rows[~text & (code != NULL_CODE)]] = True
-        span.start[rows], span.end[rows], span.valid[rows] = step.start[same], step.end[same], text
+        self.odd[rows[~np.isin(code, (NULL_CODE, *TEXT_CODES))]] = True
+        span.keep(rows, Extents(code, step.start[same], step.end[same]))
 
     def _read_body(self) -> None:
         span = Span.empty(self.n)
@@ -266,7 +270,8 @@ class _Walk:
             span.start[rows], span.end[rows], span.valid[rows] = body.start, body.end, plain
             texts = np.isin(body.code, TEXT_CODES)
             if texts.any():
-                gather(self.words, Span(body.start, body.end, texts), pa.string(), "value")
+                # The column is binary, so nothing else would notice a string that is not UTF-8.
+                gather(self.words, Span(body.start, body.end, texts, np.zeros_like(texts)), pa.string(), "value")
         rows, _, _ = self._having(AMQP_VALUE - 1)
         self.odd[rows] = True
 
@@ -275,9 +280,7 @@ class _Walk:
         self.sections.bare_start[row] = self.starts[row] + columns["bare_start"]
         for name, span in self.texts.items():
             if name in columns and name != "message":
-                text = columns[name]
-                span.valid[row] = text is not None
-                span.start[row], span.end[row] = self.words.defer(text or b"")
+                span.place(row, columns[name], self.words)
         for name, instants in self.instants.items():
             instant = columns.get(name)
             instants[row] = NO_TIMESTAMP if instant is None else instant

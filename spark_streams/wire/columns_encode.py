@@ -34,7 +34,9 @@ from spark_streams.errors import LocalProtocolError, RemoteProtocolError, Schema
 from spark_streams.wire import message as m
 from spark_streams.wire.columns_row import GROUP_KEY, PROPERTY_FIELDS, TARGET_PARTITION_KEY
 from spark_streams.wire.pieces import Piece, as_bytes, constant, counted, fixed, join, lengths, sized
-from spark_streams.wire.spans import Mask
+from spark_streams.wire.sections import walk_sections
+from spark_streams.wire.spans import Mask, Span, Words
+from spark_streams.wire.texts import gather
 from spark_streams.wire.types import Symbol, encode_value
 
 __all__ = ["ENCODED_COLUMNS", "encode_columns"]
@@ -73,8 +75,8 @@ def encode_columns(columns: Mapping[str, pa.Array]) -> pa.LargeBinaryArray:
         raise LocalProtocolError(
             f"columns {sorted(columns)}: expected 'value' or 'message', and any of {sorted(ENCODED_COLUMNS)}"
         )
-    flat = {name: c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for name, c in columns.items()}
-    (n, *others) = {len(column) for column in flat.values()}
+    flat = {name: _checked(name, column) for name, column in columns.items()}
+    n, *others = {len(column) for column in flat.values()}
     if others:
         raise LocalProtocolError("columns of different lengths: " + ", ".join(f"{k} {len(v)}" for k, v in flat.items()))
     raw = flat.get("message")
@@ -95,6 +97,44 @@ def encode_columns(columns: Mapping[str, pa.Array]) -> pa.LargeBinaryArray:
         + rest
         + Piece((pc.if_else(pa.array(whole), pa.scalar(None, built.type), built),), lengths(built))
     )
+
+
+def _checked(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column in one piece, if it has a type that can be encoded."""
+    kind = column.type
+    if name in ("application_properties", "message_annotations"):
+        good, expected = (
+            pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type),
+            "map of strings",
+        )
+    elif name == "properties":
+        good, expected = pa.types.is_struct(kind), "struct"
+    elif name == "timestamp":
+        good, expected = pa.types.is_timestamp(kind), "timestamp"
+    elif name in ("value", "message"):
+        good, expected = _is_text(kind) or _is_bytes(kind), "binary" if name == "message" else "string or binary"
+    else:
+        good, expected = _is_text(kind), "string"
+    if not good:
+        raise SchemaError(f"column '{name}': {kind}, expected {expected}")
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+_FIELD_CHECKS: Final = {
+    "timestamp": (pa.types.is_timestamp, "timestamp"),
+    "uint": (pa.types.is_integer, "bigint"),
+    "binary": (_is_bytes, "binary"),
+    "string": (_is_text, "string"),
+    "text": (_is_text, "string"),
+}
 
 
 def _built(columns: Mapping[str, pa.Array], n: int) -> Piece:
@@ -202,6 +242,11 @@ def _properties(columns: Mapping[str, pa.Array], n: int) -> Piece | None:
     present = np.zeros(n, np.bool_)
     for index in used:
         present |= np.asarray(fields[PROPERTY_FIELDS[index][0]].is_valid())
+    for index in used:
+        name, kind = PROPERTY_FIELDS[index]
+        check, expected = _FIELD_CHECKS[kind]
+        if not check(fields[name].type):
+            raise SchemaError(f"column 'properties.{name}': {fields[name].type}, expected {expected}")
     content = Piece((), np.zeros(n, np.int64))
     gap = 0
     for index in range(used[-1] + 1):
@@ -260,20 +305,29 @@ def _symbols(column: pa.Array, name: str) -> pa.LargeBinaryArray:
 
 def _split_raw(column: pa.LargeBinaryArray) -> tuple[Piece, Piece]:
     """Return the header sections of raw messages and what comes after their delivery annotations."""
-    headers: list[bytes | None] = []
-    rests: list[bytes | None] = []
-    for row, scalar in enumerate(column):
-        raw = scalar.as_py()
-        if raw is None:
-            headers.append(None)
-            rests.append(None)
-            continue
+    _, byte_offsets, content = column.buffers()
+    n = len(column)
+    bounds = np.frombuffer(byte_offsets, np.int64)[column.offset : column.offset + n + 1]
+    first = int(bounds[0])
+    raw = np.frombuffer(content, np.uint8)[first : int(bounds[-1])] if content is not None else np.zeros(0, np.uint8)
+    words, starts, ends = Words(raw), bounds[:-1] - first, bounds[1:] - first
+    whole = np.asarray(column.is_valid())
+    sections = walk_sections(words, starts, ends)
+    header_ends = starts.copy()
+    if m.HEADER in sections.value:
+        header_ends = np.where(sections.value[m.HEADER] >= 0, sections.end[m.HEADER], header_ends)
+    for row in np.flatnonzero((sections.odd | (starts == ends)) & whole).tolist():
         try:
-            sections = m.split_sections(raw)
+            spans = m.split_sections(raw[starts[row] : ends[row]].tobytes())
         except RemoteProtocolError as fault:
             raise SchemaError(f"column 'message', row {row}: not an encoded AMQP message: {fault}") from fault
-        header = next((s.end for s in sections if s.code == m.HEADER), 0)
-        headers.append(raw[:header])
-        rests.append(raw[next((s.start for s in sections if s.code > m.DELIVERY_ANNOTATIONS), len(raw)) :])
-    pair = [pa.array(column_bytes, pa.large_binary()) for column_bytes in (headers, rests)]
-    return Piece((pair[0],), lengths(pair[0])), Piece((pair[1],), lengths(pair[1]))
+        if not spans:
+            raise SchemaError(f"column 'message', row {row}: empty, expected an encoded AMQP message")
+        header_ends[row] = starts[row] + (spans[0].end if spans[0].code == m.HEADER else 0)
+        after = (s.start for s in spans if s.code > m.DELIVERY_ANNOTATIONS)
+        sections.bare_start[row] = starts[row] + next(after, int(ends[row] - starts[row]))
+    pieces = []
+    for start, end in ((starts, header_ends), (sections.bare_start, ends)):
+        part = gather(words, Span(start, end, whole, np.zeros(n, np.bool_)), pa.large_binary(), "message")
+        pieces.append(Piece((part,), np.where(whole, end - start, 0)))
+    return pieces[0], pieces[1]

@@ -6,9 +6,10 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from spark_streams.wire.sections import Pair, walk_map
-from spark_streams.wire.spans import Mask, Positions, Span, Words
+from spark_streams.wire.spans import Extents, Mask, Positions, Span, Words
 from spark_streams.wire.texts import NULL_CODE, gather, text_spans, validity
 
 __all__ = ["Entries", "read_entries"]
@@ -55,17 +56,15 @@ class Entries:
         total = int(offsets[-1])
         keys, code = Span.empty(total), np.full(total, NULL_CODE, np.int64)
         value, start, end = (np.zeros(total, np.int64) for _ in range(3))
-        keys.valid[:] = True
         for k, step in enumerate(steps):
             at = offsets[step.rows] + k
-            keys.start[at], keys.end[at] = step.key_start, step.key_end
+            keys.keep(at, Extents(step.key_code, step.key_start, step.key_end))
             code[at], value[at], start[at], end[at] = step.code, step.value, step.start, step.end
         values = text_spans(words, code, value, start, end)
         for row, pairs in self._placed.items():
-            for at, (key, text) in enumerate(pairs, int(offsets[row])):
-                keys.start[at], keys.end[at] = words.defer(key)
-                values.start[at], values.end[at] = words.defer(text or b"")
-                values.valid[at] = text is not None
+            for entry, (key, text) in enumerate(pairs, int(offsets[row])):
+                keys.place(entry, key, words)
+                values.place(entry, text, words)
         entries = pa.StructArray.from_arrays(
             [gather(words, keys, pa.string(), column), gather(words, values, pa.string(), column)],
             fields=[_MAP_TYPE.key_field, _MAP_TYPE.item_field],
@@ -110,7 +109,7 @@ def _mark_repeated_keys(words: Words, steps: list[Pair], odd: Mask) -> None:
     odd[first[(marks[:, 1:] == marks[:, :-1]).any(axis=1)]] = True
 
 
-def _mark(words: Words, start: Positions, end: Positions) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+def _mark(words: Words, start: Positions, end: Positions) -> NDArray[np.uint64]:
     length = end - start
     bits = (8 * np.clip(8 - length, 0, 8)).astype(np.uint64)
     short = length < 8
@@ -118,5 +117,6 @@ def _mark(words: Words, start: Positions, end: Positions) -> np.ndarray[tuple[in
     head = (words.little(start) << (bits >> np.uint64(1))) << (bits - (bits >> np.uint64(1)))
     middle = words.little(np.where(short, start, start + (length - 8) // 2))
     tail = words.little(np.where(short, start, end - 8))
-    mark = head * _MIX[0] + np.where(short, np.uint64(0), middle * _MIX[1] + tail * _MIX[2])
-    return mark * _MIX[1] + length.astype(np.uint64)
+    mark: NDArray[np.uint64] = head * _MIX[0] + np.where(short, np.uint64(0), middle * _MIX[1] + tail * _MIX[2])
+    mark = mark * _MIX[1] + length.astype(np.uint64)
+    return mark

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from spark_streams.wire.columns_row import PROPERTY_FIELDS
 from spark_streams.wire.sections import Pair, walk_list
-from spark_streams.wire.spans import Mask, Positions, Span, Words
+from spark_streams.wire.spans import Extents, Mask, Positions, Span, Words
 from spark_streams.wire.texts import (
     BINARY_CODES,
     NULL_CODE,
@@ -86,9 +86,10 @@ class Properties:
         if step is not None:
             if PROPERTY_FIELDS[index][1] == "text":
                 found = text_spans(words, step.code, step.value, step.start, step.end)
+                for part, of_field in zip(span, found, strict=True):
+                    part[step.rows] = of_field
             else:
-                found = Span(step.start, step.end, step.code != NULL_CODE)
-            span.start[step.rows], span.end[step.rows], span.valid[step.rows] = found
+                span.keep(step.rows, Extents(step.code, step.start, step.end))
         return span
 
     def array(self, words: Words) -> pa.StructArray:
@@ -113,8 +114,7 @@ class Properties:
             else:
                 span = self.span(words, index)
                 for row, text in placed.items():
-                    span.valid[row] = text is not None
-                    span.start[row], span.end[row] = words.defer(text or b"")
+                    span.place(row, text, words)
                 children.append(gather(words, span, _ARROW[kind], f"properties.{name}"))
         mask = None if self._present.all() else pa.array(~self._present)
         return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_TYPE), mask=mask)

@@ -38,7 +38,7 @@ ASSIGNED_KEYS: Final = (
 )
 """Both names of one annotation: the specification's heading says associated, its text assigned (A-1)."""
 
-PROPERTY_FIELDS: Final = (
+PROPERTY_FIELDS: Final[tuple[tuple[str, str], ...]] = (
     ("message_id", "text"),
     ("user_id", "binary"),
     ("to", "text"),

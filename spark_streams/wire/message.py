@@ -162,29 +162,30 @@ def skip_value(raw: bytes, position: int) -> int:
     """Return the position after the value at ``position``: constructors tell sizes, so nothing is decoded.
 
     Raises:
-        RemoteProtocolError: the bytes end before the value does, or a described value nests too deep.
+        RemoteProtocolError: the bytes end before the value does, or there is a byte that is no format code.
     """
-    start = position
-    for _ in range(64):
-        if position >= len(raw):
-            break
+    start, missing = position, 1  # a described value is two values after its 0x00: descriptor and value
+    while position < len(raw):
         code = raw[position]
-        if code == 0:
-            position = skip_value(raw, position + 1) if raw[position + 1 : position + 2] != b"\x00" else len(raw)
-            continue
         kind = code >> 4
         position += 1
-        if kind in (0xA, 0xC, 0xE):
-            end = position + 1 + raw[position] if position < len(raw) else len(raw) + 1
-        elif kind >= 0xA:
-            end = position + 4 + int.from_bytes(raw[position : position + 4], "big")
-        elif kind >= 4:
-            end = position + (0, 1, 2, 4, 8, 16)[kind - 4]
-        else:
+        if code == 0:
+            missing += 1
+            continue
+        if kind < 4:
             raise RemoteProtocolError(f"AMQP value at byte {position - 1}: 0x{code:02x} is no format code")
-        if end > len(raw):
+        if kind < 0xA:
+            position += (0, 1, 2, 4, 8, 16)[kind - 4]
+        else:
+            width = 4 if kind % 2 else 1
+            if position + width > len(raw):
+                break
+            position += width + int.from_bytes(raw[position : position + width], "big")
+        if position > len(raw):
             break
-        return end
+        missing -= 1
+        if not missing:
+            return position
     raise RemoteProtocolError(f"AMQP value at byte {start}: the bytes end before the value does")
 
 

@@ -67,12 +67,12 @@ def constant(content: bytes, present: Mask) -> Piece:
 
 
 def sized(code: int, column: pa.LargeBinaryArray, null: bytes = b"") -> Piece:
-    """Return binary, string or symbol values with their constructors.
+    r"""Return binary, string or symbol values with their constructors.
 
     Args:
         code: the 1-byte-size format code; the 4-byte one is 0x10 above.
         column: the contents.
-        null: what a null row gets, such as ``b"\\x40"``.
+        null: what a null row gets, such as ``b"\x40"``.
     """
     length = lengths(column)
     present = np.asarray(column.is_valid())

@@ -298,10 +298,7 @@ class SaslClient:
                 "amqp:unauthorized-access", f"the server wants another protocol header, {header!r}", "SASL"
             )
         answer = b""
-        while not self.done:
-            performative = self._layer.performative()
-            if performative is None:
-                return answer
+        while (performative := self._layer.performative()) is not None:
             code, fields = performative
             if code == _MECHANISMS and not self._sent_init:
                 answer += self._init(fields)
@@ -309,7 +306,6 @@ class SaslClient:
                 self._finish(fields)
             else:
                 raise RemoteProtocolError(f"{_NAMES[code]} from a SASL server when it was not due")
-        self.leftover = self._layer.rest()
         return answer
 
     def _init(self, fields: list[Any]) -> bytes:
@@ -342,3 +338,4 @@ class SaslClient:
             who = f" for user '{self._username}'" if self.mechanism == "PLAIN" else ""
             raise AuthenticationFailed("amqp:unauthorized-access", f"{reason}{who} ({self.mechanism})", "SASL")
         self.done = True
+        self.leftover = self._layer.rest()

@@ -125,11 +125,12 @@ def _record(found: Sections, rows: Positions, position: Positions, stop: Positio
 class Pair(NamedTuple):
     """One step of a map walk: the next entry of every map that has one.
 
-    ``key_*`` delimit the key's text; ``value`` is the position of the value's format code, ``start`` and ``end`` its
-    content as in ``Extents``.
+    ``key_*`` are the key's format code and text; ``value`` is the position of the value's format code, ``code`` that
+    code, ``start`` and ``end`` its content as in ``Extents``.
     """
 
     rows: Positions
+    key_code: Codes
     key_start: Positions
     key_end: Positions
     code: Codes
@@ -201,7 +202,7 @@ def walk_map(words: Words, rows: Positions, position: Positions, end: Positions,
                 return
         value = words.extents(key.end)
         good = KNOWN[value.code] & (value.end <= cursor.end)
-        pair = Pair(cursor.rows, key.start, key.end, value.code, key.end, value.start, value.end)
+        pair = Pair(cursor.rows, key.code, key.start, key.end, value.code, key.end, value.start, value.end)
         if not good.all():
             pair = Pair(*(column[good] for column in pair))
             cursor.drop(~good)
@@ -222,7 +223,7 @@ def walk_list(words: Words, rows: Positions, position: Positions, end: Positions
         at = cursor.position
         value = words.extents(at)
         good = KNOWN[value.code] & (value.end <= cursor.end)
-        pair = Pair(cursor.rows, at, at, value.code, at, value.start, value.end)
+        pair = Pair(cursor.rows, at, at, at, value.code, at, value.start, value.end)
         if not good.all():
             pair = Pair(*(column[good] for column in pair))
             cursor.drop(~good)

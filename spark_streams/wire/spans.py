@@ -47,16 +47,31 @@ class Extents(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Byte ranges, one a row: start inclusive, end exclusive; rows that are not ``valid`` have none."""
+    """Byte ranges, one a row: start inclusive, end exclusive; rows that are not ``valid`` have none.
+
+    ``symbol`` says which are symbols, and so have to be ASCII.
+    """
 
     start: Positions
     end: Positions
     valid: Mask
+    symbol: Mask
 
     @staticmethod
     def empty(n: int) -> Span:
         """Return ``n`` rows without a range."""
-        return Span(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
+        return Span(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
+
+    def keep(self, rows: Positions, extents: Extents) -> None:
+        """Let these rows show values of type string, symbol, binary or null."""
+        self.start[rows], self.end[rows] = extents.start, extents.end
+        self.valid[rows] = extents.code != 0x40
+        self.symbol[rows] = (extents.code == 0xA3) | (extents.code == 0xB3)
+
+    def place(self, row: int, text: bytes | None, words: Words) -> None:
+        """Let one row show bytes that are not in the block."""
+        self.valid[row], self.symbol[row] = text is not None, False
+        self.start[row], self.end[row] = words.defer(text or b"")
 
 
 class Words:
@@ -119,7 +134,7 @@ class Words:
 
     def equal(self, start: Positions, end: Positions, text: bytes) -> Mask:
         """Return where the range holds exactly ``text``, which has at least eight bytes."""
-        same = (end - start) == len(text)
+        same: Mask = (end - start) == len(text)
         for offset in (*range(0, len(text) - 7, 8), len(text) - 8):
             if not same.any():
                 break

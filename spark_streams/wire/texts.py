@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
@@ -70,9 +71,18 @@ def gather(words: Words, span: Span, kind: pa.DataType, column: str) -> pa.Array
         views[short, 1] = words.little(at + 4) & _TAIL_MASK[size]
     buffers = [validity(span.valid), pa.py_buffer(views), pa.py_buffer(words.bytes)]
     try:
-        return pa.Array.from_buffers(pa.binary_view(), n, buffers).cast(kind)
+        array = pa.Array.from_buffers(pa.binary_view(), n, buffers).cast(kind)
     except pa.ArrowInvalid as fault:
         raise RemoteProtocolError(f"column '{column}': a message holds text that is not UTF-8") from fault
+    if span.symbol.any() and not _is_ascii(array.buffers()[2]):
+        broken = span.symbol & ~np.asarray(pc.fill_null(pc.string_is_ascii(array), True))
+        if broken.any():
+            raise RemoteProtocolError(f"column '{column}': a message holds a symbol that is not ASCII")
+    return array
+
+
+def _is_ascii(buffer: pa.Buffer | None) -> bool:
+    return buffer is None or buffer.size == 0 or int(np.frombuffer(buffer, np.int8).min()) >= 0
 
 
 def text_spans(words: Words, code: Codes, value: Positions, start: Positions, end: Positions) -> Span:
@@ -91,7 +101,7 @@ def text_spans(words: Words, code: Codes, value: Positions, start: Positions, en
     Raises:
         RemoteProtocolError: a value that goes one by one cannot be decoded.
     """
-    span = Span(start.copy(), end.copy(), code != NULL_CODE)
+    span = Span(start.copy(), end.copy(), code != NULL_CODE, (code == 0xA3) | (code == 0xB3))
     kinds = set(np.flatnonzero(np.bincount(code, minlength=256)).tolist()) - {NULL_CODE, *TEXT_CODES}
     for kind in kinds & _CONSTANT.keys():
         where = np.flatnonzero(code == kind)

@@ -9,8 +9,8 @@
                   0xc_ size(1) count(1) items  0xd_ size(4) count(4) items
                   0xe_ size(1) count(1) constructor items   0xf_ size(4) count(4) constructor items
 
-``size`` counts what follows it, ``count`` included. ``decode_value`` raises nothing but ``RemoteProtocolError``, whatever
-the bytes, and reads nothing outside them.
+``size`` counts what follows it, ``count`` included. ``decode_value`` raises nothing but ``RemoteProtocolError``,
+whatever the bytes, and reads nothing outside them.
 
 Spec: AMQP 1.0 part 1 §1.2 to §1.6.
 """
@@ -72,8 +72,8 @@ __all__ = [
 
 MAX_DEPTH: Final = 32
 """How deep values may nest; real messages stay below 10, and Python's own recursion limit must never be met."""
-MAX_EMPTY_ITEMS: Final = 65_536
-"""How many items without data (nulls, true, empty lists) one array may claim: they cost the sender no byte."""
+MAX_EMPTY_ITEMS: Final = 255
+"""How many items without data (nulls, true, zeros) one array may claim: they cost the sender no byte."""
 
 
 def decode_value(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[Any, int]:

@@ -1,8 +1,8 @@
 """What AMQP 1.0 values are in Python, where Python has no type of its own.
 
-Python's ``None``, ``bool``, ``int`` (as ``long``), ``float`` (as ``double``), ``str``, ``bytes``, ``uuid.UUID``, ``list``
-and ``dict`` stand for themselves. The classes here say a narrower AMQP type; being subclasses they compare equal to the
-plain value, so ``decode_value`` answers them and nobody has to unwrap.
+Python's ``None``, ``bool``, ``int`` (as ``long``), ``float`` (as ``double``), ``str``, ``bytes``, ``uuid.UUID``,
+``list`` and ``dict`` stand for themselves. The classes here say a narrower AMQP type; being subclasses they compare
+equal to the plain value, so ``decode_value`` answers them and nobody has to unwrap.
 
 Spec: AMQP 1.0 part 1 §1.6 (primitive type definitions).
 """
@@ -186,7 +186,7 @@ class Pairs(list[tuple[Any, Any]]):
 
     @staticmethod
     def collect(pairs: list[tuple[Any, Any]]) -> dict[Any, Any] | Pairs:
-        """Return a dict, or ``Pairs`` where a dict would lose an entry; of two equal keys of one type the last stays."""
+        """Return a dict, or ``Pairs`` where a dict would lose an entry; of two equal keys the last stays."""
         if not all(isinstance(key, Hashable) and not isinstance(key, (Described, Array)) for key, _ in pairs):
             return Pairs(pairs)
         if len({(type(key), key) for key, _ in pairs}) != len({key for key, _ in pairs}):
