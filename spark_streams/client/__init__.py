@@ -1,1 +1,8 @@
-"""client."""
+"""Clients: blocking connections out, one object a task. Nothing here imports Spark or the server."""
+
+from spark_streams.client.amqp import AmqpClient
+from spark_streams.client.model import Bounds, RangeRead, StreamDescription
+from spark_streams.client.publisher import Publisher
+from spark_streams.client.walk import OffsetWalk
+
+__all__ = ["AmqpClient", "Bounds", "OffsetWalk", "Publisher", "RangeRead", "StreamDescription"]

@@ -1,0 +1,253 @@
+"""The AMQP event streams client: blocking, one object a task, no Spark.
+
+Connections are opened when they are first needed, and kept. A link that the peer redirects is attached where it points
+to (ES-101).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from spark_streams.client import info
+from spark_streams.client.connection import CAPABILITY, Connection
+from spark_streams.client.faults import LinkRedirected
+from spark_streams.client.links import Link, after_time_filter, attach_receiver, attach_sender, start_filter
+from spark_streams.client.model import Bounds, RangeRead, StreamDescription
+from spark_streams.client.publisher import Publisher
+from spark_streams.client.reader import RangeReader
+from spark_streams.client.retry import Deadline, retrying
+from spark_streams.client.walk import OffsetWalk, first_offset
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import DeadlineExceeded, LocalProtocolError, Refused, RemoteProtocolError
+from spark_streams.position import MIN_TIMESTAMP_MS, After, At, Earliest, Position
+
+__all__ = ["AmqpClient"]
+
+_T = TypeVar("_T")
+
+MAX_REDIRECTS: Final = 5
+"""Hops that are followed for one link; more means that containers point at each other."""
+
+
+class AmqpClient:
+    """A client of one AMQP container with event logs. Not for use by several threads at once.
+
+    Args:
+        endpoint: where to, with credentials and TLS.
+        timeout_ms: how long the peer may be silent whenever it owes an answer.
+        container_id: our name for the peer; a random one for each connection when None.
+        require_event_streams: whether reading from a peer that does not offer the capability
+            ``AMQP_EVENT_STREAMS_V1_0`` is an error (ES-012). Plain sending needs no capability.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        timeout_ms: int = 30_000,
+        container_id: str | None = None,
+        require_event_streams: bool = True,
+    ) -> None:
+        self._endpoint = endpoint
+        self._timeout_ms = timeout_ms
+        self._container_id = container_id
+        self._require_event_streams = require_event_streams
+        self._connections: dict[tuple[str, int, str | None], Connection] = {}
+
+    def __enter__(self) -> AmqpClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections in good order; never raises."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def describe(self, stream: str) -> StreamDescription:
+        """Return the partitions of a stream and what they retain, as the peer says it now.
+
+        Raises:
+            NotFound: no such stream.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+
+        def ask(connection: Connection, address: str) -> StreamDescription:
+            return info.describe(connection, stream, address, Deadline(self._timeout_ms))
+
+        return retrying(lambda: self._at(info.info_address(stream), ask))
+
+    def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
+        """Return how many retained events there are after each position (from it on, for ``At``).
+
+        None where the peer does not tell, or where the position is a time or an expression.
+
+        Raises:
+            As ``describe``.
+        """
+
+        def ask(connection: Connection, address: str) -> dict[str, int | None]:
+            return info.remaining(connection, stream, address, positions, Deadline(self._timeout_ms))
+
+        return retrying(lambda: self._at(info.info_address(stream), ask))
+
+    def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
+        """Return the offset of the first event, in log order, whose timestamp is not earlier than ``timestamp_ms``.
+
+        Returns:
+            None when there is no such event now. It is the peer's answer, never a guess from a silence.
+
+        Raises:
+            As ``describe``.
+        """
+        # The filter means "greater than", in whole milliseconds, and nothing is below the smallest instant.
+        start = start_filter(Earliest()) if timestamp_ms <= MIN_TIMESTAMP_MS else after_time_filter(timestamp_ms - 1)
+
+        def ask(connection: Connection, address: str) -> str | None:
+            link = self._receiver(connection, address, stream, partition, start)
+            try:
+                return first_offset(link, self._timeout_ms)
+            finally:
+                link.close()
+
+        return retrying(lambda: self._at(stream, ask))
+
+    def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
+        """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""
+
+        def attach(at: Earliest | At | After) -> Link:
+            return self._at(stream, lambda c, a: self._receiver(c, a, stream, partition, start_filter(at)))
+
+        return OffsetWalk(attach, _startable(start), end, self._timeout_ms)
+
+    def fetch(self, read: RangeRead, *, max_rows: int = 65_536, max_bytes: int = 8 << 20) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range, in log order, none twice; memory stays bounded whatever the range's size.
+
+        Args:
+            read: the range and its columns.
+            max_rows: rows of a batch at most.
+            max_bytes: a batch takes no further message once it has this many encoded bytes.
+
+        Returns:
+            Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``.
+
+        Raises:
+            PositionLost: events of the range are gone (only with ``read.fail_on_data_loss``).
+            OwnershipLost: a consumer with a higher epoch took the partition.
+            NotFound, Refused, RemoteProtocolError, ConnectionLost, DeadlineExceeded: as they say.
+        """
+
+        def attach(at: Earliest | At | After) -> Link:
+            def receiver(connection: Connection, address: str) -> Link:
+                return self._receiver(
+                    connection, address, read.stream, read.partition, start_filter(at), read.consumer_group, read.epoch
+                )
+
+            return self._at(read.stream, receiver)
+
+        def describe() -> Bounds | None:
+            return self.describe(read.stream).partitions.get(read.partition)
+
+        _startable(read.start)
+        reader = RangeReader(
+            read, attach, describe, max_rows=max_rows, max_bytes=max_bytes, timeout_ms=self._timeout_ms
+        )
+        return reader.batches()
+
+    def publisher(self, stream: str, *, partition: str | None = None, timeout_ms: int | None = None) -> Publisher:
+        """Return an at-least-once sender.
+
+        Args:
+            stream: where to.
+            partition: to bind the link to; None leaves the choice to each message and the peer.
+            timeout_ms: how long the peer may give neither credit nor an outcome; the client's when None.
+
+        Raises:
+            As ``describe``; the link's own refusal (``Refused``) included.
+        """
+        patience = self._timeout_ms if timeout_ms is None else timeout_ms
+        what = f"attach to '{stream}'" + (f" partition '{partition}'" if partition is not None else "")
+
+        def attach(connection: Connection, address: str) -> Link:
+            if partition is not None:
+                self._demand_event_streams(connection)
+            return attach_sender(connection, address, what, deadline=Deadline(self._timeout_ms), partition=partition)
+
+        return Publisher(retrying(lambda: self._at(stream, attach)), stream, patience)
+
+    # --- connections and redirects
+
+    def _at(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
+        """Run an operation on the connection where ``address`` lives, following redirects."""
+        endpoint, server_name = self._endpoint, None
+        for _ in range(MAX_REDIRECTS + 1):
+            connection = self._connection(endpoint, server_name)
+            try:
+                return operation(connection, address)
+            except LinkRedirected as redirect:
+                # Scheme, credentials and TLS stay: a redirect can move a link, not lower its guard.
+                endpoint = replace(self._endpoint, host=redirect.network_host, port=redirect.port)
+                server_name = redirect.hostname
+                address = redirect.address or address
+            except DeadlineExceeded:
+                connection.abandon()  # what the peer still sends belongs to nobody
+                raise
+        raise Refused(
+            "amqp:link:redirect",
+            f"{MAX_REDIRECTS} redirects were followed, the last to {endpoint.address}",
+            f"attach to '{address}'",
+        )
+
+    def _connection(self, endpoint: Endpoint, server_name: str | None) -> Connection:
+        key = (endpoint.host, endpoint.port, server_name)
+        connection = self._connections.get(key)
+        if connection is None or connection.broken:
+            connection = Connection(
+                endpoint, timeout_ms=self._timeout_ms, container_id=self._container_id, server_name=server_name
+            )
+            self._connections[key] = connection
+        return connection
+
+    def _receiver(
+        self,
+        connection: Connection,
+        address: str,
+        stream: str,
+        partition: str,
+        start: Any,
+        consumer_group: str | None = None,
+        epoch: int | None = None,
+    ) -> Link:
+        self._demand_event_streams(connection)
+        return attach_receiver(
+            connection,
+            address,
+            f"attach to '{stream}' partition '{partition}'",
+            deadline=Deadline(self._timeout_ms),
+            partition=partition,
+            consumer_group=consumer_group,
+            epoch=epoch,
+            start=start,
+        )
+
+    def _demand_event_streams(self, connection: Connection) -> None:
+        if self._require_event_streams and not connection.offers_event_streams:
+            raise RemoteProtocolError(
+                f"{connection.endpoint.address}: the peer does not offer the capability {CAPABILITY} (ES-010): is it "
+                "an event log? Where it is one all the same, require_event_streams=False goes on without"
+            )
+
+
+def _startable(start: Position) -> Earliest | At | After:
+    if isinstance(start, (Earliest, At, After)):
+        return start
+    raise LocalProtocolError(f"a read cannot start {start}: expected earliest, at an offset or after one")

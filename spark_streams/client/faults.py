@@ -1,0 +1,164 @@
+"""The one boundary where errors of sockets, TLS and peers become ours.
+
+Every message names ``host:port`` and what to do; none holds a password.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    NotFound,
+    OwnershipLost,
+    Refused,
+    SparkStreamsError,
+)
+
+__all__ = [
+    "LinkRedirected",
+    "connect_fault",
+    "foreign_answer_fault",
+    "lost",
+    "peer_fault",
+    "silent_close_fault",
+    "tls_fault",
+]
+
+_TLS_RECORDS = (b"\x14\x03", b"\x15\x03", b"\x16\x03")
+_EPOCH = re.compile(r"epoch\D{0,12}(\d+)", re.IGNORECASE)
+
+
+@dataclass
+class LinkRedirected(SparkStreamsError):
+    """The peer names another container for a link (``amqp:link:redirect``); the client follows, users never see it.
+
+    Spec: AMQP 1.0 part 2 §2.8.18.
+    """
+
+    network_host: str
+    port: int
+    hostname: str | None
+    address: str | None
+
+
+def final(fault: ConnectFailed) -> ConnectFailed:
+    """Mark a fault that another try cannot heal: a name, a certificate or a scheme has to be changed first."""
+    fault.retriable = False
+    return fault
+
+
+def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
+    """Return the error for a TCP connection that could not be made."""
+    where = endpoint.address
+    if isinstance(fault, socket.gaierror):
+        return final(
+            ConnectFailed(f"{where}: the host name '{endpoint.host}' is not known: check the host in option 'url'")
+        )
+    if isinstance(fault, ConnectionRefusedError):
+        return ConnectFailed(
+            f"{where}: connection refused: nothing listens there; check the port in option 'url' and that the log runs"
+        )
+    if isinstance(fault, TimeoutError):
+        return ConnectFailed(f"{where}: no answer: check the host and port in option 'url', and firewalls on the way")
+    return ConnectFailed(f"{where}: no connection: {fault.strerror or fault}: check the host and port in option 'url'")
+
+
+def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
+    """Return the error for a TLS handshake that failed."""
+    where = endpoint.address
+    if isinstance(fault, ssl.SSLCertVerificationError):
+        reason = fault.verify_message or str(fault)
+        todo = (
+            f"dial a name that it holds, or set option 'tls.verifyHostname' to 'false' if you trust {where}"
+            if "ostname mismatch" in reason or "IP address mismatch" in reason
+            else "set option 'tls.caFile' to the PEM file of the authority that signed it"
+        )
+        return final(ConnectFailed(f"{where}: its certificate does not verify: {reason}: {todo}"))
+    text = (getattr(fault, "reason", None) or str(fault)).upper()
+    if "CERTIFICATE_REQUIRED" in text or "CERTIFICATE REQUIRED" in text or "HANDSHAKE_FAILURE" in text:
+        return final(
+            ConnectFailed(
+                f"{where}: the peer refused our side of TLS ({text.lower()}): it may ask for a client certificate, "
+                "options 'tls.certFile' and 'tls.keyFile'"
+            )
+        )
+    if isinstance(fault, TimeoutError):
+        text = "no answer to the handshake"
+    return final(
+        ConnectFailed(
+            f"{where}: TLS does not work there ({text.lower()}): if it is a plain port, write amqp:// instead of "
+            "amqps:// in option 'url'"
+        )
+    )
+
+
+def foreign_answer_fault(answer: bytes, endpoint: Endpoint) -> ConnectFailed:
+    """Return the error for a peer whose first bytes are not AMQP's protocol header."""
+    where = endpoint.address
+    if answer.startswith(_TLS_RECORDS):
+        return final(ConnectFailed(f"{where}: the port speaks TLS: write amqps:// instead of amqp:// in option 'url'"))
+    return final(
+        ConnectFailed(
+            f"{where}: the peer does not speak AMQP 1.0, it answered {answer[:16]!r}: check the port in option 'url'"
+        )
+    )
+
+
+def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
+    """Return the error for a peer that closed the connection before it said anything."""
+    other = "amqp://" if endpoint.tls else "amqps://"
+    return ConnectFailed(
+        f"{endpoint.address}: the peer closed the connection at once: check that the port in option 'url' is the "
+        f"AMQP port, and whether it wants {other}"
+    )
+
+
+def lost(endpoint: Endpoint, reason: object) -> ConnectionLost:
+    """Return the error for a connection that broke while in use."""
+    return ConnectionLost(f"{endpoint.address}: the connection was lost: {reason}")
+
+
+def peer_fault(condition: Any, context: str) -> SparkStreamsError:
+    """Return the error that a peer's condition means.
+
+    Args:
+        condition: ``proton.Condition`` or None; without one the peer closed gracefully, which passes (ES-107, ES-108).
+        context: what it was about, such as ``attach to 'orders' at localhost:5672``.
+    """
+    if condition is None:
+        return ConnectionLost(f"{context}: the peer closed it without an error")
+    name, description = str(condition.name), condition.description
+    info: Mapping[Any, Any] = condition.info if isinstance(condition.info, Mapping) else {}
+    if name == "amqp:link:redirect":
+        redirect = _redirect(info)
+        if redirect is not None:
+            return redirect
+    if name == "amqp:not-found":
+        return NotFound(name, description, context)
+    if name == "amqp:link:stolen":
+        return OwnershipLost(name, description, context, _thief(info, description))
+    return Refused(name, description, context)
+
+
+def _redirect(info: Mapping[Any, Any]) -> LinkRedirected | None:
+    host, port = info.get("network-host"), info.get("port")
+    hostname, address = info.get("hostname"), info.get("address")
+    if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 65_536:
+        return None
+    return LinkRedirected(str(host), int(port), str(hostname) if hostname else None, str(address) if address else None)
+
+
+def _thief(info: Mapping[Any, Any], description: str | None) -> int | None:
+    epoch = info.get("x-opt-epoch", info.get("event-streams-epoch"))
+    if isinstance(epoch, int):
+        return int(epoch)
+    found = _EPOCH.search(description or "")
+    return int(found.group(1)) if found else None

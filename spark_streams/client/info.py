@@ -1,0 +1,137 @@
+"""The information source ``<stream>/$info``: partitions, their bounds, and our extensions to it.
+
+::
+
+    {"partitions": [{"partition": symbol, "earliest-offset": symbol|null, "latest-offset": symbol|null,
+                     "x-opt-truncated-offset": symbol|null, "x-opt-remaining": ulong}, …],
+     "x-opt-incarnation": string}
+
+The keys that begin with ``x-opt-`` are extensions of the reference log: ``x-opt-remaining`` is there when the link
+property ``x-opt-positions`` (partition to the offset that reading is after) asked for it. Unknown keys are ignored
+(ES-406).
+
+Spec: Event Stream Extensions §6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import proton
+
+from spark_streams.client.connection import Connection
+from spark_streams.client.intake import Intake
+from spark_streams.client.links import attach_receiver
+from spark_streams.client.model import Bounds, StreamDescription
+from spark_streams.client.retry import Deadline
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.position import After, At, Earliest, Latest, Position
+from spark_streams.wire.message import Amqp, decode_message
+
+__all__ = ["describe", "info_address", "remaining"]
+
+_POSITIONS: Final = "x-opt-positions"
+_REMAINING: Final = "x-opt-remaining"
+_TRUNCATED: Final = "x-opt-truncated-offset"
+_INCARNATION: Final = "x-opt-incarnation"
+_MAX_BYTES: Final = 16 << 20
+"""A partition's entry is about 150 bytes, so this holds a hundred thousand partitions."""
+
+
+def info_address(stream: str) -> str:
+    """Return the address of a stream's information source."""
+    return f"{stream}/$info"
+
+
+def describe(connection: Connection, stream: str, address: str, deadline: Deadline) -> StreamDescription:
+    """Ask once for what a stream has.
+
+    Raises:
+        NotFound: no such stream.
+        RemoteProtocolError: the answer is not what the specification says.
+        DeadlineExceeded: none came.
+    """
+    answer = _ask(connection, stream, address, deadline, None)
+    partitions = {}
+    for entry in _entries(answer, stream):
+        partitions[_partition(entry, stream)] = Bounds(
+            _offset(entry, "earliest-offset", stream),
+            _offset(entry, "latest-offset", stream),
+            _offset(entry, _TRUNCATED, stream),
+            _TRUNCATED in entry,
+        )
+    incarnation = answer.get(_INCARNATION)
+    return StreamDescription(stream, str(incarnation) if isinstance(incarnation, str) else None, partitions)
+
+
+def remaining(
+    connection: Connection, stream: str, address: str, positions: Mapping[str, Position], deadline: Deadline
+) -> dict[str, int | None]:
+    """Ask how many events there are after each position.
+
+    Returns:
+        Partition to events; None where the peer does not tell, or the position cannot be counted from.
+
+    Raises:
+        as ``describe``.
+    """
+    asked = {p: _after(at) for p, at in positions.items()}
+    wanted = {proton.symbol(p): proton.symbol(after) for p, after in asked.items() if after is not None}
+    answer = _ask(connection, stream, address, deadline, {_POSITIONS: wanted} if wanted else None)
+    told: dict[str, int | None] = dict.fromkeys(positions)
+    for entry in _entries(answer, stream):
+        partition, count = _partition(entry, stream), entry.get(_REMAINING)
+        if partition in told and isinstance(count, int) and asked[partition] is not None:
+            # The event at the position itself is to be read too; it is the one that the peer did not count.
+            told[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
+    for partition, position in positions.items():
+        if isinstance(position, Latest):
+            told[partition] = 0
+    return told
+
+
+def _after(position: Position) -> str | None:
+    if isinstance(position, Earliest):
+        return "@earliest"
+    return position.offset if isinstance(position, (After, At)) and position.offset.isascii() else None
+
+
+def _ask(
+    connection: Connection, stream: str, address: str, deadline: Deadline, properties: Mapping[str, Any] | None
+) -> Mapping[Any, Any]:
+    link = attach_receiver(connection, address, f"attach to '{stream}'", deadline=deadline, properties=properties)
+    intake = Intake(1, 64 << 10, _MAX_BYTES)
+    try:
+        link.flow(1)
+        while not intake.take(link.impl):
+            link.check()
+            connection.turn(deadline.left_s(f"{connection.endpoint.address}: no answer from '{address}'"))
+    finally:
+        link.close()
+    block = intake.block()
+    body = decode_message(bytes(block.buffer[: int(block.ends[0])])).body
+    if not isinstance(body, Amqp) or not isinstance(body.value, Mapping):
+        raise RemoteProtocolError(f"'{address}': the answer's body is no amqp-value map (ES-403)")
+    return {str(k): v for k, v in body.value.items()}
+
+
+def _entries(answer: Mapping[Any, Any], stream: str) -> list[Mapping[str, Any]]:
+    entries = answer.get("partitions")
+    if not isinstance(entries, list) or not entries or not all(isinstance(e, Mapping) for e in entries):
+        raise RemoteProtocolError(f"'{info_address(stream)}': 'partitions' is no list of maps (ES-404)")
+    return [{str(k): v for k, v in entry.items()} for entry in entries]
+
+
+def _partition(entry: Mapping[str, Any], stream: str) -> str:
+    partition = entry.get("partition")
+    if not isinstance(partition, str):
+        raise RemoteProtocolError(f"'{info_address(stream)}': an entry without 'partition' (ES-405)")
+    return str(partition)
+
+
+def _offset(entry: Mapping[str, Any], key: str, stream: str) -> str | None:
+    offset = entry.get(key)
+    if offset is None or isinstance(offset, str):
+        return None if offset is None else str(offset)
+    raise RemoteProtocolError(f"'{info_address(stream)}': '{key}' is no symbol (ES-405)")

@@ -1,0 +1,68 @@
+"""What a client is asked and what it answers: plain frozen values, picklable, without a socket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_streams.position import After, At, Earliest
+
+__all__ = ["Bounds", "RangeRead", "StreamDescription"]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a partition retains.
+
+    Args:
+        earliest: offset of the oldest retained event, None when there is none.
+        latest: offset of the newest retained event (inclusive, A-18), None when there is none.
+        truncated: offset of the newest event that retention has removed; None when there is none, or when the peer
+            does not say (extension ``x-opt-truncated-offset``).
+        tells_truncated: whether the peer says it at all.
+    """
+
+    earliest: str | None
+    latest: str | None
+    truncated: str | None = None
+    tells_truncated: bool = False
+
+
+@dataclass(frozen=True)
+class StreamDescription:
+    """The answer of ``<stream>/$info``.
+
+    Args:
+        stream: the stream's name.
+        incarnation: identity of this creation of the stream, None where the peer gives none (extension
+            ``x-opt-incarnation``).
+        partitions: partition identifier to bounds.
+    """
+
+    stream: str
+    incarnation: str | None
+    partitions: dict[str, Bounds] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RangeRead:
+    """One contiguous range of one partition, and what to decode of it.
+
+    Args:
+        stream: the stream's name.
+        partition: the partition's identifier.
+        start: where to begin; ``After`` excludes its offset, ``At`` includes it.
+        end: offset of the last event of the range, inclusive.
+        columns: names of ``rows.FULL_MESSAGE_SCHEMA`` in the order of the rows; what is left out is not decoded.
+        consumer_group: group to join, or None.
+        epoch: epoch to claim the partition with, within the group; None for none.
+        fail_on_data_loss: whether events that are gone raise ``PositionLost``; otherwise a warning is logged.
+    """
+
+    stream: str
+    partition: str
+    start: Earliest | At | After
+    end: str
+    columns: tuple[str, ...]
+    consumer_group: str | None = None
+    epoch: int | None = None
+    fail_on_data_loss: bool = True

@@ -1,0 +1,203 @@
+"""Reading one range of one partition, as record batches.
+
+::
+
+    attach (filter: start) -> credit -> deliveries -> Intake -> RowDecoder -> RecordBatch …  until offset >= end
+
+The end is recognised by comparing offsets as text. When nothing arrives any more the link is drained, which makes the
+peer's silence an answer; what is missing then is explained by asking ``$info`` again. A connection that breaks is
+replaced, and reading resumes after the last row that was handed out, so each row comes exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import proton
+import pyarrow as pa
+from cproton_ffi import lib
+
+from spark_streams.client.credit import CreditWindow
+from spark_streams.client.intake import Intake
+from spark_streams.client.links import MAX_MESSAGE_BYTES, Link
+from spark_streams.client.loss import LossPolicy, gone_before, gone_until
+from spark_streams.client.model import Bounds, RangeRead
+from spark_streams.client.retry import Attempts
+from spark_streams.client.rows_of_range import Cut, RowDecoder, WrongPartition
+from spark_streams.client.silence import Silence
+from spark_streams.errors import RemoteProtocolError, SparkStreamsError
+from spark_streams.position import After, At, Earliest
+
+__all__ = ["RangeReader"]
+
+_NO_PARTITION: Final = "there is no such partition any more"
+
+
+class RangeReader:
+    """Reads one range; ``batches`` is its whole life.
+
+    Args:
+        read: the range.
+        attach: attaches a receiver that begins at a position.
+        describe: the bounds of the partition now, None when there is no such partition.
+        max_rows: rows of a batch at most.
+        max_bytes: a batch takes no further message once it has this many bytes.
+        timeout_ms: how long the peer may be silent when it owes an answer.
+    """
+
+    def __init__(
+        self,
+        read: RangeRead,
+        attach: Callable[[Earliest | At | After], Link],
+        describe: Callable[[], Bounds | None],
+        *,
+        max_rows: int,
+        max_bytes: int,
+        timeout_ms: int,
+    ) -> None:
+        self._read = read
+        self._attach = attach
+        self._describe = describe
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._timeout_ms = timeout_ms
+        self._loss = LossPolicy(read)
+        self._start = read.start
+        self._checked = False
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the range, none twice.
+
+        Raises:
+            PositionLost: events of the range are gone and ``fail_on_data_loss`` is set.
+            OwnershipLost: a consumer with a higher epoch took the partition.
+            NotFound, Refused: the peer refused the link.
+            RemoteProtocolError: the peer broke a rule; the message says which.
+            TransportError: the connection broke more often than is tried, or the peer fell silent.
+        """
+        attempts = Attempts()
+        while True:
+            try:
+                for cut in self._link_cuts():
+                    if cut.last is not None:
+                        attempts.progressed()
+                        # Before the yield: once the rows are out of our hands a reconnect must not repeat them.
+                        self._start = After(cut.last)
+                        yield cut.batch
+                    if cut.done:
+                        return
+                return
+            except SparkStreamsError as fault:
+                attempts.after(fault)
+
+    def _link_cuts(self) -> Iterator[Cut]:
+        """Yield what one link delivers; ends when the range does."""
+        start, end = self._start, self._read.end
+        if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
+            return  # nothing is in such a range
+        link = self._attach(self._start)
+        self._checked = False
+        held: list[Any] | None = [] if link.proton_link.remote_snd_settle_mode != proton.Link.SND_SETTLED else None
+        intake = Intake(self._max_rows, self._max_bytes, MAX_MESSAGE_BYTES)
+        try:
+            yield from self._cuts(link, intake, RowDecoder(self._read, self._start), held)
+        finally:
+            link.close()
+
+    def _cuts(self, link: Link, intake: Intake, decoder: RowDecoder, held: list[Any] | None) -> Iterator[Cut]:
+        end = self._read.end.encode()
+        window = CreditWindow(link)
+        silence = Silence(self._timeout_ms, f"{link.what}: no events, and no answer to drain")
+        searched = received = 0
+        while True:
+            intake.take(link.impl, held)
+            if intake.received != received:
+                silence.broken()
+            complete = intake.full
+            if not complete and intake.whole_bytes > searched:
+                complete = intake.holds(end, searched) and decoder.passes_end(intake.block())
+                searched = intake.whole_bytes
+            if not complete and intake.rows and silence.glance():
+                complete = decoder.passes_end(intake.block(intake.rows - 1))
+            drained = silence.draining and not link.draining and not link.queued
+            if complete or (drained and intake.rows):
+                cut = self._cut(link, intake, decoder, held)
+                yield cut
+                if cut.done:
+                    return
+                searched, received = 0, intake.received
+                silence.broken()  # the time that the caller took is not the peer's
+                continue
+            received = intake.received
+            if drained:
+                if link.gave_back():
+                    self._explain()
+                    return
+                link.drain(False)  # all credit was used by deliveries: that says nothing about what follows
+                silence.ended_drain()
+            link.check()
+            if not silence.draining:
+                if silence.asks_drain():
+                    link.drain(True)
+                else:
+                    window.top_up()
+            link.connection.turn(silence.patience_s(intake.rows > 0))
+
+    def _cut(self, link: Link, intake: Intake, decoder: RowDecoder, held: list[Any] | None) -> Cut:
+        """Turn what was taken into rows, with the checks that belong to them."""
+        try:
+            cut = decoder.cut(intake.block())
+        except WrongPartition as fault:
+            _reject(link, held, fault)
+            raise
+        if not self._checked:
+            # Only now that the first rows are here: what retention removes later cannot have been before them.
+            self._check_start()
+        if held is not None:
+            _accept(held)
+        intake.clear()
+        return cut
+
+    def _check_start(self) -> None:
+        self._checked = True
+        if isinstance(self._start, Earliest):
+            return
+        bounds = self._describe()
+        available = _NO_PARTITION if bounds is None else gone_before(self._start, bounds)
+        if available is not None:
+            self._loss.lost(str(self._start), available)
+
+    def _explain(self) -> None:
+        """Say why the peer has nothing more although the end of the range did not come.
+
+        Raises:
+            PositionLost: because events are gone, and that is an error.
+            RemoteProtocolError: the peer says that it has them.
+        """
+        bounds = self._describe()
+        available = _NO_PARTITION if bounds is None else gone_until(self._read.end, bounds)
+        if available is None:
+            raise RemoteProtocolError(
+                f"stream '{self._read.stream}' partition '{self._read.partition}': the peer has no more events "
+                f"{self._start}, although by its '$info' the range up to '{self._read.end}' is retained"
+            )
+        self._loss.lost(f"{self._start} up to '{self._read.end}'", available)
+
+
+def _accept(held: list[Any]) -> None:
+    for delivery in held:
+        lib.pn_delivery_update(delivery, lib.PN_ACCEPTED)
+        lib.pn_delivery_settle(delivery)
+    held.clear()
+
+
+def _reject(link: Link, held: list[Any] | None, fault: WrongPartition) -> None:
+    """Reject the delivery, and close the link with the reason: a settled delivery can be told no outcome (A-15)."""
+    condition = proton.Condition("amqp:not-allowed", str(fault))
+    if held is not None:
+        delivery = proton.Delivery.wrap(held[fault.row])
+        delivery.local.condition = condition
+        delivery.update(proton.Delivery.REJECTED)
+        delivery.settle()
+    link.close(condition)

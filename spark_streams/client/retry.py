@@ -1,0 +1,108 @@
+"""Deadlines, and the one retry loop: it reads ``retriable`` and nothing else knows about trying again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from spark_streams.errors import DeadlineExceeded, SparkStreamsError
+
+__all__ = ["Attempts", "Backoff", "Deadline", "retrying"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class Deadline:
+    """A point in time after which waiting is an error; ``restart`` moves it when there was progress.
+
+    Args:
+        timeout_ms: how long from now.
+    """
+
+    __slots__ = ("_end", "timeout_ms")
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        self.restart()
+
+    def restart(self) -> None:
+        """Start counting anew."""
+        self._end = time.monotonic() + self.timeout_ms / 1000
+
+    def left_s(self, what: str) -> float:
+        """Return the seconds that are left, more than 0.
+
+        Args:
+            what: what was waited for, as in ``no answer to attach 'orders' by localhost:5672``.
+
+        Raises:
+            DeadlineExceeded: none is left.
+        """
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise DeadlineExceeded(f"{what} within {self.timeout_ms} ms")
+        return left
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """How often and how patiently to try again.
+
+    Args:
+        attempts: tries in a row without progress, the first included.
+        first_ms: pause after the first failure; it doubles with each further one.
+        limit_ms: longest pause.
+    """
+
+    attempts: int = 5
+    first_ms: int = 100
+    limit_ms: int = 2_000
+
+
+DEFAULT_BACKOFF: Final = Backoff()
+"""Five tries within about 1.5 s: it outlives a restarting log, and Spark retries the task after that."""
+
+
+class Attempts:
+    """The count of failures in a row."""
+
+    def __init__(self, backoff: Backoff = DEFAULT_BACKOFF, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._backoff = backoff
+        self._sleep = sleep
+        self._failed = 0
+
+    def progressed(self) -> None:
+        """Forget the failures: something worked since."""
+        self._failed = 0
+
+    def after(self, fault: SparkStreamsError) -> None:
+        """Pause before the next try.
+
+        Raises:
+            SparkStreamsError: ``fault`` itself, when it is not retriable or was the last one allowed. A deadline is
+                never waited for twice: the caller's time is used up.
+        """
+        self._failed += 1
+        if not fault.retriable or isinstance(fault, DeadlineExceeded) or self._failed >= self._backoff.attempts:
+            raise fault
+        pause_ms = min(self._backoff.limit_ms, self._backoff.first_ms * 2 ** (self._failed - 1))
+        _log.info("%s; trying again in %d ms", fault, pause_ms)
+        self._sleep(pause_ms / 1000)
+
+
+def retrying(operation: Callable[[], _T], backoff: Backoff = DEFAULT_BACKOFF) -> _T:
+    """Return what ``operation`` returns, trying again while its errors are retriable.
+
+    Raises:
+        SparkStreamsError: the last one.
+    """
+    attempts = Attempts(backoff)
+    while True:
+        try:
+            return operation()
+        except SparkStreamsError as fault:
+            attempts.after(fault)

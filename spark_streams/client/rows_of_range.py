@@ -1,0 +1,136 @@
+"""From a block of deliveries to the rows of a range: decoded, checked, cut at the end.
+
+Spec: Event Stream Extensions §4.4 (source-partition), §5.1 (offset and timestamp annotations).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.client.model import RangeRead
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.position import After, At, Earliest
+from spark_streams.rows import FULL_MESSAGE_SCHEMA
+from spark_streams.wire.columns import Block, decode_columns
+
+__all__ = ["Cut", "RowDecoder", "WrongPartition"]
+
+_CONSTANT: Final = frozenset({"stream", "partition"})
+
+
+class WrongPartition(RemoteProtocolError):
+    """A delivery names another partition than the link is bound to (ES-118); ``row`` is its row in the block."""
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.args = (message, row)
+        self.row = row
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rows of a block that belong to the range.
+
+    Args:
+        batch: the rows; it may have none.
+        last: offset of its last row, None without rows.
+        done: whether the block reached or passed the end of the range.
+    """
+
+    batch: pa.RecordBatch
+    last: str | None
+    done: bool
+
+
+class RowDecoder:
+    """Decodes blocks of one range, in order, and watches that the offsets only grow.
+
+    Args:
+        read: the range and its columns.
+        start: where this link begins; later than ``read.start`` after a reconnect.
+
+    Raises:
+        LocalProtocolError: a column that there is not.
+    """
+
+    def __init__(self, read: RangeRead, start: Earliest | At | After) -> None:
+        unknown = set(read.columns) - set(FULL_MESSAGE_SCHEMA.names)
+        if unknown:
+            raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
+        self._read = read
+        self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in read.columns])
+        self._decoded = frozenset({*read.columns, "offset", "source_partition"} - _CONSTANT)
+        self._floor: str | None = None if isinstance(start, Earliest) else start.offset
+        self._floor_included = isinstance(start, At)
+        self._constants: dict[str, pa.Array] = {}
+
+    def passes_end(self, block: Block) -> bool:
+        """Say whether any delivery of the block is at or beyond the end of the range; decodes offsets only."""
+        offsets = decode_columns(block, ("offset",))["offset"]
+        return bool(pc.any(pc.greater_equal(offsets, self._read.end)).as_py())
+
+    def cut(self, block: Block) -> Cut:
+        """Decode a block.
+
+        Raises:
+            RemoteProtocolError: a delivery without an offset, or offsets out of order.
+            WrongPartition: a delivery of another partition.
+        """
+        columns = decode_columns(block, self._decoded)
+        offsets = columns["offset"]
+        if offsets.null_count:
+            raise RemoteProtocolError(f"{self._what}: a delivery has no event-streams-offset annotation (ES-300)")
+        self._check_partition(columns["source_partition"])
+        self._check_order(offsets)
+        beyond = pc.index(pc.greater_equal(offsets, self._read.end), True).as_py()
+        count, done = len(offsets), beyond >= 0
+        if done:
+            count = beyond + 1 if offsets[beyond].as_py() == self._read.end else beyond
+        arrays = [
+            self._constant(name, count) if name in _CONSTANT else columns[name].slice(0, count)
+            for name in self._read.columns
+        ]
+        batch = (
+            pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            if arrays
+            else pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+        )
+        return Cut(batch, offsets[count - 1].as_py() if count else None, done)
+
+    @property
+    def _what(self) -> str:
+        return f"stream '{self._read.stream}' partition '{self._read.partition}'"
+
+    def _check_partition(self, sources: Any) -> None:
+        wrong = pc.index(pc.fill_null(pc.not_equal(sources, self._read.partition), False), True).as_py()
+        if wrong >= 0:
+            raise WrongPartition(
+                f"{self._what}: a delivery says that it comes from partition '{sources[wrong].as_py()}' (ES-118)", wrong
+            )
+
+    def _check_order(self, offsets: Any) -> None:
+        count = len(offsets)
+        if not count:
+            return
+        first, floor = offsets[0].as_py(), self._floor
+        early = floor is not None and (first < floor or (first == floor and not self._floor_included))
+        if early or not pc.all(pc.less(offsets.slice(0, count - 1), offsets.slice(1))).as_py():
+            raise RemoteProtocolError(
+                f"{self._what}: offsets do not grow, or begin before where the filter said (first '{first}', "
+                f"expected {'from' if self._floor_included else 'after'} '{floor}') (ES-002, ES-302)"
+            )
+        self._floor, self._floor_included = offsets[count - 1].as_py(), False
+
+    def _constant(self, name: str, count: int) -> pa.Array:
+        kept = self._constants.get(name)
+        if kept is None or len(kept) < count:
+            value = self._read.stream if name == "stream" else self._read.partition
+            kept = self._constants[name] = pa.repeat(pa.scalar(value, pa.string()), count)
+        return kept.slice(0, count)

@@ -1,0 +1,66 @@
+"""A connected socket: TCP, and TLS on it when the endpoint says so."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from pathlib import Path
+
+from spark_streams.client.faults import connect_fault, tls_fault
+from spark_streams.client.retry import Deadline
+from spark_streams.endpoint import Endpoint, Tls
+from spark_streams.errors import OptionError
+
+__all__ = ["open_socket"]
+
+
+def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None = None) -> socket.socket:
+    """Return a connected, non-blocking socket.
+
+    Args:
+        endpoint: where to.
+        deadline: how long to try.
+        server_name: the name that a TLS certificate has to hold; the endpoint's host when None.
+
+    Raises:
+        ConnectFailed: no connection, or TLS failed on it.
+        OptionError: a file of ``endpoint.tls`` cannot be read.
+    """
+    context = _context(endpoint.tls) if endpoint.tls else None
+    try:
+        raw = socket.create_connection((endpoint.host, endpoint.port), timeout=deadline.left_s("no connection"))
+    except OSError as fault:
+        raise connect_fault(fault, endpoint) from fault
+    try:
+        # Flow and disposition frames are small and must not wait for more to come (Nagle).
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected: socket.socket = raw
+        if context is not None:
+            connected = context.wrap_socket(raw, server_hostname=server_name or endpoint.host)
+        connected.setblocking(False)
+        return connected
+    except OSError as fault:
+        raw.close()
+        raise tls_fault(fault, endpoint) from fault
+    except BaseException:
+        raw.close()
+        raise
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    for option, file in (("tls.caFile", tls.ca_file), ("tls.certFile", tls.cert_file), ("tls.keyFile", tls.key_file)):
+        if file is not None and not Path(file).is_file():
+            raise OptionError(option, f"there is no file '{file}', expected a PEM file on every machine of the cluster")
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file)
+    except (ssl.SSLError, OSError) as fault:
+        raise OptionError("tls.caFile", f"'{tls.ca_file}' cannot be used: {fault}; expected a PEM file") from fault
+    context.check_hostname = tls.verify_hostname
+    if tls.cert_file is not None:
+        try:
+            context.load_cert_chain(tls.cert_file, tls.key_file)
+        except (ssl.SSLError, OSError) as fault:
+            raise OptionError(
+                "tls.certFile", f"'{tls.cert_file}' and its key cannot be used: {fault}; expected PEM files"
+            ) from fault
+    return context

@@ -1,0 +1,165 @@
+"""Walking over offsets without reading events: the delivery annotations alone, and lookups by time.
+
+Opaque offsets cannot be counted with, so the end of "the next 5,000 events" is found by walking there. Of each delivery
+only the first bytes are taken; bodies are neither copied nor decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.client.credit import MAX_CREDIT
+from spark_streams.client.intake import HeadIntake
+from spark_streams.client.links import Link
+from spark_streams.client.retry import Attempts
+from spark_streams.client.silence import Silence
+from spark_streams.errors import RemoteProtocolError, SparkStreamsError
+from spark_streams.position import After, At, Earliest, Position
+from spark_streams.wire.columns import decode_columns
+
+__all__ = ["OffsetWalk", "first_offset"]
+
+_BLOCK_ROWS: Final = 16_384
+
+
+class OffsetWalk:
+    """The offsets of one partition, in order, as many at a time as are asked for. The link stays open in between.
+
+    Args:
+        attach: attaches a receiver that begins at a position.
+        start: where to begin.
+        end: last offset that is wanted, inclusive; None for no end.
+        timeout_ms: how long the peer may be silent when it owes an answer.
+    """
+
+    def __init__(
+        self,
+        attach: Callable[[Earliest | At | After], Link],
+        start: Earliest | At | After,
+        end: str | None,
+        timeout_ms: int,
+    ) -> None:
+        self._attach = attach
+        self._start = start
+        self._end = end
+        self._timeout_ms = timeout_ms
+        self._link: Link | None = None
+        self._intake = HeadIntake(_BLOCK_ROWS)
+        self._ready: list[str] = []
+        self._ended = False
+
+    def take(self, count: int) -> list[str]:
+        """Return the next ``count`` offsets; fewer when the end was reached, or there is nothing more now.
+
+        Raises:
+            TransportError: the peer fell silent, or the connection broke more often than is tried. The walk can go on:
+                nothing that was not returned is skipped.
+            PeerError, RemoteProtocolError: as for ``AmqpClient.fetch``.
+        """
+        attempts = Attempts()
+        while len(self._ready) < count and not self._ended:
+            before = len(self._ready)
+            try:
+                if not self._advance(count):
+                    break
+            except SparkStreamsError as fault:
+                self.close()
+                if len(self._ready) > before:
+                    attempts.progressed()
+                attempts.after(fault)
+        taken, self._ready = self._ready[:count], self._ready[count:]
+        return taken
+
+    def close(self) -> None:
+        """Detach; a later ``take`` attaches anew."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+            self._intake = HeadIntake(_BLOCK_ROWS)
+
+    def _advance(self, count: int) -> bool:
+        """Receive until ``count`` offsets are ready or the end is reached; return False when there are no more now."""
+        link = self._opened()
+        silence = Silence(self._timeout_ms, f"{link.what}: no events, and no answer to drain")
+        while len(self._ready) < count and not self._ended:
+            if self._intake.take(link.impl):
+                silence.broken()
+            missing = count - len(self._ready) - self._intake.rows
+            full = missing <= 0 or self._intake.rows >= _BLOCK_ROWS // 2
+            if self._intake.rows and (full or silence.draining or silence.glance()):
+                self._decode()
+                continue
+            link.check()
+            if silence.draining:
+                if not link.draining:
+                    gave_back = link.gave_back()
+                    link.drain(False)
+                    silence.ended_drain()
+                    if gave_back:
+                        return False
+            elif link.credit and silence.asks_drain():
+                link.drain(True)
+            else:
+                # Never more than is missing: what was not asked for is not sent, and the next take goes on there.
+                window = min(missing, MAX_CREDIT)
+                if link.credit <= window // 2:
+                    link.flow(window - link.credit)
+            link.connection.turn(silence.patience_s(self._intake.rows > 0))
+        return True
+
+    def _opened(self) -> Link:
+        if self._link is None:
+            self._link = self._attach(self._start)
+        return self._link
+
+    def _decode(self) -> None:
+        offsets = decode_columns(self._intake.block(), ("offset",))["offset"]
+        self._intake.clear()
+        _check_offsets(offsets, self._start)
+        if self._end is not None:
+            beyond = pc.index(pc.greater_equal(offsets, self._end), True).as_py()
+            if beyond >= 0:
+                self._ended = True
+                offsets = offsets.slice(0, beyond + 1 if offsets[beyond].as_py() == self._end else beyond)
+        if len(offsets):
+            self._start = After(offsets[len(offsets) - 1].as_py())
+            self._ready.extend(offsets.to_pylist())
+        if self._ended:
+            self.close()
+
+
+def first_offset(link: Link, timeout_ms: int) -> str | None:
+    """Return the offset of the first event that a link's filter lets through, or None: a definite answer.
+
+    One credit is granted and drained, so the peer has to send the event or give the credit back.
+
+    Raises:
+        DeadlineExceeded: it did neither.
+    """
+    intake = HeadIntake(1)
+    silence = Silence(timeout_ms, f"{link.what}: no answer to drain")
+    link.drain(True)
+    link.flow(1)
+    silence.draining = True
+    while not intake.take(link.impl):
+        link.check()
+        if not link.draining:
+            return None
+        link.connection.turn(silence.patience_s(False))
+    offsets = decode_columns(intake.block(), ("offset",))["offset"]
+    _check_offsets(offsets, None)
+    return str(offsets[0].as_py())
+
+
+def _check_offsets(offsets: pa.Array, start: Position | None) -> None:
+    if offsets.null_count:
+        raise RemoteProtocolError("a delivery has no event-streams-offset annotation (ES-300)")
+    grows: Any = pc.all(pc.less(offsets.slice(0, len(offsets) - 1), offsets.slice(1))).as_py()
+    first = offsets[0].as_py()
+    early = (isinstance(start, After) and first <= start.offset) or (isinstance(start, At) and first < start.offset)
+    if early or not grows:
+        raise RemoteProtocolError(f"offsets do not grow, or begin before {start} as the filter said (first '{first}')")
