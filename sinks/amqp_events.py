@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from spark_streams.client import AmqpClient, Publisher, encode_columns
 from spark_streams.errors import OptionError, SchemaError, SparkStreamsError
-from spark_streams.options import SinkOptions, parse_sink
+from spark_streams.options import SinkOptions, parse_sink_options
 from spark_streams.spark.write_schema import check_schema
 from spark_streams.spark.writer import BatchWriter, StreamWriter
 
@@ -74,7 +74,7 @@ def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> S
 
 
 def _sink(options: Mapping[str, str], schema: Any) -> AmqpSink:
-    sink = AmqpSink(parse_sink(options))
+    sink = AmqpSink(parse_sink_options(options))
     check_schema(schema, stream_option=sink.options.stream is not None)
     sink.check()
     return sink
@@ -119,6 +119,17 @@ class AmqpSink:
         return AmqpOutlet(self.options)
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """Names row i of some of the rows, for errors."""
+
+    label: Callable[[int], str]
+    rows: pa.Array
+
+    def __call__(self, i: int) -> str:
+        return self.label(self.rows[i].as_py())
+
+
 class AmqpOutlet:
     """One task's connection, with a sender link to each stream that its rows name.
 
@@ -159,7 +170,7 @@ class AmqpOutlet:
             )
         for stream in streams.unique().to_pylist():
             rows = pc.indices_nonzero(pc.equal(streams, stream))
-            self._publisher(stream).send(payloads.take(rows), lambda i, rows=rows: label(rows[i].as_py()))
+            self._publisher(stream).send(payloads.take(rows), _Chosen(label, rows))
 
     def flush(self) -> None:
         """Return once the peer has accepted every row.

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
-from proton import Delivery, Disposition, Event, Message, Terminus, symbol
+from proton import Condition, Delivery, Disposition, Event, Message, Terminus
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
 from spark_streams.sinks.amqp_events import AmqpOutlet, AmqpSink
 
 from spark_streams.errors import DeadlineExceeded, DeliveryFailed, NotFound
-from spark_streams.options import parse_sink
+from spark_streams.options import parse_sink_options
 from spark_streams.spark.write_columns import identify, message_columns
 
 
@@ -72,7 +72,7 @@ def peer(credit: int, settle: Callable[[Delivery, Message], None] | None = None)
 
 def outlet(port: int, timeout_ms: int = 1_000) -> AmqpOutlet:
     return AmqpSink(
-        parse_sink({"url": f"amqp://127.0.0.1:{port}", "stream": "orders", "requestTimeout": str(timeout_ms)})
+        parse_sink_options({"url": f"amqp://127.0.0.1:{port}", "stream": "orders", "requestTimeout": str(timeout_ms)})
     ).open()
 
 
@@ -128,8 +128,6 @@ def test_what_is_never_settled_is_a_timeout() -> None:
 
 
 def reject(delivery: Delivery, message: Message) -> None:
-    from proton import Condition
-
     delivery.local.condition = Condition("amqp:not-allowed", "this stream is closed for the night")
     delivery.update(Disposition.REJECTED)
     delivery.settle()
@@ -192,9 +190,10 @@ def test_accepted_rows_flush() -> None:
 def test_a_link_that_is_refused_is_not_found() -> None:
     class Refusing(Peer):
         def on_link_opening(self, event: Event) -> None:
-            from proton import Condition
+            event.link.target.type = Terminus.UNSPECIFIED  # no target: a refusal (AMQP 1.0 part 2 §2.6.3)
 
-            event.link.condition = Condition(str(symbol("amqp:not-found")), "no node 'orders'")
+        def on_link_opened(self, event: Event) -> None:
+            event.link.condition = Condition("amqp:not-found", "no node 'orders'")
             event.link.close()
 
     handler = Refusing(0, None)
@@ -202,7 +201,7 @@ def test_a_link_that_is_refused_is_not_found() -> None:
     thread.start()
     assert handler.listening.wait(10)
     try:
-        sink = AmqpSink(parse_sink({"url": f"amqp://127.0.0.1:{handler.port}", "stream": "orders"}))
+        sink = AmqpSink(parse_sink_options({"url": f"amqp://127.0.0.1:{handler.port}", "stream": "orders"}))
         with pytest.raises(NotFound, match="no node 'orders'"):
             sink.check()
     finally:
