@@ -1,1 +1,5 @@
-"""Found by Spark."""
+"""Found by Spark: it imports every top-level module named ``pyspark_*`` and registers its ``DefaultSource``."""
+
+from spark_streams.sources.amqp_events import AmqpEventsDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

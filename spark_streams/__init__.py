@@ -1,1 +1,28 @@
-"""Spark Structured Streaming connectors for event logs."""
+"""Structured Streaming connectors for event logs, and an embedded reference log.
+
+Importing this package imports neither Spark nor any protocol: ``spark_streams.log``, ``spark_streams.server`` and
+``spark_streams.client`` work without Spark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Register all formats with a session.
+
+    Spark finds them by itself when the package is installed; sessions that do not look (Spark Connect, Databricks,
+    an editable install) need this call once.
+
+    Args:
+        spark: the session; it then knows the format ``amqp-events``.
+    """
+    from spark_streams.sources.amqp_events import AmqpEventsDataSource
+
+    spark.dataSource.register(AmqpEventsDataSource)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from spark_streams.endpoint import Endpoint, Secret, Tls, parse_url
+from spark_streams.endpoint import Endpoint, Secret, Tls, parse_url, redact_url
 from spark_streams.errors import OptionError
 from spark_streams.option_values import boolean, instant_ms, integer, positions_json
 from spark_streams.position import EARLIEST, LATEST, AtTime, Position
 
-__all__ = ["SinkOptions", "SourceOptions", "Span", "parse_sink", "parse_source", "validate"]
+__all__ = ["HiddenOptions", "SinkOptions", "SourceOptions", "Span", "parse_sink_options", "parse_source", "validate"]
 
 URL: Final = "url"
 STREAM: Final = "stream"
@@ -67,6 +67,9 @@ OF_SPARK: Final = frozenset(
      "asyncprogresstrackingcheckpointintervalms", "__provider__", "name", "sourcename")
 )  # fmt: skip
 """What Spark itself puts into, or takes from, the same map; in lower case."""
+
+SECRET: Final = frozenset((URL, PASSWORD.lower(), "token"))
+"""Options that hold secrets; in lower case."""
 
 MAX_INT64: Final = 2**63 - 1
 DEFAULT_POLL_INTERVAL_MS: Final = 100
@@ -139,17 +142,45 @@ class SinkOptions:
     request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
 
 
-def validate(options: Mapping[str, str]) -> None:
-    """Check names, values and conflicts of all options that are there, whatever they will be used for.
+class HiddenOptions(Mapping[str, str]):
+    """Options as Spark hands them over, safe to print; a pickle of them holds no secret in the clear.
 
-    A missing ``stream`` passes: a reader needs it, a writer whose rows name their streams does not.
+    Args:
+        options: name to value.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name: Secret(value) if name.lower() in SECRET else value for name, value in options.items()}
+
+    def __getitem__(self, name: str) -> str:
+        value = self._values[name]
+        return value.reveal() if isinstance(value, Secret) else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        shown = {n: redact_url(self[n]) if n.lower() == URL else str(value) for n, value in self._values.items()}
+        return f"HiddenOptions({shown})"
+
+
+def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
+    """Check names, values and conflicts of all options that are there.
+
+    Args:
+        options: as Spark hands them over.
+        reading: whether they are known to be a reader's, which needs a stream; a writer whose rows name their streams
+            does not.
 
     Raises:
         OptionError: the first fault found, in the order of this file.
     """
     given = _Given(options)
     _endpoint(given)
-    stream = _optional_stream(given)
+    stream = _stream(given) if reading else _optional_stream(given)
     _timeout(given)
     _source(given, stream or "", None, None)
 
@@ -179,7 +210,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     return parsed
 
 
-def parse_sink(options: Mapping[str, str]) -> SinkOptions:
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Read the options of a writer.
 
     Raises:

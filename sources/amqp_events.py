@@ -1,0 +1,74 @@
+"""Format ``amqp-events``: AMQP 1.0 event streams (OASIS Event Stream Extensions), for reading and writing.
+
+docs/amqp-events.md tells users about options, rows and guarantees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from spark_streams.client import AmqpClient
+from spark_streams.options import HiddenOptions, SourceOptions, parse_source, validate
+from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
+from spark_streams.spark.reader import BatchReader, stream_reader
+from spark_streams.spark.row_schema import spark_schema
+
+__all__ = ["AmqpEventsDataSource", "connect"]
+
+FORMAT = "amqp-events"
+
+
+def connect(options: SourceOptions) -> AmqpClient:
+    """Return a client for the peer that the options name."""
+    return AmqpClient(options.endpoint, timeout_ms=options.request_timeout_ms)
+
+
+class AmqpEventsDataSource(DataSource):  # type: ignore[misc]
+    """``spark.read.format("amqp-events")``, and the same for ``readStream``, ``write`` and ``writeStream``.
+
+    Args:
+        options: as Spark hands them over.
+
+    Raises:
+        OptionError: an option that is unknown, has a bad value, or contradicts another.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        validate(options)
+        super().__init__(HiddenOptions(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the default rows, for a reader whose user gives no schema."""
+        validate(self.options, reading=True)
+        return spark_schema(MESSAGE_SCHEMA)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
+        options = parse_source(self.options, streaming=False)
+        return BatchReader(options, schema, FULL_MESSAGE_SCHEMA, FORMAT, connect)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        options = parse_source(self.options, streaming=True)
+        return stream_reader(options, schema, FULL_MESSAGE_SCHEMA, FORMAT, connect)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """Return the writer of a batch query."""
+        from spark_streams.sinks import amqp_events
+
+        return amqp_events.batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        """Return the writer of a stream."""
+        from spark_streams.sinks import amqp_events
+
+        return amqp_events.stream_writer(self.options, schema, overwrite)

@@ -1,0 +1,83 @@
+"""Pure planning: how much of each partition a micro-batch takes, and how its ranges are split into tasks.
+
+Offsets are opaque, so nothing here computes with one: planning works on counts of events, and the caller walks the log
+to find the offset that a count leads to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["chunk_sizes", "equal_shares", "pieces", "shares"]
+
+
+def shares(limit: int, left: Mapping[str, int], waited: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Share ``limit`` events among partitions in proportion to what each has left (largest remainder).
+
+    No partition that has events gets nothing while the limit allows each of them one.
+
+    Args:
+        limit: events in all, at least 1.
+        left: events that each partition has left; 0 is allowed and gets 0.
+        waited: how often in a row a partition has got nothing though it had events; when the limit is too low for
+            one each, those that waited longest go first, so that none starves.
+
+    Returns:
+        Events for each partition of ``left``: never more than it has left, and in all ``min(limit, sum(left))``.
+    """
+    total = sum(left.values())
+    if total <= limit:
+        return dict(left)
+    waiting = {name: count for name, count in left.items() if count > 0}
+    given = dict.fromkeys(left, 0)
+    if limit < len(waiting):
+        turns = waited or {}
+        for name in sorted(waiting, key=lambda n: (-turns.get(n, 0), -waiting[n], n))[:limit]:
+            given[name] = 1
+        return given
+    # One each first, then the rest in proportion; integers only, so that every count up to int64 is exact.
+    rest, weights = limit - len(waiting), {name: count - 1 for name, count in waiting.items()}
+    weight = sum(weights.values())
+    for name in waiting:
+        given[name] = 1 + rest * weights[name] // weight
+    over = limit - sum(given.values())
+    for name in sorted(waiting, key=lambda n: (-(rest * weights[n] % weight), n))[:over]:
+        given[name] += 1
+    return given
+
+
+def equal_shares(limit: int, names: list[str]) -> dict[str, int]:
+    """Share ``limit`` events equally among partitions of which it is not known what they have left.
+
+    The caller walks that far, drops the partitions that ended earlier, and shares what they left in another round.
+
+    Args:
+        limit: events in all, at least 1.
+        names: the partitions; those named first get what cannot be divided.
+    """
+    if not names:
+        return {}
+    each, over = divmod(limit, len(names))
+    return {name: each + (1 if i < over else 0) for i, name in enumerate(names)}
+
+
+def pieces(sizes: Mapping[str, int], at_least: int) -> dict[str, int]:
+    """Say into how many tasks each range is split so that there are ``at_least`` in all, if the events allow it.
+
+    Args:
+        sizes: events in each range, at least 1 each (one that is estimated lower counts as 1).
+        at_least: tasks wanted in all.
+
+    Returns:
+        Tasks for each range: at least 1, at most one an event, and in proportion to its events (largest remainder).
+    """
+    sizes = {name: max(1, size) for name, size in sizes.items()}
+    if at_least <= len(sizes):
+        return dict.fromkeys(sizes, 1)
+    return shares(at_least, sizes)
+
+
+def chunk_sizes(events: int, count: int) -> list[int]:
+    """Divide ``events`` into ``count`` sizes that differ by one at most; ``count`` is from 1 to ``events``."""
+    each, over = divmod(events, count)
+    return [each + 1] * over + [each] * (count - over)

@@ -1,0 +1,150 @@
+"""What a new description of the log means for positions that were written down earlier: pure, offsets compared only.
+
+Every function returns what to go on with together with the losses it saw; what is done about those is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_streams.client.model import StreamDescription
+from spark_streams.position import EARLIEST, After, Checkpoint, Position
+from spark_streams.spark.loss import beginning, beyond, ending, missing
+from spark_streams.spark.ranges import Resolved, order, span_start
+
+__all__ = ["Loss", "new_ends", "not_past", "recreated", "retained_spans"]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Events that were to be read and are gone.
+
+    Args:
+        partition: its identifier, or None when the whole stream is meant.
+        asked: where reading was to go on.
+        available: what is there instead.
+    """
+
+    partition: str | None
+    asked: str
+    available: str
+
+
+def recreated(checkpoint: Checkpoint, description: StreamDescription) -> bool:
+    """Return whether the log was deleted and created again since; False where either side gives no identity."""
+    return _differ(checkpoint.incarnation, description.incarnation)
+
+
+def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[str, Position], list[Loss]]:
+    """Return where each partition ends now, for a batch that begins at ``begin``.
+
+    Returns:
+        The position after the newest event of each partition that is there: new ones are among them, vanished ones are
+        not. A partition with nothing new keeps the position that it has. And the losses.
+    """
+    if recreated(begin, description):
+        losses = [Loss(None, "in another log of that name", "it was deleted and created again")]
+        return {p: ending(bounds) for p, bounds in description.partitions.items()}, losses
+    ends: dict[str, Position] = {}
+    losses = [
+        Loss(p, str(position), "the partition is no longer there")
+        for p, position in begin.partitions.items()
+        if p not in description.partitions
+    ]
+    for p, bounds in description.partitions.items():
+        position = begin.partitions.get(p)
+        if position is None:
+            ends[p] = ending(bounds)
+            continue
+        gone, past = missing(position, bounds), beyond(position, bounds)
+        if gone is not None:
+            losses.append(Loss(p, str(position), gone))
+        if past is not None:
+            losses.append(Loss(p, str(position), past))
+        if bounds.latest is not None:
+            ends[p] = After(bounds.latest)
+        elif past is not None:
+            ends[p] = beginning(bounds)
+        else:
+            ends[p] = ending(bounds) if gone is not None else position
+    return ends, losses
+
+
+def not_past(
+    fixed: Mapping[str, Position], begin: Mapping[str, Position], ends: Mapping[str, Position]
+) -> dict[str, Position]:
+    """Return ``ends``, none of them past the one fixed for it; partitions that were not there then are left out.
+
+    Args:
+        fixed: the end of all that is to be read (Trigger.AvailableNow).
+        begin: where the batch begins; a partition that is there, or past its fixed end, already stays where it is.
+        ends: where each partition ends now.
+    """
+    out: dict[str, Position] = {}
+    for p, end in ends.items():
+        start = begin.get(p)
+        if p not in fixed:
+            if start is not None:
+                out[p] = start
+        elif order(end) <= order(fixed[p]):
+            out[p] = end
+        else:
+            floor = EARLIEST if start is None else start
+            out[p] = max(fixed[p], floor, key=order)
+    return out
+
+
+def retained_spans(
+    begin: Checkpoint, stop: Checkpoint, description: StreamDescription, *, replayed: bool
+) -> tuple[dict[str, tuple[Resolved, str]], list[Loss]]:
+    """Return what is left of the range (begin, stop] of each partition.
+
+    Args:
+        begin: where the batch begins.
+        stop: where it ends.
+        description: of now; the batch may have been planned long ago.
+        replayed: ``begin`` was resolved anew for a batch that was planned before, so being past its end is no loss.
+
+    Returns:
+        Start and offset of the last event, of each partition that has any; and the losses.
+    """
+    if recreated(stop, description):
+        return {}, [Loss(None, "in another log of that name", "it was deleted and created again")]
+    losses: list[Loss] = []
+    known = begin.partitions
+    if _differ(begin.incarnation, stop.incarnation):
+        losses.append(Loss(None, "in another log of that name", "it was deleted and created again"))
+        known = {}
+    losses += [
+        Loss(p, str(known[p]), "the partition is no longer there")
+        for p in {**known, **stop.partitions}
+        if p not in description.partitions and p in known
+    ]
+    spans: dict[str, tuple[Resolved, str]] = {}
+    for p, end in stop.partitions.items():
+        start, bounds = known.get(p), description.partitions.get(p)
+        first = span_start(start, end)
+        if bounds is None or first is None or not isinstance(end, After):
+            continue
+        if start is not None and order(start) > order(end):
+            if replayed:
+                continue
+            losses.append(Loss(p, str(start), f"the batch was planned to end at offset '{end.offset}'"))
+        gone = None if start is None else missing(first, bounds)
+        if gone is not None:
+            losses.append(Loss(p, str(first), gone))
+        last = end.offset
+        past = beyond(end, bounds)
+        if past is not None:
+            losses.append(Loss(p, f"up to offset '{last}'", past))
+            last = bounds.latest or ""
+        if bounds.earliest is not None and bounds.earliest <= last and span_start(first, After(last)) == first:
+            spans[p] = (first, last)
+        elif gone is None and past is None:
+            losses.append(Loss(p, str(first), "its events were removed"))
+    return spans, losses
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and one != other

@@ -1,0 +1,169 @@
+"""The driver's connection: one client kept open over triggers, and what it said about the bounds, cached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from spark_streams.client.model import RangeRead, StreamDescription
+from spark_streams.errors import OptionError, SparkStreamsError
+from spark_streams.options import SourceOptions, Span
+from spark_streams.planning import chunk_sizes, pieces
+from spark_streams.position import EARLIEST, After, At, Earliest, Position
+from spark_streams.spark.log_client import Connect, LogClient, OffsetWalk
+from spark_streams.spark.walks import Walk, sample, split_points
+
+__all__ = ["Driver", "position_in", "require_all"]
+
+_T = TypeVar("_T")
+
+
+class Driver:
+    """Asks the peer about one stream; not for several threads.
+
+    Args:
+        options: of the reader.
+        connect: opens a client.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, options: SourceOptions, connect: Connect, clock: Callable[[], float] = time.monotonic) -> None:
+        self.options = options
+        self._connect = connect
+        self._clock = clock
+        self._client: LogClient | None = None
+        self._description: StreamDescription | None = None
+        self._described_at = 0.0
+
+    def describe(self, *, fresh: bool = False) -> StreamDescription:
+        """Return the partitions and their bounds, not older than the poll interval (``fresh``: asked now)."""
+        age_ms = (self._clock() - self._described_at) * 1000
+        if fresh or self._description is None or age_ms >= self.options.poll_interval_ms:
+            self._description = self.ask(lambda client: client.describe(self.options.stream))
+            self._described_at = self._clock()
+        return self._description
+
+    def first_at_time(self, partition: str, timestamp_ms: int) -> str | None:
+        """Return the offset of the first event that is not earlier, None when there is none."""
+        return self.ask(lambda client: client.first_at_time(self.options.stream, partition, timestamp_ms))
+
+    def count(self, spans: Mapping[str, tuple[Position, str]]) -> dict[str, int | None]:
+        """Return how many events each span has.
+
+        Args:
+            spans: partition to where it starts and the offset of its last event.
+
+        Returns:
+            A number for each partition, exact unless retention is at work; None where the peer does not tell.
+        """
+        if not spans:
+            return {}
+        after_start = self.remaining({p: start for p, (start, _) in spans.items()})
+        after_end = self.remaining({p: After(end) for p, (_, end) in spans.items()})
+        counts: dict[str, int | None] = {}
+        for partition in spans:
+            first, last = after_start[partition], after_end[partition]
+            counts[partition] = None if first is None or last is None else max(0, first - last)
+        return counts
+
+    def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
+        """Return how many events there are from each position on, None where the peer does not tell."""
+        counts = self.ask(lambda client: client.remaining(self.options.stream, positions))
+        return {partition: counts.get(partition) for partition in positions}
+
+    def walk(self, partition: str, start: Position) -> Walk:
+        """Return a new walk over the offsets of a partition; the caller closes it."""
+        return self.ask(lambda client: Walk(self._links(client, partition), start))
+
+    def split(self, reads: list[RangeRead]) -> list[RangeRead]:
+        """Split ranges until there are ``minPartitions`` of them, where the events allow it."""
+        wanted = self.options.min_partitions or 0
+        if not reads or wanted <= len(reads):
+            return reads
+        sizes = self.count({r.partition: (r.start, r.end) for r in reads})
+        samples: dict[str, list[str]] = {}
+        for read in reads:
+            if sizes.get(read.partition) is None:
+                walk = self.walk(read.partition, read.start)
+                try:
+                    sizes[read.partition], samples[read.partition] = sample(walk, read.end)
+                finally:
+                    walk.close()
+        counts = {partition: size or 0 for partition, size in sizes.items()}
+        parts = pieces(counts, wanted)
+        return [piece for read in reads for piece in self._pieces(read, counts, parts, samples)]
+
+    def _pieces(
+        self, read: RangeRead, counts: Mapping[str, int], parts: Mapping[str, int], samples: Mapping[str, list[str]]
+    ) -> list[RangeRead]:
+        count, wanted = counts[read.partition], parts[read.partition]
+        if wanted < 2:
+            return [read]
+        if read.partition in samples:
+            known = samples[read.partition]
+            marks = [len(known) * i // wanted for i in range(1, wanted)]
+            cuts = [known[mark - 1] for mark in marks if mark]
+            cuts = [cut for cut in dict.fromkeys(cuts) if cut < read.end]
+        else:
+            walk = self.walk(read.partition, read.start)
+            try:
+                cuts = split_points(walk, read.end, chunk_sizes(count, wanted))
+            finally:
+                walk.close()
+        starts: list[Earliest | At | After] = [read.start, *(After(cut) for cut in cuts)]
+        return [_between(read, start, end) for start, end in zip(starts, [*cuts, read.end], strict=True)]
+
+    def ask(self, question: Callable[[LogClient], _T]) -> _T:
+        """Ask the client, which is connected when first needed and tries again by itself where that can help.
+
+        Raises:
+            SparkStreamsError: whatever the client raises; no connection is left open then.
+        """
+        if self._client is None:
+            self._client = self._connect(self.options).__enter__()
+        try:
+            return question(self._client)
+        except SparkStreamsError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Disconnect; the next question connects again."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.__exit__(None, None, None)
+
+    def _links(self, client: LogClient, partition: str) -> Callable[[Position], OffsetWalk]:
+        return lambda start: client.offsets(self.options.stream, partition, start, None)
+
+
+def _between(read: RangeRead, start: Earliest | At | After, end: str) -> RangeRead:
+    return RangeRead(
+        read.stream, read.partition, start, end, read.columns, read.consumer_group, read.epoch, read.fail_on_data_loss
+    )
+
+
+def require_all(span: Span, partitions: Iterable[str]) -> None:
+    """Check that a span that names partitions names exactly those of the stream.
+
+    Raises:
+        OptionError: it names one that is not there, or leaves one out.
+    """
+    if span.everywhere is not None:
+        return
+    there = list(partitions)
+    unknown = [p for p in span.each if p not in there]
+    absent = [p for p in there if p not in span.each]
+    listing = ", ".join(f"'{p}'" for p in there)
+    if unknown:
+        raise OptionError(span.option, f"there is no partition '{unknown[0]}'; the stream has {listing}")
+    if absent:
+        raise OptionError(
+            span.option, f"partition '{absent[0]}' is not there, expected a position for each of {listing}"
+        )
+
+
+def position_in(span: Span, partition: str) -> Position:
+    """Return the position that a span says for a partition (``EARLIEST`` for one that it cannot know)."""
+    return span.everywhere if span.everywhere is not None else span.each.get(partition, EARLIEST)

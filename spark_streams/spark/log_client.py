@@ -1,0 +1,57 @@
+"""What the readers need of a client: the seam that the protocols' clients and the tests' fake have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Protocol
+
+import pyarrow as pa
+
+from spark_streams.client.model import RangeRead, StreamDescription
+from spark_streams.options import SourceOptions
+from spark_streams.position import Position
+
+__all__ = ["Connect", "LogClient", "OffsetWalk"]
+
+
+class OffsetWalk(Protocol):
+    """A walk over the offsets of a partition; bodies are not decoded."""
+
+    def take(self, n: int) -> list[str]:
+        """Return the next ``n`` offsets, fewer when there are no more now."""
+
+    def close(self) -> None:
+        """Give the link back."""
+
+
+class LogClient(Protocol):
+    """One connection to a log, used by one thread."""
+
+    def __enter__(self) -> LogClient: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def describe(self, stream: str) -> StreamDescription:
+        """Return the partitions and their bounds."""
+
+    def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
+        """Return the number of events after each position, from it on for ``At``; None where the peer does not tell."""
+
+    def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
+        """Return the offset of the first event, in log order, that is not earlier; None when there is none."""
+
+    def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
+        """Walk from ``start`` to ``end`` (inclusive; None for without end)."""
+
+    def fetch(self, read: RangeRead, *, max_rows: int = ..., max_bytes: int = ...) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a range, columns in the order of ``read.columns``."""
+
+
+class Connect(Protocol):
+    """Opens a client; a function of a module, so that it can be pickled by its name."""
+
+    def __call__(self, options: SourceOptions) -> LogClient:
+        """Return a new client; the caller closes it."""

@@ -1,0 +1,222 @@
+"""The driver's side of a stream: where it starts, where each micro-batch ends, and the ranges between.
+
+A micro-batch is the range (start, end] of each partition, by comparison of offsets. Its end is ``After`` the newest
+event that ``$info`` names, or after fewer events when the batch is limited. docs/adr/0006-micro-batch-ranges.md has
+the decisions: what the first end carries, how losses are noticed, how a limit is shared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_streams.client.model import StreamDescription
+from spark_streams.options import SourceOptions
+from spark_streams.position import (
+    After,
+    Checkpoint,
+    CheckpointError,
+    Position,
+    position_from_json,
+)
+from spark_streams.spark.checks import Loss, new_ends, not_past, recreated, retained_spans
+from spark_streams.spark.driver import Driver, position_in, require_all
+from spark_streams.spark.limit import Limiter
+from spark_streams.spark.log_client import Connect
+from spark_streams.spark.loss import LossPolicy, ending
+from spark_streams.spark.progress import BatchProgress
+from spark_streams.spark.ranges import PlannedRead, range_read, resolve_start, span_start
+
+__all__ = ["MicroBatches"]
+
+STARTED = "started"
+"""Key of the first end's JSON: where the stream began, so that a restart in batch 0 begins at the same place."""
+
+
+class MicroBatches:
+    """Plans the micro-batches of one query. All offsets that go in and out are JSON objects (``Checkpoint``).
+
+    Args:
+        options: of the stream.
+        columns: what to decode, in the order of the rows.
+        connect: opens a client.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        columns: tuple[str, ...],
+        connect: Connect,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._columns = columns
+        self._driver = Driver(options, connect, clock)
+        self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
+        self._limiter = Limiter(self._driver)
+        self._progress = BatchProgress(self._driver, clock)
+        self._first: StreamDescription | None = None
+        self._initial: dict[str, Any] | None = None
+        self._last_end: Checkpoint | None = None
+        self._fixed_end: Checkpoint | None = None
+
+    def initial(self) -> dict[str, Any]:
+        """Return where a new query starts; Spark asks more than once, and gets the same answer.
+
+        Raises:
+            OptionError: the positions do not fit the stream's partitions, or a timestamp is later than every event.
+            PositionLost: a position is no longer there, and losses are to fail the query.
+        """
+        if self._initial is None:
+            # Before Spark 4.2 the first end is asked before the start. Both have to come from one description: what
+            # came in between would be in a first batch that a restart could not plan again.
+            description = self._first or self._driver.describe()
+            starting = self._options.starting
+            require_all(starting, description.partitions)
+            positions: dict[str, Position] = {
+                p: resolve_start(position_in(starting, p), p, description, self._driver, self._policy)
+                for p in description.partitions
+            }
+            self._initial = Checkpoint(self._options.stream, positions, description.incarnation).to_json()
+        return self._initial
+
+    def fix_end(self) -> None:
+        """Fix the end for Trigger.AvailableNow: what is there now will be read, and nothing that comes later."""
+        description = self._driver.describe(fresh=True)
+        ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
+        self._fixed_end = Checkpoint(self._options.stream, ends, description.incarnation)
+
+    def next_end(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
+        """Return where the batch that starts at ``start`` ends; ``start`` itself when there is nothing to read.
+
+        Args:
+            start: where the batch before ended, or the initial one.
+            limit: events in the batch, at most; None for no limit.
+
+        Raises:
+            PositionLost: events were lost, and losses are to fail the query.
+            CheckpointError: ``start`` is not ours.
+        """
+        begin = self._checkpoint(start)
+        self._progress.reached(begin)
+        description, ends = self._checked_ends(begin)
+        kept = {} if recreated(begin, description) else begin.partitions
+        if self._fixed_end is not None:
+            fixed = {} if recreated(self._fixed_end, description) else self._fixed_end.partitions
+            ends = not_past(fixed, kept, ends)
+        spans = {
+            p: (s, end.offset)
+            for p, end in ends.items()
+            if isinstance(end, After) and (s := span_start(kept.get(p), end)) is not None
+        }
+        counts: Mapping[str, int | None] = {}
+        if spans and (limit is not None or self._progress.wanted):
+            counts = self._driver.count(spans)
+        if spans and limit is not None:
+            taken = self._limiter.limited(spans, counts, limit)
+            for p, (_, offset) in taken.items():
+                if offset is not None:
+                    ends[p] = After(offset)
+                elif p in kept:
+                    ends[p] = kept[p]
+                else:
+                    del ends[p]  # a new partition that gets nothing yet stays new
+            counts = {p: count for p, (count, _) in taken.items()}
+        end = Checkpoint(self._options.stream, ends, description.incarnation)
+        first = start == self._initial
+        if end == begin and not first:
+            return start
+        self._progress.planned(end, counts)
+        self._last_end = end
+        out = end.to_json()
+        if first:
+            out[STARTED] = start["partitions"]
+        return out
+
+    def next_end_without_start(self) -> dict[str, Any]:
+        """Return the end of what is there now, for Spark before 4.2, which does not say where the batch starts.
+
+        Losses are noticed when the ranges are planned.
+        """
+        description = self._driver.describe()
+        if self._first is None:
+            self._first = description
+        last = self._last_end.partitions if self._last_end is not None else {}
+        ends = {
+            # An empty partition has no newest event to name: what was there before still says it best.
+            p: last[p] if p in last and bounds.latest is None and bounds.truncated is None else ending(bounds)
+            for p, bounds in description.partitions.items()
+        }
+        end = Checkpoint(self._options.stream, ends, description.incarnation)
+        if end != self._last_end:
+            self._progress.planned(end, {"": None})
+        self._last_end = end
+        return end.to_json()
+
+    def done(self, end: dict[str, Any]) -> None:
+        """Note that Spark has committed the batch that ends here; nothing but a log line hangs on it."""
+        self._progress.reached(self._checkpoint(end))
+
+    def newest(self) -> dict[str, Any]:
+        """Return where the log ends now, with key ``lag``: events of each partition after the last planned batch."""
+        description = self._driver.describe()
+        ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
+        return {
+            **Checkpoint(self._options.stream, ends, description.incarnation).to_json(),
+            "lag": self._progress.lag(),
+        }
+
+    def reads(self, start: dict[str, Any], end: dict[str, Any]) -> list[PlannedRead]:
+        """Return what the tasks of the batch (start, end] read; the same events whenever it is asked.
+
+        Raises:
+            PositionLost: events of it were lost, and losses are to fail the query.
+            CheckpointError: ``start`` or ``end`` is not ours.
+        """
+        begin, stop = self._checkpoint(start), self._checkpoint(end)
+        first = start == self._initial
+        if first and STARTED in end:
+            # Batch 0 is planned again after a restart: where it began is what the first attempt wrote down.
+            positions = {p: position_from_json(value) for p, value in end[STARTED].items()}
+            begin = Checkpoint(begin.stream, positions, stop.incarnation)
+        replayed = first and self._last_end is None
+        description = self._driver.describe()
+        spans, losses = retained_spans(begin, stop, description, replayed=replayed)
+        if losses:
+            description = self._driver.describe(fresh=True)
+            spans, losses = retained_spans(begin, stop, description, replayed=replayed)
+        self._report(losses)
+        ranges = [
+            range_read(self._options, self._columns, p, first_at, offset) for p, (first_at, offset) in spans.items()
+        ]
+        return [PlannedRead(r, None, description.incarnation) for r in self._driver.split(ranges)]
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._limiter.close()
+        self._driver.close()
+
+    def _checked_ends(self, begin: Checkpoint) -> tuple[StreamDescription, dict[str, Position]]:
+        description = self._driver.describe()
+        ends, losses = new_ends(begin, description)
+        if losses:
+            # What was said a moment ago may be older than the position: only a new answer proves a loss.
+            description = self._driver.describe(fresh=True)
+            ends, losses = new_ends(begin, description)
+        self._report(losses)
+        return description, ends
+
+    def _report(self, losses: list[Loss]) -> None:
+        for loss in losses:
+            self._policy.report(loss.partition, loss.asked, loss.available)
+
+    def _checkpoint(self, value: dict[str, Any]) -> Checkpoint:
+        checkpoint = Checkpoint.from_json(value)
+        if checkpoint.stream != self._options.stream:
+            raise CheckpointError(
+                f"the checkpoint is of stream '{checkpoint.stream}', but option 'stream' is '{self._options.stream}': "
+                "use another checkpointLocation for another stream"
+            )
+        return checkpoint

@@ -1,0 +1,117 @@
+"""Ranges of partitions: the order of positions, where reading starts, and what one Spark task reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_streams.client.model import RangeRead, StreamDescription
+from spark_streams.errors import OptionError
+from spark_streams.options import SourceOptions
+from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Position
+from spark_streams.spark.driver import Driver
+from spark_streams.spark.loss import LossPolicy, beginning, beyond, ending, missing
+
+__all__ = ["PlannedRead", "Resolved", "order", "range_read", "resolve_start", "span_start"]
+
+Resolved = Earliest | At | After
+"""A position that a range can start at."""
+
+
+@dataclass(frozen=True)
+class PlannedRead:
+    """What one Spark task reads; picklable.
+
+    Args:
+        read: the range.
+        until: offset of the first event that is not to be read any more, or None; then ``read.end`` is part of it.
+        incarnation: the creation of the log that the offsets belong to, or None where the peer does not say.
+    """
+
+    read: RangeRead
+    until: str | None = None
+    incarnation: str | None = None
+
+
+def order(position: Position) -> tuple[str, int]:
+    """Return a key by which positions of one partition are ordered; offsets are compared as they are.
+
+    Raises:
+        TypeError: the position is not resolved to an offset.
+    """
+    if isinstance(position, Earliest):
+        return ("", -1)
+    if isinstance(position, At):
+        return (position.offset, 0)
+    if isinstance(position, After):
+        return (position.offset, 1)
+    raise TypeError(f"{position} is not resolved")
+
+
+def span_start(start: Position | None, end: Position) -> Resolved | None:
+    """Return where the range (start, end] begins, None when it is empty.
+
+    Args:
+        start: None for a partition that is read from its beginning.
+        end: ``After`` the last event; any other position means that there is none.
+
+    Returns:
+        ``EARLIEST`` also for a start beyond the end: offsets went backwards, so they are those of another log, of
+        which nothing has been read.
+    """
+    if not isinstance(end, After):
+        return None
+    begin = start if isinstance(start, (Earliest, At, After)) else EARLIEST
+    if begin == end:
+        return None
+    return EARLIEST if order(begin) > order(end) else begin
+
+
+def range_read(
+    options: SourceOptions, columns: tuple[str, ...], partition: str, start: Resolved, end: str
+) -> RangeRead:
+    """Return the range of a partition from ``start`` to offset ``end`` (inclusive), as the options want it read."""
+    return RangeRead(
+        options.stream,
+        partition,
+        start,
+        end,
+        columns,
+        options.consumer_group,
+        options.epoch,
+        options.fail_on_data_loss,
+    )
+
+
+def resolve_start(
+    wanted: Position, partition: str, description: StreamDescription, driver: Driver, policy: LossPolicy
+) -> Resolved:
+    """Return where reading of a partition starts: ``At`` or ``After`` an event, or ``EARLIEST`` of an empty one.
+
+    Raises:
+        OptionError: a timestamp later than every event, unless the options say what that means.
+        PositionLost: the position is no longer there, and losses are to fail the query.
+    """
+    bounds = description.partitions[partition]
+    if wanted == LATEST:
+        return ending(bounds)
+    if isinstance(wanted, AtTime):
+        offset = driver.first_at_time(partition, wanted.timestamp_ms)
+        if offset is not None:
+            return At(offset)
+        if driver.options.latest_when_no_event:
+            return ending(bounds)
+        raise OptionError(
+            driver.options.starting.option,
+            f"partition '{partition}' has no event with timestamp {wanted.timestamp_ms} ms or later; set "
+            "'startingOffsetsByTimestampStrategy' to 'latest' to start at its end then",
+        )
+    if not isinstance(wanted, (At, After)):
+        return beginning(bounds)
+    available = missing(wanted, bounds)
+    if available is not None:
+        policy.report(partition, str(wanted), available)
+    available = beyond(wanted, bounds)
+    if available is not None:
+        policy.report(partition, str(wanted), available)
+        return beginning(bounds)
+    return wanted

@@ -1,0 +1,212 @@
+"""The readers that Spark runs: a batch reader, and a stream reader for each generation of Spark's interface.
+
+The driver's side plans (``batch_plan``, ``micro_batch``); a task opens a client of its own, reads one range, and hands
+Spark the Arrow batches as they are. No socket crosses a pickle.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_streams.client.model import RangeRead
+from spark_streams.errors import OptionError, PositionLost
+from spark_streams.options import MAX_OFFSETS_PER_TRIGGER, SourceOptions
+from spark_streams.spark.batch_plan import plan_batch
+from spark_streams.spark.log_client import Connect
+from spark_streams.spark.micro_batch import MicroBatches
+from spark_streams.spark.progress import show_log_lines
+from spark_streams.spark.ranges import PlannedRead
+from spark_streams.spark.row_schema import arrow_schema, chosen_columns
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError:  # Spark before 4.2
+    HAS_ADMISSION_CONTROL = False
+else:
+    HAS_ADMISSION_CONTROL = True
+
+__all__ = ["HAS_ADMISSION_CONTROL", "BatchReader", "RangePartition", "StreamReader", "read_range", "stream_reader"]
+
+_log = logging.getLogger(__name__)
+
+
+class RangePartition(InputPartition):  # type: ignore[misc]
+    """What one task reads; picklable.
+
+    Args:
+        planned: the range.
+    """
+
+    def __init__(self, planned: PlannedRead) -> None:
+        super().__init__(planned)
+
+
+class _Reading:
+    """What batch and stream readers have in common: the options, the columns, and how a task reads.
+
+    Args:
+        options: checked.
+        schema: the rows that Spark wants.
+        rows: all columns that the format has.
+        format_name: for messages.
+        connect: opens a client.
+
+    Raises:
+        SchemaError: a column that the format does not have, or of another type.
+    """
+
+    def __init__(
+        self, options: SourceOptions, schema: StructType, rows: pa.Schema, format_name: str, connect: Connect
+    ) -> None:
+        self._options = options
+        self._columns = chosen_columns(schema, rows, format_name)
+        self._arrow_schema = arrow_schema(schema)
+        self._connect = connect
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a range, in a task.
+
+        Raises:
+            PositionLost: events of it are gone, or the log was deleted and created again meanwhile.
+        """
+        if not isinstance(partition, RangePartition):
+            return  # Spark's own placeholder, for a query that has no partition
+        yield from read_range(self._options, partition.value, self._arrow_schema, self._connect)
+
+
+class BatchReader(_Reading, DataSourceReader):  # type: ignore[misc]
+    """Reads between two positions; it has no ``pushFilters``: with one, reads fail unless a Spark setting is on."""
+
+    def partitions(self) -> list[RangePartition]:
+        """Plan the query, on the driver.
+
+        Raises:
+            OptionError: the positions do not fit the stream.
+            PositionLost: a starting position is no longer there, and losses are to fail the query.
+        """
+        return [RangePartition(planned) for planned in plan_batch(self._options, self._columns, self._connect)]
+
+
+class _AnyStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[misc]
+    def __init__(
+        self, options: SourceOptions, schema: StructType, rows: pa.Schema, format_name: str, connect: Connect
+    ) -> None:
+        super().__init__(options, schema, rows, format_name, connect)
+        self._batches = MicroBatches(options, self._columns, connect)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query starts."""
+        show_log_lines()
+        return self._batches.initial()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Plan the tasks of the batch (start, end]."""
+        return [RangePartition(planned) for planned in self._batches.reads(start, end)]
+
+    def stop(self) -> None:
+        """Disconnect; it may never be called."""
+        self._batches.close()
+
+
+if HAS_ADMISSION_CONTROL:
+
+    class StreamReader(_AnyStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+        """A stream on Spark 4.2 and later, which says where a batch starts and how much it may hold."""
+
+        def getDefaultReadLimit(self) -> ReadLimit:
+            """Return option ``maxOffsetsPerTrigger``."""
+            limit = self._options.max_offsets_per_trigger
+            return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+            """Return where the batch ends that starts at ``start`` (exclusive)."""
+            show_log_lines()
+            return self._batches.next_end(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+        def reportLatestOffset(self) -> dict[str, Any] | None:
+            """Return the end of the log and each partition's lag, for the progress of the query."""
+            return self._batches.newest()
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            """Fix the end: the query stops there."""
+            self._batches.fix_end()
+
+else:
+
+    class StreamReader(_AnyStreamReader):  # type: ignore[no-redef]
+        """A stream on Spark 4.0 and 4.1: each batch goes to the end of the log."""
+
+        def latestOffset(self) -> dict[str, Any]:
+            """Return where the log ends."""
+            show_log_lines()
+            return self._batches.next_end_without_start()
+
+        def commit(self, end: dict[str, Any]) -> None:
+            """Note that a batch is done."""
+            self._batches.done(end)
+
+
+def stream_reader(
+    options: SourceOptions, schema: StructType, rows: pa.Schema, format_name: str, connect: Connect
+) -> StreamReader:
+    """Return the reader that this Spark can use.
+
+    Raises:
+        OptionError: an option that needs a later Spark.
+        SchemaError: a column that the format does not have, or of another type.
+    """
+    if options.max_offsets_per_trigger is not None and not HAS_ADMISSION_CONTROL:
+        raise OptionError(
+            MAX_OFFSETS_PER_TRIGGER,
+            f"needs Spark 4.2 or later, this is {pyspark.__version__}, which does not tell a Python source where a "
+            "batch starts; leave the option out",
+        )
+    return StreamReader(options, schema, rows, format_name, connect)
+
+
+def read_range(
+    options: SourceOptions, planned: PlannedRead, schema: pa.Schema, connect: Connect
+) -> Iterator[pa.RecordBatch]:
+    """Read one range over a connection of its own.
+
+    Args:
+        options: of the query.
+        planned: the range.
+        schema: what the batches have to look like, to the letter.
+        connect: opens a client, which is closed at the end.
+
+    Raises:
+        PositionLost: events of it are gone, or the log was deleted and created again before the last one was read.
+    """
+    read, until = planned.read, planned.until
+    with connect(options) as client:
+        fetched = read if until is None else _with_offset(read)
+        for batch in client.fetch(fetched):
+            if until is not None:
+                batch = batch.filter(pc.less(batch.column("offset"), until)).select(list(read.columns))
+            if batch.num_rows:
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        if planned.incarnation is None:
+            return
+        # Asked after the last event: an identity that is still the same then was the same all the time.
+        incarnation = client.describe(read.stream).incarnation
+        if incarnation != planned.incarnation:
+            lost = PositionLost(
+                read.stream, read.partition, f"to offset '{read.end}'", "the log was deleted and created again"
+            )
+            if read.fail_on_data_loss:
+                raise lost
+            _log.warning("%s", lost)
+
+
+def _with_offset(read: RangeRead) -> RangeRead:
+    return read if "offset" in read.columns else replace(read, columns=(*read.columns, "offset"))
