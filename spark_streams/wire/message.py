@@ -7,7 +7,8 @@
     body     = data*  |  amqp-sequence*  |  amqp-value
     section  = 0x00 0x53 code value             code: 0x70 header … 0x78 footer, in ascending order
 
-A message without a body is taken as it is (several clients send it); what follows the rules is what we write.
+Two things that clients do are taken as they are, though the rules forbid them: no body at all (proton), and the footer
+before the body (rhea). What we write follows the rules.
 
 Spec: AMQP 1.0 part 3 §3.2 (message format).
 """
@@ -141,7 +142,10 @@ def split_sections(raw: bytes) -> list[Section]:
         end = skip_value(raw, value)
         if code in VALUE_CODES and raw[value] not in VALUE_CODES[code]:
             raise RemoteProtocolError(f"{SECTION_NAMES[code]} section: holds format code 0x{raw[value]:02x}")
-        if sections and not _follows(sections[-1].code, code):
+        late_body = (
+            bool(sections) and sections[-1].code == FOOTER and any(DATA <= s.code <= AMQP_VALUE for s in sections)
+        )
+        if late_body or (sections and not _follows(sections[-1].code, code)):
             raise RemoteProtocolError(
                 f"message: {SECTION_NAMES[code]} section after the {SECTION_NAMES[sections[-1].code]} section"
             )
@@ -155,6 +159,8 @@ def _follows(before: int, code: int) -> bool:
         return code in (DATA, AMQP_SEQUENCE)
     if before in (DATA, AMQP_SEQUENCE, AMQP_VALUE):
         return code == FOOTER
+    if before == FOOTER:
+        return DATA <= code <= AMQP_VALUE
     return code > before
 
 
