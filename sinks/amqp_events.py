@@ -6,9 +6,10 @@ docs/amqp-events-sink.md is for users; docs/adr/0007-sink-delivery.md has the de
 from __future__ import annotations
 
 import logging
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,6 +28,9 @@ _log = logging.getLogger(__name__)
 
 MAX_OPEN_LINKS: Final = 64
 """Sender links a task keeps open when column ``stream`` names many streams; the least recently used one is closed."""
+
+KEEP_ALIVE_S: Final = 1.0
+"""How often an idle connection is served; peers' idle-time-outs are tens of seconds."""
 
 _checked: Final[set[tuple[str, str | None, str]]] = set()
 
@@ -131,22 +135,24 @@ class _Chosen:
 
 
 class AmqpOutlet:
-    """One task's connection, with a sender link to each stream that its rows name.
+    """One task's connection, with a sender link to each stream that its rows name; opened by the first rows.
+
+    While the task waits for its next rows a thread keeps the connection alive: a peer drops one that is silent for
+    longer than its idle-time-out, and Spark may well compute for minutes between two batches.
 
     Args:
         options: checked; ``stream``, where it is given, is where all rows go.
-
-    Raises:
-        TransportError: no connection.
-        AuthenticationFailed: the peer does not take the credentials.
     """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self._client = AmqpClient(options.endpoint, timeout_ms=options.request_timeout_ms)
         self._publishers: OrderedDict[str, Publisher] = OrderedDict()
-        with ExitStack() as stack:
-            self._client = stack.enter_context(AmqpClient(options.endpoint, timeout_ms=options.request_timeout_ms))
-            self._stack = stack.pop_all()
+        self._turn = threading.Lock()
+        self._closing = threading.Event()
+        self._fault: SparkStreamsError | None = None
+        self._keeper = threading.Thread(target=self._keep_alive, name="spark-streams-keep-alive", daemon=True)
+        self._keeper.start()
 
     def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
         """Send rows, in their order within each stream; waits while the peer gives no credit.
@@ -154,23 +160,29 @@ class AmqpOutlet:
         Raises:
             DeliveryFailed: the peer did not accept a row, of these or of earlier ones.
             DeadlineExceeded: no credit within option ``requestTimeout``.
-            SchemaError: a row names no stream and option ``stream`` is not given.
+            SchemaError: a row cannot be encoded, or it names no stream and option ``stream`` is not given.
             NotFound: a row names a stream that does not exist.
+            TransportError: no connection, or it broke.
+            AuthenticationFailed: the peer does not take the credentials.
         """
         columns = dict(columns)
         streams = columns.pop("stream", None)
-        payloads = encode_columns(columns)
-        if self._options.stream is not None:
-            self._publisher(self._options.stream).send(payloads, label)
-            return
-        if streams.null_count:
-            row = label(pc.index(streams.is_null(), True).as_py())
-            raise SchemaError(
-                f"{row} has null in column 'stream', and option 'stream' is not given: nothing says where it goes"
-            )
-        for stream in streams.unique().to_pylist():
-            rows = pc.indices_nonzero(pc.equal(streams, stream))
-            self._publisher(stream).send(payloads.take(rows), _Chosen(label, rows))
+        try:
+            payloads = encode_columns(columns)
+        except SchemaError as fault:
+            raise SchemaError(f"{fault} (counted from {label(0)})") from fault
+        with self._served():
+            if self._options.stream is not None:
+                self._publisher(self._options.stream).send(payloads, label)
+                return
+            if streams.null_count:
+                row = label(pc.index(streams.is_null(), True).as_py())
+                raise SchemaError(
+                    f"{row} has null in column 'stream', and option 'stream' is not given: nothing says where it goes"
+                )
+            for stream in streams.unique().to_pylist():
+                rows = pc.indices_nonzero(pc.equal(streams, stream))
+                self._publisher(stream).send(payloads.take(rows), _Chosen(label, rows))
 
     def flush(self) -> None:
         """Return once the peer has accepted every row.
@@ -178,13 +190,33 @@ class AmqpOutlet:
         Raises:
             DeliveryFailed: it did not accept one.
             DeadlineExceeded: it did not settle all within option ``requestTimeout``.
+            TransportError: the connection broke.
         """
-        for publisher in self._publishers.values():
-            publisher.flush()
+        with self._served():
+            for publisher in self._publishers.values():
+                publisher.flush()
 
     def close(self) -> None:
         """Disconnect."""
-        self._stack.close()
+        self._closing.set()
+        self._keeper.join()
+        self._client.close()
+
+    @contextmanager
+    def _served(self) -> Iterator[None]:
+        with self._turn:
+            if self._fault is not None:
+                raise self._fault
+            yield
+
+    def _keep_alive(self) -> None:
+        while not self._closing.wait(KEEP_ALIVE_S):
+            with self._turn:
+                try:
+                    self._client.turn()
+                except SparkStreamsError as fault:
+                    self._fault = fault  # told to the task when it comes back
+                    return
 
     def _publisher(self, stream: str) -> Publisher:
         publisher = self._publishers.get(stream)

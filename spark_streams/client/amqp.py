@@ -73,6 +73,16 @@ class AmqpClient:
             connection.close()
         self._connections.clear()
 
+    def turn(self) -> None:
+        """Serve all connections once, without waiting: heartbeats go out while the caller is busy elsewhere.
+
+        Raises:
+            TransportError, PeerError, RemoteProtocolError: a connection broke; it is of no further use.
+        """
+        for connection in self._connections.values():
+            if not connection.broken:
+                connection.turn()
+
     def describe(self, stream: str) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the peer says it now.
 

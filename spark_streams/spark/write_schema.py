@@ -81,7 +81,7 @@ def check_schema(schema: StructType, *, stream_option: bool) -> None:
     if "value" not in names and "message" not in names:
         raise SchemaError(
             f"there is no column 'value' (STRING or BINARY), only {_listing(names)}: name what is to be sent, such as "
-            "df.selectExpr(\"to_json(struct(*)) AS value\")"
+            'df.selectExpr("to_json(struct(*)) AS value")'
         )
     if not stream_option and "stream" not in names:
         raise SchemaError(

@@ -15,7 +15,7 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container
 from spark_streams.sinks.amqp_events import AmqpOutlet, AmqpSink
 
-from spark_streams.errors import DeadlineExceeded, DeliveryFailed, NotFound
+from spark_streams.errors import DeadlineExceeded, DeliveryFailed, NotFound, SchemaError, TransportError
 from spark_streams.options import parse_sink_options
 from spark_streams.spark.write_columns import identify, message_columns
 
@@ -29,20 +29,27 @@ class Peer(MessagingHandler):
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.credit, self.settle = credit, settle
-        self.listening, self.bodies = threading.Event(), []
+        self.listening, self.bodies, self.connections = threading.Event(), [], []
+        self.stopping = False
 
     def on_start(self, event: Event) -> None:
         self.acceptor = event.container.listen(f"127.0.0.1:{self.port}")
         self.container = event.container
         event.container.schedule(0.05, self)
-        self.stopping = False
         self.listening.set()
 
     def on_timer_task(self, event: Event) -> None:
-        if self.stopping:
+        if self.stopping and not self.connections:
             event.container.stop()
-        else:
-            event.container.schedule(0.05, self)
+            return
+        if self.stopping:
+            for connection in self.connections:
+                connection.close()
+            self.connections.clear()
+        event.container.schedule(0.05, self)
+
+    def on_connection_opening(self, event: Event) -> None:
+        self.connections.append(event.connection)
 
     def on_link_opening(self, event: Event) -> None:
         event.link.target.type = Terminus.TARGET
@@ -57,8 +64,10 @@ class Peer(MessagingHandler):
 
 
 @contextmanager
-def peer(credit: int, settle: Callable[[Delivery, Message], None] | None = None) -> Iterator[Peer]:
-    handler = Peer(credit, settle)
+def peer(
+    credit: int, settle: Callable[[Delivery, Message], None] | None = None, kind: type[Peer] = Peer
+) -> Iterator[Peer]:
+    handler = kind(credit, settle)
     thread = threading.Thread(target=Container(handler).run, daemon=True)
     thread.start()
     assert handler.listening.wait(10)
@@ -185,6 +194,52 @@ def test_accepted_rows_flush() -> None:
         finally:
             sending.close()
     assert handler.bodies == [b"a", b"b", b"c"]
+
+
+def test_a_task_that_computes_for_long_keeps_its_connection() -> None:
+    class Impatient(Peer):
+        def on_connection_bound(self, event: Event) -> None:
+            event.transport.idle_timeout = 2.0  # drops a connection that is silent for two seconds
+
+    def settle(delivery: Delivery, message: Message) -> None:
+        delivery.update(Disposition.ACCEPTED)
+        delivery.settle()
+
+    with peer(credit=100, settle=settle, kind=Impatient) as handler:
+        sending = outlet(handler.port, 10_000)
+        try:
+            sending.send(rows("a"), label)
+            time.sleep(5)
+            sending.send(rows("b"), label)
+            sending.flush()
+        finally:
+            sending.close()
+    assert handler.bodies == [b"a", b"b"]
+
+
+def test_a_connection_that_broke_meanwhile_fails_the_task() -> None:
+    with peer(credit=100) as handler:
+        sending = outlet(handler.port, 10_000)
+        sending.send(rows("a"), label)
+    try:
+        time.sleep(1.5)
+        with pytest.raises(TransportError):
+            sending.send(rows("b"), label)
+    finally:
+        sending.close()
+
+
+def test_a_row_that_cannot_be_encoded_is_named() -> None:
+    sending = outlet(1)
+    columns = message_columns(
+        pa.record_batch([pa.array(["a", "b"]), pa.array(["0", "ü"])], names=["value", "partition"])
+    )
+    identify(columns, "q/0/0/", 0)
+    try:
+        with pytest.raises(SchemaError, match=r"column 'partition', row 1: 'ü'.*counted from row 0"):
+            sending.send(columns, label)
+    finally:
+        sending.close()
 
 
 def test_a_link_that_is_refused_is_not_found() -> None:
