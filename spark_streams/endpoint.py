@@ -76,6 +76,7 @@ class Tls:
         cert_file: PEM file of the client's certificate, for peers that ask for one.
         key_file: PEM file of its key; None when ``cert_file`` holds both.
         verify_hostname: whether the peer's certificate must name the host that was dialled.
+
     """
 
     ca_file: str | None = None
@@ -95,6 +96,7 @@ class Endpoint:
         username: None when no credentials are to be sent.
         password: None when there is none.
         tls: None for plain TCP.
+
     """
 
     scheme: str
@@ -144,6 +146,7 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
 
     Raises:
         OptionError: what is wrong with it; the message never holds the credentials.
+
     """
     scheme, separator, rest = url.strip().partition("://")
     scheme = scheme.lower()
@@ -153,7 +156,9 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
         raise OptionError(option, f"{shown} where one of {_listing(schemes)} was expected, {_example(schemes)}")
     userinfo, at, hostport = rest.rpartition("@")
     shown = redact_url(f"{scheme}://{rest}")
-    if re.search(r"[/?#]", hostport.strip("/")):
+    if not hostport.strip("/") or hostport.startswith("/"):
+        raise OptionError(option, f"{shown} names no host, expected {_example((scheme,))}")
+    if re.search(r"[/?#]", hostport.rstrip("/")):
         raise OptionError(
             option, f"{shown} has a path, query or fragment after the host; the stream goes into option 'stream'"
         )
@@ -184,9 +189,9 @@ def _host_and_port(hostport: str, scheme: str, shown: str, option: str) -> tuple
     else:
         host, _, port_text = hostport.partition(":")
     if not host:
-        raise OptionError(option, f"{shown} names no host, {_example((scheme,))}")
+        raise OptionError(option, f"{shown} names no host, expected {_example((scheme,))}")
     if re.search(r"[\s\\]", host):
-        raise OptionError(option, f"{shown} has a blank or backslash in its host, {_example((scheme,))}")
+        raise OptionError(option, f"{shown} has a blank or backslash in its host, expected {_example((scheme,))}")
     if not port_text:
         return host, DEFAULT_PORTS[scheme]
     if not re.fullmatch(r"[0-9]{1,5}", port_text) or not 1 <= int(port_text) <= 65_535:

@@ -24,6 +24,7 @@ def shares(limit: int, left: Mapping[str, int], waited: Mapping[str, int] | None
 
     Returns:
         Events for each partition of ``left``: never more than it has left, and in all ``min(limit, sum(left))``.
+
     """
     total = sum(left.values())
     if total <= limit:
@@ -35,14 +36,16 @@ def shares(limit: int, left: Mapping[str, int], waited: Mapping[str, int] | None
         for name in sorted(waiting, key=lambda n: (-turns.get(n, 0), -waiting[n], n))[:limit]:
             given[name] = 1
         return given
-    # One each first, then the rest in proportion; integers only, so that every count up to int64 is exact.
-    rest, weights = limit - len(waiting), {name: count - 1 for name, count in waiting.items()}
-    weight = sum(weights.values())
+    # Integers only, so that every count up to int64 is exact.
     for name in waiting:
-        given[name] = 1 + rest * weights[name] // weight
+        given[name] = limit * waiting[name] // total
     over = limit - sum(given.values())
-    for name in sorted(waiting, key=lambda n: (-(rest * weights[n] % weight), n))[:over]:
+    for name in sorted(waiting, key=lambda n: (-(limit * waiting[n] % total), n))[:over]:
         given[name] += 1
+    for name in waiting:
+        if given[name] == 0:
+            given[max(given, key=given.__getitem__)] -= 1
+            given[name] = 1
     return given
 
 
@@ -54,6 +57,7 @@ def equal_shares(limit: int, names: list[str]) -> dict[str, int]:
     Args:
         limit: events in all, at least 1.
         names: the partitions; those named first get what cannot be divided.
+
     """
     if not names:
         return {}
@@ -70,6 +74,7 @@ def pieces(sizes: Mapping[str, int], at_least: int) -> dict[str, int]:
 
     Returns:
         Tasks for each range: at least 1, at most one an event, and in proportion to its events (largest remainder).
+
     """
     sizes = {name: max(1, size) for name, size in sizes.items()}
     if at_least <= len(sizes):

@@ -46,7 +46,7 @@ def chosen_columns(schema: StructType, rows: pa.Schema, format_name: str) -> tup
     for column in schema.fields:
         if column.name not in known:
             close = difflib.get_close_matches(column.name, known, n=1, cutoff=0.6)
-            hint = f", did you mean '{close[0]}'?" if close else ""
+            hint = f", did you mean '{close[0]}'?" if close else "."
             raise SchemaError(f"{format_name} has no column '{column.name}'{hint} It has {listing}")
         if column.name in names:
             raise SchemaError(f"the schema names column '{column.name}' twice")

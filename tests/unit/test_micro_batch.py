@@ -317,7 +317,7 @@ def test_truncated_between_planning_and_reading() -> None:
 def test_a_partition_that_vanished(tells: bool) -> None:
     log, query = lossy(tells)
     del log.partitions["1"]
-    with pytest.raises(PositionLost, match="partition '1'.*no longer there"):
+    with pytest.raises(PositionLost, match=r"partition '1'.*no longer there"):
         query.batch()
     query.options["failOnDataLoss"] = "false"
     query.restart()
@@ -356,7 +356,7 @@ def test_offsets_that_go_backwards(tells: bool) -> None:
     fresh.partitions["0"].append(3)
     fresh.partitions["1"].append(20)
     log.partitions = fresh.partitions
-    with pytest.raises(PositionLost, match="partition '0'.*newest event has offset 'e000002'"):
+    with pytest.raises(PositionLost, match=r"partition '0'.*newest event has offset 'e000002'"):
         query.batch()
     query.options["failOnDataLoss"] = "false"
     query.restart()

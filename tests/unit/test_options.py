@@ -1,0 +1,255 @@
+"""Options: every name, every value, every conflict, and what the messages say."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_streams.endpoint import Secret, Tls
+from spark_streams.errors import OptionError
+from spark_streams.options import HiddenOptions, Span, parse_sink_options, parse_source, validate
+from spark_streams.position import EARLIEST, LATEST, After, At, AtTime
+
+BASE = {"url": "amqp://guest:guest@h", "stream": "orders"}
+
+
+def stream(**options: str):
+    return parse_source({**BASE, **options}, streaming=True)
+
+
+def batch(**options: str):
+    return parse_source({**BASE, **options}, streaming=False)
+
+
+def refused(message: str, call=stream, **options: str) -> str:
+    with pytest.raises(OptionError) as caught:
+        call(**options)
+    assert message in str(caught.value), str(caught.value)
+    return str(caught.value)
+
+
+def test_defaults() -> None:
+    options = stream()
+    assert (options.starting.everywhere, options.ending) == (LATEST, None)
+    assert (options.fail_on_data_loss, options.max_offsets_per_trigger, options.min_partitions) == (True, None, None)
+    assert (options.poll_interval_ms, options.request_timeout_ms) == (100, 30_000)
+    assert (options.consumer_group, options.epoch, options.latest_when_no_event) == (None, None, False)
+    assert batch().starting.everywhere == EARLIEST
+    assert batch().ending == Span(LATEST, option="endingOffsets")
+
+
+def test_names_and_words_are_compared_without_case() -> None:
+    options = parse_source(
+        {"URL": "amqp://h", "Stream": "s", "startingoffsets": "EARLIEST", "FAILONDATALOSS": "False"}, streaming=True
+    )
+    assert options.starting.everywhere == EARLIEST
+    assert not options.fail_on_data_loss
+
+
+@pytest.mark.parametrize("name", ["checkpointLocation", "path", "queryName"])
+def test_sparks_own_options_pass(name: str) -> None:
+    assert stream(**{name: "x"}).stream == "orders"
+
+
+def test_an_unknown_option_suggests_the_nearest() -> None:
+    assert "option 'startingOffset'" in refused("did you mean 'startingOffsets'?", startingOffset="earliest")
+    refused("did you mean 'failOnDataLoss'?", failondataloos="true")
+    refused("amqp-events knows url, stream", zzz="1")
+
+
+@pytest.mark.parametrize("name", ["filter", "startingExpression", "token", "pushdown"])
+def test_options_of_later_versions_are_not_taken_silently(name: str) -> None:
+    refused("does not take it in this version", **{name: "x"})
+
+
+def test_required() -> None:
+    for missing in ("url", "stream"):
+        with pytest.raises(OptionError, match=f"option '{missing}': is required"):
+            parse_source({k: v for k, v in BASE.items() if k != missing}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"0": "abc"}', {"0": After("abc")}),
+        ('{"0": {"after": "earliest"}}', {"0": After("earliest")}),
+        ('{"0": {"at": "1"}, "1": "latest"}', {"0": At("1"), "1": LATEST}),
+        ('{"0": {"timestamp": -1}}', {"0": AtTime(-1)}),
+    ],
+)
+def test_starting_offsets(text: str, expected: dict) -> None:
+    assert stream(startingOffsets=text).starting.each == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"0": 17}', "the number 17, but offsets of AMQP event streams are opaque strings"),
+        ('{"0": "a" "1": "b"}', "bad JSON at line 1 column 11 (near"),
+        ("{0: 1}", "bad JSON at line 1 column 2"),
+        ("first", "expected 'earliest', 'latest' or a JSON object such as"),
+        ("[1]", "expected 'earliest', 'latest' or a JSON object"),
+        ("{}", "expected"),
+        ('{"0": "a", "0": "b"}', "'0' is there twice"),
+        ('{"0": {"from": "a"}}', "partition '0'"),
+        ('{"0": {"expression": "a = 1"}}', "does not take an expression in this version"),
+        ('{"0": true}', "partition '0'"),
+    ],
+)
+def test_bad_starting_offsets(text: str, message: str) -> None:
+    assert "option 'startingOffsets'" in refused(message, startingOffsets=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("0", 0),
+        ("-386380800000", -386380800000),
+        ("-1", -1),
+        ("1969-12-31T23:59:59.999Z", -1),
+        ("1957-10-04", -386380800000),
+        ("1957-10-04T19:28:34Z", -386310686000),
+        ("2020-03-31T16:40:41", 1585672841000),
+        ("2020-03-31T18:40:41+02:00", 1585672841000),
+        ("2020-03-31 11:10:41.5-0530", 1585672841500),
+        ("1970-01-01T00:00:00.0000001Z", 1),
+        ("1969-12-31T23:59:59.9995Z", 0),
+        ("1969-12-31T23:59:59.9990001Z", 0),
+        ("0001-01-01", -62135596800000),
+        (str(-(2**63) + 1), -(2**63) + 1),
+    ],
+)
+def test_starting_timestamp(text: str, ms: int) -> None:
+    assert stream(startingTimestamp=text).starting.everywhere == AtTime(ms)
+
+
+@pytest.mark.parametrize(
+    "text", ["yesterday", "2020-13-01", "2020-02-30T00:00Z", "1.5", "", str(2**63), str(-(2**63)), "1e3"]
+)
+def test_bad_timestamps(text: str) -> None:
+    refused("option 'startingTimestamp'", startingTimestamp=text)
+
+
+@given(st.datetimes())
+def test_iso_agrees_with_datetime(moment) -> None:
+    from datetime import datetime, timedelta
+
+    expected = -((datetime(1970, 1, 1) - moment) // timedelta(milliseconds=1))
+    assert stream(startingTimestamp=moment.isoformat()).starting.everywhere == AtTime(expected)
+
+
+def test_offsets_by_timestamp() -> None:
+    options = stream(
+        startingOffsetsByTimestamp='{"0": -5, "1": "1970-01-01"}', startingOffsetsByTimestampStrategy="latest"
+    )
+    assert options.starting.each == {"0": AtTime(-5), "1": AtTime(0)}
+    assert options.latest_when_no_event
+    refused("is no instant", startingOffsetsByTimestamp='{"0": "latest"}')
+    refused("neither 'error' nor 'latest'", startingOffsetsByTimestampStrategy="earliest")
+
+
+def test_only_one_start_and_one_end() -> None:
+    refused(
+        "option 'startingOffsets': cannot be used together with 'startingTimestamp'",
+        startingOffsets="latest",
+        startingTimestamp="1",
+    )
+    refused("'endingTimestamp'", batch, endingOffsetsByTimestamp='{"0": 1}', endingTimestamp="1")
+
+
+def test_what_does_not_suit_the_mode() -> None:
+    refused("'latest' cannot be used here", batch, startingOffsets="latest")
+    refused("(partition '1')", batch, startingOffsets='{"0": "earliest", "1": "latest"}')
+    refused("'earliest' cannot be used here", batch, endingOffsets="earliest")
+    refused("(partition '0')", batch, endingOffsets='{"0": "earliest"}')
+    refused("a stream has no end", endingOffsets="latest")
+    refused("a stream has no end", endingTimestamp="5")
+    refused("this is for streams", batch, maxOffsetsPerTrigger="5")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("maxOffsetsPerTrigger", "0"),
+        ("maxOffsetsPerTrigger", "many"),
+        ("maxOffsetsPerTrigger", "1.5"),
+        ("minPartitions", "-1"),
+        ("pollInterval", "-1"),
+        ("pollInterval", "100ms"),
+        ("requestTimeout", "0"),
+        ("failOnDataLoss", "no"),
+        ("tls.verifyHostname", "maybe"),
+        ("epoch", "-1"),
+        ("epoch", str(2**63)),
+    ],
+)
+def test_bad_values_name_option_and_value(name: str, value: str) -> None:
+    assert f"'{value}'" in refused(
+        f"option '{name}'", **{name: value}, **({"consumerGroup": "g"} if name == "epoch" else {})
+    )
+
+
+def test_groups() -> None:
+    options = stream(consumerGroup="g", epoch="0")
+    assert (options.consumer_group, options.epoch) == ("g", 0)
+    refused("needs 'consumerGroup'", epoch="1")
+    refused("cannot be used together with 'consumerGroup'", consumerGroup="g", minPartitions="2")
+
+
+def test_credentials() -> None:
+    options = parse_source({"url": "amqp://h", "stream": "s", "username": "u", "password": "p"}, streaming=True)
+    assert (options.endpoint.username, options.endpoint.password) == ("u", Secret("p"))
+    refused("credentials in 'url'", username="u", password="p")
+    refused("credentials in 'url'", password="p")
+    with pytest.raises(OptionError, match="needs 'username'"):
+        parse_source({"url": "amqp://h", "stream": "s", "password": "p"}, streaming=True)
+    with pytest.raises(OptionError, match="needs a password"):
+        parse_source({"url": "amqp://u@h", "stream": "s"}, streaming=True)
+
+
+def test_tls(tmp_path: Path) -> None:
+    pem = tmp_path / "ca.pem"
+    pem.write_text("x")
+    options = parse_source({"url": "amqps://h", "stream": "s"}, streaming=True)
+    assert (options.endpoint.tls, options.endpoint.port) == (Tls(), 5671)
+    asked = parse_source(
+        {"url": "amqp://h", "stream": "s", "tls.caFile": str(pem), "tls.verifyHostname": "false"}, streaming=True
+    )
+    assert asked.endpoint.tls == Tls(str(pem), verify_hostname=False)
+    assert asked.endpoint.port == 5671
+    assert stream().endpoint.tls is None
+    refused("is not a file", **{"tls.caFile": str(tmp_path / "none.pem")})
+    refused("needs 'tls.certFile'", **{"tls.keyFile": str(pem)})
+
+
+def test_the_sinks_options() -> None:
+    options = parse_sink_options({**BASE, "requestTimeout": "5"})
+    assert (options.stream, options.request_timeout_ms) == ("orders", 5)
+    assert parse_sink_options({"url": "amqp://h"}).stream is None
+    with pytest.raises(OptionError, match="this is for reading"):
+        parse_sink_options({**BASE, "startingOffsets": "latest"})
+
+
+def test_validate_needs_a_stream_only_for_reading() -> None:
+    validate({"url": "amqp://h"})
+    with pytest.raises(OptionError, match="'stream': is required"):
+        validate({"url": "amqp://h"}, reading=True)
+    with pytest.raises(OptionError, match="bad JSON"):
+        validate({**BASE, "startingOffsets": "{"})
+
+
+def test_no_secret_shows_in_a_repr_or_a_pickle() -> None:
+    raw = {"url": "amqp://me:hunter2@h", "stream": "s", "PassWord": "hunter2"}
+    hidden = HiddenOptions(raw)
+    assert dict(hidden) == raw
+    options = parse_source({"url": "amqp://h", "stream": "s", "username": "me", "password": "hunter2"}, streaming=True)
+    for value in (hidden, options):
+        frozen = pickle.dumps(value)
+        for shown in (repr(value), str(value), repr(frozen), repr(pickle.loads(frozen))):
+            assert "hunter2" not in shown
+        assert pickle.loads(frozen) == value
+    assert "amqp://***@h" in repr(hidden)
