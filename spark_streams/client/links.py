@@ -132,20 +132,35 @@ class Link:
         if connection.broken or self._closed:
             return
         self._closed = True
-        link.condition = condition
+        ended = proton.Endpoint.REMOTE_CLOSED
+        deadline = Deadline(min(connection.timeout_ms, _CLOSE_MS))
         with contextlib.suppress(SparkStreamsError):
+            if link.is_receiver and not connection.was_detached(link):
+                # proton writes a session flow for a link that is gone, when deliveries are settled after the detach and
+                # the window is small (seen in 0.40: "no such channel: 65534"). A window without end needs no flow.
+                self.session.incoming_capacity = 0
+                lib.pn_link_flow(self.impl, 1)
+                connection.turn()
+            link.condition = condition
             link.close()
             self.session.close()
-            closed = proton.Endpoint.REMOTE_CLOSED
-            deadline = Deadline(min(connection.timeout_ms, _CLOSE_MS))
             try:
-                connection.wait(lambda: bool(self.session.state & closed), deadline, "no answer to end")
+                while not self.session.state & ended:
+                    self._discard()
+                    connection.turn(deadline.left_s("no answer to end"))
             except DeadlineExceeded:
                 connection.abandon()
                 return
+            self._discard()
             connection.forget(link)
             link.free()
             self.session.free()
+
+    def _discard(self) -> None:
+        """Drop what still arrives on a receiver that is being closed, so that it does not pile up."""
+        if self.proton_link.is_receiver:
+            while delivery := lib.pn_link_current(self.impl):
+                lib.pn_delivery_settle(delivery)
 
 
 def attach_receiver(

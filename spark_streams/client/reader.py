@@ -63,6 +63,7 @@ class RangeReader:
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
         self._loss = LossPolicy(read)
+        RowDecoder(read, read.start)  # unknown columns fail here, not at the first row
         self._start = read.start
         self._checked = False
 
@@ -111,8 +112,9 @@ class RangeReader:
         silence = Silence(self._timeout_ms, f"{link.what}: no events, and no answer to drain")
         searched = received = 0
         while True:
-            intake.take(link.impl, held)
+            taken = intake.take(link.impl, held)
             if intake.received != received:
+                window.consumed(taken, intake.received - received)
                 silence.broken()
             complete = intake.full
             if not complete and intake.whole_bytes > searched:

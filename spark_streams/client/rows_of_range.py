@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.client.model import RangeRead
+from spark_streams.client.offsets import check_offsets, rows_until
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.position import After, At, Earliest
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
@@ -67,14 +68,13 @@ class RowDecoder:
         self._read = read
         self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in read.columns])
         self._decoded = frozenset({*read.columns, "offset", "source_partition"} - _CONSTANT)
-        self._floor: str | None = None if isinstance(start, Earliest) else start.offset
-        self._floor_included = isinstance(start, At)
+        self._start = start
         self._constants: dict[str, pa.Array] = {}
 
     def passes_end(self, block: Block) -> bool:
         """Say whether any delivery of the block is at or beyond the end of the range; decodes offsets only."""
         offsets = decode_columns(block, ("offset",))["offset"]
-        return bool(pc.any(pc.greater_equal(offsets, self._read.end)).as_py())
+        return rows_until(offsets, self._read.end)[1]
 
     def cut(self, block: Block) -> Cut:
         """Decode a block.
@@ -85,14 +85,11 @@ class RowDecoder:
         """
         columns = decode_columns(block, self._decoded)
         offsets = columns["offset"]
-        if offsets.null_count:
-            raise RemoteProtocolError(f"{self._what}: a delivery has no event-streams-offset annotation (ES-300)")
         self._check_partition(columns["source_partition"])
-        self._check_order(offsets)
-        beyond = pc.index(pc.greater_equal(offsets, self._read.end), True).as_py()
-        count, done = len(offsets), beyond >= 0
-        if done:
-            count = beyond + 1 if offsets[beyond].as_py() == self._read.end else beyond
+        check_offsets(offsets, self._start, self._what)
+        if len(offsets):
+            self._start = After(offsets[len(offsets) - 1].as_py())
+        count, done = rows_until(offsets, self._read.end)
         arrays = [
             self._constant(name, count) if name in _CONSTANT else columns[name].slice(0, count)
             for name in self._read.columns
@@ -114,19 +111,6 @@ class RowDecoder:
             raise WrongPartition(
                 f"{self._what}: a delivery says that it comes from partition '{sources[wrong].as_py()}' (ES-118)", wrong
             )
-
-    def _check_order(self, offsets: Any) -> None:
-        count = len(offsets)
-        if not count:
-            return
-        first, floor = offsets[0].as_py(), self._floor
-        early = floor is not None and (first < floor or (first == floor and not self._floor_included))
-        if early or not pc.all(pc.less(offsets.slice(0, count - 1), offsets.slice(1))).as_py():
-            raise RemoteProtocolError(
-                f"{self._what}: offsets do not grow, or begin before where the filter said (first '{first}', "
-                f"expected {'from' if self._floor_included else 'after'} '{floor}') (ES-002, ES-302)"
-            )
-        self._floor, self._floor_included = offsets[count - 1].as_py(), False
 
     def _constant(self, name: str, count: int) -> pa.Array:
         kept = self._constants.get(name)

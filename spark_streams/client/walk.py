@@ -7,18 +7,16 @@ only the first bytes are taken; bodies are neither copied nor decoded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Final
 
 from spark_streams.client.credit import MAX_CREDIT
 from spark_streams.client.intake import HeadIntake
 from spark_streams.client.links import Link
+from spark_streams.client.offsets import check_offsets, rows_until
 from spark_streams.client.retry import Attempts
 from spark_streams.client.silence import Silence
-from spark_streams.errors import RemoteProtocolError, SparkStreamsError
-from spark_streams.position import After, At, Earliest, Position
+from spark_streams.errors import SparkStreamsError
+from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.columns import decode_columns
 
 __all__ = ["OffsetWalk", "first_offset"]
@@ -91,7 +89,7 @@ class OffsetWalk:
             missing = count - len(self._ready) - self._intake.rows
             full = missing <= 0 or self._intake.rows >= _BLOCK_ROWS // 2
             if self._intake.rows and (full or silence.draining or silence.glance()):
-                self._decode()
+                self._decode(link.what)
                 continue
             link.check()
             if silence.draining:
@@ -116,15 +114,13 @@ class OffsetWalk:
             self._link = self._attach(self._start)
         return self._link
 
-    def _decode(self) -> None:
+    def _decode(self, what: str) -> None:
         offsets = decode_columns(self._intake.block(), ("offset",))["offset"]
         self._intake.clear()
-        _check_offsets(offsets, self._start)
+        check_offsets(offsets, self._start, what)
         if self._end is not None:
-            beyond = pc.index(pc.greater_equal(offsets, self._end), True).as_py()
-            if beyond >= 0:
-                self._ended = True
-                offsets = offsets.slice(0, beyond + 1 if offsets[beyond].as_py() == self._end else beyond)
+            count, self._ended = rows_until(offsets, self._end)
+            offsets = offsets.slice(0, count)
         if len(offsets):
             self._start = After(offsets[len(offsets) - 1].as_py())
             self._ready.extend(offsets.to_pylist())
@@ -151,15 +147,5 @@ def first_offset(link: Link, timeout_ms: int) -> str | None:
             return None
         link.connection.turn(silence.patience_s(False))
     offsets = decode_columns(intake.block(), ("offset",))["offset"]
-    _check_offsets(offsets, None)
+    check_offsets(offsets, EARLIEST, link.what)
     return str(offsets[0].as_py())
-
-
-def _check_offsets(offsets: pa.Array, start: Position | None) -> None:
-    if offsets.null_count:
-        raise RemoteProtocolError("a delivery has no event-streams-offset annotation (ES-300)")
-    grows: Any = pc.all(pc.less(offsets.slice(0, len(offsets) - 1), offsets.slice(1))).as_py()
-    first = offsets[0].as_py()
-    early = (isinstance(start, After) and first <= start.offset) or (isinstance(start, At) and first < start.offset)
-    if early or not grows:
-        raise RemoteProtocolError(f"offsets do not grow, or begin before {start} as the filter said (first '{first}')")

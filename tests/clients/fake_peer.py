@@ -60,6 +60,7 @@ class FakePeer(MessagingHandler):
         self.drains = 0
         self.fault: BaseException | None = None
         self._position: dict[str, int] = {}
+        self._refused: set[str] = set()
         self._sent = 0
         self._stop = threading.Event()
         self._ready = threading.Event()
@@ -123,8 +124,7 @@ class FakePeer(MessagingHandler):
             link.condition = proton.Condition(*script.refuse)
             if script.refuse_once:
                 script.refuse = None
-            link.open()
-            link.close()
+            self._refused.add(link.name)
             return
         if script.bind and PARTITION in asked:
             link.properties = {PARTITION: symbol(script.partition)}
@@ -133,6 +133,10 @@ class FakePeer(MessagingHandler):
         if not link.is_sender:
             link.open()
             link.flow(script.sender_credit)
+
+    def on_link_local_open(self, event: Any) -> None:
+        if event.link.name in self._refused:
+            event.link.close()
 
     def _echo(self, link: Any) -> None:
         wanted = _filter_of(link)
@@ -197,13 +201,16 @@ class FakePeer(MessagingHandler):
             position += 1
             if not matches(offset):
                 continue
+            self._position[link.name] = position
             if script.detach_after is not None and self._sent >= script.detach_after[0]:
                 condition = script.detach_after[1]
+                self._position[link.name] = len(script.events)
                 script.detach_after = None
                 link.condition = proton.Condition(*condition) if condition is not None else None
                 if script.detach_closed:
                     link.close()
                 else:
+                    link._update_cond()  # proton's Link.detach sends no condition, its close does
                     link.detach()
                 return
             self._sent += 1
