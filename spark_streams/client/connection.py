@@ -34,6 +34,7 @@ from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import open_socket
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
+    AuthenticationFailed,
     DeadlineExceeded,
     RemoteProtocolError,
     SparkStreamsError,
@@ -124,6 +125,14 @@ class Connection:
                     if not b"AMQP".startswith(heard[:4]):
                         raise foreign_answer_fault(heard + answer[4:], endpoint)
                 self._send_all(sasl.receive(answer), deadline, what)
+        except AuthenticationFailed as fault:
+            raise AuthenticationFailed(
+                fault.condition,
+                f"{fault.description}: check options 'username' and 'password'",
+                f"signing in at {endpoint.address}",
+            ) from fault
+        except RemoteProtocolError as fault:
+            raise RemoteProtocolError(f"{endpoint.address}: {fault}") from fault
         except ssl.SSLError as fault:
             raise tls_fault(fault, endpoint) from fault
         except ConnectionError as fault:

@@ -114,10 +114,13 @@ def foreign_answer_fault(answer: bytes, endpoint: Endpoint) -> ConnectFailed:
 
 def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer that closed the connection before it said anything."""
-    other = "amqp://" if endpoint.tls else "amqps://"
+    other = (
+        "is plain, write amqp:// instead of amqps://"
+        if endpoint.tls
+        else "speaks TLS, write amqps:// instead of amqp://"
+    )
     return ConnectFailed(
-        f"{endpoint.address}: the peer closed the connection at once: check that the port in option 'url' is the "
-        f"AMQP port, and whether it wants {other}"
+        f"{endpoint.address}: the peer closed the connection at once: check the port in option 'url'; if it {other}"
     )
 
 

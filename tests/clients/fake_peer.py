@@ -159,7 +159,7 @@ class FakePeer(MessagingHandler):
                     link.drained()
 
     def on_message(self, event: Any) -> None:
-        self.received.append(event.message.body)
+        self.received.append(bytes(event.message.body))  # the body is a view of proton's memory
         deny = self.script.deny_outcome
         verdict = deny(len(self.received) - 1) if deny is not None else None
         if isinstance(verdict, proton.Condition):

@@ -139,7 +139,7 @@ def test_a_filter_echoed_and_ignored_is_an_error() -> None:
     with (
         FakePeer(Script(events=log, ignore_filter=True)) as peer,
         client(peer.port) as reader,
-        pytest.raises(RemoteProtocolError, match="the peer began at '0{20}'"),
+        pytest.raises(RemoteProtocolError, match=r"the peer began at '0{20}'"),
     ):
         fetched(reader, read(After(log[2][0]), log[-1][0]))
 
@@ -288,13 +288,16 @@ def test_a_peer_that_does_not_answer_drain_ends_in_a_deadline() -> None:
 
 def test_a_server_that_stops_answering_ends_in_a_deadline() -> None:
     log = events(20_000)
-    with FakePeer(Script(events=log)) as peer, TcpProxy(peer.port) as proxy:
-        with client(proxy.port, timeout_ms=700) as reader:
-            batches = reader.fetch(read(EARLIEST, log[-1][0]), max_rows=1_000)
-            assert next(batches).num_rows == 1_000
-            proxy.stall.set()
-            with pytest.raises(DeadlineExceeded):
-                list(batches)
+    with (
+        FakePeer(Script(events=log)) as peer,
+        TcpProxy(peer.port) as proxy,
+        client(proxy.port, timeout_ms=700) as reader,
+    ):
+        batches = reader.fetch(read(EARLIEST, log[-1][0]), max_rows=1_000)
+        assert next(batches).num_rows == 1_000
+        proxy.stall.set()
+        with pytest.raises(DeadlineExceeded):
+            list(batches)
 
 
 def test_a_cut_connection_resumes_with_exactly_the_same_rows() -> None:
@@ -329,9 +332,12 @@ def test_a_gracefully_closed_link_is_attached_anew_es_108(closed: bool) -> None:
 )
 def test_a_stolen_link_names_the_thief_es_213(closed: bool, description: str, info: dict, epoch: int | None) -> None:
     script = Script(events=events(500), detach_after=(0, ("amqp:link:stolen", description, info)), detach_closed=closed)
-    with FakePeer(script) as peer, client(peer.port) as reader:
-        with pytest.raises(OwnershipLost, match="amqp:link:stolen") as stolen:
-            fetched(reader, read(EARLIEST, events(500)[-1][0], consumer_group="g", epoch=1))
+    with (
+        FakePeer(script) as peer,
+        client(peer.port) as reader,
+        pytest.raises(OwnershipLost, match="amqp:link:stolen") as stolen,
+    ):
+        fetched(reader, read(EARLIEST, events(500)[-1][0], consumer_group="g", epoch=1))
     assert stolen.value.epoch == epoch
 
 
@@ -339,11 +345,12 @@ def test_a_stolen_link_names_the_thief_es_213(closed: bool, description: str, in
     ("condition", "kind"), [("amqp:not-found", NotFound), ("amqp:not-allowed", Refused), ("x:odd", Refused)]
 )
 def test_a_refused_link_says_why(condition: str, kind: type[Exception]) -> None:
-    with FakePeer(Script(refuse=(condition, "because", {}))) as peer, client(peer.port) as reader:
-        with pytest.raises(
-            kind, match=f"attach to 'orders' partition '0' at 127.0.0.1:{peer.port}: {condition}: because"
-        ):
-            fetched(reader, read(EARLIEST, "1"))
+    with (
+        FakePeer(Script(refuse=(condition, "because", {}))) as peer,
+        client(peer.port) as reader,
+        pytest.raises(kind, match=f"attach to 'orders' partition '0' at 127.0.0.1:{peer.port}: {condition}: because"),
+    ):
+        fetched(reader, read(EARLIEST, "1"))
 
 
 def test_a_passing_refusal_is_tried_again() -> None:
@@ -360,9 +367,9 @@ def test_a_redirect_is_followed_es_101() -> None:
     log = events(20)
     with FakePeer(Script(events=log)) as there:
         info = {"hostname": "elsewhere", "network-host": "127.0.0.1", "port": there.port, "address": "moved"}
-        with FakePeer(Script(events=log, refuse=("amqp:link:redirect", "moved", info))) as here:
-            with client(here.port) as reader:
-                assert fetched(reader, read(EARLIEST, log[-1][0])) == log
+        moved = Script(events=log, refuse=("amqp:link:redirect", "moved", info))
+        with FakePeer(moved) as here, client(here.port) as reader:
+            assert fetched(reader, read(EARLIEST, log[-1][0])) == log
         assert "moved" in [a["address"] for a in there.attached]
 
 
@@ -375,6 +382,9 @@ def test_redirects_in_a_circle_end() -> None:
 
 
 def test_a_redirect_without_an_address_is_a_refusal() -> None:
-    with FakePeer(Script(refuse=("amqp:link:redirect", "somewhere", {"port": 1}))) as peer, client(peer.port) as reader:
-        with pytest.raises(Refused, match="amqp:link:redirect: somewhere"):
-            fetched(reader, read(EARLIEST, "1"))
+    with (
+        FakePeer(Script(refuse=("amqp:link:redirect", "somewhere", {"port": 1}))) as peer,
+        client(peer.port) as reader,
+        pytest.raises(Refused, match="amqp:link:redirect: somewhere"),
+    ):
+        fetched(reader, read(EARLIEST, "1"))

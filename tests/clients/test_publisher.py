@@ -1,0 +1,141 @@
+"""Publisher against a scripted peer: outcomes, credit, sizes, lost connections."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import proton
+import pyarrow as pa
+import pytest
+
+from spark_streams.client import AmqpClient, publisher
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import ConnectionLost, DeadlineExceeded, DeliveryFailed, LocalProtocolError, Refused
+from tests.clients.fake_peer import FakePeer, Script
+from tests.clients.tcp_proxy import TcpProxy
+
+
+def client(port: int, timeout_ms: int = 5_000) -> AmqpClient:
+    return AmqpClient(Endpoint("amqp", "127.0.0.1", port), timeout_ms=timeout_ms)
+
+
+def payloads(first: int, count: int, size: int = 0) -> pa.LargeBinaryArray:
+    bodies = (b"%d:" % n + b"x" * size for n in range(first, first + count))
+    return pa.array([proton.Message(body=b, inferred=True).encode() for b in bodies], pa.large_binary())
+
+
+def label(row: int) -> str:
+    return f"row {row} (key 'k{row}')"
+
+
+def test_everything_arrives_in_order_and_is_accepted() -> None:
+    with FakePeer(Script()) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        for first in range(0, 3_000, 1_000):
+            link.send(payloads(first, 1_000), label)
+        link.send(payloads(0, 0), label)
+        link.flush()
+        assert link.accepted == 3_000
+        link.close()
+    assert peer.received == [b"%d:" % n for n in range(3_000)]
+
+
+def test_a_slice_of_payloads_and_messages_of_many_frames() -> None:
+    with FakePeer(Script(sender_credit=2)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        link.send(payloads(0, 10, 300_000).slice(3, 4), label)
+        link.flush()
+    assert [b.split(b":")[0] for b in peer.received] == [b"3", b"4", b"5", b"6"]
+    assert all(len(b) == 300_002 for b in peer.received)
+
+
+def test_more_messages_than_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "MAX_IN_FLIGHT", 16)
+    with FakePeer(Script(sender_credit=1_000)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        link.send(payloads(0, 500), label)
+        link.flush()
+    assert peer.received == [b"%d:" % n for n in range(500)]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome", "words"),
+    [
+        (
+            proton.Condition("amqp:not-allowed", "partition '9' does not exist"),
+            "rejected",
+            "amqp:not-allowed: partition",
+        ),
+        (proton.Delivery.RELEASED, "released", "no reason given"),
+        (proton.Delivery.MODIFIED, "modified", "no reason given"),
+    ],
+)
+def test_a_row_that_is_not_accepted_fails_by_its_label(verdict: Any, outcome: str, words: str) -> None:
+    with FakePeer(Script(deny_outcome=lambda n: verdict if n == 1_234 else None)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        with pytest.raises(
+            DeliveryFailed, match=f"row 234 \\(key 'k234'\\) was {outcome} by stream 'orders'"
+        ) as failed:
+            link.send(payloads(0, 1_000), label)
+            link.send(payloads(1_000, 1_000), label)
+            link.flush()
+        assert (failed.value.outcome, failed.value.stream) == (outcome, "orders")
+        assert words in str(failed.value)
+        link.close()
+
+
+def test_a_message_larger_than_the_peer_takes() -> None:
+    with FakePeer(Script(max_message_size=1_000)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        batch = pa.concat_arrays([payloads(0, 3), payloads(3, 1, 2_000)])
+        with pytest.raises(DeliveryFailed, match=r"row 3 .*message-size-exceeded: 20\d\d bytes.* at most 1000"):
+            link.send(batch, label)
+
+
+def test_no_credit_ends_in_a_deadline_that_names_stream_and_time() -> None:
+    begun = time.monotonic()
+    with FakePeer(Script(sender_credit=0)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders", timeout_ms=400)
+        with pytest.raises(DeadlineExceeded, match=r"stream 'orders' at 127.0.0.1:\d+: .*no credit.* within 400 ms"):
+            link.send(payloads(0, 1), label)
+    assert time.monotonic() - begun < 5
+
+
+def test_no_outcome_ends_in_a_deadline() -> None:
+    with FakePeer(Script(deny_outcome=lambda n: "hold")) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders", timeout_ms=400)
+        link.send(payloads(0, 7), label)
+        with pytest.raises(DeadlineExceeded, match="7 messages without an outcome within 400 ms"):
+            link.flush()
+
+
+def test_a_lost_connection_fails_and_nothing_is_sent_again() -> None:
+    with FakePeer(Script(sender_credit=50)) as peer, TcpProxy(peer.port, [1_500]) as proxy:
+        with client(proxy.port) as sender:
+            link = sender.publisher("orders")
+            with pytest.raises(ConnectionLost, match=r"127.0.0.1:\d+"):
+                link.send(payloads(0, 5_000), label)
+                link.flush()
+        assert proxy.connections == 1
+    assert len(set(peer.received)) == len(peer.received)
+
+
+def test_a_refused_sender_says_why() -> None:
+    with (
+        FakePeer(Script(refuse=("amqp:unauthorized-access", "read only", {}))) as peer,
+        client(peer.port) as sender,
+        pytest.raises(Refused, match=r"attach to 'orders' partition '3' at .*unauthorized-access: read only"),
+    ):
+        sender.publisher("orders", partition="3")
+
+
+def test_a_bound_sender_asks_for_its_partition() -> None:
+    with FakePeer(Script(partition="3")) as peer, client(peer.port) as sender:
+        sender.publisher("orders", partition="3").close()
+    assert peer.attached[0]["properties"] == {"event-streams-partition": "3"}
+
+
+def test_nulls_are_a_defect_of_the_caller() -> None:
+    with FakePeer(Script()) as peer, client(peer.port) as sender, pytest.raises(LocalProtocolError, match="nulls"):
+        sender.publisher("orders").send(pa.array([b"", None], pa.large_binary()), label)
