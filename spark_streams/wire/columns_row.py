@@ -7,7 +7,8 @@ The meaning of every column is defined here; ``columns_decode.py`` answers the s
 - ``key``: message annotation ``event-streams-group-key``, else property ``group-id``; a null one counts as not there.
 - ``properties``: null without the section; ids as canonical text, timestamps in microseconds.
 - ``application_properties``, ``message_annotations``: null without the section, keys and values as canonical text, a
-  null value as null. Of equal keys the last one stays, at the last one's place: Spark's maps refuse duplicates.
+  null value as null. Of equal keys the last one's value stays, at the first one's place: Spark's maps refuse
+  duplicates.
 - ``message``: the encoded message from its message annotations on.
 """
 
@@ -71,7 +72,7 @@ def microseconds(milliseconds: int, what: str) -> int:
     """
     if not -MAX_TIMESTAMP_MS <= milliseconds <= MAX_TIMESTAMP_MS:
         raise RemoteProtocolError(
-            f"{what}: {milliseconds} ms does not fit a timestamp in microseconds "
+            f"{what}: {int(milliseconds)} ms does not fit a timestamp in microseconds "
             f"(expected {-MAX_TIMESTAMP_MS} to {MAX_TIMESTAMP_MS})"
         )
     return milliseconds * 1000
@@ -133,9 +134,7 @@ def text_pairs(entries: dict[Any, Any] | Pairs) -> list[tuple[bytes, bytes | Non
     pairs = entries if isinstance(entries, Pairs) else entries.items()
     texts: dict[bytes, bytes | None] = {}
     for key, value in pairs:
-        name = canonical_text(key).encode()
-        texts.pop(name, None)
-        texts[name] = None if value is None else canonical_text(value).encode()
+        texts[canonical_text(key).encode()] = None if value is None else canonical_text(value).encode()
     return list(texts.items())
 
 
