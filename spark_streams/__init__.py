@@ -20,9 +20,18 @@ def register(spark: SparkSession) -> None:
     Spark finds them by itself when the package is installed; sessions that do not look (Spark Connect, Databricks,
     an editable install) need this call once.
 
+    A session that found them already keeps what it found.
+
     Args:
         spark: the session; it then knows the format ``amqp-events``.
     """
+    from pyspark.errors import AnalysisException
+
     from spark_streams.sources.amqp_events import AmqpEventsDataSource
 
-    spark.dataSource.register(AmqpEventsDataSource)
+    try:
+        spark.dataSource.register(AmqpEventsDataSource)
+    except AnalysisException as fault:
+        # Spark does not let a format that it found by itself be registered over.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(fault):
+            raise

@@ -249,7 +249,7 @@ class _Given:
     def required(self, name: str, example: str) -> str:
         value = self.get(name)
         if value is None or not value.strip():
-            raise OptionError(name, f"is required, {example}")
+            raise OptionError(name, f"is required: {example}")
         return value
 
     def one_of(self, *names: str) -> str | None:

@@ -20,12 +20,12 @@ from spark_streams.position import (
     Position,
     position_from_json,
 )
+from spark_streams.spark.batch_progress import BatchProgress
 from spark_streams.spark.checks import Loss, new_ends, not_past, recreated, retained_spans
 from spark_streams.spark.driver import Driver, position_in, require_all
 from spark_streams.spark.limit import Limiter
 from spark_streams.spark.log_client import Connect
 from spark_streams.spark.loss import LossPolicy, ending
-from spark_streams.spark.progress import BatchProgress
 from spark_streams.spark.ranges import PlannedRead, range_read, resolve_start, span_start
 
 __all__ = ["MicroBatches"]

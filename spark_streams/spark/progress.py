@@ -1,90 +1,107 @@
-"""What a running stream tells: a log line a batch from the source, and a listener for sessions that want it there.
+"""How fast a stream runs and how far it is behind: a log line from the source, and a listener for the session.
 
-The log line comes from the process in which Spark runs the source's driver side; it has no other way to be seen, so
-``show_log_lines`` sends it to that process's stderr, unless somebody set up logging there.
+The source's driver side runs in a Python process of Spark's own. Its log lines, one a batch (``batch_progress``), go to
+that process's stderr, which is the driver's. A program that wants the numbers itself adds the listener::
+
+    spark.streams.addListener(StreamProgressListener())
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from spark_streams.errors import SparkStreamsError
-from spark_streams.position import EARLIEST, After, Checkpoint, Position
-from spark_streams.spark.driver import Driver
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
-__all__ = ["BatchProgress", "show_log_lines"]
+__all__ = ["Progress", "StreamProgressListener", "show_log_lines"]
 
 _log = logging.getLogger(__name__)
 
 
-class BatchProgress:
-    """Counts the events of each batch and what is left after it; logs one line when a batch is done.
+@dataclass(frozen=True)
+class Progress:
+    """What one micro-batch of one query did with one source.
 
     Args:
-        driver: asks the peer how much is left.
-        clock: seconds, monotonic.
+        query: the query's name, or its id when it has none.
+        batch: the micro-batch.
+        stream: the log's name.
+        events: rows read.
+        events_per_second: of processing.
+        lag: partition identifier to the number of events after the batch; empty before Spark 4.2, None for a partition
+            whose peer does not tell.
     """
 
-    def __init__(self, driver: Driver, clock: Callable[[], float] = time.monotonic) -> None:
-        self._driver = driver
-        self._clock = clock
-        self._end: Checkpoint | None = None
-        self._events: int | None = None
-        self._planned_at = 0.0
-        self._lag_of: tuple[int, Checkpoint] | None = None
-        self._lag: dict[str, int | None] = {}
+    query: str
+    batch: int
+    stream: str
+    events: int
+    events_per_second: float
+    lag: Mapping[str, int | None] = field(default_factory=dict)
 
-    @property
-    def wanted(self) -> bool:
-        """Whether anybody reads the lines: counting costs two questions a batch."""
-        return _log.isEnabledFor(logging.INFO)
+    def __str__(self) -> str:
+        lag = ", ".join(f"{p}: {'?' if n is None else n}" for p, n in sorted(self.lag.items()))
+        return (
+            f"query '{self.query}' batch {self.batch}: {self.events} events of stream '{self.stream}', "
+            f"{self.events_per_second:.0f} events/s" + (f", lag {{{lag}}}" if lag else "")
+        )
 
-    def planned(self, end: Checkpoint, counts: Mapping[str, int | None]) -> None:
-        """Note that a batch up to ``end`` was planned, with these events in each partition."""
-        known = [count for count in counts.values() if count is not None]
-        self._events = sum(known) if len(known) == len(counts) else None
-        self._end = end
-        self._planned_at = self._clock()
 
-    def reached(self, position: Checkpoint) -> None:
-        """Note that reading goes on at ``position``: the batch that ended there is done, and gets its line."""
-        if self._events == 0 or self._end is None or position != self._end or not self.wanted:
-            return
-        seconds = max(self._clock() - self._planned_at, 1e-3)
-        if self._events is None:
-            told = "an unknown number of events"
-        else:
-            told = f"{self._events} events, {self._events / seconds:.0f} events/s"
-        lag = ", ".join(f"{p}: {'?' if n is None else n}" for p, n in sorted(self.lag().items()))
-        _log.info("stream '%s': batch of %s in %.3f s, lag {%s}", self._driver.options.stream, told, seconds, lag)
-        self._events = 0
+class StreamProgressListener(StreamingQueryListener):  # type: ignore[misc]
+    """Reports each micro-batch of every query that reads one of our formats.
 
-    def lag(self) -> dict[str, int | None]:
-        """Return the events that each partition has after the last planned batch; None where the peer does not tell."""
-        description = self._driver.describe()
-        end = self._end
-        if end is None:
-            return dict.fromkeys(description.partitions)
-        if self._lag_of == (id(description), end):
-            return self._lag
-        lag: dict[str, int | None] = {}
-        behind: dict[str, Position] = {}
-        for partition, bounds in description.partitions.items():
-            position = end.partitions.get(partition, EARLIEST)
-            if bounds.latest is None or (isinstance(position, After) and position.offset >= bounds.latest):
-                lag[partition] = 0
-            else:
-                behind[partition] = position
-        if behind:
-            try:
-                lag.update(self._driver.remaining(behind))
-            except SparkStreamsError as fault:
-                _log.debug("no lag: %s", fault)
-                lag.update(dict.fromkeys(behind))
-        self._lag_of, self._lag = (id(description), end), lag
-        return lag
+    Args:
+        report: is called with each batch's progress, in a thread of Spark's; without it a line is logged.
+    """
+
+    def __init__(self, report: Callable[[Progress], None] | None = None) -> None:
+        self._report = report or (lambda progress: _log.info("%s", progress))
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Do nothing: there is no number yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Report the sources of a batch."""
+        progress = event.progress
+        for source in progress.sources:
+            end = _offset(source.endOffset)
+            if end is None:
+                continue
+            newest = _offset(source.latestOffset) or {}
+            rate = source.processedRowsPerSecond
+            self._report(
+                Progress(
+                    progress.name or str(progress.id),
+                    progress.batchId,
+                    end["stream"],
+                    source.numInputRows,
+                    rate if rate == rate else 0.0,  # not a number for a batch without rows
+                    newest.get("lag", {}),
+                )
+            )
+
+    def onQueryIdle(self, event: object) -> None:
+        """Do nothing: no batch ran."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Do nothing: the query says itself how it ended."""
+
+
+def _offset(text: str | None) -> dict[str, Any] | None:
+    """Return an offset if it is one of ours."""
+    try:
+        value = json.loads(text or "null")
+    except json.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) and {"version", "stream", "partitions"} <= value.keys() else None
 
 
 def show_log_lines() -> None:
