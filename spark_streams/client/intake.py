@@ -204,9 +204,9 @@ class HeadIntake:
             if not delivery:
                 break
             room = HEAD_BYTES - (size - whole)
-            got = recv(link, memory + size, room) if room else 0
+            got = recv(link, memory + size, room) if room else recv(link, waste, len(waste))
             if got > 0:
-                size += got
+                size += got if room else 0
             elif got < 0 and got != end_of_message:
                 size = whole
                 settle(delivery)
