@@ -165,7 +165,7 @@ class _Walk:
                 "a block's ranges do not lie in its buffer, or there are not as many ends as starts"
             )
         self.origin = int(starts.min()) if self.n else 0
-        self.words = Words(raw[self.origin : int(ends.max()) if self.n else 0])
+        self.words = Words(raw, self.origin, int(ends.max()) if self.n else 0)
         self.starts, self.ends = starts - self.origin, ends - self.origin
         self.names = names
         last = FOOTER if names - _DELIVERY else DELIVERY_ANNOTATIONS

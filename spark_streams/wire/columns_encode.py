@@ -309,8 +309,8 @@ def _split_raw(column: pa.LargeBinaryArray) -> tuple[Piece, Piece]:
     n = len(column)
     bounds = np.frombuffer(byte_offsets, np.int64)[column.offset : column.offset + n + 1]
     first = int(bounds[0])
-    raw = np.frombuffer(content, np.uint8)[first : int(bounds[-1])] if content is not None else np.zeros(0, np.uint8)
-    words, starts, ends = Words(raw), bounds[:-1] - first, bounds[1:] - first
+    raw = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+    words, starts, ends = Words(raw, first, int(bounds[-1])), bounds[:-1] - first, bounds[1:] - first
     whole = np.asarray(column.is_valid())
     sections = walk_sections(words, starts, ends)
     header_ends = starts.copy()
@@ -318,7 +318,7 @@ def _split_raw(column: pa.LargeBinaryArray) -> tuple[Piece, Piece]:
         header_ends = np.where(sections.value[m.HEADER] >= 0, sections.end[m.HEADER], header_ends)
     for row in np.flatnonzero((sections.odd | (starts == ends)) & whole).tolist():
         try:
-            spans = m.split_sections(raw[starts[row] : ends[row]].tobytes())
+            spans = m.split_sections(words.bytes[starts[row] : ends[row]].tobytes())
         except RemoteProtocolError as fault:
             raise SchemaError(f"column 'message', row {row}: not an encoded AMQP message: {fault}") from fault
         if not spans:

@@ -46,7 +46,7 @@ class Entries:
         """
         n = self._odd.size
         counts = np.zeros(n, np.int64)
-        steps = [Pair(*(part[~self._odd[step.rows]] for part in step)) for step in self._steps]
+        steps = [step.without(self._odd) for step in self._steps]
         for step in steps:
             counts[step.rows] += 1
         for row, pairs in self._placed.items():

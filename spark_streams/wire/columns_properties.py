@@ -64,7 +64,7 @@ class Properties:
 
     def _sure(self, index: int) -> Pair | None:
         step = self._fields.get(index)
-        return None if step is None else Pair(*(part[~self._odd[step.rows]] for part in step))
+        return None if step is None else step.without(self._odd)
 
     def numbers(self, words: Words, index: int) -> tuple[NDArray[np.int64], Mask]:
         """Return a timestamp (ms) or uint field and where there is one; odd messages are left out."""

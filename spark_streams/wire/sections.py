@@ -138,6 +138,11 @@ class Pair(NamedTuple):
     start: Positions
     end: Positions
 
+    def without(self, odd: Mask) -> Pair:
+        """Return the entries of the messages that are not odd."""
+        sure = ~odd[self.rows]
+        return self if sure.all() else Pair(*(column[sure] for column in self))
+
 
 class _Cursor:
     """The items of many lists or maps, one step of all at a time."""

@@ -78,15 +78,21 @@ class Words:
     """A padded buffer with loads at arbitrary positions.
 
     Args:
-        buffer: the block's bytes; copied once, because the padding has to follow them.
+        raw: the bytes; copied once, because the padding has to follow them.
+        start: first byte of interest, inclusive; position 0 from here on.
+        end: byte after the last one of interest, exclusive. Where enough bytes follow it, they are the padding and
+            nothing is copied; what they hold does not matter.
     """
 
-    def __init__(self, buffer: bytes | bytearray | memoryview | NDArray[np.uint8]) -> None:
-        raw = np.frombuffer(buffer, np.uint8)
+    def __init__(self, raw: NDArray[np.uint8], start: int, end: int) -> None:
+        padded = raw[start : end + PADDING]
+        raw = raw[start:end]
         if raw.size > MAX_BLOCK_BYTES:
             raise LocalProtocolError(f"a block of {raw.size} bytes: expected at most {MAX_BLOCK_BYTES}")
         self._deferred = bytearray()
-        self._set(np.concatenate((raw, np.zeros(PADDING, np.uint8))))
+        if padded.size - raw.size < PADDING:
+            padded = np.concatenate((raw, np.zeros(PADDING, np.uint8)))
+        self._set(padded)
 
     def _set(self, padded: NDArray[np.uint8]) -> None:
         self.bytes = padded
@@ -127,10 +133,21 @@ class Words:
         """
         word = self.big(position)
         code = (word >> 56) & 0xFF
+        if code.size and (code == code[0]).all():
+            return self._alike(position, word, code)
         size_width = _SIZE_WIDTH[code]
         start = position + 1 + size_width
         size = np.where(size_width == 1, (word >> 48) & 0xFF, (word >> 24) & 0xFFFFFFFF)
         return Extents(code, start, start + np.where(size_width == 0, _FIXED_WIDTH[code], size))
+
+    @staticmethod
+    def _alike(position: Positions, word: Codes, code: Codes) -> Extents:
+        """Return ``extents`` of values that all have one format code, as most steps of most blocks do."""
+        width = int(_SIZE_WIDTH[code[0]])
+        start = position + (1 + width)
+        if width:
+            return Extents(code, start, start + ((word >> 48) & 0xFF if width == 1 else (word >> 24) & 0xFFFFFFFF))
+        return Extents(code, start, start + _FIXED_WIDTH[code[0]])
 
     def equal(self, start: Positions, end: Positions, text: bytes) -> Mask:
         """Return where the range holds exactly ``text``, which has at least eight bytes."""

@@ -58,14 +58,21 @@ def gather(words: Words, span: Span, kind: pa.DataType, column: str) -> pa.Array
     """
     words.append()
     n = span.start.size
-    start = np.where(span.valid, span.start, 0)
-    length = np.where(span.valid, span.end - span.start, 0)
+    if not span.valid.any():
+        return pa.nulls(n, kind)
+    start, length = span.start, span.end - span.start
+    if not span.valid.all():
+        start, length = np.where(span.valid, start, 0), np.where(span.valid, length, 0)
     views = np.empty((n, 2), np.uint64)
     head = words.little(start)
     short = length <= _INLINE
-    views[:, 0] = length.astype(np.uint64) | (head << np.uint64(32))
-    views[:, 1] = start.astype(np.uint64) << np.uint64(32)
-    if short.any():
+    views[:, 0] = length.view(np.uint64) | (head << np.uint64(32))
+    if short.all():
+        views[:, 0] = length.view(np.uint64) | ((head & _HEAD_MASK[length]) << np.uint64(32))
+        views[:, 1] = words.little(start + 4) & _TAIL_MASK[length]
+    else:
+        views[:, 1] = start.view(np.uint64) << np.uint64(32)
+    if short.any() and not short.all():
         at, size = start[short], length[short]
         views[short, 0] = size.astype(np.uint64) | ((head[short] & _HEAD_MASK[size]) << np.uint64(32))
         views[short, 1] = words.little(at + 4) & _TAIL_MASK[size]
