@@ -35,6 +35,7 @@ def retrying() -> Iterator[SparkSession]:
         .appName("test_sink_retry")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
         .getOrCreate()
     )
     spark_streams.register(session)
@@ -47,7 +48,7 @@ def test_a_task_tried_again_repeats_its_ids(retrying: SparkSession, log_server: 
     marker = str(tmp_path / "failed-once")
 
     @F.udf("string")
-    def fragile(number: int) -> str:
+    def fragile(number):  # no hints: Spark would read them as a wish for pandas
         if number == 3_500 and not os.path.exists(marker):
             time.sleep(3)  # what came before is on its way to the log by then
             with open(marker, "w"):
