@@ -1,0 +1,225 @@
+"""The client against the reference log's own door: the same calls, the real peer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_streams.client import AmqpClient, RangeRead
+from spark_streams.endpoint import Endpoint, Secret
+from spark_streams.errors import AuthenticationFailed, DeliveryFailed, NotFound, OwnershipLost, PositionLost
+from spark_streams.log import ReferenceLog, StreamConfig
+from spark_streams.position import EARLIEST, After, At
+from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
+from spark_streams.server import AmqpConfig, ServerThread
+from spark_streams.wire.columns import encode_columns
+from tests.clients.tcp_proxy import TcpProxy
+
+
+def client(server: Any, *, port: int | None = None, password: str = "guest", timeout_ms: int = 5_000) -> AmqpClient:
+    port = port if port is not None else int(server.urls["amqp"].rpartition(":")[2])
+    return AmqpClient(Endpoint("amqp", "127.0.0.1", port, "guest", Secret(password)), timeout_ms=timeout_ms)
+
+
+def publish(sender: AmqpClient, stream: str, values: list[bytes], partition: str | None = None, **columns: Any) -> None:
+    link = sender.publisher(stream, partition=partition)
+    arrays = {"value": pa.array(values, pa.binary()), **columns}
+    link.send(encode_columns(arrays), lambda row: f"row {row}")
+    link.flush()
+    link.close()
+
+
+def values(reader: AmqpClient, read: RangeRead, **more: int) -> list[bytes]:
+    return [v for batch in reader.fetch(read, **more) for v in batch.column("value").to_pylist()]
+
+
+def rows(stream: str, end: str | None, start: Any = EARLIEST, partition: str = "0", **more: Any) -> RangeRead:
+    assert end is not None
+    return RangeRead(stream, partition, start, end, ("value", "offset"), **more)
+
+
+def test_what_is_published_is_described_and_fetched(log_server: Any) -> None:
+    log_server.log.create_stream("orders", 3)
+    sent = [b"event %d" % n for n in range(5_000)]
+    with client(log_server) as there:
+        empty = there.describe("orders")
+        assert set(empty.partitions) == {"0", "1", "2"}
+        assert empty.incarnation == log_server.log.stream("orders").incarnation
+        assert {b.earliest for b in empty.partitions.values()} == {None}
+        publish(there, "orders", sent, partition="1")
+        bounds = there.describe("orders").partitions["1"]
+        assert bounds.earliest is not None and bounds.latest is not None and bounds.truncated is None
+        assert values(there, rows("orders", bounds.latest, partition="1")) == sent
+        walk = there.offsets("orders", "1", EARLIEST, None)
+        offsets = walk.take(10_000)
+        walk.close()
+        assert len(offsets) == 5_000 and offsets == sorted(offsets)
+        assert (offsets[0], offsets[-1]) == (bounds.earliest, bounds.latest)
+        assert values(there, rows("orders", offsets[19], After(offsets[9]), "1"), max_rows=3) == sent[10:20]
+        assert values(there, rows("orders", offsets[19], At(offsets[9]), "1")) == sent[9:20]
+        assert there.remaining("orders", {"1": After(offsets[999]), "0": EARLIEST}) == {"1": 4_000, "0": 0}
+
+
+def test_keys_route_and_rows_carry_what_was_sent(log_server: Any) -> None:
+    log_server.log.create_stream("orders", 3)
+    keys = pa.array([f"customer-{n % 7}" for n in range(70)])
+    with client(log_server) as there:
+        publish(there, "orders", [b"%d" % n for n in range(70)], key=keys)
+        seen: dict[str, str] = {}
+        count = 0
+        for partition, bounds in there.describe("orders").partitions.items():
+            if bounds.latest is None:
+                continue
+            read = RangeRead("orders", partition, EARLIEST, bounds.latest, tuple(FULL_MESSAGE_SCHEMA.names))
+            for batch in there.fetch(read):
+                assert batch.schema == FULL_MESSAGE_SCHEMA
+                count += batch.num_rows
+                for row in batch.to_pylist():
+                    assert seen.setdefault(row["key"], row["partition"]) == partition
+                    assert b"event-streams-offset" not in row["message"]
+    assert count == 70 and len(seen) == 7
+
+
+def test_wrong_password_and_unknown_stream(log_server: Any) -> None:
+    with client(log_server, password="wrong-secret") as there, pytest.raises(AuthenticationFailed) as failed:
+        there.describe("orders")
+    assert "wrong-secret" not in str(failed.value) and "check options 'username' and 'password'" in str(failed.value)
+    with client(log_server) as there:
+        with pytest.raises(NotFound, match=r"attach to 'nope' at 127.0.0.1:\d+: amqp:not-found"):
+            there.describe("nope")
+        with pytest.raises(NotFound, match="attach to 'nope'"):
+            there.publisher("nope")
+        log_server.log.create_stream("orders", 1)
+        with pytest.raises(NotFound, match="partition '7'"):
+            values(there, rows("orders", "1", partition="7"))
+
+
+def test_a_row_for_an_unknown_partition_is_rejected_by_its_label(log_server: Any) -> None:
+    log_server.log.create_stream("orders", 2)
+    partitions = pa.array(["0", "1", "9", "0"])
+    with (
+        client(log_server) as there,
+        pytest.raises(DeliveryFailed, match="^row 2 was rejected by stream 'orders': amqp:"),
+    ):
+        publish(there, "orders", [b""] * 4, partition=None, **{"partition": partitions})
+
+
+def test_a_time_is_looked_up_before_1970_too(log_server: Any) -> None:
+    stream = log_server.log.create_stream("history", 1, StreamConfig(timestamp_type="create"))
+    times = [-386_380_800_000, -1, 0, 5, 3]
+    message = bytes(encode_columns({"value": pa.array([b"x"], pa.binary())})[0].as_py())
+    stream.partitions["0"].append([message] * 5, None, times)
+    with client(log_server) as there:
+        offsets = there.offsets("history", "0", EARLIEST, None).take(10)
+        for asked, index in [(-(2**63) + 1, 0), (-386_380_800_000, 0), (-2, 1), (-1, 1), (0, 2), (1, 3), (4, 3)]:
+            assert there.first_at_time("history", "0", asked) == offsets[index], asked
+        assert there.first_at_time("history", "0", 6) is None
+
+
+def test_a_cut_connection_in_mid_fetch_gives_exactly_the_same_rows(log_server: Any) -> None:
+    log_server.log.create_stream("orders", 1)
+    sent = [b"%06d" % n + b"x" * 100 for n in range(20_000)]
+    port = int(log_server.urls["amqp"].rpartition(":")[2])
+    with client(log_server) as there, TcpProxy(port, [700_000, 4_000, 900_000, 600]) as proxy:
+        publish(there, "orders", sent)
+        end = there.describe("orders").partitions["0"].latest
+        with client(log_server, port=proxy.port) as reader:
+            assert values(reader, rows("orders", end), max_rows=1_000) == sent
+        assert proxy.connections == 5
+
+
+def test_a_thief_with_a_higher_epoch_is_named(log_server: Any) -> None:
+    log_server.log.create_stream("orders", 1)
+    with client(log_server) as there:
+        publish(there, "orders", [b"x" * 1_000] * 20_000)
+        end = there.describe("orders").partitions["0"].latest
+        batches = there.fetch(rows("orders", end, consumer_group="g", epoch=1), max_rows=100)
+        assert next(batches).num_rows == 100
+        with client(log_server) as thief:
+            theft = thief.fetch(rows("orders", end, consumer_group="g", epoch=5), max_rows=100)
+            assert next(theft).num_rows == 100
+            with pytest.raises(OwnershipLost, match="amqp:link:stolen") as stolen:
+                list(batches)
+            assert stolen.value.epoch == 5
+            theft.close()
+
+
+def test_renegotiation_in_mid_fetch_gives_exactly_the_same_rows_es_108(log_server: Any) -> None:
+    log_server.log.create_stream("orders", 1)
+    sent = [b"%06d" % n for n in range(20_000)]
+    with client(log_server) as there:
+        publish(there, "orders", sent)
+        end = there.describe("orders").partitions["0"].latest
+        batches = there.fetch(rows("orders", end, consumer_group="g"), max_rows=1_000)
+        seen = list(next(batches).column("value").to_pylist())
+        log_server.call(lambda: log_server.server.renegotiate("orders", "g"))
+        for batch in batches:
+            seen += batch.column("value").to_pylist()
+    assert seen == sent
+
+
+def test_removed_events_are_noticed(tmp_path: Any) -> None:
+    config = StreamConfig(segment_max_bytes=20_000, retention_max_bytes=60_000)
+    with ReferenceLog(tmp_path / "log") as log, ServerThread(log, AmqpConfig(port=0)) as server:
+        partition = log.create_stream("orders", 1, config).partitions["0"]
+        message = bytes(encode_columns({"value": pa.array([b"x" * 500], pa.binary())})[0].as_py())
+        for _ in range(40):
+            partition.append([message] * 10)
+        with client(server) as there:
+            before = there.offsets("orders", "0", EARLIEST, None).take(1_000)
+            log.enforce_retention()
+            bounds = there.describe("orders").partitions["0"]
+            assert bounds.truncated is not None and bounds.truncated > before[5]
+            with pytest.raises(PositionLost, match="failOnDataLoss"):
+                values(there, rows("orders", before[-1], After(before[4])))
+            kept = [o for o in before if o > bounds.truncated]
+            assert len(values(there, rows("orders", before[-1], After(bounds.truncated)))) == len(kept)
+            got = values(there, rows("orders", before[-1], After(before[4]), fail_on_data_loss=False))
+            assert len(got) == len(kept)
+
+
+def test_a_walk_sees_what_is_appended_later(log_server: Any) -> None:
+    log_server.log.create_stream("orders", 1)
+    with client(log_server) as there, client(log_server) as sender:
+        walk = there.offsets("orders", "0", EARLIEST, None)
+        assert walk.take(5) == []
+        publish(sender, "orders", [b""] * 7)
+        assert len(walk.take(5)) == 5
+        assert len(walk.take(5)) == 2
+
+
+def test_memory_columns_and_threads_do_not_mix(log_server: Any) -> None:
+    """Two clients in two threads read the same range, each with its own connection."""
+    log_server.log.create_stream("orders", 1)
+    sent = [b"%d" % n for n in range(5_000)]
+    with client(log_server) as there:
+        publish(there, "orders", sent)
+        end = there.describe("orders").partitions["0"].latest
+    results: list[list[bytes]] = []
+
+    def run() -> None:
+        with client(log_server) as own:
+            results.append(values(own, rows("orders", end), max_rows=500))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert results == [sent, sent]
+
+
+def test_a_read_costs_little_when_nothing_is_there(log_server: Any) -> None:
+    log_server.log.create_stream("orders", 1)
+    with client(log_server) as there:
+        publish(there, "orders", [b"one"])
+        end = there.describe("orders").partitions["0"].latest
+        begun = time.monotonic()
+        assert values(there, rows("orders", end)) == [b"one"]
+        assert time.monotonic() - begun < 0.2  # the end is recognised, not waited for
+        (batch,) = there.fetch(RangeRead("orders", "0", EARLIEST, str(end), tuple(MESSAGE_SCHEMA.names)))
+        assert batch.schema == MESSAGE_SCHEMA

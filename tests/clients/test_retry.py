@@ -1,0 +1,61 @@
+"""The retry loop and the deadline: what is tried again, how often, and how long it waits in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_streams.client.retry import Attempts, Backoff, Deadline, retrying
+from spark_streams.errors import ConnectionLost, DeadlineExceeded, NotFound, Refused, SparkStreamsError
+
+
+def test_pauses_double_up_to_a_limit_and_progress_starts_anew() -> None:
+    pauses: list[float] = []
+    attempts = Attempts(Backoff(attempts=6, first_ms=100, limit_ms=500), pauses.append)
+    for _ in range(5):
+        attempts.after(ConnectionLost("cut"))
+    assert pauses == [0.1, 0.2, 0.4, 0.5, 0.5]
+    with pytest.raises(ConnectionLost):
+        attempts.after(ConnectionLost("cut"))
+    attempts.progressed()
+    attempts.after(ConnectionLost("cut"))
+    assert pauses[-1] == 0.1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        NotFound("amqp:not-found", "", "attach"),
+        Refused("amqp:not-allowed", "", "attach"),
+        DeadlineExceeded("no answer"),
+    ],
+)
+def test_what_cannot_help_is_not_tried_again(fault: SparkStreamsError) -> None:
+    def no_pause(seconds: float) -> None:
+        raise AssertionError("it paused")
+
+    with pytest.raises(type(fault)):
+        Attempts(sleep=no_pause).after(fault)
+
+
+def test_an_operation_is_tried_until_it_works_or_the_attempts_are_used_up() -> None:
+    tries: list[int] = []
+
+    def works_the_third_time() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise Refused("amqp:resource-locked", "", "attach")
+        return "done"
+
+    assert retrying(works_the_third_time, Backoff(attempts=3, first_ms=1)) == "done"
+    tries.clear()
+    with pytest.raises(Refused, match="resource-locked"):
+        retrying(works_the_third_time, Backoff(attempts=2, first_ms=1))
+    assert len(tries) == 2
+
+
+def test_a_deadline_says_what_was_waited_for_and_how_long() -> None:
+    deadline = Deadline(10_000)
+    assert 9 < deadline.left_s("no answer") <= 10
+    past = Deadline(0)
+    with pytest.raises(DeadlineExceeded, match="no answer to open within 0 ms"):
+        past.left_s("no answer to open")
