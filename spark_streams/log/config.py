@@ -1,0 +1,85 @@
+"""Settings of the reference log and of one stream in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["LogConfig", "StreamConfig"]
+
+DEFAULT_SEGMENT_BYTES = 64 << 20
+"""64 MiB: small enough that the scan of the last segment at start-up stays well under a second."""
+DEFAULT_INDEX_INTERVAL_BYTES = 4096
+"""Kafka's default too: an entry of 24 bytes for each 4 KiB keeps the index at 0.6 % of the segment."""
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """How one stream stores, rolls and forgets; fixed when the stream is created.
+
+    Args:
+        timestamp_type: ``append``: a record's timestamp is the instant it was added (the default); ``create``: it is the
+            producer's own, and may be absent or lie before 1970.
+        timestamp_format: ``extended`` writes KIP-228 batches; ``legacy`` writes batches without the bit, as a broker
+            that knows nothing of KIP-228 does.
+        legacy_negative: what a ``legacy`` stream does with a timestamp it cannot hold: ``error`` refuses the append,
+            ``degrade`` stores the record without a timestamp (KIP-228, compatibility table, rows W3 and W5).
+        segment_max_bytes: a segment is rolled before it would grow past this, in bytes.
+        segment_max_age_ms: a segment is rolled when its first append is older than this; None: never by age.
+        retention_max_bytes: the oldest segments go while the rest still holds at least this much; None: no limit.
+        retention_max_age_ms: a segment goes when its last append (not its records' timestamps) is older; None: never.
+        index_interval_bytes: a sparse index entry is made for about each so many bytes.
+
+    """
+
+    timestamp_type: Literal["append", "create"] = "append"
+    timestamp_format: Literal["extended", "legacy"] = "extended"
+    legacy_negative: Literal["error", "degrade"] = "error"
+    segment_max_bytes: int = DEFAULT_SEGMENT_BYTES
+    segment_max_age_ms: int | None = None
+    retention_max_bytes: int | None = None
+    retention_max_age_ms: int | None = None
+    index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("timestamp_type", ("append", "create")),
+            ("timestamp_format", ("extended", "legacy")),
+            ("legacy_negative", ("error", "degrade")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(allowed)}")
+        for name in ("segment_max_bytes", "index_interval_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1 byte")
+        for name in ("segment_max_age_ms", "retention_max_bytes", "retention_max_age_ms"):
+            if getattr(self, name) is not None and getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected nothing or a number not below 0")
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """How the log as a whole treats its files.
+
+    Args:
+        fsync: when appended bytes are forced to the disk. ``always``: before the append is acknowledged, so that it
+            survives a power cut; ``interval``: every ``fsync_interval_ms`` (the default); ``never``: when the system
+            does. With every choice an acknowledged append survives kill -9 of the process, because it has been written
+            to the operating system before it is acknowledged.
+        fsync_interval_ms: how much an ``interval`` log may lose to a power cut, in milliseconds.
+        retention_check_ms: how often retention is enforced, in milliseconds.
+        stream: settings of streams that are created without their own.
+
+    """
+
+    fsync: Literal["always", "interval", "never"] = "interval"
+    fsync_interval_ms: int = 1_000
+    retention_check_ms: int = 10_000
+    stream: StreamConfig = field(default_factory=StreamConfig)
+
+    def __post_init__(self) -> None:
+        if self.fsync not in ("always", "interval", "never"):
+            raise ValueError(f"fsync is {self.fsync!r}, expected one of always, interval, never")
+        for name in ("fsync_interval_ms", "retention_check_ms"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1 ms")

@@ -1,0 +1,310 @@
+"""One partition: an append-only sequence of records in segments.
+
+Delivery guarantee: when ``append`` returns, the records are with the operating system and the recovery point says so:
+they survive kill -9 of the process. They survive a power cut too once ``sync`` has returned (``fsync`` policy ``always``
+does that before ``append`` returns). Readers never see a record before it is written whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_streams.errors import CorruptLog
+from spark_streams.log.batching import Batching, encode_records, reframe
+from spark_streams.log.config import StreamConfig
+from spark_streams.log.files import sync_directory
+from spark_streams.log.index import remove_if_there
+from spark_streams.log.record_batch import BatchHeader
+from spark_streams.log.records import Records
+from spark_streams.log.recovery import recover_last
+from spark_streams.log.recovery_point import RecoveryPointFile
+from spark_streams.log.retention import expired_segments
+from spark_streams.log.segment import LOG_SUFFIX, Segment
+
+__all__ = ["Appended", "Partition"]
+
+logger = logging.getLogger("spark_streams.log")
+
+
+@dataclass(frozen=True)
+class Appended:
+    """Where an append went: first and last offset (inclusive) and the append time, in ms."""
+
+    first_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class Partition:
+    """The open partition.
+
+    Appends are made one at a time (a lock sees to it); reads may run beside them from any thread.
+
+    Args:
+        folder: the partition's folder, made when it is not there.
+        stream: the stream's name.
+        partition_id: the partition's identifier.
+        config: the stream's settings.
+        sync_each_append: fsync policy ``always``.
+        clock: answers the time now, in ms.
+
+    Raises:
+        CorruptLog: an acknowledged batch of the last segment fails its check.
+
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        stream: str,
+        partition_id: str,
+        config: StreamConfig,
+        *,
+        sync_each_append: bool,
+        clock: Callable[[], int],
+    ) -> None:
+        self.stream = stream
+        self.id = partition_id
+        self.config = config
+        self._folder = folder
+        self._sync_each_append = sync_each_append
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[], None]] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        self._point = RecoveryPointFile(folder / "recovery-point")
+        try:
+            self._segments = self._open_segments()
+        except BaseException:
+            self._point.close()
+            raise
+        self._synced_end = self._segments[-1].end
+        self._write_point()
+
+    def _open_segments(self) -> list[Segment]:
+        bases: list[int] = []
+        for path in self._folder.iterdir():
+            if path.suffix == LOG_SUFFIX and path.stem.isdigit():
+                bases.append(int(path.stem))
+            elif path.suffix == ".new":
+                path.unlink()
+        bases.sort()
+        for path in self._folder.glob("*.index"):
+            if not path.stem.isdigit() or int(path.stem) not in bases:
+                remove_if_there(path)
+        segments = [Segment(self._folder, base, self.config.index_interval_bytes) for base in bases or [0]]
+        for segment, following in zip(segments, segments[1:], strict=False):
+            segment.open_closed(following.base_offset)
+        last = segments[-1]
+        recover_last(last, self._point.read())
+        if last.end:
+            last.first_append_ms = last.last_append_ms = int(last.path.stat().st_mtime_ns // 1_000_000)
+        return segments
+
+    def _write_point(self) -> None:
+        active = self._segments[-1]
+        self._point.write(active.base_offset, active.end, self._synced_end)
+
+    @property
+    def first_offset(self) -> int:
+        """The first retained record's offset; equal to ``next_offset`` when there is none."""
+        return self._segments[0].base_offset
+
+    @property
+    def next_offset(self) -> int:
+        """1 + the last record's offset."""
+        return self._segments[-1].next_offset
+
+    @property
+    def last_removed(self) -> int | None:
+        """The newest record that retention removed; None when it never removed any."""
+        first = self.first_offset
+        return first - 1 if first else None
+
+    @property
+    def stored_bytes(self) -> int:
+        """How many bytes the segments hold."""
+        return sum(segment.end for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are, the active one included."""
+        return len(self._segments)
+
+    def append(
+        self,
+        values: pa.Array | Sequence[bytes],
+        keys: pa.Array | Sequence[bytes | None] | None = None,
+        timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None = None,
+    ) -> Appended:
+        """Append records.
+
+        Args:
+            values: the values, none null, at least one.
+            keys: as many keys, or None.
+            timestamps: as many instants in ms, ``NO_TIMESTAMP`` or None for none; they count only in a stream whose
+                timestamp type is ``create``.
+
+        Raises:
+            ValueError: no value, a null value, or lengths that differ.
+            TimestampRefused: the stream's batches cannot hold a timestamp (``StreamConfig.timestamp_format``).
+            OSError: the system refused the write; nothing of this append is stored.
+
+        """
+        with self._lock:
+            now = self._clock()
+            batches = encode_records(values, keys, timestamps, self._batching(now))
+            return self._store(batches, now)
+
+    def append_batches(self, encoded: bytes) -> Appended:
+        """Append record batches that are encoded already, old ones without KIP-228's bit among them.
+
+        Base offsets are set; a stream of append time also sets the timestamp type and time, and the CRC anew.
+
+        Raises:
+            BatchFault: bytes that are no batches, or of a kind that is not stored (compressed, transactional, control).
+            TimestampRefused: a negative timestamp other than -1 without the bit (row W7), or with it in a stream of
+                format ``legacy`` (rows W3, W5, W9).
+            OSError: the system refused the write; nothing of this append is stored.
+
+        """
+        with self._lock:
+            now = self._clock()
+            return self._store(reframe(encoded, self._batching(now)), now)
+
+    def _batching(self, now: int) -> Batching:
+        return Batching(
+            config=self.config,
+            next_offset=self.next_offset,
+            append_time_ms=now if self.config.timestamp_type == "append" else None,
+        )
+
+    def _store(self, batches: list[tuple[BatchHeader, bytes]], now: int) -> Appended:
+        self._roll_if_due(now, len(batches[0][1]))
+        active = self._segments[-1]
+        # One write for all batches: either the whole append is acknowledged or none of it is kept.
+        before = (active.end, active.next_offset)
+        joined = batches[0][1] if len(batches) == 1 else b"".join(batch for _, batch in batches)
+        active.append(joined, [header for header, _ in batches], now)
+        try:
+            if self._sync_each_append:
+                active.sync()
+                self._synced_end = active.end
+            self._write_point()
+        except OSError:
+            active.cut(*before)
+            raise
+        first, last = batches[0][0].base_offset, batches[-1][0].next_offset - 1
+        for listener in tuple(self._listeners):
+            listener()
+        return Appended(first, last, now)
+
+    def _roll_if_due(self, now: int, coming_bytes: int) -> None:
+        active = self._segments[-1]
+        if not active.end:
+            return
+        too_big = active.end + coming_bytes > self.config.segment_max_bytes
+        age = self.config.segment_max_age_ms
+        too_old = age is not None and active.first_append_ms is not None and now - active.first_append_ms >= age
+        if too_big or too_old:
+            self._roll()
+
+    def _roll(self) -> None:
+        active = self._segments[-1]
+        active.seal()
+        following = Segment(self._folder, active.next_offset, self.config.index_interval_bytes)
+        sync_directory(self._folder)
+        self._segments = [*self._segments, following]
+        self._synced_end = 0
+        self._write_point()
+
+    def read(self, offset: int, max_bytes: int = 1 << 20) -> Records | None:
+        """Return records from ``offset`` (inclusive) on, or None when ``offset`` is the next one to be appended.
+
+        An offset below the first retained one reads from there. About ``max_bytes`` of whole batches are decoded, at least
+        one batch.
+
+        Raises:
+            ValueError: an offset beyond the end.
+            CorruptLog: a check failed; nothing is served.
+
+        """
+        segments = self._segments
+        if offset >= segments[-1].next_offset:
+            if offset > segments[-1].next_offset:
+                raise ValueError(f"offset {offset} lies beyond the next one, {segments[-1].next_offset}")
+            return None
+        offset = max(offset, segments[0].base_offset)
+        segment = segments[bisect_right(segments, offset, key=lambda s: s.base_offset) - 1]
+        records, _ = segment.read(segment.locate(offset), max_bytes)
+        if not len(records) or int(records.offsets[-1]) < offset:
+            raise CorruptLog(str(segment.path), 0, f"offset {offset} is missing")
+        skip = offset - int(records.offsets[0])
+        return records.slice(skip) if skip else records
+
+    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record, in log order, not earlier than ``timestamp_ms``; None: there
+        is none. Records without a timestamp never match.
+        """
+        segments = self._segments
+        for segment in segments:
+            found = segment.first_at_time(timestamp_ms, segments[0].base_offset)
+            if found is not None:
+                return found
+        return None
+
+    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record with the largest timestamp; None: no record has one."""
+        highest = max(segment.index.max_timestamp for segment in self._segments)
+        return self.offset_for_time(highest) if highest != -(2**63) else None
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Have ``listener`` called after each append, in the appending thread; it must be quick."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Undo ``add_listener``."""
+        self._listeners.remove(listener)
+
+    def sync(self) -> None:
+        """Force what has been appended to the disk."""
+        with self._lock:
+            active = self._segments[-1]
+            if active.end == self._synced_end:
+                return
+            active.sync()
+            self._synced_end = active.end
+            self._write_point()
+
+    def enforce_retention(self) -> int:
+        """Remove the segments that retention no longer keeps; return how many."""
+        with self._lock:
+            now = self._clock()
+            doomed = expired_segments(self._segments, self.config, now)
+            if doomed == len(self._segments):
+                self._roll()
+            if doomed:
+                gone, self._segments = self._segments[:doomed], self._segments[doomed:]
+                for segment in gone:
+                    segment.unlink()
+                sync_directory(self._folder)
+                logger.info("%s/%s: retention removed %d segments", self.stream, self.id, doomed)
+            return doomed
+
+    def close(self) -> None:
+        """Force everything to the disk and close the files."""
+        self.sync()
+        with self._lock:
+            self._write_point()
+            for segment in self._segments:
+                segment.close()
+            self._point.close()

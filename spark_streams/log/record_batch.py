@@ -1,0 +1,315 @@
+"""Kafka record batch v2 with KIP-228's isTimestampExtended bit: the only stored form of the log.
+
+A batch, big-endian::
+
+    0   baseOffset            i64    set by the log; outside the CRC
+    8   batchLength           i32    bytes after this field
+    12  partitionLeaderEpoch  i32    0 here; outside the CRC
+    16  magic                 i8     2
+    17  crc                   u32    CRC-32C of everything from attributes to the end
+    21  attributes            i16    bits 0-2 compression, 3 timestampType (1: append), 4 isTransactional,
+                                     5 isControlBatch, 6 isTimestampExtended
+    23  lastOffsetDelta       i32
+    27  baseTimestamp         i64    of the first record ("firstTimestamp" in the KIP)
+    35  maxTimestamp          i64    of the records, or the append time
+    43  producerId            i64    -1
+    51  producerEpoch         i16    -1
+    53  baseSequence          i32    -1
+    57  recordsCount          i32
+    61  records
+
+A record, all varints zigzag::
+
+    length varint | attributes i8 | timestampDelta varlong | offsetDelta varint
+    | keyLength varint (-1: null) | key | valueLength varint (-1: null) | value
+    | headersCount varint | (keyLength varint | key | valueLength varint | value)*
+
+Today's Kafka gives bit 6 another meaning (hasDeleteHorizonMs, KIP-534): these batches are never sent to a Kafka nor read
+from one. Compressed, transactional and control batches are refused: nothing here writes them, and storing what no
+door could serve would lose it silently.
+
+Spec: KIP-228, "Changes in binary message format"; Kafka documentation, "Implementation: message format".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+# CRC32C is not our job: google-crc32c uses the processor's instruction, is Apache-2.0 and ships wheels for every
+# supported Python, which the LGPL package `crc32c` and pure Python versions do not offer together.
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.log.timestamps import NO_TIMESTAMP
+from spark_streams.log.varint import encode_varints
+
+__all__ = [
+    "HEADER_BYTES",
+    "BatchFault",
+    "BatchHeader",
+    "Header",
+    "encode_batch",
+    "parse_header",
+    "seal",
+    "single_record",
+    "verify",
+]
+
+HEADER_BYTES: Final = 61
+LENGTH_PREFIX_BYTES: Final = 12
+"""baseOffset and batchLength: what must be read to know where the batch ends."""
+CRC_START: Final = 21
+MAGIC: Final = 2
+COMPRESSION_MASK: Final = 0x07
+APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+EXTENDED: Final = 0x40
+KNOWN_BITS: Final = APPEND_TIME | EXTENDED
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_COMPRESSIONS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+Header = tuple[bytes, bytes | None]
+"""A record header: its key, and its value or null."""
+
+
+class BatchFault(ValueError):
+    """Bytes that are no record batch of this log; the message says which check failed."""
+
+
+@dataclass(frozen=True)
+class BatchHeader:
+    """The fixed part of a batch; ``size`` is the whole batch in bytes, header included."""
+
+    base_offset: int
+    size: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    records_count: int
+
+    @property
+    def extended(self) -> bool:
+        """Whether KIP-228's bit is set."""
+        return bool(self.attributes & EXTENDED)
+
+    @property
+    def append_time(self) -> bool:
+        """Whether every record has the batch's ``max_timestamp``."""
+        return bool(self.attributes & APPEND_TIME)
+
+    @property
+    def next_offset(self) -> int:
+        """1 + the last record's offset."""
+        return self.base_offset + self.last_offset_delta + 1
+
+
+def parse_header(buffer: bytes | memoryview, position: int = 0) -> BatchHeader:
+    """Read the header at ``position``; the CRC is not checked here.
+
+    Raises:
+        BatchFault: fewer than 61 bytes, another magic, or lengths and counts that cannot be.
+
+    """
+    if len(buffer) - position < HEADER_BYTES:
+        raise BatchFault(f"{len(buffer) - position} bytes are no whole batch header of {HEADER_BYTES}")
+    (base, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, _, _, _, count) = _HEADER.unpack_from(
+        buffer, position
+    )
+    if magic != MAGIC:
+        raise BatchFault(f"magic is {magic}, expected {MAGIC} (record batch v2)")
+    size = length + LENGTH_PREFIX_BYTES
+    if size < HEADER_BYTES:
+        raise BatchFault(f"batch length {length} is shorter than a header")
+    if base < 0 or count < 0 or last_delta < 0 or count != last_delta + 1:
+        raise BatchFault(f"base offset {base}, last offset delta {last_delta} and {count} records do not fit together")
+    return BatchHeader(base, size, crc, attributes, last_delta, base_ts, max_ts, count)
+
+
+def verify(buffer: bytes | memoryview, position: int, header: BatchHeader) -> None:
+    """Check that the whole batch is there, its CRC fits, and that it is of a kind this log stores.
+
+    Raises:
+        BatchFault: the check that failed.
+
+    """
+    end = position + header.size
+    if end > len(buffer):
+        raise BatchFault(f"the batch says {header.size} bytes, {len(buffer) - position} are there")
+    found = google_crc32c.value(bytes(memoryview(buffer)[position + CRC_START : end]))
+    if found != header.crc:
+        raise BatchFault(f"CRC-32C is {found:08x}, the batch says {header.crc:08x}")
+    compression = header.attributes & COMPRESSION_MASK
+    if compression:
+        name = _COMPRESSIONS.get(compression, str(compression))
+        raise BatchFault(f"the batch is compressed ({name}); this log stores uncompressed batches only")
+    if header.attributes & (TRANSACTIONAL | CONTROL):
+        raise BatchFault("the batch is transactional or a control batch; this log stores neither")
+    if header.attributes & ~KNOWN_BITS:
+        raise BatchFault(f"attributes {header.attributes:#06x} have bits that this log does not know")
+
+
+def seal(
+    records: bytes | memoryview,
+    count: int,
+    *,
+    base_offset: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int,
+) -> bytes:
+    """Return a whole batch around encoded records, with its CRC."""
+    header = bytearray(HEADER_BYTES)
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(records)
+    _HEADER.pack_into(
+        header,
+        0,
+        base_offset,
+        length,
+        0,
+        MAGIC,
+        0,
+        attributes,
+        count - 1,
+        base_timestamp,
+        max_timestamp,
+        -1,
+        -1,
+        -1,
+        count,
+    )
+    crc = google_crc32c.extend(google_crc32c.value(bytes(header[CRC_START:])), bytes(records))
+    struct.pack_into(">I", header, 17, crc)
+    return bytes(header) + bytes(records)
+
+
+def _ragged(columns: Sequence[npt.NDArray[np.int64] | bytes], count: int) -> pa.LargeBinaryArray:
+    """Return one binary value a row: the row's varints (arrays) and literal bytes, joined in the order given."""
+    blocks: list[npt.NDArray[np.uint8]] = []
+    masks: list[npt.NDArray[np.bool_]] = []
+    for column in columns:
+        if isinstance(column, bytes):
+            blocks.append(np.broadcast_to(np.frombuffer(column, np.uint8), (count, len(column))))
+            masks.append(np.ones((count, len(column)), np.bool_))
+        else:
+            matrix, used = encode_varints(column)
+            blocks.append(matrix)
+            masks.append(used)
+    matrix = np.concatenate(blocks, axis=1)
+    used = np.concatenate(masks, axis=1)
+    ends = np.zeros(count + 1, np.int64)
+    np.cumsum(used.sum(axis=1), out=ends[1:])
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(matrix[used])]
+    )
+
+
+def _varint_width(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    _, used = encode_varints(values)
+    return used.sum(axis=1).astype(np.int64)
+
+
+def encode_batch(
+    values: pa.LargeBinaryArray,
+    keys: pa.LargeBinaryArray | None,
+    timestamps: npt.NDArray[np.int64],
+    *,
+    base_offset: int,
+    extended: bool,
+    append_time_ms: int | None = None,
+) -> bytes:
+    """Encode n records without headers as one batch, in columns.
+
+    Args:
+        values: the values, none null.
+        keys: the keys, or None when all are null.
+        timestamps: as stored (``to_stored``), in ms; all of them "none" or none of them.
+        base_offset: the first record's offset.
+        extended: whether to set KIP-228's bit.
+        append_time_ms: when given, the batch says timestampType 1 and this is every record's timestamp, in ms.
+
+    Returns:
+        The whole batch, CRC included.
+
+    """
+    count = len(values)
+    if append_time_ms is not None:
+        timestamps = np.full(count, append_time_ms, np.int64)
+    base_timestamp = int(timestamps[0])
+    deltas = timestamps - base_timestamp  # modulo 2^64, as the notes allow; a reader adds it back modulo 2^64
+    offset_deltas = np.arange(count, dtype=np.int64)
+    value_sizes = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64)
+    if keys is None:
+        key_sizes = np.full(count, -1, np.int64)
+        key_bytes = np.zeros(count, np.int64)
+    else:
+        key_sizes = pc.fill_null(pc.binary_length(keys), -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        key_bytes = np.maximum(key_sizes, 0)
+    body = 1 + _varint_width(deltas) + _varint_width(offset_deltas) + _varint_width(key_sizes) + key_bytes
+    body += _varint_width(value_sizes) + value_sizes + 1
+    head: list[npt.NDArray[np.int64] | bytes] = [body, b"\x00", deltas, offset_deltas, key_sizes]
+    no_headers = pa.scalar(b"\x00", pa.large_binary())
+    nothing = pa.scalar(b"", pa.large_binary())
+    if keys is None:
+        joined = pc.binary_join_element_wise(_ragged([*head, value_sizes], count), values, no_headers, nothing)
+    else:
+        known = pc.fill_null(keys, b"")
+        joined = pc.binary_join_element_wise(
+            _ragged(head, count), known, _ragged([value_sizes], count), values, no_headers, nothing
+        )
+    ends = np.frombuffer(joined.buffers()[1], np.int64, count + 1, joined.offset * 8)
+    records = memoryview(joined.buffers()[2])[int(ends[0]) : int(ends[-1])]
+    return seal(
+        records,
+        count,
+        base_offset=base_offset,
+        base_timestamp=base_timestamp,
+        max_timestamp=int(timestamps.max()),
+        attributes=(EXTENDED if extended else 0) | (APPEND_TIME if append_time_ms is not None else 0),
+    )
+
+
+def _varint(value: int) -> bytes:
+    matrix, used = encode_varints(np.array([value], np.int64))
+    return matrix[used].tobytes()
+
+
+def single_record(
+    value: bytes | None,
+    *,
+    key: bytes | None = None,
+    headers: Sequence[Header] = (),
+    timestamp_delta: int = 0,
+    offset_delta: int = 0,
+) -> bytes:
+    """Encode one record, headers included; the slow way, for what ``encode_batch`` does not do."""
+
+    def sized(part: bytes | None) -> bytes:
+        return _varint(-1) if part is None else _varint(len(part)) + part
+
+    def pieces() -> Iterator[bytes]:
+        yield b"\x00"
+        yield _varint(timestamp_delta)
+        yield _varint(offset_delta)
+        yield sized(key)
+        yield sized(value)
+        yield _varint(len(headers))
+        for name, content in headers:
+            yield sized(name)
+            yield sized(content)
+
+    body = b"".join(pieces())
+    return _varint(len(body)) + body
+
+
+def none_timestamp(extended: bool) -> int:
+    """Return the stored value that means "no timestamp" in such a batch."""
+    return NO_TIMESTAMP if extended else -1

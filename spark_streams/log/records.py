@@ -1,0 +1,172 @@
+"""Stored batches read back as columns: where each value and key lies, no Python object per record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_streams.log.record_batch import HEADER_BYTES, BatchFault, BatchHeader, Header
+from spark_streams.log.timestamps import from_stored
+from spark_streams.log.varint import decode_varints
+
+__all__ = ["Records", "decode_batches", "record_headers"]
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Records:
+    """n records in log order, as columns.
+
+    Args:
+        offsets: int64[n], the numbers of the events; rising, without gaps within one call.
+        timestamps: int64[n], ms since the epoch; ``NO_TIMESTAMP`` for none.
+        buffer: the bytes that the spans point into.
+        value_starts, value_ends: int64[n], ``buffer[start:end]`` is the value; a null value is an empty one.
+        key_starts, key_ends: int64[n], likewise; both -1 for a null key.
+
+    """
+
+    offsets: Longs
+    timestamps: Longs
+    buffer: bytes
+    value_starts: Longs
+    value_ends: Longs
+    key_starts: Longs
+    key_ends: Longs
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def value(self, row: int) -> bytes:
+        """Return one value; for tests and tools, not for hot paths."""
+        return self.buffer[int(self.value_starts[row]) : int(self.value_ends[row])]
+
+    def key(self, row: int) -> bytes | None:
+        """Return one key, or None; for tests and tools, not for hot paths."""
+        start = int(self.key_starts[row])
+        return None if start < 0 else self.buffer[start : int(self.key_ends[row])]
+
+    def slice(self, start: int, stop: int | None = None) -> Records:
+        """Return rows ``start`` (inclusive) to ``stop`` (exclusive) over the same buffer."""
+        cut = np.s_[start:stop]
+        return Records(
+            self.offsets[cut],
+            self.timestamps[cut],
+            self.buffer,
+            self.value_starts[cut],
+            self.value_ends[cut],
+            self.key_starts[cut],
+            self.key_ends[cut],
+        )
+
+
+def _record_starts(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> tuple[Longs, Longs]:
+    """Return where each record's body starts and ends; a record is found only through the length of the one before."""
+    starts: list[int] = []
+    ends: list[int] = []
+    add_start, add_end = starts.append, ends.append
+    for position, header in batches:
+        at = position + HEADER_BYTES
+        stop = position + header.size
+        for _ in range(header.records_count):
+            if at >= stop:
+                raise BatchFault(f"the batch ends before its {header.records_count} records do")
+            byte = buffer[at]
+            at += 1
+            length = byte & 0x7F
+            shift = 7
+            while byte & 0x80:
+                if at >= stop or shift > 28:
+                    raise BatchFault("a record's length runs past the batch")
+                byte = buffer[at]
+                at += 1
+                length |= (byte & 0x7F) << shift
+                shift += 7
+            if length & 1:
+                raise BatchFault("a record has a negative length")
+            add_start(at)
+            at += length >> 1
+            add_end(at)
+        if at != stop:
+            raise BatchFault(f"the batch's records end at byte {at - position} of {header.size}")
+    return np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Records:
+    """Decode verified batches that lie in one buffer.
+
+    Args:
+        buffer: holds the batches.
+        batches: position and header of each, in log order.
+
+    Raises:
+        BatchFault: a record does not fit its batch.
+
+    """
+    starts, ends = _record_starts(buffer, batches)
+    raw = np.frombuffer(buffer, np.uint8)
+    counts = np.array([h.records_count for _, h in batches], np.int64)
+
+    def spread(values: list[int] | list[bool], kind: type) -> npt.NDArray[np.generic]:
+        return np.repeat(np.array(values, kind), counts)
+
+    try:
+        delta, at = decode_varints(raw, starts + 1)
+        offset_delta, at = decode_varints(raw, at)
+        key_size, at = decode_varints(raw, at)
+        key_starts = np.where(key_size < 0, np.int64(-1), at)
+        key_ends = np.where(key_size < 0, np.int64(-1), at + key_size)
+        value_size, value_starts = decode_varints(raw, at + np.maximum(key_size, 0))
+        value_ends = value_starts + np.maximum(value_size, 0)
+        if len(ends) and ((key_size < -1).any() or (value_size < -1).any() or (value_ends >= ends).any()):
+            raise ValueError("a key or value runs past its record")
+    except ValueError as fault:
+        raise BatchFault(str(fault)) from fault
+    firsts = np.cumsum(counts) - counts
+    expected = np.arange(len(starts), dtype=np.int64) - np.repeat(firsts, counts)
+    if not np.array_equal(offset_delta, expected):
+        raise BatchFault("the records' offset deltas do not count up from 0")
+    base = spread([h.base_timestamp for _, h in batches], np.int64)
+    with np.errstate(over="ignore"):
+        created = base + delta  # modulo 2^64
+    stored = np.where(
+        spread([h.append_time for _, h in batches], np.bool_),
+        spread([h.max_timestamp for _, h in batches], np.int64),
+        created,
+    )
+    timestamps = from_stored(stored, spread([h.extended for _, h in batches], np.bool_).astype(np.bool_))
+    offsets = spread([h.base_offset for _, h in batches], np.int64) + offset_delta
+    return Records(offsets, timestamps, buffer, value_starts, value_ends, key_starts, key_ends)
+
+
+def record_headers(records: Records, row: int) -> list[Header]:
+    """Return the headers of one record.
+
+    Raises:
+        BatchFault: they do not fit the record.
+
+    """
+    raw = np.frombuffer(records.buffer, np.uint8)
+    at = records.value_ends[row : row + 1]
+
+    def number(position: npt.NDArray[np.int64]) -> tuple[int, npt.NDArray[np.int64]]:
+        values, after = decode_varints(raw, position)
+        return int(values[0]), after
+
+    try:
+        count, at = number(at)
+        if not 0 <= count <= len(records.buffer):
+            raise ValueError(f"{count} headers")
+        headers: list[Header] = []
+        for _ in range(count):
+            size, at = number(at)
+            name = records.buffer[int(at[0]) : int(at[0]) + size]
+            size, at = number(at + size)
+            headers.append((name, None if size < 0 else records.buffer[int(at[0]) : int(at[0]) + size]))
+            at = at + max(size, 0)
+    except ValueError as fault:
+        raise BatchFault(f"record headers: {fault}") from fault
+    return headers

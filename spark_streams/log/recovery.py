@@ -1,0 +1,101 @@
+"""What is kept of the last segment when a log is opened.
+
+Every batch is checked from the segment's beginning. The rule, with E the acknowledged end of the recovery point:
+
+- Bytes after E were never acknowledged: whole batches among them are kept, the rest (a torn tail) is cut.
+- The file is shorter than E: bytes were lost, not changed. What is left is cut back to the last whole batch.
+- A batch before E fails its check although all its bytes are there: ``CorruptLog``, naming file and position; nothing is
+  cut, for the batches after it were acknowledged too. The one exception is a power cut: when another boot wrote the point
+  and the batch lies past its synced end, the disk never got it, and the log goes on with what it got.
+- Without a valid recovery point (the file is missing) a batch that runs past the end of the file is a torn tail, and
+  every other failed check is ``CorruptLog``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from spark_streams.errors import CorruptLog
+from spark_streams.log.files import read_exactly
+from spark_streams.log.record_batch import (
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    BatchFault,
+    BatchHeader,
+    parse_header,
+    verify,
+)
+from spark_streams.log.recovery_point import RecoveryPoint, this_boot
+from spark_streams.log.segment import Segment
+
+__all__ = ["recover_last"]
+
+logger = logging.getLogger("spark_streams.log")
+
+
+class _Torn(Exception):
+    """The file ends before the batch does."""
+
+
+def _batch_at(segment: Segment, position: int, file_bytes: int, expected_offset: int) -> BatchHeader:
+    left = file_bytes - position
+    head = read_exactly(segment.fd, min(HEADER_BYTES, left), position)
+    if len(head) >= LENGTH_PREFIX_BYTES:
+        size = int.from_bytes(head[8:12], "big", signed=True) + LENGTH_PREFIX_BYTES
+        if size > left:
+            raise _Torn
+    if len(head) < HEADER_BYTES:
+        raise _Torn
+    header = parse_header(head)
+    verify(read_exactly(segment.fd, header.size, position), 0, header)
+    if header.base_offset != expected_offset:
+        raise BatchFault(f"offset {header.base_offset}, expected {expected_offset}")
+    return header
+
+
+def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
+    """Make the whole batches of the last segment visible, and cut what follows them.
+
+    Raises:
+        CorruptLog: an acknowledged batch fails its check; the file is left as it is.
+
+    """
+    file_bytes = segment.file_bytes()
+    promised = point.acknowledged_end if point is not None and point.base_offset == segment.base_offset else 0
+    lost = file_bytes < promised
+    safe_before = 0
+    if point is not None and promised and point.boot != this_boot():
+        safe_before = point.synced_end
+        power_cut_possible = True
+    else:
+        power_cut_possible = False
+    while segment.end < file_bytes:
+        position = segment.end
+        try:
+            segment.take(_batch_at(segment, position, file_bytes, segment.next_offset))
+        except _Torn:
+            if position < promised and not lost and not (power_cut_possible and position >= safe_before):
+                raise CorruptLog(
+                    str(segment.path), position, "an acknowledged batch's length runs past the end of the file"
+                ) from None
+            break
+        except BatchFault as fault:
+            if position >= promised and point is not None:
+                break
+            if power_cut_possible and position >= safe_before:
+                break
+            raise CorruptLog(str(segment.path), position, str(fault)) from fault
+    if segment.end < promised:
+        logger.warning(
+            "%s: %d acknowledged bytes were lost from byte %d on (the file was cut, or the power failed before they "
+            "were forced to the disk); going on from offset %d",
+            segment.path,
+            promised - segment.end,
+            segment.end,
+            segment.next_offset,
+        )
+    if segment.end < file_bytes:
+        logger.info("%s: cut a torn tail of %d bytes at byte %d", segment.path, file_bytes - segment.end, segment.end)
+        os.ftruncate(segment.fd, segment.end)
+        os.fsync(segment.fd)

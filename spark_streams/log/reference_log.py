@@ -1,0 +1,235 @@
+"""The log as a whole: a data directory that one process has open.
+
+::
+
+    DIR/lock                                 held while the log is open
+    DIR/state.sqlite                         durable links, epochs
+    DIR/streams/NAME/stream.json             name, incarnation, settings, number of partitions
+    DIR/streams/NAME/PARTITION/OFFSET.log    a segment, named by its first offset
+    DIR/streams/NAME/PARTITION/OFFSET.index  its sparse index
+    DIR/streams/NAME/PARTITION/recovery-point
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from spark_streams.errors import LogLocked, StreamExists, UnknownStream
+from spark_streams.log.config import LogConfig, StreamConfig
+from spark_streams.log.files import sync_directory
+from spark_streams.log.partition import Partition
+from spark_streams.log.state import StateStore
+from spark_streams.log.stream import Stream, folder_name, load_stream, new_stream
+
+__all__ = ["ReferenceLog", "wall_clock_ms"]
+
+logger = logging.getLogger("spark_streams.log")
+_DELETED = ".deleted-"
+
+
+def wall_clock_ms() -> int:
+    """Return the time now, in ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class ReferenceLog:
+    """A durable, partitioned log; the doors stand on it.
+
+    Args:
+        data_dir: where it lives, made when it is not there; None: a temporary folder that ``close`` removes.
+        config: settings.
+        clock: answers the time now, in ms; for tests.
+
+    Raises:
+        LogLocked: another process, or another object of this one, has the folder open.
+        CorruptLog: an acknowledged batch fails its check.
+
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        config: LogConfig | None = None,
+        *,
+        clock: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.config = config or LogConfig()
+        self._clock = clock
+        self._temporary = data_dir is None
+        self.data_dir = Path(tempfile.mkdtemp(prefix="spark-streams-log-")) if data_dir is None else Path(data_dir)
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._lock_fd = self._take_lock()
+        self._changes = threading.Lock()
+        self._streams: dict[str, Stream] = {}
+        self._closed = threading.Event()
+        try:
+            self._root = self.data_dir / "streams"
+            self._root.mkdir(exist_ok=True)
+            self.state = StateStore(self.data_dir / "state.sqlite")
+            self._load()
+        except BaseException:
+            self._release()
+            raise
+        self._upkeep = threading.Thread(target=self._keep_up, name="spark-streams-log-upkeep", daemon=True)
+        self._upkeep.start()
+
+    def _take_lock(self) -> int:
+        fd = os.open(self.data_dir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise LogLocked(
+                f"the data directory {self.data_dir} is open in another process: stop the server that uses it, or "
+                "give this one a directory of its own"
+            ) from None
+        return fd
+
+    def _release(self) -> None:
+        for stream in self._streams.values():
+            stream.close()
+        if hasattr(self, "state"):
+            self.state.close()
+        os.close(self._lock_fd)
+
+    def _load(self) -> None:
+        for folder in sorted(self._root.iterdir()):
+            stream = None if folder.name.startswith(_DELETED) else load_stream(folder, self._open_partition)
+            if stream is None:
+                logger.info("%s: removed, its creation or deletion had not ended", folder)
+                shutil.rmtree(folder)
+            else:
+                self._streams[stream.name] = stream
+
+    def _open_partition(self, folder: Path, stream: str, partition_id: str, config: StreamConfig) -> Partition:
+        return Partition(
+            folder, stream, partition_id, config, sync_each_append=self.config.fsync == "always", clock=self._clock
+        )
+
+    def _keep_up(self) -> None:
+        """Force to the disk and enforce retention, each in its own time, until the log is closed."""
+        fsync_s = self.config.fsync_interval_ms / 1000
+        check_s = self.config.retention_check_ms / 1000
+        pause = min(fsync_s, check_s) if self.config.fsync == "interval" else check_s
+        next_check = time.monotonic() + check_s
+        while not self._closed.wait(pause):
+            try:
+                if self.config.fsync == "interval":
+                    self.sync()
+                if time.monotonic() >= next_check:
+                    next_check = time.monotonic() + check_s
+                    self.enforce_retention()
+            except OSError:
+                # A disk that refuses now may recover; appends report their own failures.
+                logger.exception("%s: upkeep failed, it will be tried again", self.data_dir)
+
+    def create_stream(
+        self, name: str, partitions: int = 1, config: StreamConfig | None = None, *, exist_ok: bool = False
+    ) -> Stream:
+        """Create a stream, durably.
+
+        Args:
+            name: its name.
+            partitions: how many partitions it starts with.
+            config: its settings; None: the log's.
+            exist_ok: return the stream of that name when there is one, whatever its settings.
+
+        Raises:
+            StreamExists: there is one, and not ``exist_ok``.
+            ValueError: a name or number that cannot be used.
+
+        """
+        folder = self._root / folder_name(name)
+        with self._changes:
+            if name in self._streams:
+                if exist_ok:
+                    return self._streams[name]
+                raise StreamExists(f"there is a stream '{name}' already: choose another name, or delete it first")
+            stream = new_stream(folder, name, partitions, config or self.config.stream, self._open_partition)
+            sync_directory(self._root)
+            self._streams = {**self._streams, name: stream}
+            return stream
+
+    def delete_stream(self, name: str) -> None:
+        """Delete a stream with all its records, durably.
+
+        Raises:
+            UnknownStream: there is none.
+
+        """
+        with self._changes:
+            stream = self.stream(name)
+            self._streams = {other: s for other, s in self._streams.items() if other != name}
+            doomed = self._root / f"{_DELETED}{uuid.uuid4().hex}"
+            stream.close()
+            os.rename(stream.folder, doomed)
+            sync_directory(self._root)
+            shutil.rmtree(doomed)
+
+    def add_partitions(self, name: str, count: int) -> Stream:
+        """Add empty partitions to a stream, durably, and return it.
+
+        Raises:
+            UnknownStream: there is none.
+            ValueError: not a positive number, or too many.
+
+        """
+        with self._changes:
+            stream = self.stream(name)
+            stream.add_partitions(count)
+            return stream
+
+    def stream(self, name: str) -> Stream:
+        """Return the stream of that name.
+
+        Raises:
+            UnknownStream: there is none.
+
+        """
+        try:
+            return self._streams[name]
+        except KeyError:
+            known = ", ".join(f"'{n}'" for n in sorted(self._streams)) or "none"
+            raise UnknownStream(f"there is no stream '{name}'; there are: {known}") from None
+
+    def streams(self) -> list[Stream]:
+        """Return all streams, by name."""
+        return [self._streams[name] for name in sorted(self._streams)]
+
+    def sync(self) -> None:
+        """Force everything that has been appended to the disk."""
+        for stream in self.streams():
+            for partition in stream.partitions.values():
+                partition.sync()
+
+    def enforce_retention(self) -> int:
+        """Remove what retention no longer keeps; return how many segments went."""
+        return sum(p.enforce_retention() for s in self.streams() for p in s.partitions.values())
+
+    def close(self) -> None:
+        """Force everything to the disk and close; a temporary log is removed. Closing twice is harmless."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._upkeep.join()
+        self._release()
+        if self._temporary:
+            shutil.rmtree(self.data_dir)
+
+    def __enter__(self) -> ReferenceLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,81 @@
+"""KIP-228's two rules for timestamps in record batches, as functions of one value.
+
+A batch whose ``isTimestampExtended`` bit is set says "no timestamp" with Long.MIN_VALUE, and every other value is an
+instant, -1 among them; a batch without the bit says it with -1. Inside this package "no timestamp" is always
+``NO_TIMESTAMP``. The rows W1..W9 and R1..R7 are those of the specification notes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["LEGACY_NO_TIMESTAMP", "NO_TIMESTAMP", "TimestampRefused", "from_stored", "read_as_legacy", "to_stored"]
+
+NO_TIMESTAMP = -(2**63)
+"""Long.MIN_VALUE: no timestamp in extended batches, and everywhere in this package's own API."""
+LEGACY_NO_TIMESTAMP = -1
+"""No timestamp in batches without the bit."""
+
+OnNegative = Literal["error", "degrade"]
+
+
+class TimestampRefused(ValueError):
+    """A timestamp cannot be stored, or read, under the rule of the batch that holds it."""
+
+
+def from_stored(timestamps: npt.NDArray[np.int64], extended: npt.NDArray[np.bool_] | bool) -> npt.NDArray[np.int64]:
+    """Return what stored timestamps mean to a reader that knows KIP-228, in ms; ``NO_TIMESTAMP`` for none.
+
+    Rows R1 (-1 without the bit is none), R2 (-1 with it is an instant), R3 and R6 (MIN is none), R4, R5 and R7 (any
+    other value is passed through: a reader survives negatives that other clients stored).
+    """
+    none = ~np.asarray(extended) & (timestamps == LEGACY_NO_TIMESTAMP)
+    return np.where(none, np.int64(NO_TIMESTAMP), timestamps)
+
+
+def to_stored(
+    timestamps: npt.NDArray[np.int64], extended: bool, on_negative: OnNegative = "error"
+) -> npt.NDArray[np.int64]:
+    """Return the values to store for instants in ms (``NO_TIMESTAMP`` for none).
+
+    Args:
+        timestamps: instants, or ``NO_TIMESTAMP``.
+        extended: whether the batch carries the bit (rows W4, W6, W8); without it (W1, W3, W5, W9) only instants from
+            1970 on can be held.
+        on_negative: without the bit, ``error`` refuses an instant before 1970, ``degrade`` stores it as none.
+
+    Raises:
+        TimestampRefused: an instant before 1970 in a batch without the bit, under ``error``.
+
+    """
+    if extended:
+        return timestamps
+    real_negative = (timestamps < 0) & (timestamps != NO_TIMESTAMP)
+    if on_negative == "error" and real_negative.any():
+        first = int(timestamps[int(np.argmax(real_negative))])
+        raise TimestampRefused(
+            f"timestamp {first} ms lies before 1970, and this stream stores batches without KIP-228's bit: create the "
+            "stream with timestamp_format 'extended', or with legacy_negative 'degrade' to store it without a timestamp"
+        )
+    return np.where(timestamps < 0, np.int64(LEGACY_NO_TIMESTAMP), timestamps)
+
+
+def read_as_legacy(timestamp: int, extended: bool, on_negative: OnNegative = "error") -> int | None:
+    """Return what one stored timestamp means to a consumer that knows nothing of KIP-228, in ms; None for none.
+
+    Raises:
+        TimestampRefused: rows R2, R3 and R4 under ``error``: the value cannot be told to such a consumer.
+
+    """
+    if not extended:
+        return None if timestamp in (LEGACY_NO_TIMESTAMP, NO_TIMESTAMP) else timestamp
+    if timestamp >= 0:
+        return timestamp
+    if on_negative == "error":
+        raise TimestampRefused(
+            f"timestamp {timestamp} of an extended batch cannot be told to a consumer without KIP-228"
+        )
+    return None
