@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-# The raw peer and the fake node are plain modules beside the tests; pytest's importlib mode puts no test folder on the path.
+# The raw peer and the fake node are plain modules beside the tests; importlib mode puts no test folder on the path.
 sys.path.insert(0, str(Path(__file__).parent))
 
 
@@ -48,7 +48,7 @@ class Node:
         peer.close()
 
     def receive(self, stream: str, count: int | None = None, **options: Any) -> list[Any]:
-        """Read ``count`` events, or all there are now, on a link of its own; from the earliest unless a filter is given."""
+        """Read ``count`` events, or all there are now, on a link of its own; from the earliest without a filter."""
         from raw_peer import EARLIEST
 
         options.setdefault("filter", EARLIEST)

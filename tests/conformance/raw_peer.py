@@ -12,112 +12,64 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import proton
-from proton import Collector, Connection, Data, Delivery, Described, Link, Message, Terminus, Transport, symbol, ulong
+from proton import Collector, Connection, Described, Link, Transport, symbol
+from raw_links import WAIT_S, Receiver, Sender
+from raw_words import (
+    CAPABILITY,
+    CHANGED,
+    DA_CODE,
+    DA_FILTER,
+    EARLIEST,
+    EPOCH,
+    GROUP,
+    GROUP_KEY,
+    OFFSET,
+    PARTITION,
+    SOURCE_PARTITION,
+    SQL_CODE,
+    SQL_FILTER,
+    TARGET_PARTITION,
+    TIMESTAMP,
+    Ended,
+    Event,
+    Refused,
+    annotations_filter,
+    sections,
+    sql_filter,
+)
 
-CAPABILITY = symbol("AMQP_EVENT_STREAMS_V1_0")
-PARTITION = symbol("event-streams-partition")
-GROUP = symbol("event-streams-consumer-group")
-EPOCH = symbol("event-streams-epoch")
-OFFSET = symbol("event-streams-offset")
-TIMESTAMP = symbol("event-streams-timestamp")
-SOURCE_PARTITION = symbol("event-streams-source-partition")
-TARGET_PARTITION = symbol("event-streams-target-partition")
-CHANGED = symbol("event-streams-associated-partitions-changed")
-GROUP_KEY = symbol("event-streams-group-key")
-DA_FILTER = symbol("amqp:event-streams-delivery-annotations-filter")
-SQL_FILTER = symbol("amqp:event-streams-sql-filter")
-DA_CODE = ulong(0x200)
-SQL_CODE = ulong(0x201)
+__all__ = [
+    "CAPABILITY",
+    "CHANGED",
+    "DA_CODE",
+    "DA_FILTER",
+    "EARLIEST",
+    "EPOCH",
+    "GROUP",
+    "GROUP_KEY",
+    "OFFSET",
+    "PARTITION",
+    "SOURCE_PARTITION",
+    "SQL_CODE",
+    "SQL_FILTER",
+    "TARGET_PARTITION",
+    "TIMESTAMP",
+    "Ended",
+    "Event",
+    "Peer",
+    "Receiver",
+    "Refused",
+    "Sender",
+    "annotations_filter",
+    "sections",
+    "sql_filter",
+]
 
-WAIT_S = 5.0
 _names = itertools.count(1)
-
-
-def annotations_filter(descriptor: Any = DA_FILTER, **values: Any) -> Described:
-    """A delivery annotations filter over ``offset`` and ``timestamp``."""
-    entries: dict[Any, Any] = {}
-    if "offset" in values:
-        entries[OFFSET] = symbol(values["offset"])
-    if "timestamp" in values:
-        entries[TIMESTAMP] = proton.timestamp(values["timestamp"])
-    return Described(descriptor, entries)
-
-
-def sql_filter(text: str, descriptor: Any = SQL_FILTER) -> Described:
-    return Described(descriptor, text)
-
-
-EARLIEST = annotations_filter(offset="@earliest")
-
-
-class Refused(Exception):
-    """The other side answered an attach, or a transfer, with an error."""
-
-    def __init__(self, condition: str | None, description: str | None, info: Any = None) -> None:
-        super().__init__(condition, description)
-        self.condition = condition
-        self.description = description or ""
-        self.info = info
-
-
-class Ended(Exception):
-    """The connection ended; ``condition`` is the close's or the transport's."""
-
-    def __init__(self, condition: str | None, description: str | None = None) -> None:
-        super().__init__(condition, description)
-        self.condition = condition
-
-
-@dataclass
-class Event:
-    """One delivery as it arrived."""
-
-    encoded: bytes
-    delivery: Delivery
-    message: Message = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.message = Message()
-        self.message.decode(self.encoded)
-
-    @property
-    def body(self) -> Any:
-        body = self.message.body
-        return bytes(body) if isinstance(body, memoryview) else body
-
-    @property
-    def annotations(self) -> dict[Any, Any]:
-        return dict(self.message.instructions or {})
-
-    @property
-    def offset(self) -> Any:
-        return self.annotations[OFFSET]
-
-    @property
-    def timestamp(self) -> Any:
-        return self.annotations.get(TIMESTAMP)
-
-    @property
-    def partition(self) -> Any:
-        return self.annotations.get(SOURCE_PARTITION)
-
-
-def sections(encoded: bytes) -> list[tuple[int, Any]]:
-    """Return (descriptor code, value) of each section, as proton reads them."""
-    found = []
-    while encoded:
-        data = Data()
-        encoded = encoded[data.decode(encoded) :]
-        data.rewind()
-        data.next()
-        described = data.get_object()
-        found.append((int(described.descriptor), described.value))
-    return found
 
 
 class Peer:
@@ -314,181 +266,3 @@ class Peer:
             except (Ended, TimeoutError, OSError):
                 self._gone = True
         self.socket.close()
-
-
-class PeerLink:
-    """What senders and receivers share."""
-
-    def __init__(self, peer: Peer, link: Any) -> None:
-        self.peer = peer
-        self.link = link
-
-    def answered(self, timeout_s: float = WAIT_S) -> None:
-        """Wait for the answering attach; raises Refused when a detach follows it."""
-        self.peer.pump(
-            lambda: self.link.state & (proton.Endpoint.REMOTE_ACTIVE | proton.Endpoint.REMOTE_CLOSED), timeout_s
-        )
-        terminus = self.link.remote_source if self.link.is_receiver else self.link.remote_target
-        if terminus.type == Terminus.UNSPECIFIED:
-            self.peer.pump(lambda: self.closed or self.detached, timeout_s)
-        self.check()
-
-    @property
-    def pending(self) -> bool:
-        return not self.link.state & (proton.Endpoint.REMOTE_ACTIVE | proton.Endpoint.REMOTE_CLOSED)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the other side sent detach with closed=true."""
-        return bool(self.link.state & proton.Endpoint.REMOTE_CLOSED)
-
-    @property
-    def detached(self) -> bool:
-        """Whether the other side sent detach with closed=false."""
-        return any(kind == "PN_LINK_REMOTE_DETACH" and link == self.link for kind, link in self.peer.history)
-
-    @property
-    def condition(self) -> str | None:
-        condition = self.link.remote_condition
-        return condition.name if condition else None
-
-    def check(self) -> None:
-        if self.closed or self.detached:
-            condition = self.link.remote_condition
-            if condition is None:
-                raise Refused(None, "closed without an error")
-            raise Refused(condition.name, condition.description, condition.info)
-
-    def wait_closed(self, timeout_s: float = WAIT_S) -> str | None:
-        self.peer.pump(lambda: self.closed or self.detached, timeout_s)
-        return self.condition
-
-    @property
-    def properties(self) -> dict[Any, Any]:
-        """Link properties of the answering attach."""
-        return dict(self.link.remote_properties or {})
-
-    def close(self) -> None:
-        self.link.close()
-        self.peer.pump(lambda: self.closed)
-
-    def detach(self) -> None:
-        self.link.detach()
-        self.peer.pump(lambda: self.detached or self.closed)
-
-
-class Receiver(PeerLink):
-    """A link that receives. Deliveries are accepted as they are taken, unless ``settle`` is False."""
-
-    @property
-    def echoed(self) -> dict[Any, Any]:
-        """The filter set that the node says is in force."""
-        data = self.link.remote_source.filter
-        data.rewind()
-        return dict(data.get_object() or {}) if data.next() else {}
-
-    def _next(self, settle: bool) -> Event | None:
-        delivery = self.link.current
-        if delivery is None or delivery.partial or not delivery.readable:
-            return None
-        encoded = self.link.recv(delivery.pending) or b""
-        self.link.advance()
-        if settle:
-            delivery.update(Delivery.ACCEPTED)
-            delivery.settle()
-        return Event(encoded, delivery)
-
-    def arrived(self, settle: bool = True) -> list[Event]:
-        """Take what is here already."""
-        events = []
-        while (event := self._next(settle)) is not None:
-            events.append(event)
-        return events
-
-    def take(self, count: int, *, settle: bool = True, credit: bool = True, timeout_s: float = WAIT_S) -> list[Event]:
-        """Take exactly ``count`` events, granting credit for them."""
-        if credit:
-            self.link.flow(count)
-        events: list[Event] = []
-
-        def enough() -> bool:
-            self.check()
-            while len(events) < count and (event := self._next(settle)) is not None:
-                events.append(event)
-            return len(events) >= count
-
-        self.peer.pump(enough, timeout_s)
-        return events
-
-    def drain(self, credit: int = 100_000, *, settle: bool = True) -> list[Event]:
-        """Take all there is now: the node says by itself when it has no more (AMQP 1.0 part 2 §2.6.7)."""
-        self.link.drain(credit)
-        events: list[Event] = []
-
-        def exhausted() -> bool:
-            self.check()
-            events.extend(self.arrived(settle))
-            return self.link.credit == 0 and self.link.queued == 0
-
-        self.peer.pump(exhausted)
-        self.link.drain_mode = False
-        return events
-
-    def bodies(self, events: list[Event] | None = None) -> list[Any]:
-        return [event.body for event in (self.drain() if events is None else events)]
-
-
-class Sender(PeerLink):
-    """A link that sends, unsettled."""
-
-    def send(self, message: Any, *, timeout_s: float = WAIT_S, **sections: Any) -> None:
-        """Send one event and wait until it is accepted; raises Refused for any other outcome."""
-        delivery = self.put(message, **sections)
-        self.peer.pump(lambda: delivery.settled or self.closed or self.detached, timeout_s)
-        self.check()
-        if delivery.remote_state != Delivery.ACCEPTED:
-            condition = delivery.remote.condition
-            outcome = str(delivery.remote_state)
-            raise Refused(condition.name if condition else outcome, condition.description if condition else outcome)
-        delivery.settle()
-
-    def put(self, message: Any, **sections: Any) -> Delivery:
-        """Send one event without waiting for its outcome."""
-        self.peer.pump(lambda: self.link.credit > 0 or self.closed or self.detached)
-        self.check()
-        delivery = self.link.delivery(f"tag-{next(_names)}")
-        self.link.stream(encode(message, **sections))
-        self.link.advance()
-        return delivery
-
-    def send_all(self, messages: Iterable[Any], **sections: Any) -> None:
-        """Send many and wait until all are accepted."""
-        deliveries = [self.put(message, **sections) for message in messages]
-        self.peer.pump(lambda: all(d.settled for d in deliveries))
-        assert {d.remote_state for d in deliveries} <= {Delivery.ACCEPTED}
-        for delivery in deliveries:
-            delivery.settle()
-
-
-def encode(
-    message: Any,
-    *,
-    target: str | None = None,
-    key: str | None = None,
-    annotations: Mapping[Any, Any] | None = None,
-    instructions: Mapping[Any, Any] | None = None,
-) -> bytes:
-    """Encode an event: bytes become a data section, a str an amqp-value, a Message itself; bytearray is sent as it is."""
-    if isinstance(message, bytearray):
-        return bytes(message)
-    if not isinstance(message, Message):
-        message = Message(body=message, inferred=isinstance(message, bytes))
-    if target is not None:
-        instructions = {**(instructions or {}), TARGET_PARTITION: symbol(target)}
-    if key is not None:
-        annotations = {**(annotations or {}), GROUP_KEY: key}
-    if instructions:
-        message.instructions = dict(instructions)
-    if annotations:
-        message.annotations = dict(annotations)
-    return bytes(message.encode())
