@@ -6,7 +6,7 @@
     term       = factor (AND factor)*
     factor     = TRUE | FALSE | expression comparison expression
     comparison = "=" | "<>" | "!=" | ">" | ">=" | "<" | "<="
-    expression = "'" text "'" | ["-"] digits | field     a quote within a text is doubled; "-" is our extension (A-13)
+    expression = 'text' | "text" | ["-"] digits | field    a quote within is doubled; "-" is our extension (A-13)
     field      = ("d" | "delivery_annotations") "." name
     name       = letters, digits, "_" and "-" | "[" text "]"    hyphens may stand bare (A-3); "]" is doubled within
 
@@ -170,8 +170,8 @@ class _Reader:
 
     def _expression(self, *, booleans: bool) -> Expression | Always:
         start = self.text[self.at : self.at + 1]
-        if start == "'":
-            return Text(self._quoted("'", "the text is not closed: expected '"))
+        if start in ("'", '"'):
+            return Text(self._quoted(start, f"the text is not closed: expected {start}"))
         if start == "-" or "0" <= start <= "9":
             return self._integer()
         word = self._word()

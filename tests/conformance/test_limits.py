@@ -172,7 +172,7 @@ def test_garbage_after_the_open_ends_the_connection(node: Any, seed: int) -> Non
 
 
 def test_a_client_that_says_nothing_is_not_kept(nodes: Any) -> None:
-    node = nodes(idle_timeout_ms=300)
+    node = nodes(handshake_timeout_ms=300)
     node.create()
     with dial(node) as plain, dial(node) as half:
         half.sendall(SASL[:5])

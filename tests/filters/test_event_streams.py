@@ -64,6 +64,8 @@ EVERY = list(range(COUNT))
         ("1 <> '1'", []),
         ("'it''s' = 'it''s'", EVERY),
         ("'' = ''''", []),
+        ("'it''s' = \"it's\"", EVERY),  # FILTEX takes either quote
+        ('"""" = \'"\'', EVERY),
         (f"d.event-streams-offset = '{offset(3)}'", [3]),
         (f"d.event-streams-offset <> '{offset(3)}'", [n for n in EVERY if n != 3]),
         (f"d.event-streams-offset != '{offset(3)}'", [n for n in EVERY if n != 3]),
@@ -188,6 +190,8 @@ def test_source_partition_is_a_constant_of_the_partition(text: str, expected: li
         ("d.x = 'abc''", 7, "not closed"),
         ("d.x = 'a' AND d.x = 'it''s ''", 21, "not closed"),
         ("d.[x = 1", 3, "not closed"),
+        ('d.x = "abc', 7, "not closed"),
+        ("d.x = 'abc\"", 7, "not closed"),
         ("d x", 2, "expected '.'"),
         ("d. x = 1", 3, "name"),
         ("d.5 = 1", 3, "name"),
