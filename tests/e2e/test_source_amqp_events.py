@@ -1,0 +1,478 @@
+"""Spark reads a served log: rows, positions, streams, restarts, losses. The messages are encoded by proton."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import proton
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_streams.errors import OwnershipLost
+from spark_streams.log import NO_TIMESTAMP, StreamConfig
+from spark_streams.spark.progress import Progress, StreamProgressListener
+
+pytestmark = pytest.mark.spark
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+SPUTNIK_MS = -386310686000
+CREATE_TIME = StreamConfig(timestamp_type="create")
+WAIT_S = 90
+
+
+def stored_form(message: proton.Message) -> bytes:
+    """What a log keeps of a message: everything but the header, which proton's encoder puts first."""
+    encoded = message.encode()
+    assert encoded[:3] == b"\x00\x53\x70"
+    assert encoded[3] == 0xC0 or encoded[3] == 0x45 or encoded[3] == 0xD0
+    size = {0x45: 0, 0xC0: 1 + encoded[4], 0xD0: 4 + int.from_bytes(encoded[4:8], "big")}[encoded[3]]
+    return encoded[4 + size :]
+
+
+def body(text: str) -> bytes:
+    """One data section (AMQP 1.0 part 3 §3.2.6), written by hand: described by 0x75, vbin8."""
+    raw = text.encode()
+    return b"\x00\x53\x75\xa0" + bytes([len(raw)]) + raw
+
+
+def append(
+    server: Any, partition: str, texts: list[str], timestamps: list[int] | None = None, stream: str = "orders"
+) -> None:
+    held = server.log.stream(stream).partitions[partition]
+    held.append([body(t) for t in texts], timestamps=timestamps)
+
+
+def numbers(low: int, high: int, prefix: str = "e") -> list[str]:
+    return [f"{prefix}{n}" for n in range(low, high)]
+
+
+def options(server: Any, **more: str) -> dict[str, str]:
+    given = {"url": server.urls["amqp"].replace("//", "//guest:guest@"), "stream": "orders", "requestTimeout": "20000"}
+    return given | more
+
+
+def batch(spark: SparkSession, server: Any, schema: str | None = None, **more: str) -> DataFrame:
+    reader = spark.read.format("amqp-events").options(**options(server, **more))
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def values(frame: DataFrame) -> dict[str, list[str]]:
+    out: dict[str, list[str]] = {}
+    for row in frame.select("partition", "offset", "value").orderBy("partition", "offset").collect():
+        out.setdefault(row.partition, []).append(bytes(row.value).decode())
+    return out
+
+
+def offset(number: int) -> str:
+    return f"{number:020d}"
+
+
+@pytest.fixture
+def orders(log_server: Any) -> Any:
+    """The served log with a stream ``orders`` of two partitions, e0…e9 in each; e0 has timestamp -5, and so on."""
+    log_server.log.create_stream("orders", 2, CREATE_TIME)
+    for partition in ("0", "1"):
+        append(log_server, partition, numbers(0, 10), list(range(-5, 5)))
+    return log_server
+
+
+class Streams:
+    """Starts streaming queries into files, and stops them at the end."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.queries = spark, folder, list[Any]()
+
+    def start(self, server: Any, name: str = "q", trigger: dict[str, Any] | None = None, **more: str) -> Any:
+        frame = self.spark.readStream.format("amqp-events").options(**options(server, **more)).load()
+        writer = frame.select("partition", "offset", "value").writeStream.format("parquet").queryName(name)
+        writer = writer.option("path", str(self.folder / f"{name}-out"))
+        writer = writer.option("checkpointLocation", str(self.folder / f"{name}-checkpoint"))
+        query = writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
+        self.queries.append(query)
+        return query
+
+    def drain(self, server: Any, name: str = "q", **more: str) -> list[int]:
+        """Run Trigger.AvailableNow to its end; return the number of rows of each batch that Spark ran."""
+        query = self.start(server, name, {"availableNow": True}, **more)
+        assert query.awaitTermination(WAIT_S)
+        return [p["numInputRows"] for p in query.recentProgress if p["batchId"] in self.committed(name)]
+
+    def committed(self, name: str = "q") -> set[int]:
+        return {int(p.name) for p in (self.folder / f"{name}-checkpoint" / "commits").glob("[0-9]*")}
+
+    def rows(self, name: str = "q") -> dict[str, list[str]]:
+        return values(self.spark.read.parquet(str(self.folder / f"{name}-out")))
+
+    def wait(self, condition: Callable[[], bool], query: Any) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            if query.exception() is not None:
+                raise query.exception()
+            assert time.monotonic() < deadline, query.lastProgress
+            time.sleep(0.1)
+
+    def failure(self, query: Any) -> str:
+        with pytest.raises(PySparkException) as caught:
+            query.awaitTermination(WAIT_S)
+        return str(caught.value)
+
+
+@pytest.fixture
+def streams(spark: SparkSession, tmp_path: Path) -> Iterator[Streams]:
+    running = Streams(spark, tmp_path)
+    yield running
+    for query in running.queries:
+        query.stop()
+
+
+# --- batch
+
+
+def test_every_column_of_a_message(spark: SparkSession, log_server: Any) -> None:
+    log_server.log.create_stream("orders", 1, CREATE_TIME)
+    message = proton.Message(
+        body=b"hello",
+        inferred=True,
+        id="m-1",
+        user_id=b"me",
+        address="there",
+        subject="greeting",
+        reply_to="here",
+        correlation_id="c-1",
+        content_type="text/plain",
+        content_encoding="gzip",
+        expiry_time=86400.5,
+        creation_time=1.5,
+        group_id="g",
+        group_sequence=7,
+        reply_to_group_id="r",
+        properties={"colour": "red", "n": proton.int32(5)},
+        annotations={proton.symbol("event-streams-group-key"): "k-1", proton.symbol("x-opt-a"): True},
+    )
+    encoded = stored_form(message)
+    held = log_server.log.stream("orders").partitions["0"]
+    held.append([encoded], timestamps=[SPUTNIK_MS])
+    held.append([body("plain")], timestamps=[NO_TIMESTAMP])
+    frame = batch(spark, log_server)
+    first, second = frame.orderBy("offset").collect()
+    assert bytes(first.value) == b"hello"
+    assert (first.key, first.stream, first.partition, first.offset) == ("k-1", "orders", "0", offset(0))
+    assert frame.selectExpr("unix_millis(timestamp)").orderBy("offset").first()[0] == SPUTNIK_MS
+    assert first.properties.asDict() == {
+        "message_id": "m-1",
+        "user_id": bytearray(b"me"),
+        "to": "there",
+        "subject": "greeting",
+        "reply_to": "here",
+        "correlation_id": "c-1",
+        "content_type": "text/plain",
+        "content_encoding": "gzip",
+        "absolute_expiry_time": (EPOCH + timedelta(seconds=86400.5)).astimezone().replace(tzinfo=None),
+        "creation_time": (EPOCH + timedelta(seconds=1.5)).astimezone().replace(tzinfo=None),
+        "group_id": "g",
+        "group_sequence": 7,
+        "reply_to_group_id": "r",
+    }
+    assert first.application_properties == {"colour": "red", "n": "5"}
+    assert first.message_annotations == {"event-streams-group-key": "k-1", "x-opt-a": "true"}
+    assert (bytes(second.value), second.key, second.offset) == (b"plain", None, offset(1))
+    whole = batch(spark, log_server, "message BINARY, offset STRING").orderBy("offset").first()
+    decoded = proton.Message()
+    decoded.decode(bytes(whole.message))
+    assert (decoded.id, decoded.subject, decoded.properties["n"]) == ("m-1", "greeting", 5)
+
+
+def test_a_batch_reads_every_partition(spark: SparkSession, orders: Any) -> None:
+    frame = batch(spark, orders)
+    assert values(frame) == {"0": numbers(0, 10), "1": numbers(0, 10)}
+    assert frame.rdd.getNumPartitions() == 2
+    assert frame.count() == 20
+
+
+@pytest.mark.parametrize(
+    ("more", "low", "high"),
+    [
+        ({"startingOffsets": {"0": offset(3), "1": {"after": offset(3)}}}, 4, 10),
+        ({"startingOffsets": {"0": {"at": offset(3)}, "1": {"timestamp": -2}}}, 3, 10),
+        ({"startingTimestamp": "-2"}, 3, 10),
+        ({"startingTimestamp": "1970-01-01T00:00:00Z"}, 5, 10),
+        ({"startingOffsetsByTimestamp": {"0": -1, "1": -1}}, 4, 10),
+        ({"endingOffsets": {"0": offset(3), "1": {"at": offset(4)}}}, 0, 4),
+        ({"endingTimestamp": "-1"}, 0, 4),
+        ({"startingTimestamp": "-4", "endingOffsetsByTimestamp": {"0": 0, "1": 0}}, 1, 5),
+        ({"startingTimestamp": "-4", "endingTimestamp": "0", "minPartitions": "4"}, 1, 5),
+    ],
+)
+def test_batch_positions(spark: SparkSession, orders: Any, more: dict[str, Any], low: int, high: int) -> None:
+    given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in more.items()}
+    assert values(batch(spark, orders, **given)) == {"0": numbers(low, high), "1": numbers(low, high)}
+
+
+def test_min_partitions_and_sparks_arrow_limit(spark: SparkSession, orders: Any) -> None:
+    append(orders, "0", numbers(10, 3010))
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "7")
+    try:
+        frame = batch(spark, orders, minPartitions="5")
+        assert frame.rdd.getNumPartitions() == 5
+        assert values(frame) == {"0": numbers(0, 3010), "1": numbers(0, 10)}
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def test_a_log_without_events(spark: SparkSession, log_server: Any) -> None:
+    log_server.log.create_stream("orders", 2)
+    assert batch(spark, log_server).collect() == []
+
+
+def test_a_users_schema(spark: SparkSession, orders: Any) -> None:
+    frame = batch(spark, orders, "offset STRING NOT NULL, partition STRING, value BINARY")
+    assert frame.columns == ["offset", "partition", "value"]
+    assert values(frame)["1"] == numbers(0, 10)
+
+
+# --- streams
+
+
+def test_a_stream_starts_at_the_latest_event_and_remembers_it(orders: Any, streams: Streams) -> None:
+    query = streams.start(orders)
+    streams.wait(lambda: 0 in streams.committed(), query)
+    query.stop()
+    append(orders, "0", numbers(10, 12))
+    query = streams.start(orders)
+    streams.wait(lambda: 1 in streams.committed(), query)
+    append(orders, "1", numbers(10, 11))
+    streams.wait(lambda: 2 in streams.committed(), query)
+    assert streams.rows() == {"0": ["e10", "e11"], "1": ["e10"]}
+
+
+def test_available_now_with_a_limit_and_restarts(orders: Any, streams: Streams) -> None:
+    more = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "6"}
+    assert streams.drain(orders, **more) == [6, 6, 6, 2]
+    assert streams.drain(orders, **more) == []
+    append(orders, "0", numbers(10, 24))
+    append(orders, "1", numbers(10, 11))
+    sizes = streams.drain(orders, **more)
+    assert sum(sizes) == 15
+    assert max(sizes) == 6
+    assert streams.rows() == {"0": numbers(0, 24), "1": numbers(0, 11)}
+
+
+def test_new_partitions_are_read_from_their_beginning(orders: Any, streams: Streams) -> None:
+    query = streams.start(orders)
+    streams.wait(lambda: 0 in streams.committed(), query)
+    orders.log.add_partitions("orders", 1)
+    append(orders, "2", numbers(0, 3))
+    streams.wait(lambda: any(p["numInputRows"] == 3 for p in query.recentProgress), query)
+    streams.wait(lambda: query.lastProgress["batchId"] > 0 and not query.status["isTriggerActive"], query)
+    assert streams.rows() == {"2": numbers(0, 3)}
+
+
+def test_lag_and_rate_are_told(spark: SparkSession, orders: Any, streams: Streams) -> None:
+    told: list[Progress] = []
+    listener = StreamProgressListener(told.append)
+    spark.streams.addListener(listener)
+    try:
+        streams.drain(orders, startingOffsets="earliest", maxOffsetsPerTrigger="12")
+        deadline = time.monotonic() + 20
+        while sum(p.events for p in told) < 20 and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        spark.streams.removeListener(listener)
+    first = told[0]
+    assert (first.stream, first.events, first.query) == ("orders", 12, "q")
+    assert first.lag == {"0": 4, "1": 4}
+    assert first.events_per_second > 0
+    assert [p.lag for p in told if p.events == 8] == [{"0": 0, "1": 0}]
+
+
+# --- losses
+
+
+@pytest.fixture
+def small(log_server: Any) -> Any:
+    """A stream whose retention keeps about one segment of a few events."""
+    config = StreamConfig(segment_max_bytes=2000, retention_max_bytes=2000)
+    log_server.log.create_stream("orders", 1, config)
+    append(log_server, "0", numbers(0, 5))
+    return log_server
+
+
+def overflow(server: Any, low: int, high: int) -> int:
+    """Append until retention has removed what was there; return the first offset that is left."""
+    for n in range(low, high):
+        append(server, "0", [f"e{n}" + "x" * 200])
+    server.log.enforce_retention()
+    first = server.log.stream("orders").partitions["0"].first_offset
+    assert first > low
+    return int(first)
+
+
+def test_retention_past_the_position(small: Any, streams: Streams) -> None:
+    more = {"startingOffsets": "earliest"}
+    streams.drain(small, **more)
+    first = overflow(small, 5, 60)
+    message = streams.failure(streams.start(small, trigger={"availableNow": True}, **more))
+    assert f"stream 'orders' partition '0': reading was to go on after '{offset(4)}'" in message
+    assert "'failOnDataLoss' to 'false'" in message
+    streams.drain(small, failOnDataLoss="false", **more)
+    read = [v.rstrip("x") for v in streams.rows()["0"]]
+    assert read == numbers(0, 5) + numbers(first, 60)
+
+
+def test_a_log_deleted_and_created_again(orders: Any, streams: Streams) -> None:
+    more = {"startingOffsets": "earliest"}
+    streams.drain(orders, **more)
+    orders.call(lambda: orders.log.delete_stream("orders"))
+    orders.call(lambda: orders.log.create_stream("orders", 2))
+    append(orders, "0", numbers(0, 30, "new"))
+    message = streams.failure(streams.start(orders, trigger={"availableNow": True}, **more))
+    assert "it was deleted and created again" in message
+    streams.drain(orders, failOnDataLoss="false", **more)
+    assert [v for v in streams.rows()["0"] if v.startswith("new")] == numbers(0, 30, "new")
+
+
+def test_a_partition_that_vanished(orders: Any, streams: Streams, tmp_path: Path) -> None:
+    more = {"startingOffsets": "earliest"}
+    streams.drain(orders, **more)
+    path = max((tmp_path / "q-checkpoint" / "offsets").glob("[0-9]*"), key=lambda p: int(p.name))
+    text = path.read_text()
+    checksum = path.with_name(f".{path.name}.crc")
+    checksum.unlink(missing_ok=True)
+    path.write_text(text.replace('"1": {', '"7": {'))  # as if the log had had a partition 7
+    message = streams.failure(streams.start(orders, trigger={"availableNow": True}, **more))
+    assert "partition '7'" in message
+    assert "no longer there" in message
+
+
+def test_a_stolen_partition_names_the_thiefs_epoch(log_server: Any) -> None:
+    import pyarrow as pa
+    from spark_streams.sources.amqp_events import connect
+
+    from spark_streams.client import AmqpClient, RangeRead
+    from spark_streams.endpoint import Secret, parse_url
+    from spark_streams.options import parse_source
+    from spark_streams.position import EARLIEST
+    from spark_streams.spark.ranges import PlannedRead, range_read
+    from spark_streams.spark.reader import read_range
+
+    log_server.log.create_stream("orders", 1)
+    held = log_server.log.stream("orders").partitions["0"]
+    for _ in range(4):
+        held.append([body("x" * 200)] * 65_536)
+    given = parse_source(options(log_server, consumerGroup="g", epoch="3"), streaming=True)
+    planned = PlannedRead(range_read(given, ("offset",), "0", EARLIEST, offset(4 * 65_536 - 1)))
+    reading = read_range(given, planned, pa.schema([("offset", pa.string())]), connect)
+    assert next(reading).num_rows > 0
+    endpoint = parse_url(log_server.urls["amqp"]).with_credentials("guest", Secret("guest"))
+    thief = RangeRead("orders", "0", EARLIEST, offset(9), ("offset",), "g", 8)
+    with AmqpClient(endpoint) as client:
+        assert sum(b.num_rows for b in client.fetch(thief)) == 10
+        with pytest.raises(OwnershipLost) as caught:
+            list(reading)
+    assert caught.value.epoch == 8
+    assert "8" in str(caught.value)
+
+
+# --- what people get wrong
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def refused(spark: SparkSession, given: dict[str, str], schema: str | None = None) -> str:
+    reader = spark.read.format("amqp-events").options(**given)
+    with pytest.raises(PySparkException) as caught:
+        (reader.schema(schema) if schema else reader).load().collect()
+    message = str(caught.value)
+    assert "hunter2" not in message
+    return message
+
+
+def test_wrong_host(spark: SparkSession, orders: Any) -> None:
+    message = refused(spark, options(orders, url="amqp://no-such-host.invalid:5672"))
+    assert "no-such-host.invalid" in message
+    assert "ConnectFailed" in message
+
+
+def test_wrong_port(spark: SparkSession, orders: Any) -> None:
+    port = free_port()
+    message = refused(spark, options(orders, url=f"amqp://127.0.0.1:{port}", requestTimeout="3000"))
+    assert f"127.0.0.1:{port}" in message
+    assert "refused" in message.lower()
+
+
+def test_wrong_password(spark: SparkSession, orders: Any) -> None:
+    given = options(orders, url=orders.urls["amqp"], username="guest", password="hunter2")
+    message = refused(spark, given)
+    assert "AuthenticationFailed" in message
+    assert "guest" in message
+
+
+def test_unknown_stream(spark: SparkSession, orders: Any) -> None:
+    message = refused(spark, options(orders, stream="carts"))
+    assert "NotFound" in message
+    assert "carts" in message
+
+
+def test_tls_where_there_is_none(spark: SparkSession, orders: Any) -> None:
+    url = orders.urls["amqp"].replace("amqp://", "amqps://guest:guest@")
+    message = refused(spark, options(orders, url=url, requestTimeout="5000"))
+    assert "ConnectFailed" in message
+    assert "TLS" in message
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"startingOffsets": '{"0": "a" "1"}'}, "option 'startingOffsets': bad JSON at line 1 column 11"),
+        ({"startingOffsets": '{"0": 5, "1": 5}'}, "offsets of AMQP event streams are opaque strings"),
+        ({"startingOffsets": '{"0": "earliest"}'}, "expected a position for each of '0', '1'"),
+        ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'?"),
+        ({"startingTimestamp": "99"}, "'startingOffsetsByTimestampStrategy' to 'latest'"),
+        ({"filter": "a = 1"}, "option 'filter': amqp-events does not take it in this version"),
+    ],
+)
+def test_bad_options(spark: SparkSession, orders: Any, more: dict[str, str], message: str) -> None:
+    assert message in refused(spark, options(orders, **more))
+
+
+def test_bad_options_of_a_stream_fail_when_it_is_loaded(spark: SparkSession, orders: Any) -> None:
+    reader = spark.readStream.format("amqp-events").options(**options(orders, startingOffsets="{"))
+    with pytest.raises(PySparkException, match="bad JSON"):
+        reader.load()
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("valu BINARY", "no column 'valu', did you mean 'value'?"),
+        ("value STRING", "column 'value' of amqp-events has type binary"),
+    ],
+)
+def test_bad_schemas(spark: SparkSession, orders: Any, schema: str, message: str) -> None:
+    assert message in refused(spark, options(orders), schema)
+
+
+def test_no_secret_shows(spark: SparkSession, orders: Any, streams: Streams, capfd: pytest.CaptureFixture[str]) -> None:
+    orders.log.create_stream("other", 1)
+    given = options(orders, url=orders.urls["amqp"], username="guest", password="guest") | {"stream": "other"}
+    secret = {**given, "password": "hunter2"}
+    frame = spark.read.format("amqp-events").options(**secret).load()
+    frame.explain(True)
+    frame.explain("formatted")
+    shown = [repr(frame), frame._jdf.queryExecution().toString()]
+    query = streams.start(orders, name="secret", url=orders.urls["amqp"], username="guest", password="hunter2")
+    shown += [streams.failure(query), str(query.exception()), json.dumps(query.recentProgress, default=str)]
+    shown += list(capfd.readouterr())
+    for text in shown:
+        assert "hunter2" not in text

@@ -1,0 +1,111 @@
+"""kill -9 of the whole query, JVM and workers, in the middle of a batch: every event exactly once in a file sink."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+SCRIPT = Path(__file__).with_name("source_query.py")
+START_S = 120
+
+
+class QueryProcess:
+    """One life of the query: its own session, and so its own process group."""
+
+    def __init__(self, folder: Path, options: dict[str, str], *, drain: bool) -> None:
+        self.checkpoint = folder / "checkpoint"
+        self.report = folder / "report.json"
+        given = {
+            "options": options,
+            "out": str(folder / "out"),
+            "checkpoint": str(self.checkpoint),
+            "report": str(self.report),
+            "drain": drain,
+        }
+        self.output = (folder / "output.txt").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), json.dumps(given)],
+            stdout=self.output,
+            stderr=self.output,
+            start_new_session=True,
+        )
+
+    def newest(self, kind: str) -> int:
+        return max((int(p.name) for p in (self.checkpoint / kind).glob("[0-9]*")), default=-1)
+
+    def wait_for_the_middle_of_a_batch(self, after: int) -> int:
+        """Return the number of a batch past ``after`` that is planned and not committed."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, "the query ended by itself: see output.txt"
+            planned = self.newest("offsets")
+            if planned > max(after, self.newest("commits")):
+                return planned
+            time.sleep(0.01)
+        raise AssertionError("no batch began in time")
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+        self.output.close()
+
+
+def killed_and_restarted(server: Any, folder: Path, kills: int) -> None:
+    server.log.create_stream("orders", 3)
+    expected: list[list[str]] = []
+
+    def produce(count: int) -> None:
+        for partition, held in sorted(server.log.stream("orders").partitions.items()):
+            texts = [f"{partition}-{held.next_offset + n}" for n in range(count)]
+            held.append([b"\x00\x53\x75\xa0" + bytes([len(t)]) + t.encode() for t in texts])
+            expected.extend([partition, f"{int(t.split('-')[1]):020d}", t] for t in texts)
+
+    url = server.urls["amqp"].replace("//", "//guest:guest@")
+    options = {"url": url, "stream": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "100"}
+    options["minPartitions"] = "4"
+    chance = random.Random(kills)
+    killed_in = []
+    for _ in range(kills):
+        produce(300)
+        query = QueryProcess(folder, options, drain=False)
+        try:
+            # The batch that the last kill cut short is run again first; this kill is for it or a later one.
+            batch = query.wait_for_the_middle_of_a_batch(max([*killed_in, -1]) - chance.randrange(2))
+            time.sleep(chance.random() * 0.5)
+            killed_in.append(batch if query.newest("commits") < batch else -1)
+        finally:
+            query.kill()
+    produce(50)
+    last = QueryProcess(folder, options, drain=True)
+    try:
+        assert last.process.wait(START_S) == 0, (folder / "output.txt").read_text()[-4000:]
+    finally:
+        last.kill()
+    rows = json.loads(last.report.read_text())
+    assert len(rows) == len(expected)
+    assert sorted(rows) == sorted(expected)
+    assert any(batch >= 0 for batch in killed_in), "no kill found a batch in the middle"
+
+
+@pytest.mark.timeout(400)
+def test_killed_twice(log_server: Any, tmp_path: Path) -> None:
+    killed_and_restarted(log_server, tmp_path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_killed_ten_times(log_server: Any, tmp_path: Path) -> None:
+    killed_and_restarted(log_server, tmp_path, 10)
