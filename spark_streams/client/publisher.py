@@ -85,7 +85,6 @@ class Publisher:
         row = 0
         self._deadline.restart()
         while row < count:
-            self._reap()
             room = min(lib.pn_link_credit(self._link.impl), MAX_IN_FLIGHT - (self._sent - self._done), _TURN_ROWS)
             stop = min(count, row + room)
             if stop <= row or lib.pn_session_outgoing_bytes(self._link.session._impl) > 4 * _TURN_BYTES:
@@ -97,6 +96,7 @@ class Publisher:
             self._push(start, bounds[row : stop + 1].tolist())
             row = stop
             self._link.connection.turn()
+            self._reap()  # before the check: a peer that rejects and then detaches has said which row
             self._link.check()
 
     def flush(self) -> None:
@@ -109,7 +109,6 @@ class Publisher:
         self._reap()
         while self._done < self._sent:
             self._turn(f"the peer left {self._sent - self._done} messages without an outcome")
-            self._reap()
         self._labels.clear()
 
     def close(self) -> None:
@@ -189,7 +188,7 @@ class Publisher:
 
     def _turn(self, what: str) -> None:
         link = self._link
-        link.check()
         left = self._deadline.left_s(f"stream '{self._stream}' at {link.connection.endpoint.address}: {what}")
         link.connection.turn(left)
+        self._reap()
         link.check()

@@ -82,6 +82,8 @@ class OffsetWalk:
     def _advance(self, count: int) -> bool:
         """Receive until ``count`` offsets are ready or the end is reached; return False when there are no more now."""
         link = self._opened()
+        link.drain(False)  # an earlier call may have found what it needed while draining
+        link.gave_back()
         silence = Silence(self._timeout_ms, f"{link.what}: no events, and no answer to drain")
         while len(self._ready) < count and not self._ended:
             if self._intake.take(link.impl):
