@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from spark_streams.wire.annotations import delivery_annotations
-from spark_streams.wire.columns_decode import COLUMN_TYPES, Block, Incoming, decode_columns, incoming_columns
+from spark_streams.wire.columns_decode import COLUMN_TYPES, Block, decode_columns
 from spark_streams.wire.columns_encode import encode_columns
+from spark_streams.wire.columns_incoming import Incoming, incoming_columns
 from spark_streams.wire.columns_row import NO_TIMESTAMP
 
 __all__ = [

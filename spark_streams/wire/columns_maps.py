@@ -28,7 +28,7 @@ class Entries:
     """
 
     def __init__(self, steps: list[Pair], present: Mask, odd: Mask) -> None:
-        self._steps = steps
+        self.steps = steps
         self._present = present
         self._odd = odd
         self._placed: dict[int, list[tuple[bytes, bytes | None]]] = {}
@@ -46,7 +46,7 @@ class Entries:
         """
         n = self._odd.size
         counts = np.zeros(n, np.int64)
-        steps = [step.without(self._odd) for step in self._steps]
+        steps = [step.without(self._odd) for step in self.steps]
         for step in steps:
             counts[step.rows] += 1
         for row, pairs in self._placed.items():

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire import columns_row
+from spark_streams.wire import columns_decode
 from spark_streams.wire.columns import COLUMN_TYPES, NO_TIMESTAMP, Block, decode_columns, incoming_columns
 from spark_streams.wire.columns_row import row_columns
 from spark_streams.wire.message import decode_message
@@ -329,7 +329,7 @@ def test_a_block_gives_what_its_messages_give(raws: list[bytes], gap: bytes) -> 
 def test_common_messages_take_the_lockstep_walk_alone(raws: list[bytes]) -> None:
     names = MESSAGE_COLUMNS + DELIVERY_COLUMNS
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns_row, "row_columns", lambda raw, names: pytest.fail(f"fell back for {raw.hex()}"))
+        patch.setattr(columns_decode, "row_columns", lambda raw, names: pytest.fail(f"fell back for {raw.hex()}"))
         columns = in_columns(raws, names)
     assert columns == one_by_one(raws, names)
 
@@ -452,6 +452,24 @@ def test_incoming_columns_mark_what_is_broken() -> None:
     incoming = incoming_columns(block([good, *broken, good]))
     assert incoming.malformed.tolist() == [False, True, True, True, True, True, False]
     assert incoming.group_key.to_pylist() == [None] * 7
+
+
+def test_broken_text_in_the_group_key_marks_its_message_only() -> None:
+    good = section(0x75, b"\xa0\x01a")
+    keys = [b"\xa1\x02\xc3\xa9", b"\xa3\x02\xc3\xa9", b"\xa1\x01\xff", b"\xa3\x01k", b"\x40"]
+    group = symbol("event-streams-group-key")
+    raws = [section(0x72, counted(0xC1, 0xD1, [group, key], False)) + good for key in keys]
+    incoming = incoming_columns(block(raws))
+    assert incoming.malformed.tolist() == [False, True, True, False, False]
+    assert incoming.group_key.to_pylist() == ["é", None, None, "k", None]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.one_of(common_messages, damaged()), max_size=6))
+def test_thorough_marks_what_no_reader_can_decode(raws: list[bytes]) -> None:
+    incoming = incoming_columns(block(raws), thorough=True)
+    names = ["value", "key", "properties", "application_properties", "message_annotations"]
+    assert incoming.malformed.tolist() == [outcome(one_by_one, [raw], names) == "refused" for raw in raws]
 
 
 def test_uuid_text_is_lower_case() -> None:
