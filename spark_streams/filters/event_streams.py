@@ -89,6 +89,7 @@ def parse_sql(text: str) -> Predicate:
         FilterError: with the 1-based column of the first character that cannot be part of a filter.
 
     Spec: ES §5.2.2.
+
     """
     return _Reader(text).predicate()
 
@@ -106,6 +107,7 @@ def annotations_predicate(entries: Mapping[str, object]) -> Predicate:
         ValueError: another name, or a value of another type, with the reason in words fit for the peer.
 
     Spec: ES §5.2.1.
+
     """
     parts: list[Predicate] = []
     for name, value in entries.items():

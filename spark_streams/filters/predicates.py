@@ -80,6 +80,7 @@ class PaddedDecimalOrder:
 
     Args:
         width: digits of an offset. Numbers that need more have no offset, and are never answered.
+
     """
 
     width: int = 20
@@ -279,6 +280,7 @@ def freeze(predicate: Predicate, *, next_offset: int, partition: str | None = No
 
     Returns:
         A predicate over offset and timestamp only, fit for ``mask`` and ``seek``.
+
     """
     if isinstance(predicate, AllOf):
         return all_of(freeze(part, next_offset=next_offset, partition=partition) for part in predicate.parts)
@@ -311,6 +313,7 @@ def mask(predicate: Predicate, offsets: Longs, timestamps: Longs, order: OffsetO
 
     Raises:
         ValueError: the predicate still holds ``@latest`` or the source partition; nothing was changed.
+
     """
     if isinstance(predicate, Always):
         return np.full(len(offsets), predicate.value)
@@ -342,6 +345,7 @@ def seek(predicate: Predicate, order: OffsetOrder) -> int:
 
     Returns:
         0 where nothing is known, ``NEVER`` where no event can match; may be past the end of the log.
+
     """
     if isinstance(predicate, Always):
         return 0 if predicate.value else NEVER

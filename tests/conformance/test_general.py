@@ -78,6 +78,19 @@ def test_es_005_a_released_event_comes_again_on_the_same_link(node: Any) -> None
 
 
 @pytest.mark.parametrize("desired", [(), (CAPABILITY,)])
+def test_es_005_rejected_and_undeliverable_events_do_not_come_again(node: Any) -> None:
+    node.create()
+    node.send("orders", *numbered(4))
+    receiver = node.peer().receiver("orders", filter=EARLIEST)
+    rejected, modified = receiver.take(2, settle=False)
+    rejected.delivery.update(Delivery.REJECTED)
+    modified.delivery.local.undeliverable = True
+    modified.delivery.update(Delivery.MODIFIED)
+    for event in (rejected, modified):
+        event.delivery.settle()
+    assert receiver.bodies() == numbered(2, start=2)
+
+
 def test_es_010_the_open_offers_the_capability(node: Any, desired: tuple[str, ...]) -> None:
     offered = node.peer(desired=desired).connection.remote_offered_capabilities
     assert CAPABILITY in list(offered)
@@ -165,6 +178,32 @@ def test_es_016_a_durable_terminus_outlives_the_server(nodes: Any, tmp_path: Any
             peer.pause(0.02)
             peer.drop()
     assert seen == [numbered(3), numbered(3, start=3)]
+
+
+def test_es_016_a_durable_agnostic_terminus_keeps_the_place_in_each_partition(node: Any) -> None:
+    node.create(partitions=3)
+    for partition in ("0", "1", "2"):
+        node.send("orders", *[f"{partition}-{n}" for n in range(5)], target=partition)
+    first = node.peer(container="reader")
+    receiver = first.receiver("orders", name="mine", filter=EARLIEST, **DURABLE)
+    seen = receiver.bodies(receiver.take(7))
+    first.pause(0.02)
+    first.drop()
+    again = node.peer(container="reader").receiver("orders", name="mine", filter=EARLIEST, **DURABLE)
+    seen += again.bodies(again.drain())
+    assert sorted(seen) == [f"{p}-{n}" for p in range(3) for n in range(5)]
+
+
+def test_es_016_the_same_link_on_a_new_connection_takes_over_from_one_that_only_seems_alive(node: Any) -> None:
+    """A client often comes back before the node has noticed that it was gone (AMQP 1.0 part 2 §2.6.1)."""
+    node.create()
+    node.send("orders", *numbered(6))
+    old = node.peer(container="reader").receiver("orders", name="mine", filter=EARLIEST, **DURABLE)
+    old.take(2)
+    old.peer.pause(0.02)
+    new = node.peer(container="reader").receiver("orders", name="mine", filter=EARLIEST, **DURABLE)
+    assert new.bodies(new.drain()) == numbered(4, start=2)
+    assert old.wait_closed() == "amqp:link:stolen"
 
 
 def test_es_016_closing_the_link_ends_the_terminus_and_other_names_are_others(node: Any) -> None:
