@@ -44,7 +44,7 @@ def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[st
         not. A partition with nothing new keeps the position that it has. And the losses.
     """
     if recreated(begin, description):
-        losses = [Loss(None, "in another log of that name", "it was deleted and created again")]
+        losses = [Loss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
         return {p: ending(bounds) for p, bounds in description.partitions.items()}, losses
     ends: dict[str, Position] = {}
     losses = [
@@ -110,11 +110,11 @@ def retained_spans(
         Start and offset of the last event, of each partition that has any; and the losses.
     """
     if recreated(stop, description):
-        return {}, [Loss(None, "in another log of that name", "it was deleted and created again")]
+        return {}, [Loss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
     losses: list[Loss] = []
     known = begin.partitions
     if _differ(begin.incarnation, stop.incarnation):
-        losses.append(Loss(None, "in another log of that name", "it was deleted and created again"))
+        losses.append(Loss(None, "in the log that the checkpoint is of", "it was deleted and created again"))
         known = {}
     losses += [
         Loss(p, str(known[p]), "the partition is no longer there")
