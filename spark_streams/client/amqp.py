@@ -58,6 +58,7 @@ class AmqpClient:
         self._container_id = container_id
         self._require_event_streams = require_event_streams
         self._connections: dict[tuple[str, int, str | None], Connection] = {}
+        self._closed = False
 
     def __enter__(self) -> AmqpClient:
         return self
@@ -68,7 +69,8 @@ class AmqpClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections in good order; never raises."""
+        """Close all connections in good order; never raises. Reads that are still open end with errors."""
+        self._closed = True
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -218,6 +220,8 @@ class AmqpClient:
         )
 
     def _connection(self, endpoint: Endpoint, server_name: str | None) -> Connection:
+        if self._closed:
+            raise LocalProtocolError(f"the client of {self._endpoint.address} is closed")
         key = (endpoint.host, endpoint.port, server_name)
         connection = self._connections.get(key)
         if connection is None or connection.broken:

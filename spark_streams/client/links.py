@@ -82,7 +82,7 @@ class Link:
         self.session = session
         self.what = f"{what} at {connection.endpoint.address}"
         self.partition: str | None = None
-        self._closed = False
+        self.closed = False
 
     def check(self) -> None:
         """Raise why the peer ended the link or its session; nothing when it did not.
@@ -129,9 +129,11 @@ class Link:
             condition: ``proton.Condition`` to tell the peer.
         """
         connection, link = self.connection, self.proton_link
-        if connection.broken or self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
+        if connection.broken:
+            return
         ended = proton.Endpoint.REMOTE_CLOSED
         deadline = Deadline(min(connection.timeout_ms, _CLOSE_MS))
         with contextlib.suppress(SparkStreamsError):

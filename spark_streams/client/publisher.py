@@ -74,6 +74,8 @@ class Publisher:
             TransportError, PeerError, RemoteProtocolError: the link or connection ended. How many messages the peer
                 stored is unknown then.
         """
+        if self._link.closed:
+            raise LocalProtocolError(f"the publisher of stream '{self._stream}' is closed")
         if payloads.null_count:
             raise LocalProtocolError("payloads have nulls: expected one encoded message a row")
         _, offsets, memory = payloads.buffers()
@@ -105,6 +107,8 @@ class Publisher:
         Raises:
             As ``send``.
         """
+        if self._link.closed:
+            raise LocalProtocolError(f"the publisher of stream '{self._stream}' is closed")
         self._deadline.restart()
         self._reap()
         while self._done < self._sent:

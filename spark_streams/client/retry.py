@@ -70,9 +70,8 @@ DEFAULT_BACKOFF: Final = Backoff()
 class Attempts:
     """The count of failures in a row."""
 
-    def __init__(self, backoff: Backoff = DEFAULT_BACKOFF, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, backoff: Backoff = DEFAULT_BACKOFF) -> None:
         self._backoff = backoff
-        self._sleep = sleep
         self._failed = 0
 
     def progressed(self) -> None:
@@ -91,7 +90,7 @@ class Attempts:
             raise fault
         pause_ms = min(self._backoff.limit_ms, self._backoff.first_ms * 2 ** (self._failed - 1))
         _log.info("%s; trying again in %d ms", fault, pause_ms)
-        self._sleep(pause_ms / 1000)
+        _pause(pause_ms / 1000)
 
 
 def retrying(operation: Callable[[], _T], backoff: Backoff = DEFAULT_BACKOFF) -> _T:
@@ -106,3 +105,7 @@ def retrying(operation: Callable[[], _T], backoff: Backoff = DEFAULT_BACKOFF) ->
             return operation()
         except SparkStreamsError as fault:
             attempts.after(fault)
+
+
+def _pause(seconds: float) -> None:
+    time.sleep(seconds)

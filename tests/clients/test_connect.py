@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import proton
+import pyarrow as pa
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from spark_streams.client import AmqpClient
+from spark_streams.client import AmqpClient, RangeRead
 from spark_streams.endpoint import Endpoint, Secret, Tls
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -27,6 +29,7 @@ from spark_streams.errors import (
     OptionError,
     SparkStreamsError,
 )
+from spark_streams.position import EARLIEST
 from spark_streams.wire.sasl import SaslServer
 from tests.clients.fake_peer import FakePeer, Script
 from tests.clients.tcp_proxy import TcpProxy
@@ -141,10 +144,18 @@ def test_a_certificate_of_another_host(certificates: Path) -> None:
 
 
 def test_a_certificate_that_verifies_gets_through(certificates: Path) -> None:
-    with FakePeer(Script(events=[("1", b"")])) as peer, tls_port(certificates, peer.port) as port:
+    log = [(f"{n:05d}", b"x" * n) for n in range(3_000)]
+    with FakePeer(Script(events=log)) as peer, tls_port(certificates, peer.port) as port:
         where = Endpoint("amqps", "127.0.0.1", port, None, None, Tls(str(certificates / "ca.pem")))
         with AmqpClient(where, timeout_ms=3_000) as client:
-            assert client.describe("orders").partitions["0"].latest == "1"
+            assert client.describe("orders").partitions["0"].latest == "02999"
+            read = RangeRead("orders", "0", EARLIEST, "02999", ("offset", "value"))
+            batches = list(client.fetch(read, max_rows=700))
+            link = client.publisher("orders")
+            link.send(pa.array([proton.Message(body=b"y" * 100_000).encode()] * 20, pa.large_binary()), str)
+            link.flush()
+        assert len(peer.received) == 20
+    assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == log
 
 
 @pytest.mark.parametrize("option", ["tls.caFile", "tls.certFile", "tls.keyFile"])
@@ -205,8 +216,8 @@ def tls_port(certificates: Path, target: int | None = None) -> Iterator[int]:
                 encrypted.recv(100)
                 return
             with socket.create_connection(("127.0.0.1", target)) as plain:
-                plain.settimeout(0.02)
-                encrypted.settimeout(0.02)
+                plain.settimeout(0.002)
+                encrypted.settimeout(0.002)
                 while True:
                     for source, sink in ((plain, encrypted), (encrypted, plain)):
                         with contextlib.suppress(TimeoutError, ssl.SSLWantReadError):

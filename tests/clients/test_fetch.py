@@ -388,3 +388,23 @@ def test_a_redirect_without_an_address_is_a_refusal() -> None:
         pytest.raises(Refused, match="amqp:link:redirect: somewhere"),
     ):
         fetched(reader, read(EARLIEST, "1"))
+
+
+def test_a_read_that_is_left_early_detaches_and_the_client_goes_on() -> None:
+    log = events(20_000)
+    with FakePeer(Script(events=log)) as peer, client(peer.port) as reader:
+        batches = reader.fetch(read(EARLIEST, log[-1][0]), max_rows=100)
+        assert next(batches).num_rows == 100
+        batches.close()
+        assert fetched(reader, read(EARLIEST, log[49][0])) == log[:50]
+    assert len(peer.desired) == 1  # one connection
+
+
+def test_a_read_of_a_closed_client_ends_with_an_error() -> None:
+    log = events(5_000)
+    with FakePeer(Script(events=log)) as peer:
+        with client(peer.port) as reader:
+            batches = reader.fetch(read(EARLIEST, log[-1][0]), max_rows=100)
+            assert next(batches).num_rows == 100
+        with pytest.raises(LocalProtocolError, match="closed"):
+            list(batches)

@@ -139,3 +139,16 @@ def test_a_bound_sender_asks_for_its_partition() -> None:
 def test_nulls_are_a_defect_of_the_caller() -> None:
     with FakePeer(Script()) as peer, client(peer.port) as sender, pytest.raises(LocalProtocolError, match="nulls"):
         sender.publisher("orders").send(pa.array([b"", None], pa.large_binary()), label)
+
+
+def test_a_closed_publisher_says_so() -> None:
+    with FakePeer(Script()) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        link.close()
+        link.close()
+        with pytest.raises(LocalProtocolError, match="publisher of stream 'orders' is closed"):
+            link.send(payloads(0, 1), label)
+        with pytest.raises(LocalProtocolError, match="closed"):
+            link.flush()
+    with pytest.raises(LocalProtocolError, match=r"client of 127.0.0.1:\d+ is closed"):
+        sender.publisher("orders")
