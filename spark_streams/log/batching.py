@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,7 @@ def _runs(timestamps: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> It
     chunk = np.cumsum(sizes) // MAX_BATCH_BYTES
     cuts |= set(np.flatnonzero(chunk[1:] != chunk[:-1]) + 1)
     edges = [0, *sorted(int(c) for c in cuts), len(timestamps)]
-    yield from zip(edges, edges[1:], strict=False)
+    yield from pairwise(edges)
 
 
 def encode_records(

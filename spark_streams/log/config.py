@@ -18,8 +18,8 @@ class StreamConfig:
     """How one stream stores, rolls and forgets; fixed when the stream is created.
 
     Args:
-        timestamp_type: ``append``: a record's timestamp is the instant it was added (the default); ``create``: it is the
-            producer's own, and may be absent or lie before 1970.
+        timestamp_type: ``append``: a record's timestamp is the instant it was added (the default); ``create``: it is
+            the producer's own, and may be absent or lie before 1970.
         timestamp_format: ``extended`` writes KIP-228 batches; ``legacy`` writes batches without the bit, as a broker
             that knows nothing of KIP-228 does.
         legacy_negative: what a ``legacy`` stream does with a timestamp it cannot hold: ``error`` refuses the append,

@@ -3,8 +3,8 @@
 An entry stands for a stretch of the segment of at least ``interval_bytes``: the offset of its first record, the byte
 position of its first batch, and the largest timestamp from the segment's beginning to the stretch's end. That running
 maximum never falls, so a binary search by time is right also when timestamps are out of order: the first record not
-earlier than a target lies in the first stretch whose maximum reaches it. (A binary search on the records' own timestamps
-would not be.)
+earlier than a target lies in the first stretch whose maximum reaches it. (A binary search on the records' own
+timestamps would not be.)
 
 As a file, big-endian: magic ``SSIX`` u32, CRC-32C u32 of the rest, entries u64, then three i64 arrays: offsets,
 positions, maxima. A file that is missing or does not pass its check is made anew from the segment.
@@ -67,15 +67,15 @@ class SegmentIndex:
             for column in (self._offsets, self._positions, self._maxima):
                 column.pop()
 
-    def position_of(self, offset: int) -> int:
-        """Return a byte position at or before the batch that holds ``offset``."""
-        at = bisect_right(self._offsets, offset) - 1
-        return self._positions[at] if at >= 0 else 0
+    def stretch_of(self, offset: int) -> tuple[int, int]:
+        """Return where the stretch that holds ``offset``, which must be in the segment, starts: position and offset."""
+        at = max(bisect_right(self._offsets, offset) - 1, 0)
+        return self._positions[at], self._offsets[at]
 
-    def position_of_time(self, timestamp_ms: int) -> int | None:
-        """Return a byte position at or before the first record not earlier than ``timestamp_ms``; None: there is none."""
+    def stretch_of_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return where the stretch with the first record not earlier than ``timestamp_ms`` starts; None: no such."""
         at = bisect_left(self._maxima, timestamp_ms)
-        return self._positions[at] if at < len(self._maxima) else None
+        return (self._positions[at], self._offsets[at]) if at < len(self._maxima) else None
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""

@@ -1,8 +1,8 @@
 """One partition: an append-only sequence of records in segments.
 
 Delivery guarantee: when ``append`` returns, the records are with the operating system and the recovery point says so:
-they survive kill -9 of the process. They survive a power cut too once ``sync`` has returned (``fsync`` policy ``always``
-does that before ``append`` returns). Readers never see a record before it is written whole.
+they survive kill -9 of the process. They survive a power cut too once ``sync`` has returned (``fsync`` policy
+``always`` does that before ``append`` returns). Readers never see a record before it is written whole.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_streams.errors import CorruptLog
 from spark_streams.log.batching import Batching, encode_records, reframe
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import sync_directory
@@ -102,7 +102,7 @@ class Partition:
             if not path.stem.isdigit() or int(path.stem) not in bases:
                 remove_if_there(path)
         segments = [Segment(self._folder, base, self.config.index_interval_bytes) for base in bases or [0]]
-        for segment, following in zip(segments, segments[1:], strict=False):
+        for segment, following in pairwise(segments):
             segment.open_closed(following.base_offset)
         last = segments[-1]
         recover_last(last, self._point.read())
@@ -230,8 +230,8 @@ class Partition:
     def read(self, offset: int, max_bytes: int = 1 << 20) -> Records | None:
         """Return records from ``offset`` (inclusive) on, or None when ``offset`` is the next one to be appended.
 
-        An offset below the first retained one reads from there. About ``max_bytes`` of whole batches are decoded, at least
-        one batch.
+        An offset below the first retained one reads from there. About ``max_bytes`` of whole batches are decoded, and
+        at least one batch.
 
         Raises:
             ValueError: an offset beyond the end.
@@ -245,15 +245,14 @@ class Partition:
             return None
         offset = max(offset, segments[0].base_offset)
         segment = segments[bisect_right(segments, offset, key=lambda s: s.base_offset) - 1]
-        records, _ = segment.read(segment.locate(offset), max_bytes)
-        if not len(records) or int(records.offsets[-1]) < offset:
-            raise CorruptLog(str(segment.path), 0, f"offset {offset} is missing")
+        records = segment.read(*segment.locate(offset), max_bytes)
         skip = offset - int(records.offsets[0])
         return records.slice(skip) if skip else records
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record, in log order, not earlier than ``timestamp_ms``; None: there
-        is none. Records without a timestamp never match.
+        """Return (offset, timestamp) of the first record, in log order, not earlier than ``timestamp_ms``.
+
+        None: there is none. Records without a timestamp never match.
         """
         segments = self._segments
         for segment in segments:
@@ -305,6 +304,7 @@ class Partition:
         self.sync()
         with self._lock:
             self._write_point()
+            self._segments[-1].stamp()
             for segment in self._segments:
                 segment.close()
             self._point.close()

@@ -24,8 +24,8 @@ A record, all varints zigzag::
     | keyLength varint (-1: null) | key | valueLength varint (-1: null) | value
     | headersCount varint | (keyLength varint | key | valueLength varint | value)*
 
-Today's Kafka gives bit 6 another meaning (hasDeleteHorizonMs, KIP-534): these batches are never sent to a Kafka nor read
-from one. Compressed, transactional and control batches are refused: nothing here writes them, and storing what no
+Today's Kafka gives bit 6 another meaning (hasDeleteHorizonMs, KIP-534): these batches are never sent to a Kafka nor
+read from one. Compressed, transactional and control batches are refused: nothing here writes them, and storing what no
 door could serve would lose it silently.
 
 Spec: KIP-228, "Changes in binary message format"; Kafka documentation, "Implementation: message format".
@@ -46,7 +46,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.log.timestamps import NO_TIMESTAMP
 from spark_streams.log.varint import encode_varints
 
 __all__ = [
@@ -62,6 +61,8 @@ __all__ = [
 ]
 
 HEADER_BYTES: Final = 61
+FEW_RECORDS: Final = 8
+"""Up to here encoding one by one beats the fixed cost of doing it in columns (measured: they meet near 10)."""
 LENGTH_PREFIX_BYTES: Final = 12
 """baseOffset and batchLength: what must be read to know where the batch ends."""
 CRC_START: Final = 21
@@ -89,6 +90,7 @@ class BatchHeader:
 
     base_offset: int
     size: int
+    leader_epoch: int
     crc: int
     attributes: int
     last_offset_delta: int
@@ -121,7 +123,7 @@ def parse_header(buffer: bytes | memoryview, position: int = 0) -> BatchHeader:
     """
     if len(buffer) - position < HEADER_BYTES:
         raise BatchFault(f"{len(buffer) - position} bytes are no whole batch header of {HEADER_BYTES}")
-    (base, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, _, _, _, count) = _HEADER.unpack_from(
+    (base, length, epoch, magic, crc, attributes, last_delta, base_ts, max_ts, _, _, _, count) = _HEADER.unpack_from(
         buffer, position
     )
     if magic != MAGIC:
@@ -131,7 +133,7 @@ def parse_header(buffer: bytes | memoryview, position: int = 0) -> BatchHeader:
         raise BatchFault(f"batch length {length} is shorter than a header")
     if base < 0 or count < 0 or last_delta < 0 or count != last_delta + 1:
         raise BatchFault(f"base offset {base}, last offset delta {last_delta} and {count} records do not fit together")
-    return BatchHeader(base, size, crc, attributes, last_delta, base_ts, max_ts, count)
+    return BatchHeader(base, size, epoch, crc, attributes, last_delta, base_ts, max_ts, count)
 
 
 def verify(buffer: bytes | memoryview, position: int, header: BatchHeader) -> None:
@@ -172,19 +174,8 @@ def seal(
     _HEADER.pack_into(
         header,
         0,
-        base_offset,
-        length,
-        0,
-        MAGIC,
-        0,
-        attributes,
-        count - 1,
-        base_timestamp,
-        max_timestamp,
-        -1,
-        -1,
-        -1,
-        count,
+        *(base_offset, length, 0, MAGIC, 0, attributes, count - 1, base_timestamp, max_timestamp),
+        *(-1, -1, -1, count),
     )
     crc = google_crc32c.extend(google_crc32c.value(bytes(header[CRC_START:])), bytes(records))
     struct.pack_into(">I", header, 17, crc)
@@ -214,7 +205,8 @@ def _ragged(columns: Sequence[npt.NDArray[np.int64] | bytes], count: int) -> pa.
 
 def _varint_width(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     _, used = encode_varints(values)
-    return used.sum(axis=1).astype(np.int64)
+    widths: npt.NDArray[np.int64] = used.sum(axis=1).astype(np.int64)
+    return widths
 
 
 def encode_batch(
@@ -243,8 +235,42 @@ def encode_batch(
     count = len(values)
     if append_time_ms is not None:
         timestamps = np.full(count, append_time_ms, np.int64)
-    base_timestamp = int(timestamps[0])
-    deltas = timestamps - base_timestamp  # modulo 2^64, as the notes allow; a reader adds it back modulo 2^64
+    records: bytes | memoryview
+    if count <= FEW_RECORDS:
+        records = _few_records(values, keys, timestamps)
+    else:
+        records = _many_records(values, keys, timestamps)
+    return seal(
+        records,
+        count,
+        base_offset=base_offset,
+        base_timestamp=int(timestamps[0]),
+        max_timestamp=int(timestamps.max()),
+        attributes=(EXTENDED if extended else 0) | (APPEND_TIME if append_time_ms is not None else 0),
+    )
+
+
+def _few_records(
+    values: pa.LargeBinaryArray, keys: pa.LargeBinaryArray | None, timestamps: npt.NDArray[np.int64]
+) -> bytes:
+    base = int(timestamps[0])
+    names = [None] * len(values) if keys is None else keys.to_pylist()
+    return b"".join(
+        single_record(value, key=name, timestamp_delta=_wrapped(int(timestamp) - base), offset_delta=row)
+        for row, (value, name, timestamp) in enumerate(zip(values.to_pylist(), names, timestamps, strict=True))
+    )
+
+
+def _wrapped(delta: int) -> int:
+    """Return a difference of two int64 modulo 2^64; a reader adds it back modulo 2^64."""
+    return (delta + 2**63) % 2**64 - 2**63
+
+
+def _many_records(
+    values: pa.LargeBinaryArray, keys: pa.LargeBinaryArray | None, timestamps: npt.NDArray[np.int64]
+) -> memoryview:
+    count = len(values)
+    deltas = timestamps - timestamps[0]  # modulo 2^64, as in _wrapped
     offset_deltas = np.arange(count, dtype=np.int64)
     value_sizes = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64)
     if keys is None:
@@ -267,19 +293,17 @@ def encode_batch(
         )
     ends = np.frombuffer(joined.buffers()[1], np.int64, count + 1, joined.offset * 8)
     records = memoryview(joined.buffers()[2])[int(ends[0]) : int(ends[-1])]
-    return seal(
-        records,
-        count,
-        base_offset=base_offset,
-        base_timestamp=base_timestamp,
-        max_timestamp=int(timestamps.max()),
-        attributes=(EXTENDED if extended else 0) | (APPEND_TIME if append_time_ms is not None else 0),
-    )
+    return records
 
 
 def _varint(value: int) -> bytes:
-    matrix, used = encode_varints(np.array([value], np.int64))
-    return matrix[used].tobytes()
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
 
 
 def single_record(
@@ -308,8 +332,3 @@ def single_record(
 
     body = b"".join(pieces())
     return _varint(len(body)) + body
-
-
-def none_timestamp(extended: bool) -> int:
-    """Return the stored value that means "no timestamp" in such a batch."""
-    return NO_TIMESTAMP if extended else -1

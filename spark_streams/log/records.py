@@ -110,8 +110,8 @@ def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Rec
     raw = np.frombuffer(buffer, np.uint8)
     counts = np.array([h.records_count for _, h in batches], np.int64)
 
-    def spread(values: list[int] | list[bool], kind: type) -> npt.NDArray[np.generic]:
-        return np.repeat(np.array(values, kind), counts)
+    def spread(values: list[int]) -> Longs:
+        return np.repeat(np.array(values, np.int64), counts)
 
     try:
         delta, at = decode_varints(raw, starts + 1)
@@ -129,16 +129,16 @@ def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Rec
     expected = np.arange(len(starts), dtype=np.int64) - np.repeat(firsts, counts)
     if not np.array_equal(offset_delta, expected):
         raise BatchFault("the records' offset deltas do not count up from 0")
-    base = spread([h.base_timestamp for _, h in batches], np.int64)
+    base = spread([h.base_timestamp for _, h in batches])
     with np.errstate(over="ignore"):
         created = base + delta  # modulo 2^64
     stored = np.where(
-        spread([h.append_time for _, h in batches], np.bool_),
-        spread([h.max_timestamp for _, h in batches], np.int64),
+        spread([h.append_time for _, h in batches]).astype(np.bool_),
+        spread([h.max_timestamp for _, h in batches]),
         created,
     )
-    timestamps = from_stored(stored, spread([h.extended for _, h in batches], np.bool_).astype(np.bool_))
-    offsets = spread([h.base_offset for _, h in batches], np.int64) + offset_delta
+    timestamps = from_stored(stored, spread([h.extended for _, h in batches]).astype(np.bool_))
+    offsets = spread([h.base_offset for _, h in batches]) + offset_delta
     return Records(offsets, timestamps, buffer, value_starts, value_ends, key_starts, key_ends)
 
 

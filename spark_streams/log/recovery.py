@@ -4,9 +4,9 @@ Every batch is checked from the segment's beginning. The rule, with E the acknow
 
 - Bytes after E were never acknowledged: whole batches among them are kept, the rest (a torn tail) is cut.
 - The file is shorter than E: bytes were lost, not changed. What is left is cut back to the last whole batch.
-- A batch before E fails its check although all its bytes are there: ``CorruptLog``, naming file and position; nothing is
-  cut, for the batches after it were acknowledged too. The one exception is a power cut: when another boot wrote the point
-  and the batch lies past its synced end, the disk never got it, and the log goes on with what it got.
+- A batch before E fails its check although all its bytes are there: ``CorruptLog``, naming file and position; nothing
+  is cut, for the batches after it were acknowledged too. The one exception is a power cut: when another boot wrote the
+  point and the batch lies past its synced end, the disk never got it, and the log goes on with what it got.
 - Without a valid recovery point (the file is missing) a batch that runs past the end of the file is a torn tail, and
   every other failed check is ``CorruptLog``.
 """
@@ -27,7 +27,7 @@ from spark_streams.log.record_batch import (
     verify,
 )
 from spark_streams.log.recovery_point import RecoveryPoint, this_boot
-from spark_streams.log.segment import Segment
+from spark_streams.log.segment import Segment, check_place
 
 __all__ = ["recover_last"]
 
@@ -48,9 +48,8 @@ def _batch_at(segment: Segment, position: int, file_bytes: int, expected_offset:
     if len(head) < HEADER_BYTES:
         raise _Torn
     header = parse_header(head)
+    check_place(header, expected_offset, left)
     verify(read_exactly(segment.fd, header.size, position), 0, header)
-    if header.base_offset != expected_offset:
-        raise BatchFault(f"offset {header.base_offset}, expected {expected_offset}")
     return header
 
 

@@ -13,10 +13,10 @@ __all__ = ["expired_segments"]
 def expired_segments(segments: Sequence[Segment], config: StreamConfig, now_ms: int) -> int:
     """Return how many segments, from the oldest on, are to go.
 
-    By age a segment goes when its last append is older than ``retention_max_age_ms``: the time of the append counts, not
-    the records' own timestamps, so that events of 1957 are kept as long as any other. The active segment may go by age
-    (the caller rolls it first). By size the oldest goes while the others still hold ``retention_max_bytes``; the active
-    segment never goes by size.
+    By age a segment goes when its last append is older than ``retention_max_age_ms``: the time of the append counts,
+    not the records' own timestamps, so that events of 1957 are kept as long as any other. The active segment may go by
+    age (the caller rolls it first). By size the oldest goes while the others still hold ``retention_max_bytes``; the
+    active segment never goes by size.
     """
     count = 0
     if config.retention_max_age_ms is not None:

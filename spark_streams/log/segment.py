@@ -33,6 +33,21 @@ def batch_max_timestamp(header: BatchHeader) -> int:
     return NO_TIMESTAMP if none else header.max_timestamp
 
 
+def check_place(header: BatchHeader, offset: int, bytes_left: int) -> None:
+    """Check what the CRC does not cover, as the log itself sets it: base offset, leader epoch, and the length.
+
+    Raises:
+        BatchFault: the check that failed.
+
+    """
+    if header.base_offset != offset:
+        raise BatchFault(f"the batch says offset {header.base_offset}, expected {offset}")
+    if header.leader_epoch:
+        raise BatchFault(f"the batch says leader epoch {header.leader_epoch}, expected 0")
+    if header.size > bytes_left:
+        raise BatchFault(f"the batch says {header.size} bytes, {bytes_left} are there")
+
+
 class Segment:
     """The open file of one segment; ``end`` is how many of its bytes are whole batches that readers may see."""
 
@@ -104,10 +119,13 @@ class Segment:
     def seal(self) -> None:
         """Force the bytes to the disk and write the index; called once, when the segment is rolled."""
         os.fsync(self.fd)
-        if self.last_append_ms is not None:
-            # The time of the last append is what retention by age goes by; a file's own time is where it survives.
-            os.utime(self.path, ns=(self.last_append_ms * 1_000_000, self.last_append_ms * 1_000_000))
+        self.stamp()
         self.index.write(self.index_path)
+
+    def stamp(self) -> None:
+        """Make the file's own time that of the last append: retention by age goes by it after the next start."""
+        if self.last_append_ms is not None:
+            os.utime(self.path, ns=(self.last_append_ms * 1_000_000, self.last_append_ms * 1_000_000))
 
     def open_closed(self, next_offset: int) -> None:
         """Open a segment that is followed by another, which starts at ``next_offset``: nothing is scanned.
@@ -129,11 +147,7 @@ class Segment:
         except IndexInvalid:
             index = SegmentIndex(self.interval_bytes)
             expected = self.base_offset
-            for position, header in self.headers(0):
-                if header.base_offset != expected:
-                    raise CorruptLog(
-                        str(self.path), position, f"offset {header.base_offset}, expected {expected}"
-                    ) from None
+            for position, header in self.headers(0, expected):
                 index.add(header.base_offset, position, batch_max_timestamp(header))
                 expected = header.next_offset
             if expected != next_offset:
@@ -148,8 +162,8 @@ class Segment:
         remove_if_there(self.index_path)
         remove_if_there(self.path)
 
-    def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Walk the batch headers from ``position``, which must be the start of a batch, to ``end``.
+    def headers(self, position: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Walk the batch headers from ``position``, the start of the batch with base offset ``offset``, to ``end``.
 
         Raises:
             CorruptLog: what is there is no batch of this segment. (CRCs are not checked here.)
@@ -159,67 +173,64 @@ class Segment:
         while position < end:
             try:
                 header = parse_header(read_exactly(self.fd, HEADER_BYTES, position))
-                if position + header.size > end:
-                    raise BatchFault(f"the batch says {header.size} bytes, {end - position} are there")
+                check_place(header, offset, end - position)
             except BatchFault as fault:
                 raise CorruptLog(str(self.path), position, str(fault)) from fault
             yield position, header
             position += header.size
+            offset = header.next_offset
 
-    def locate(self, offset: int) -> int:
-        """Return the byte position of the batch that holds ``offset``, which must be in this segment."""
-        for position, header in self.headers(self.index.position_of(offset)):
+    def locate(self, offset: int) -> tuple[int, int]:
+        """Return byte position and base offset of the batch that holds ``offset``, which must be in this segment."""
+        for position, header in self.headers(*self.index.stretch_of(offset)):
             if header.next_offset > offset:
-                return position
+                return position, header.base_offset
         raise CorruptLog(str(self.path), self.end, f"offset {offset} is missing")
 
-    def read(self, position: int, max_bytes: int) -> tuple[Records, int]:
-        """Read whole batches from ``position`` on, at least one, and check their CRCs.
+    def read(self, position: int, offset: int, max_bytes: int) -> Records:
+        """Read whole batches from ``position``, where the batch with base offset ``offset`` starts, and check them.
 
-        Returns:
-            The records and the position after the last batch.
+        At least one batch is read, and no more than fit into ``max_bytes``.
 
         Raises:
             CorruptLog: a check failed; nothing is served.
 
         """
         end = self.end
-        block = read_exactly(self.fd, min(max_bytes, end - position), position)
+        block = read_exactly(self.fd, min(max(max_bytes, HEADER_BYTES), end - position), position)
         batches: list[tuple[int, BatchHeader]] = []
         at = 0
-        view = memoryview(block)
         try:
             while at < len(block):
-                if len(block) - at < HEADER_BYTES and batches and position + len(block) < end:
+                if batches and len(block) - at < HEADER_BYTES:
                     break
-                header = parse_header(view, at)
+                header = parse_header(block, at)
+                check_place(header, offset, end - position - at)
                 if at + header.size > len(block):
                     if batches:
                         break
-                    if position + header.size > end:
-                        raise BatchFault(f"the batch says {header.size} bytes, {end - position} are there")
                     block = read_exactly(self.fd, header.size, position)
-                    view = memoryview(block)
-                verify(view, at, header)
+                verify(block, at, header)
                 batches.append((at, header))
                 at += header.size
-            records = decode_batches(block, batches)
+                offset = header.next_offset
+            return decode_batches(block, batches)
         except BatchFault as fault:
             raise CorruptLog(str(self.path), position + at, str(fault)) from fault
-        return records, position + at
 
     def first_at_time(self, timestamp_ms: int, not_before: int) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record not earlier than ``timestamp_ms``, of those from the offset
-        ``not_before`` on; None when there is none.
+        """Return (offset, timestamp) of the first record not earlier than ``timestamp_ms``.
+
+        Only records from the offset ``not_before`` on count; None when there is none.
         """
-        position = self.index.position_of_time(timestamp_ms)
-        if position is None:
+        stretch = self.index.stretch_of_time(timestamp_ms)
+        if stretch is None:
             return None
-        for at, header in self.headers(position):
+        for at, header in self.headers(*stretch):
             highest = batch_max_timestamp(header)
             if highest == NO_TIMESTAMP or highest < timestamp_ms or header.next_offset <= not_before:
                 continue
-            records, _ = self.read(at, header.size)
+            records = self.read(at, header.base_offset, header.size)
             matching = (records.timestamps >= timestamp_ms) & (records.timestamps != NO_TIMESTAMP)
             matching &= records.offsets >= not_before
             if matching.any():

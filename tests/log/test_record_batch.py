@@ -1,0 +1,296 @@
+"""The stored form: golden bytes from the format's definition, KIP-228's tables cell by cell, and damage."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_streams.log import NO_TIMESTAMP, BatchFault, StreamConfig, TimestampRefused
+from spark_streams.log import record_batch as format_module
+from spark_streams.log.batching import Batching, encode_records, reframe
+from spark_streams.log.record_batch import HEADER_BYTES, encode_batch, parse_header, seal, single_record, verify
+from spark_streams.log.records import Records, decode_batches, record_headers
+from spark_streams.log.timestamps import read_as_legacy, to_stored
+from spark_streams.log.varint import decode_varints, encode_varints
+
+# Provenance: specs/negative-timestamps.md, section 9, made there with plain struct from the format's definition.
+B1 = bytes.fromhex(
+    "00000000000000000000003900000000024ee492e1004000000000ffffffffffffffffffffffffffffffff"
+    "ffffffffffffffffffffffffffff000000010e00000001027800"
+)
+B2 = bytes.fromhex(
+    "0000000000000000000000390000000002dc16b1e2000000000000ffffffffffffffffffffffffffffffff"
+    "ffffffffffffffffffffffffffff000000010e00000001027800"
+)
+B3 = bytes.fromhex(
+    "0000000000000000000000420000000002c86ed61f004000000001ffffffa609e8e000ffffffa609e8e3e8"
+    "ffffffffffffffffffffffffffff000000020e000000010278001000d00f0201027900"
+)
+SPUTNIK = -386_380_800_000
+
+
+def decode(batch: bytes) -> Records:
+    header = parse_header(batch)
+    verify(batch, 0, header)
+    return decode_batches(batch, [(0, header)])
+
+
+def batch_of(timestamp: int, *, extended: bool) -> bytes:
+    """One record "x", laid out by hand with struct, not by our encoder."""
+    body = struct.pack(">hiqqqhii", 0x40 if extended else 0, 0, timestamp, timestamp, -1, -1, -1, 1) + bytes.fromhex(
+        "0e00000001027800"
+    )
+    return struct.pack(">qiibI", 0, len(body) + 9, 0, 2, google_crc32c.value(body)) + body
+
+
+def test_hand_laid_batch_is_the_golden_one() -> None:
+    assert batch_of(-1, extended=True) == B1
+    assert batch_of(-1, extended=False) == B2
+
+
+@pytest.mark.parametrize(
+    ("golden", "values", "timestamps", "extended"),
+    [
+        (B1, [b"x"], [-1], True),
+        (B2, [b"x"], [NO_TIMESTAMP], False),
+        (B3, [b"x", b"y"], [SPUTNIK, SPUTNIK + 1000], True),
+    ],
+    ids=["B1", "B2", "B3"],
+)
+def test_golden_bytes_both_ways(golden: bytes, values: list[bytes], timestamps: list[int], extended: bool) -> None:
+    records = decode(golden)
+    assert [records.value(i) for i in range(len(records))] == values
+    assert [records.key(i) for i in range(len(records))] == [None] * len(values)
+    assert records.timestamps.tolist() == timestamps
+    stored = to_stored(np.array(timestamps), extended)
+    array = pa.array(values, pa.large_binary())
+    assert encode_batch(array, None, stored, base_offset=0, extended=extended) == golden
+
+
+@pytest.mark.parametrize(
+    ("value", "encoded"),
+    [
+        (0, "00"),
+        (-1, "01"),
+        (1, "02"),
+        (-2, "03"),
+        (63, "7e"),
+        (-64, "7f"),
+        (64, "8001"),
+        (1000, "d00f"),
+        (-86_400_000, "ffefb252"),
+        (2**31 - 1, "feffffff0f"),
+        (-(2**63), "ffffffffffffffffff01"),
+    ],
+)
+def test_varint_vectors(value: int, encoded: str) -> None:
+    matrix, used = encode_varints(np.array([value]))
+    assert matrix[used].tobytes().hex() == encoded
+    assert format_module._varint(value).hex() == encoded
+    values, after = decode_varints(np.frombuffer(bytes.fromhex(encoded), np.uint8), np.array([0]))
+    assert values.tolist() == [value]
+    assert after.tolist() == [len(encoded) // 2]
+
+
+def test_crc_is_castagnoli() -> None:
+    assert google_crc32c.value(b"123456789") == 0xE3069283
+
+
+def test_diagram_names_every_field_at_its_place() -> None:
+    """The byte diagram in the module's docstring is the layout that parse_header reads."""
+    expected = {
+        "baseOffset": (0, "q"),
+        "batchLength": (8, "i"),
+        "partitionLeaderEpoch": (12, "i"),
+        "magic": (16, "b"),
+        "crc": (17, "I"),
+        "attributes": (21, "h"),
+        "lastOffsetDelta": (23, "i"),
+        "baseTimestamp": (27, "q"),
+        "maxTimestamp": (35, "q"),
+        "producerId": (43, "q"),
+        "producerEpoch": (51, "h"),
+        "baseSequence": (53, "i"),
+        "recordsCount": (57, "i"),
+    }
+    letters = {"i64": "q", "i32": "i", "i16": "h", "i8": "b", "u32": "I"}
+    found = {}
+    for line in (format_module.__doc__ or "").splitlines():
+        words = line.split()
+        if len(words) >= 3 and words[0].isdigit() and words[2] in letters:
+            found[words[1]] = (int(words[0]), letters[words[2]])
+    assert found == expected
+    assert struct.calcsize(">" + "".join(letter for _, letter in expected.values())) == HEADER_BYTES
+
+
+NEW, OLD = "extended", "legacy"
+
+
+def appended(batch: bytes, broker: str, on_negative: str = "error") -> list[int]:
+    config = StreamConfig(timestamp_type="create", timestamp_format=broker, legacy_negative=on_negative)  # type: ignore[arg-type]
+    out = reframe(batch, Batching(config, next_offset=7, append_time_ms=None))
+    assert out[0][0].base_offset == 7
+    return [int(t) for _, stored in out for t in decode(stored).timestamps]
+
+
+@pytest.mark.parametrize(
+    ("row", "timestamp", "flag", "broker", "on_negative", "outcome"),
+    [
+        ("W1", -1, False, OLD, "error", NO_TIMESTAMP),
+        ("W2", -1, False, NEW, "error", NO_TIMESTAMP),
+        ("W3", NO_TIMESTAMP, True, OLD, "error", NO_TIMESTAMP),
+        ("W3", NO_TIMESTAMP, True, OLD, "degrade", NO_TIMESTAMP),
+        ("W4", NO_TIMESTAMP, True, NEW, "error", NO_TIMESTAMP),
+        ("W5", -1, True, OLD, "error", None),
+        ("W5", -1, True, OLD, "degrade", NO_TIMESTAMP),
+        ("W6", -1, True, NEW, "error", -1),
+        ("W7", -5, False, NEW, "error", None),
+        ("W7", -5, False, OLD, "degrade", None),
+        ("W8", SPUTNIK, True, NEW, "error", SPUTNIK),
+        ("W9", SPUTNIK, True, OLD, "error", None),
+        ("W9", SPUTNIK, True, OLD, "degrade", NO_TIMESTAMP),
+    ],
+)
+def test_write_path(row: str, timestamp: int, flag: bool, broker: str, on_negative: str, outcome: int | None) -> None:
+    batch = batch_of(timestamp, extended=flag)
+    if outcome is None:
+        with pytest.raises(TimestampRefused):
+            appended(batch, broker, on_negative)
+    else:
+        assert appended(batch, broker, on_negative) == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("row", "timestamp", "flag", "new_consumer"),
+    [
+        ("R1", -1, False, NO_TIMESTAMP),
+        ("R2", -1, True, -1),
+        ("R3", NO_TIMESTAMP, True, NO_TIMESTAMP),
+        ("R4", SPUTNIK, True, SPUTNIK),
+        ("R5", -5, False, -5),
+        ("R6", NO_TIMESTAMP, False, NO_TIMESTAMP),
+        ("R7", 5, False, 5),
+        ("R7", 5, True, 5),
+    ],
+)
+def test_read_path_of_a_new_consumer(row: str, timestamp: int, flag: bool, new_consumer: int) -> None:
+    assert decode(batch_of(timestamp, extended=flag)).timestamps.tolist() == [new_consumer]
+
+
+def test_read_path_of_an_old_consumer() -> None:
+    assert read_as_legacy(-1, False) is None  # R1
+    assert read_as_legacy(NO_TIMESTAMP, False) is None  # R6
+    assert read_as_legacy(5, False) == read_as_legacy(5, True) == 5  # R7
+    for timestamp in (-1, NO_TIMESTAMP, SPUTNIK):  # R2, R3, R4
+        assert read_as_legacy(timestamp, True, "degrade") is None
+        with pytest.raises(TimestampRefused):
+            read_as_legacy(timestamp, True)
+
+
+def test_n02_a_legacy_stream_never_sets_the_bit() -> None:
+    config = StreamConfig(timestamp_type="create", timestamp_format="legacy")
+    batching = Batching(config, 0, None)
+    for header, _ in encode_records([b"a", b"b"], None, [5, None], batching):
+        assert not header.extended
+    for header, _ in reframe(batch_of(5, extended=True), batching):
+        assert not header.extended
+
+
+def test_n08_flipping_the_bit_without_a_new_crc_is_found() -> None:
+    damaged = bytearray(B1)
+    damaged[22] ^= 0x40
+    with pytest.raises(BatchFault, match="CRC"):
+        decode(bytes(damaged))
+
+
+def test_every_flipped_bit_behind_the_crc_is_found() -> None:
+    for byte in range(12, len(B3)):
+        if 12 <= byte < 16:
+            continue  # partitionLeaderEpoch is set by the log and outside the CRC, as in Kafka
+        for bit in range(8):
+            damaged = bytearray(B3)
+            damaged[byte] ^= 1 << bit
+            with pytest.raises(BatchFault):
+                decode(bytes(damaged))
+
+
+def test_every_truncation_is_found() -> None:
+    for size in range(len(B3)):
+        with pytest.raises(BatchFault):
+            decode(B3[:size])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [(0x41, "gzip"), (0x44, "zstd"), (0x50, "transactional"), (0x60, "control"), (0xC0, "does not know")],
+)
+def test_kinds_that_are_not_stored_are_refused(attributes: int, words: str) -> None:
+    batch = seal(
+        bytes.fromhex("0e00000001027800"), 1, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=attributes
+    )
+    with pytest.raises(BatchFault, match=words):
+        appended(batch, NEW)
+
+
+def test_headers_are_read_and_written() -> None:
+    # Laid out by hand from the format: key "k", value "v", headers ("a", "1") and ("b", null).
+    by_hand = bytes.fromhex("1e" + "00" + "00" + "00" + "026b" + "0276" + "04" + "0261" + "0231" + "0262" + "01")
+    assert single_record(b"v", key=b"k", headers=[(b"a", b"1"), (b"b", None)]) == by_hand
+    records = decode(seal(by_hand, 1, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0x40))
+    assert records.value(0) == b"v"
+    assert records.key(0) == b"k"
+    assert record_headers(records, 0) == [(b"a", b"1"), (b"b", None)]
+
+
+def test_append_time_wins_over_the_records_own() -> None:
+    out = reframe(B3, Batching(StreamConfig(), next_offset=0, append_time_ms=1_000))
+    assert decode(out[0][1]).timestamps.tolist() == [1_000, 1_000]
+
+
+times = st.one_of(st.none(), st.integers(-(2**63) + 1, 2**63 - 1), st.integers(-2000, 2000))
+
+
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=300), st.one_of(st.none(), st.binary(max_size=9)), times), min_size=1, max_size=40
+    )
+)
+def test_batches_read_back_what_was_appended(rows: list[tuple[bytes, bytes | None, int | None]]) -> None:
+    batching = Batching(StreamConfig(timestamp_type="create"), 95, None)
+    batches = encode_records([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], batching)
+    found = []
+    for _, batch in batches:
+        records = decode(batch)
+        timestamps = records.timestamps.tolist()
+        assert len({t == NO_TIMESTAMP for t in timestamps}) == 1
+        found += [(records.value(i), records.key(i), t) for i, t in enumerate(timestamps)]
+    assert found == [(v, k, NO_TIMESTAMP if t is None else t) for v, k, t in rows]
+
+
+@given(st.binary(max_size=200))
+def test_garbage_gives_a_batch_fault_and_nothing_else(garbage: bytes) -> None:
+    with pytest.raises(BatchFault):
+        decode(garbage)
+    sealed = seal(garbage, 1, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0x40)
+    try:
+        records = decode(sealed)
+    except BatchFault:
+        return
+    assert len(records) == 1
+
+
+def test_bytes_of_another_implementation() -> None:
+    """kafka-python's record batch builder made the file; it has no KIP-228, so the bit is not set."""
+    golden = bytes.fromhex((Path(__file__).parent / "golden" / "kafka-python.hex").read_text().split("\n")[-2])
+    records = decode(golden)
+    assert [(records.key(i), records.value(i)) for i in range(3)] == [(None, b"a"), (b"k", b"b" * 200), (b"", b"")]
+    assert records.timestamps.tolist() == [1_585_672_841_000, 1_585_672_841_500, 1_585_672_840_000]
+    assert record_headers(records, 1) == [(b"h", b"1")]
+    assert appended(golden, NEW) == records.timestamps.tolist()
