@@ -8,6 +8,5 @@ from spark_streams.client.model import Bounds, RangeRead, StreamDescription
 from spark_streams.client.publisher import Publisher
 from spark_streams.client.walk import OffsetWalk
 from spark_streams.wire.columns import encode_columns
-from spark_streams.wire.columns import encode_columns
 
 __all__ = ["AmqpClient", "Bounds", "OffsetWalk", "Publisher", "RangeRead", "StreamDescription", "encode_columns"]

@@ -50,8 +50,8 @@ class OffsetWalk:
         self._ready: list[str] = []
         self._ended = False
 
-    def take(self, count: int) -> list[str]:
-        """Return the next ``count`` offsets; fewer when the end was reached, or there is nothing more now.
+    def take(self, n: int) -> list[str]:
+        """Return the next ``n`` offsets; fewer when the end was reached, or there is nothing more now.
 
         Raises:
             TransportError: the peer fell silent, or the connection broke more often than is tried. The walk can go on:
@@ -59,17 +59,17 @@ class OffsetWalk:
             PeerError, RemoteProtocolError: as for ``AmqpClient.fetch``.
         """
         attempts = Attempts()
-        while len(self._ready) < count and not self._ended:
+        while len(self._ready) < n and not self._ended:
             before = len(self._ready)
             try:
-                if not self._advance(count):
+                if not self._advance(n):
                     break
             except SparkStreamsError as fault:
                 self.close()
                 if len(self._ready) > before:
                     attempts.progressed()
                 attempts.after(fault)
-        taken, self._ready = self._ready[:count], self._ready[count:]
+        taken, self._ready = self._ready[:n], self._ready[n:]
         return taken
 
     def close(self) -> None:

@@ -44,6 +44,7 @@ class Script:
     deny_outcome: Callable[[int], Any] | None = None
     sender_credit: int = 100
     max_message_size: int = 0
+    idle_timeout_ms: int = 0
 
 
 class FakePeer(MessagingHandler):
@@ -99,6 +100,10 @@ class FakePeer(MessagingHandler):
             event.container.stop()
         else:
             event.container.schedule(0.02, self)
+
+    def on_connection_bound(self, event: Any) -> None:
+        if self.script.idle_timeout_ms:
+            event.transport.idle_timeout = self.script.idle_timeout_ms / 1_000
 
     def on_connection_opening(self, event: Any) -> None:
         self.desired.append([str(c) for c in event.connection.remote_desired_capabilities or ()])

@@ -152,3 +152,19 @@ def test_a_closed_publisher_says_so() -> None:
             link.flush()
     with pytest.raises(LocalProtocolError, match=r"client of 127.0.0.1:\d+ is closed"):
         sender.publisher("orders")
+
+
+def test_turning_keeps_an_idle_connection_alive() -> None:
+    """The peer closes a connection that is silent for its idle time-out; heartbeats go out only in turns."""
+    with FakePeer(Script(idle_timeout_ms=300)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        for _ in range(20):
+            time.sleep(0.05)
+            sender.turn()
+        link.send(payloads(0, 10), label)
+        link.flush()
+        assert len(peer.received) == 10
+        time.sleep(1)
+        with pytest.raises((ConnectionLost, Refused)):
+            link.send(payloads(0, 10), label)
+            link.flush()
