@@ -145,7 +145,7 @@ def split_sections(raw: bytes) -> list[Section]:
         late_body = (
             bool(sections) and sections[-1].code == FOOTER and any(DATA <= s.code <= AMQP_VALUE for s in sections)
         )
-        if late_body or (sections and not _follows(sections[-1].code, code)):
+        if late_body or (sections and not may_follow(sections[-1].code, code)):
             raise RemoteProtocolError(
                 f"message: {SECTION_NAMES[code]} section after the {SECTION_NAMES[sections[-1].code]} section"
             )
@@ -154,7 +154,7 @@ def split_sections(raw: bytes) -> list[Section]:
     return sections
 
 
-def _follows(before: int, code: int) -> bool:
+def may_follow(before: int, code: int) -> bool:
     if before == code:
         return code in (DATA, AMQP_SEQUENCE)
     if before in (DATA, AMQP_SEQUENCE, AMQP_VALUE):
@@ -196,8 +196,15 @@ def skip_value(raw: bytes, position: int) -> int:
 
 
 def decode_section(raw: bytes, section: Section) -> Any:
-    """Decode a section's value, which must end where the section does."""
-    value, end = decode_value(raw, section.value)
+    """Decode a section's value, which must end where the section does.
+
+    Raises:
+        RemoteProtocolError: it cannot be decoded; the message names the section.
+    """
+    try:
+        value, end = decode_value(raw, section.value)
+    except RemoteProtocolError as fault:
+        raise RemoteProtocolError(f"{SECTION_NAMES[section.code]} section: {fault}") from fault
     if end != section.end:
         raise RemoteProtocolError(f"{SECTION_NAMES[section.code]} section: its value ends at {end}, not {section.end}")
     return value

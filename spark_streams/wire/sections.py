@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from spark_streams.wire.message import AMQP_VALUE, DATA, DELIVERY_ANNOTATIONS, FOOTER, HEADER, VALUE_CODES, _follows
-from spark_streams.wire.spans import _FIXED_WIDTH, _SIZE_WIDTH, KNOWN, Codes, Mask, Positions, Words
+from spark_streams.wire.message import AMQP_VALUE, DATA, DELIVERY_ANNOTATIONS, FOOTER, HEADER, VALUE_CODES, may_follow
+from spark_streams.wire.spans import FIXED_WIDTH, KNOWN, SIZE_WIDTH, Codes, Mask, Positions, Words
 
 __all__ = ["Pair", "Sections", "walk_list", "walk_map", "walk_sections"]
 
@@ -22,6 +22,9 @@ MAX_STEPS: Final = 24
 """Sections a message may have on the lockstep path; one with more (many data sections) is odd."""
 MAX_PAIRS: Final = 64
 """Map entries a message may have on the lockstep path: steps where few messages are left do not pay."""
+
+FEW: Final = 12
+"""Messages of a block that are decoded one by one at once: NumPy's cost per call is that of about so many messages."""
 
 _START: Final = HEADER - 1
 _KINDS: Final = FOOTER - HEADER + 1
@@ -36,7 +39,7 @@ def _section_table() -> tuple[Mask, Mask]:
     order = np.zeros((_KINDS + 1, _KINDS), np.bool_)
     order[0] = True
     for before in range(_KINDS):
-        order[before + 1] = [_follows(HEADER + before, HEADER + after) for after in range(_KINDS)]
+        order[before + 1] = [may_follow(HEADER + before, HEADER + after) for after in range(_KINDS)]
     return values.reshape(-1), order.reshape(-1)
 
 
@@ -75,6 +78,9 @@ def walk_sections(words: Words, starts: Positions, ends: Positions, last: int = 
     """
     n = starts.size
     found = Sections({}, {}, ends.copy(), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
+    if n <= FEW:
+        found.odd[:] = True
+        return found
     rows, position, end = np.arange(n), starts, ends
     before = np.full(n, _START, np.int64)
     for _ in range(MAX_STEPS):
@@ -89,9 +95,9 @@ def walk_sections(words: Words, starts: Positions, ends: Positions, last: int = 
         good = (word >> 48 == 0x0053) & (kind >= 0) & (kind < _KINDS)
         kind = np.where(good, kind, 0)
         good &= _MAY_HOLD[kind << 8 | format_code] & _MAY_FOLLOW[(before - _START) * _KINDS + kind]
-        width = _SIZE_WIDTH[format_code]
+        width = SIZE_WIDTH[format_code]
         size = np.where(width == 1, (word >> 24) & 0xFF, np.where(width == 4, word & 0xFFFFFFFF, 0))
-        stop = position + 4 + width + _FIXED_WIDTH[format_code] + size
+        stop = position + 4 + width + FIXED_WIDTH[format_code] + size
         good &= stop <= end
         if not good.all():
             found.odd[rows[~good]] = True
@@ -150,7 +156,7 @@ class _Cursor:
     def __init__(self, words: Words, rows: Positions, position: Positions, end: Positions, odd: Mask) -> None:
         word = words.big(position)
         code = (word >> 56) & 0xFF
-        width = _SIZE_WIDTH[code]
+        width = SIZE_WIDTH[code]
         self.count = np.where(width == 1, (word >> 40) & 0xFF, 0)
         if (width == 4).any():
             wide = width == 4
@@ -194,6 +200,8 @@ def walk_map(words: Words, rows: Positions, position: Positions, end: Positions,
         end: position after each map.
         odd: marked at index ``rows`` for maps with other keys than text, described values, or broken sizes.
     """
+    if not rows.size:
+        return
     cursor = _Cursor(words, rows, position, end, odd)
     cursor.drop(cursor.count % 2 != 0)
     while cursor.finish():
@@ -218,6 +226,8 @@ def walk_map(words: Words, rows: Positions, position: Positions, end: Positions,
 
 def walk_list(words: Words, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Iterator[Pair]:
     """Walk the items of many lists, as ``walk_map`` does; the keys of the pairs are empty."""
+    if not rows.size:
+        return
     cursor = _Cursor(words, rows, position, end, odd)
     while cursor.finish():
         inside = cursor.position < cursor.end

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.types import _COMPOUND, _FIXED, _VARIABLE
+from spark_streams.wire.types import FORMAT_CODES
 
 __all__ = ["Extents", "Span", "Words"]
 
@@ -32,9 +32,9 @@ PADDING: Final = 16
 MAX_BLOCK_BYTES: Final = 2**31 - 1 - 4096
 """Arrow's views and string offsets are int32; blocks above are split by the caller."""
 
-_FIXED_WIDTH: Final = np.array([(0, 1, 2, 4, 8, 16)[c // 16 - 4] if 4 <= c // 16 <= 9 else 0 for c in range(256)])
-_SIZE_WIDTH: Final = np.array([(1, 4)[(c // 16) % 2] if c >= 0xA0 else 0 for c in range(256)])
-KNOWN: Final = np.array([c in _FIXED or c in _VARIABLE or c in _COMPOUND for c in range(256)])
+FIXED_WIDTH: Final = np.array([(0, 1, 2, 4, 8, 16)[c // 16 - 4] if 4 <= c // 16 <= 9 else 0 for c in range(256)])
+SIZE_WIDTH: Final = np.array([(1, 4)[(c // 16) % 2] if c >= 0xA0 else 0 for c in range(256)])
+KNOWN: Final = np.array([c in FORMAT_CODES for c in range(256)])
 """Which bytes are format codes of AMQP 1.0."""
 
 
@@ -135,19 +135,19 @@ class Words:
         code = (word >> 56) & 0xFF
         if code.size and (code == code[0]).all():
             return self._alike(position, word, code)
-        size_width = _SIZE_WIDTH[code]
+        size_width = SIZE_WIDTH[code]
         start = position + 1 + size_width
         size = np.where(size_width == 1, (word >> 48) & 0xFF, (word >> 24) & 0xFFFFFFFF)
-        return Extents(code, start, start + np.where(size_width == 0, _FIXED_WIDTH[code], size))
+        return Extents(code, start, start + np.where(size_width == 0, FIXED_WIDTH[code], size))
 
     @staticmethod
     def _alike(position: Positions, word: Codes, code: Codes) -> Extents:
         """Return ``extents`` of values that all have one format code, as most steps of most blocks do."""
-        width = int(_SIZE_WIDTH[code[0]])
+        width = int(SIZE_WIDTH[code[0]])
         start = position + (1 + width)
         if width:
             return Extents(code, start, start + ((word >> 48) & 0xFF if width == 1 else (word >> 24) & 0xFFFFFFFF))
-        return Extents(code, start, start + _FIXED_WIDTH[code[0]])
+        return Extents(code, start, start + FIXED_WIDTH[code[0]])
 
     def equal(self, start: Positions, end: Positions, text: bytes) -> Mask:
         """Return where the range holds exactly ``text``, which has at least eight bytes."""

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from spark_streams.wire.values import Array, Described, Float, Pairs, _Decimal
+from spark_streams.wire.values import Array, Described, EncodedDecimal, Float, Pairs
 
 __all__ = ["canonical_json", "canonical_text"]
 
@@ -55,7 +55,7 @@ def canonical_text(value: object) -> str:
         return int.__repr__(value)
     if isinstance(value, float):
         return _float_text(value)
-    if isinstance(value, _Decimal):
+    if isinstance(value, EncodedDecimal):
         return _decimal_text(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode("ascii")

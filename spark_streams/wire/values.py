@@ -125,31 +125,31 @@ class Float(float):
     __slots__ = ()
 
 
-class _Decimal(bytes):
+class EncodedDecimal(bytes):
     """An IEEE 754 decimal in its encoded bytes, big-endian, binary integer significand."""
 
     __slots__ = ()
     width: ClassVar[int]
 
-    def __new__(cls, raw: bytes) -> _Decimal:
+    def __new__(cls, raw: bytes) -> EncodedDecimal:
         if len(raw) != cls.width:
             raise ValueError(f"{cls.__name__.lower()} takes {cls.width} bytes, not {len(raw)}")
         return super().__new__(cls, raw)
 
 
-class Decimal32(_Decimal):
+class Decimal32(EncodedDecimal):
     """4 bytes."""
 
     width = 4
 
 
-class Decimal64(_Decimal):
+class Decimal64(EncodedDecimal):
     """8 bytes."""
 
     width = 8
 
 
-class Decimal128(_Decimal):
+class Decimal128(EncodedDecimal):
     """16 bytes."""
 
     width = 16

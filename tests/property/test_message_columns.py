@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire import columns_decode
+from spark_streams.wire import columns_decode, sections
 from spark_streams.wire.columns import COLUMN_TYPES, NO_TIMESTAMP, Block, decode_columns, incoming_columns
 from spark_streams.wire.columns_row import row_columns
 from spark_streams.wire.message import decode_message
+
+
+@pytest.fixture(autouse=True, scope="module")
+def lockstep() -> Iterator[None]:
+    """Decode even single messages in lockstep."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections, "FEW", 0)
+        yield
+
 
 MESSAGE_COLUMNS = ["value", "key", "properties", "application_properties", "message_annotations", "message"]
 DELIVERY_COLUMNS = ["offset", "timestamp", "timestamp_ms", "source_partition", "partitions_changed"]
@@ -470,6 +480,18 @@ def test_thorough_marks_what_no_reader_can_decode(raws: list[bytes]) -> None:
     incoming = incoming_columns(block(raws), thorough=True)
     names = ["value", "key", "properties", "application_properties", "message_annotations"]
     assert incoming.malformed.tolist() == [outcome(one_by_one, [raw], names) == "refused" for raw in raws]
+
+
+def test_small_blocks_are_decoded_one_by_one() -> None:
+    raws = [section(0x75, b"\xa0\x01" + bytes((i,))) for i in range(20)]
+    asked: list[bytes] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections, "FEW", 12)
+        patch.setattr(columns_decode, "row_columns", lambda raw, names: asked.append(raw) or row_columns(raw, names))
+        for n, one_by_one_count in ((12, 12), (13, 0)):
+            asked.clear()
+            assert in_columns(raws[:n], ["value"]) == {"value": [bytes((i,)) for i in range(n)]}
+            assert len(asked) == one_by_one_count
 
 
 def test_uuid_text_is_lower_case() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,20 @@ import numpy as np
 import pytest
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire import sections
 from spark_streams.wire.columns import COLUMN_TYPES, Block, decode_columns
 from spark_streams.wire.message import Amqp, Data, Message, Sequence, decode_message, encode_message, split_sections
 from spark_streams.wire.types import Array, Described, Float, Symbol, Timestamp, ULong, decode_value, encode_value
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, sections.FEW], ids=["lockstep", "one by one"])
+def few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Decode even single messages in lockstep, and small blocks one by one as it is done without this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections, "FEW", request.param)
+        yield
 
 
 def vectors(name: str) -> dict[str, bytes]:
