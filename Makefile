@@ -1,0 +1,56 @@
+# spark-streams: every target does its own set-up; `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup lint typecheck test unit test-slow wheel-test bench demo clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY)  ## make .venv with the exact versions of constraints.txt
+
+$(READY): pyproject.toml constraints.txt conf/system-requirements.sh
+	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+lint: $(READY)  ## ruff: rules and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+typecheck: $(READY)  ## mypy, strict, on everything that is shipped
+	@rm -rf build/mypy && mkdir -p build/mypy/spark_streams
+	@ln -s $(CURDIR)/spark_streams/* build/mypy/spark_streams/
+	@ln -s $(CURDIR)/sources build/mypy/spark_streams/sources
+	@ln -s $(CURDIR)/sinks build/mypy/spark_streams/sinks
+	@ln -s $(CURDIR)/pyspark_amqp_events.py build/mypy/
+	@cd build/mypy && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p spark_streams -m pyspark_amqp_events
+
+test: lint typecheck unit wheel-test  ## everything that CI runs: lint, types, tests, the installed wheel on two Sparks
+
+unit: $(READY)  ## the tests
+	@bash conf/system-requirements.sh java
+	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(READY)  ## the long tests, which `make test` leaves out
+	@bash conf/system-requirements.sh java
+	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+wheel-test: $(READY)  ## build the wheel, install it in new environments, use it with the highest and the lowest Spark
+	@bash conf/system-requirements.sh java
+	@$(BIN)/python -m pytest tests/packaging/installed_wheel.py $(PYTEST_ARGS)
+
+bench: $(READY)  ## source and sink beside plain proton, in one run, as ratios
+	@$(BIN)/python tests/bench/amqp.py
+
+demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, show what happened, leave nothing behind
+	@bash conf/system-requirements.sh java
+	@$(BIN)/spark-streams demo
+
+clean:  ## remove everything that was made here
+	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts

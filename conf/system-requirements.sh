@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# What pip cannot bring: Python 3.10 or later, a C compiler for python-qpid-proton (it comes as source), Java 17 or later.
+# Says plainly what is missing, and installs it with apt-get where it may.
+#   usage: system-requirements.sh [python] [compiler] [java]
+set -u
+python=${PYTHON:-python3}
+
+fail() { echo "spark-streams: $*" >&2; exit 1; }
+
+install() { # install PACKAGE... for WHAT
+  local what=$1; shift
+  local sudo=""
+  if [ "$(id -u)" != 0 ]; then
+    if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then sudo="sudo -n"; else
+      fail "$what is missing. Install it, e.g. with: sudo apt-get install $*"
+    fi
+  fi
+  command -v apt-get >/dev/null || fail "$what is missing. Install it with this system's package manager (Debian calls it: $*)"
+  echo "spark-streams: $what is missing, installing $* with apt-get" >&2
+  $sudo apt-get update -qq >&2
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$@" >&2 ||
+    fail "$what could not be installed. Try: sudo apt-get install $*"
+}
+
+need_python() {
+  command -v "$python" >/dev/null || install "Python 3.10 or later" python3 python3-venv
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+    fail "$($python --version) is too old: Python 3.10 or later is needed. Name another one with: make PYTHON=python3.12 …"
+  "$python" -c 'import venv, ensurepip' 2>/dev/null || install "Python's venv module" python3-venv
+}
+
+need_compiler() {
+  command -v cc >/dev/null && command -v pkg-config >/dev/null || install "a C compiler" gcc libc6-dev pkg-config
+  local header
+  header=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["include"] + "/Python.h")')
+  [ -f "$header" ] || install "Python's C headers ($header)" python3-dev
+}
+
+java_version() { "$1" -version 2>&1 | sed -nE '1s/.*version "([0-9]+).*/\1/p'; }
+
+need_java() {
+  local java=java
+  [ -n "${JAVA_HOME:-}" ] && java="$JAVA_HOME/bin/java"
+  if ! command -v "$java" >/dev/null; then
+    [ -n "${JAVA_HOME:-}" ] && fail "JAVA_HOME is $JAVA_HOME, but there is no bin/java in it. Correct it or unset it."
+    install "Java 17 or later, which Spark runs on," openjdk-17-jre-headless
+  fi
+  local version
+  version=$(java_version "$java")
+  [ "${version:-0}" -ge 17 ] || fail "$java is Java ${version:-of an unknown version}; Spark 4 needs 17 or later." \
+    "Install it, e.g. with: sudo apt-get install openjdk-17-jre-headless, and let JAVA_HOME point to it."
+}
+
+for what in "$@"; do
+  case $what in
+    python) need_python ;;
+    compiler) need_compiler ;;
+    java) need_java ;;
+    *) fail "unknown requirement '$what': expected python, compiler or java" ;;
+  esac
+done
