@@ -65,7 +65,7 @@ class RangeReader:
         self._loss = LossPolicy(read)
         RowDecoder(read, read.start)  # unknown columns fail here, not at the first row
         self._start = read.start
-        self._checked = False
+        self._ask_for_loss = self._first = True
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the range, none twice.
@@ -98,7 +98,7 @@ class RangeReader:
         if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
             return  # nothing is in such a range
         link = self._attach(self._start)
-        self._checked = False
+        self._ask_for_loss = self._first = True
         held: list[Any] | None = [] if link.proton_link.remote_snd_settle_mode != proton.Link.SND_SETTLED else None
         intake = Intake(self._max_rows, self._max_bytes, MAX_MESSAGE_BYTES)
         try:
@@ -153,22 +153,30 @@ class RangeReader:
         except WrongPartition as fault:
             _reject(link, held, fault)
             raise
-        if not self._checked:
-            # Only now that the first rows are here: what retention removes later cannot have been before them.
-            self._check_start()
+        self._check_loss()
         if held is not None:
             _accept(held)
         intake.clear()
         return cut
 
-    def _check_start(self) -> None:
-        self._checked = True
-        if isinstance(self._start, Earliest):
+    def _check_loss(self) -> None:
+        """Ask whether retention overtook the read, before the rows that have just come are handed out.
+
+        Only now that they are here: what is removed later cannot have been in front of them. With every block, because
+        a gap between two opaque offsets cannot be seen. A peer that does not tell the newest removed offset can only be
+        asked about the start of a link: later on "not retained" also means "read, and removed since".
+        """
+        first, self._first = self._first, False
+        if isinstance(self._start, Earliest) or not self._ask_for_loss:
             return
         bounds = self._describe()
+        self._ask_for_loss = bounds is not None and bounds.tells_truncated
+        if bounds is not None and not first and not bounds.tells_truncated:
+            return
         available = _NO_PARTITION if bounds is None else gone_before(self._start, bounds)
         if available is not None:
             self._loss.lost(str(self._start), available)
+            self._ask_for_loss = False  # one warning will do
 
     def _explain(self) -> None:
         """Say why the peer has nothing more although the end of the range did not come.

@@ -241,6 +241,29 @@ def test_the_newest_removed_offset_tells_loss_exactly(start: object, lost: bool)
             assert fetched(reader, read(start, "14")) == log
 
 
+def test_retention_that_overtakes_a_read_is_noticed_block_by_block() -> None:
+    log = events(1_000)
+    script = Script(events=log, partition_extra={"x-opt-truncated-offset": proton.symbol(log[99][0])})
+    with FakePeer(script) as peer, client(peer.port) as reader:
+        batches = reader.fetch(read(After(log[99][0]), log[-1][0]), max_rows=100)
+        assert [next(batches).num_rows for _ in range(3)] == [100] * 3
+        script.partition_extra = {"x-opt-truncated-offset": proton.symbol(log[399][0])}
+        assert next(batches).num_rows == 100  # what was handed out before may be removed
+        script.partition_extra = {"x-opt-truncated-offset": proton.symbol(log[699][0])}
+        with pytest.raises(PositionLost, match=f"after '{log[499][0]}'.*'{log[699][0]}' and older were removed"):
+            next(batches)
+
+
+def test_events_removed_after_they_were_read_are_no_loss() -> None:
+    log = events(300)
+    script = Script(events=log)
+    with FakePeer(script) as peer, client(peer.port) as reader:
+        batches = reader.fetch(read(EARLIEST, log[-1][0]), max_rows=100)
+        assert next(batches).num_rows == 100
+        script.earliest = log[250][0]  # a peer that does not tell more
+        assert [b.num_rows for b in batches] == [100, 100]
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
