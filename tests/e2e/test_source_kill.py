@@ -25,15 +25,16 @@ class QueryProcess:
     """One life of the query: its own session, and so its own process group."""
 
     def __init__(self, folder: Path, options: dict[str, str], *, drain: bool) -> None:
-        self.checkpoint = folder / "checkpoint"
+        self.checkpoint, self.out = folder / "checkpoint", folder / "out"
         self.report = folder / "report.json"
         given = {
             "options": options,
-            "out": str(folder / "out"),
+            "out": str(self.out),
             "checkpoint": str(self.checkpoint),
             "report": str(self.report),
             "drain": drain,
         }
+        self.files_before = self.files()
         self.output = (folder / "output.txt").open("ab")
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT), json.dumps(given)],
@@ -45,16 +46,24 @@ class QueryProcess:
     def newest(self, kind: str) -> int:
         return max((int(p.name) for p in (self.checkpoint / kind).glob("[0-9]*")), default=-1)
 
-    def wait_for_the_middle_of_a_batch(self, after: int) -> int:
-        """Return the number of a batch past ``after`` that is planned and not committed."""
+    def files(self) -> set[Path]:
+        return set(self.out.glob("part-*"))
+
+    def wait_for_the_middle_of_a_batch(self, commits: int) -> None:
+        """Wait until this process, not the one before, has committed so many batches and written a part of the next."""
+        first = self.newest("commits") + commits
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             assert self.process.poll() is None, "the query ended by itself: see output.txt"
-            planned = self.newest("offsets")
-            if planned > max(after, self.newest("commits")):
-                return planned
+            if self.newest("commits") < first:
+                self.files_before = self.files()
+            elif self.in_the_middle() and self.files() - self.files_before:
+                return
             time.sleep(0.01)
         raise AssertionError("no batch began in time")
+
+    def in_the_middle(self) -> bool:
+        return self.newest("offsets") > self.newest("commits")
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -77,17 +86,16 @@ def killed_and_restarted(server: Any, folder: Path, kills: int) -> None:
     options = {"url": url, "stream": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "100"}
     options["minPartitions"] = "4"
     chance = random.Random(kills)
-    killed_in = []
-    for _ in range(kills):
+    in_the_middle = 0
+    for kill in range(kills):
         produce(300)
         query = QueryProcess(folder, options, drain=False)
         try:
-            # The batch that the last kill cut short is run again first; this kill is for it or a later one.
-            batch = query.wait_for_the_middle_of_a_batch(max([*killed_in, -1]) - chance.randrange(2))
-            time.sleep(chance.random() * 0.5)
-            killed_in.append(batch if query.newest("commits") < batch else -1)
+            query.wait_for_the_middle_of_a_batch(commits=kill % 3)
+            time.sleep(chance.random() * 0.4)
         finally:
             query.kill()
+        in_the_middle += query.in_the_middle()
     produce(50)
     last = QueryProcess(folder, options, drain=True)
     try:
@@ -97,7 +105,7 @@ def killed_and_restarted(server: Any, folder: Path, kills: int) -> None:
     rows = json.loads(last.report.read_text())
     assert len(rows) == len(expected)
     assert sorted(rows) == sorted(expected)
-    assert any(batch >= 0 for batch in killed_in), "no kill found a batch in the middle"
+    assert in_the_middle, "no kill found a batch in the middle"
 
 
 @pytest.mark.timeout(400)
