@@ -17,6 +17,7 @@ from spark_streams.wire.texts import (
     NULL_CODE,
     TEXT_CODES,
     check_milliseconds,
+    code_set,
     gather,
     text_spans,
     validity,
@@ -35,10 +36,10 @@ PROPERTIES_TYPE: Final = pa.struct([(name, _ARROW[kind]) for name, kind in PROPE
 """The struct of the column; equal to ``rows.PROPERTIES_TYPE``."""
 
 _CODES: Final = {
-    "string": (NULL_CODE, *TEXT_CODES),
-    "binary": (NULL_CODE, *BINARY_CODES),
-    "timestamp": (NULL_CODE, 0x83),
-    "uint": (NULL_CODE, 0x43, 0x52, 0x70),
+    "string": code_set(NULL_CODE, *TEXT_CODES),
+    "binary": code_set(NULL_CODE, *BINARY_CODES),
+    "timestamp": code_set(NULL_CODE, 0x83),
+    "uint": code_set(NULL_CODE, 0x43, 0x52, 0x70),
 }
 
 
@@ -143,6 +144,6 @@ def read_properties(
         if index in fields:
             allowed = _CODES.get(PROPERTY_FIELDS[index][1])
             if allowed is not None:
-                odd[step.rows[~np.isin(step.code, allowed)]] = True
+                odd[step.rows[~allowed[step.code]]] = True
             found[index] = step
     return Properties(found, present, odd)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire import message as m
-from spark_streams.wire.types import Pairs, Symbol, Timestamp, UInt, canonical_json, canonical_text
+from spark_streams.wire.types import Array, Pairs, Timestamp, UInt, canonical_json, canonical_text
 
 __all__ = ["ASSIGNED_KEYS", "NO_TIMESTAMP", "microseconds", "row_columns"]
 
@@ -165,8 +165,8 @@ def _delivery_columns(annotations: Any, wanted: set[str]) -> dict[str, Any]:
 
 
 def _partitions(changed: Any, key: str) -> list[str]:
-    items = list(changed) if isinstance(changed, list) else list(getattr(changed, "items", (changed,)))
-    if not all(isinstance(item, (str, Symbol)) for item in items):
+    items = list(changed.items) if isinstance(changed, Array) else changed if isinstance(changed, list) else [changed]
+    if not all(isinstance(item, str) for item in items):
         raise RemoteProtocolError(f"delivery annotation {key}: {changed!r:.80}, expected an array of symbols")
     return [str(item) for item in items]
 

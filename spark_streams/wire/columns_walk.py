@@ -27,7 +27,7 @@ from spark_streams.wire.message import (
 )
 from spark_streams.wire.sections import Pair, Sections, walk_map, walk_sections
 from spark_streams.wire.spans import Extents, Mask, Positions, Span, Words
-from spark_streams.wire.texts import BINARY_CODES, NULL_CODE, TEXT_CODES, check_milliseconds, gather, validity
+from spark_streams.wire.texts import BINARY_CODES, NULL_CODE, TEXT_CODES, check_milliseconds, code_set, gather, validity
 
 __all__ = ["COLUMN_TYPES", "Block", "Walk"]
 
@@ -47,6 +47,9 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
 }
 """The columns there are and their Arrow types, which equal those of ``rows.FULL_MESSAGE_SCHEMA``."""
 
+_TEXT_OR_NULL: Final = code_set(NULL_CODE, *TEXT_CODES)
+_BINARY: Final = code_set(*BINARY_CODES)
+_PLAIN_BODY: Final = code_set(*BINARY_CODES, 0xA1, 0xB1)
 _DELIVERY_TEXTS: Final = {
     "offset": rules.OFFSET_KEY,
     "source_partition": rules.SOURCE_PARTITION_KEY,
@@ -174,22 +177,22 @@ class Walk:
         if not same.any():
             return
         rows, code = step.rows[same], step.code[same]
-        self.odd[rows[~np.isin(code, (NULL_CODE, *TEXT_CODES))]] = True
+        self.odd[rows[~_TEXT_OR_NULL[code]]] = True
         span.keep(rows, Extents(code, step.start[same], step.end[same]))
 
     def _read_body(self) -> None:
         span = Span.empty(self.n)
         self.texts["value"] = span
         self.odd |= self.sections.several
-        for kind, codes in ((DATA, BINARY_CODES), (AMQP_VALUE, (*BINARY_CODES, 0xA1, 0xB1))):
+        for kind, codes in ((DATA, _BINARY), (AMQP_VALUE, _PLAIN_BODY)):
             rows, value, _ = self._having(kind)
             if not rows.size:
                 continue
             body = self.words.extents(value)
-            plain = np.isin(body.code, codes)
+            plain = codes[body.code]
             self.odd[rows[~plain]] = True
             span.start[rows], span.end[rows], span.valid[rows] = body.start, body.end, plain
-            texts = np.isin(body.code, TEXT_CODES)
+            texts = plain & ~_BINARY[body.code]
             if texts.any():
                 # The column is binary, so nothing else would notice a string that is not UTF-8.
                 gather(self.words, Span(body.start, body.end, texts, np.zeros_like(texts)), pa.string(), "value")

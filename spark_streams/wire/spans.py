@@ -152,8 +152,12 @@ class Words:
     def equal(self, start: Positions, end: Positions, text: bytes) -> Mask:
         """Return where the range holds exactly ``text``, which has at least eight bytes."""
         same: Mask = (end - start) == len(text)
+        if not same.any():
+            return same
+        # Only ranges of the right length are looked into: the bytes of a shorter one may lie outside the buffer.
+        some = start if same.all() else start[same]
+        alike = np.ones(some.size, np.bool_)
         for offset in (*range(0, len(text) - 7, 8), len(text) - 8):
-            if not same.any():
-                break
-            same &= self.little(start + offset) == np.uint64(int.from_bytes(text[offset : offset + 8], "little"))
+            alike &= self.little(some + offset) == np.uint64(int.from_bytes(text[offset : offset + 8], "little"))
+        same[same] = alike
         return same

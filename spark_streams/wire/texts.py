@@ -19,7 +19,7 @@ from spark_streams.wire.spans import Codes, Mask, Positions, Span, Words
 from spark_streams.wire.text import canonical_text
 from spark_streams.wire.types import decode_value
 
-__all__ = ["check_milliseconds", "gather", "text_spans", "validity"]
+__all__ = ["check_milliseconds", "code_set", "gather", "text_spans", "validity"]
 
 _INLINE: Final = 12
 """A view holds up to this many bytes itself; a longer one holds 4 bytes of prefix, a buffer number and an offset."""
@@ -32,6 +32,13 @@ NULL_CODE: Final = 0x40
 _SIGNED: Final = {0x51: 1, 0x54: 1, 0x55: 1, 0x61: 2, 0x71: 4, 0x81: 8, 0x83: 8}
 _UNSIGNED: Final = {0x50: 1, 0x52: 1, 0x53: 1, 0x60: 2, 0x70: 4, 0x80: 8}
 _CONSTANT: Final = {0x41: b"true", 0x42: b"false", 0x43: b"0", 0x44: b"0"}
+
+
+def code_set(*codes: int) -> Mask:
+    """Return a table that says of every format code whether it is one of these."""
+    table = np.zeros(256, np.bool_)
+    table[list(codes)] = True
+    return table
 
 
 def validity(valid: Mask) -> pa.Buffer | None:
@@ -125,7 +132,7 @@ def text_spans(words: Words, code: Codes, value: Positions, start: Positions, en
         _place_array(words, span, where, pa.array(integers).cast(pa.string()))
     rest = kinds - _CONSTANT.keys() - _SIGNED.keys() - _UNSIGNED.keys()
     if rest:
-        where = np.flatnonzero(np.isin(code, list(rest)))
+        where = np.flatnonzero(code_set(*rest)[code])
         texts = [_one_text(words, a, b) for a, b in zip(value[where].tolist(), end[where].tolist(), strict=True)]
         _place(words, span, where, texts, np.arange(where.size))
     return span

@@ -414,6 +414,23 @@ def test_damage_is_refused_by_both_or_by_none(raw: bytes, others: list[bytes]) -
     assert outcome(in_columns, raws, MESSAGE_COLUMNS) == outcome(one_by_one, raws, MESSAGE_COLUMNS)
 
 
+any_delivery = maps(
+    st.sampled_from(
+        [
+            symbol(f"event-streams-{name}")
+            for name in ("offset", "timestamp", "source-partition", "assigned-partitions-changed")
+        ]
+    ),
+    values,
+).map(lambda value: section(0x71, value))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(any_delivery, min_size=1, max_size=3))
+def test_delivery_annotations_of_any_type(raws: list[bytes]) -> None:
+    assert outcome(in_columns, raws, DELIVERY_COLUMNS) == outcome(one_by_one, raws, DELIVERY_COLUMNS)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(st.binary(max_size=60), st.binary(max_size=40).map(lambda b: b"\x00\x53\x71\xc1" + b)))
 def test_garbage_is_refused_or_decoded_but_nothing_else(raw: bytes) -> None:
