@@ -1,1 +1,7 @@
-"""server."""
+"""The doors of the reference log: servers on asyncio, one thread."""
+
+from spark_streams.server.config import AmqpConfig, Redirect
+from spark_streams.server.log_server import LogServer
+from spark_streams.server.thread import ServerThread
+
+__all__ = ["AmqpConfig", "LogServer", "Redirect", "ServerThread"]

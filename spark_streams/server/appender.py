@@ -1,0 +1,137 @@
+"""Appending for the door: at once, or, where every append waits for the disk, off the loop and many together.
+
+With fsync policy ``always`` an append takes as long as the disk does. It then runs in a thread, one at a time for each
+partition; what comes for the same partition meanwhile is joined and appended together (group commit). In both cases
+``done`` is called on the loop, and events of one link keep their order within a partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.errors import LogError
+from spark_streams.log import Partition
+from spark_streams.server.conditions import INTERNAL_ERROR, INVALID_FIELD, RESOURCE_LIMIT, LinkRefused
+
+__all__ = ["Appender", "Batch"]
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_THREADS: Final = 4
+
+logger = logging.getLogger("spark_streams.server")
+
+
+@dataclass
+class Batch:
+    """Events of one link for one partition.
+
+    Args:
+        values: stored messages, large_binary.
+        keys: group keys, binary, null for none.
+        timestamps: creation times in ms, ``NO_TIMESTAMP`` for none.
+        done: called on the loop: with None for each event that is stored, or why not; all events in their order.
+
+    """
+
+    values: pa.Array
+    keys: pa.Array
+    timestamps: NDArray[np.int64]
+    done: Callable[[list[LinkRefused | None]], None]
+
+
+class Appender:
+    """Appends batches.
+
+    Args:
+        loop: where ``done`` is called.
+        off_loop: whether an append waits for the disk.
+
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, off_loop: bool) -> None:
+        self._loop = loop
+        self._pool = ThreadPoolExecutor(_THREADS, "spark-streams-append") if off_loop else None
+        self._waiting: dict[int, list[Batch]] = {}
+
+    def append(self, partition: Partition, batch: Batch) -> None:
+        """Append a batch; its ``done`` may be called before this returns."""
+        if self._pool is None:
+            batch.done(_store(partition, batch.values, batch.keys, batch.timestamps))
+            return
+        queued = self._waiting.get(id(partition))
+        if queued is not None:
+            queued.append(batch)
+        else:
+            self._waiting[id(partition)] = []
+            self._start(partition, [batch])
+
+    def _start(self, partition: Partition, batches: list[Batch]) -> None:
+        assert self._pool is not None
+        future = self._pool.submit(_store_together, partition, batches)
+        future.add_done_callback(lambda f: self._finish_on_loop(partition, batches, f.result()))
+
+    def _finish_on_loop(self, partition: Partition, batches: list[Batch], outcomes: list[LinkRefused | None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._finished, partition, batches, outcomes)
+        except RuntimeError:
+            # The loop has ended: the producers' connections are gone, and nobody was told of a success.
+            logger.warning("an append ended after the server did")
+
+    def _finished(self, partition: Partition, batches: list[Batch], outcomes: list[LinkRefused | None]) -> None:
+        queued = self._waiting.pop(id(partition))
+        if queued:
+            self._waiting[id(partition)] = []
+            self._start(partition, queued)
+        start = 0
+        for batch in batches:
+            batch.done(outcomes[start : start + len(batch.values)])
+            start += len(batch.values)
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+def _store_together(partition: Partition, batches: list[Batch]) -> list[LinkRefused | None]:
+    if len(batches) == 1:
+        return _store(partition, batches[0].values, batches[0].keys, batches[0].timestamps)
+    return _store(
+        partition,
+        pa.concat_arrays([b.values for b in batches]),
+        pa.concat_arrays([b.keys for b in batches]),
+        np.concatenate([b.timestamps for b in batches]),
+    )
+
+
+def _store(
+    partition: Partition, values: pa.Array, keys: pa.Array, timestamps: NDArray[np.int64]
+) -> list[LinkRefused | None]:
+    """Append; events that the stream's rules refuse are found by halving, so that the others are stored."""
+    count = len(values)
+    try:
+        partition.append(values, keys, timestamps)
+    except ValueError as fault:
+        if count == 1:
+            return [LinkRefused(INVALID_FIELD, str(fault))]
+        half = count // 2
+        return [
+            *_store(partition, values[:half], keys[:half], timestamps[:half]),
+            *_store(partition, values[half:], keys[half:], timestamps[half:]),
+        ]
+    except (OSError, sqlite3.Error, LogError) as fault:
+        logger.error("stream %r partition %s: append failed: %s", partition.stream, partition.id, fault)
+        full = isinstance(fault, OSError) and fault.errno in _FULL
+        return [LinkRefused(RESOURCE_LIMIT if full else INTERNAL_ERROR, f"the log cannot be written: {fault}")] * count
+    return [None] * count

@@ -1,0 +1,108 @@
+"""Settings of the AMQP door."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+__all__ = ["AmqpConfig", "Redirect"]
+
+MIN_FRAME_BYTES: Final = 512
+"""Every AMQP peer must take frames of this size (AMQP 1.0 part 2 §2.4.1)."""
+
+
+@dataclass(frozen=True)
+class Redirect:
+    """Where another container serves a partition.
+
+    Args:
+        hostname: the container's name, for ``open.hostname`` and TLS.
+        network_host: DNS name or address to connect to.
+        port: TCP port.
+        address: the node's address there.
+
+    Spec: AMQP 1.0 part 2 §2.8.18 (amqp:link:redirect).
+
+    """
+
+    hostname: str
+    network_host: str
+    port: int
+    address: str
+
+
+@dataclass(frozen=True)
+class AmqpConfig:
+    """How the AMQP door listens, whom it lets in, and what it limits.
+
+    Args:
+        host: address to bind to.
+        port: TCP port; 0 takes any free one.
+        users: user name to password, for SASL PLAIN; without users PLAIN is not offered.
+        allow_anonymous: offer SASL ANONYMOUS, and let in peers that begin without SASL.
+        tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
+        tls_key: PEM file with its private key.
+        tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
+            SASL EXTERNAL, and its identity is the certificate's common name.
+        max_frame_bytes: largest frame taken, announced in open.
+        max_message_bytes: largest message taken from producers, announced in attach.
+        max_links: links that one connection may have attached at a time.
+        max_sessions: sessions that one connection may have at a time.
+        max_connections: connections that are served at a time.
+        max_unsettled: deliveries of one link that may be unsettled before no more are sent.
+        producer_credit: messages that a producer may have under way on one link.
+        session_bytes: bytes that producers may have under way on one session; bounds what a connection can hold.
+        idle_timeout_ms: a connection without a frame for this long is closed; 0 switches that off.
+        handshake_timeout_ms: a connection that has not been opened after this long is dropped.
+        info_interval_ms: between messages of ``$info`` when one grant of credit asks for several (ES-402).
+        groups: ``dynamic`` creates consumer groups as they are named; a set of names allows only these (ES-201).
+        unassigned: what becomes of a group's receiver when no partition is free (ES-206): ``reject`` or ``wait``.
+        unassigned_wait_ms: how long an attach may wait.
+        reset_epoch: whether an epoch counter goes back to 0 when no link remains (ES-212); otherwise it is kept,
+            restarts included.
+        bind_unrequested: whether links that ask for no partition are bound to one all the same (ES-104).
+        redirects: (stream, partition) to the container that serves it (ES-101).
+
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 5672
+    users: Mapping[str, str] = field(default_factory=lambda: {"guest": "guest"}, repr=False)
+    allow_anonymous: bool = False
+    tls_cert: str | os.PathLike[str] | None = None
+    tls_key: str | os.PathLike[str] | None = None
+    tls_client_ca: str | os.PathLike[str] | None = None
+    max_frame_bytes: int = 65_536
+    max_message_bytes: int = 16 << 20
+    max_links: int = 1_024
+    max_sessions: int = 256
+    max_connections: int = 1_024
+    max_unsettled: int = 10_000
+    producer_credit: int = 2_000
+    session_bytes: int = 32 << 20
+    idle_timeout_ms: int = 60_000
+    handshake_timeout_ms: int = 10_000
+    info_interval_ms: int = 100
+    groups: Literal["dynamic"] | frozenset[str] = "dynamic"
+    unassigned: Literal["reject", "wait"] = "reject"
+    unassigned_wait_ms: int = 30_000
+    reset_epoch: bool = False
+    bind_unrequested: bool = False
+    redirects: Mapping[tuple[str, str], Redirect] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.max_frame_bytes < MIN_FRAME_BYTES:
+            raise ValueError(f"max_frame_bytes is {self.max_frame_bytes}, expected at least {MIN_FRAME_BYTES}")
+        for name in ("max_message_bytes", "max_links", "max_sessions", "max_connections", "max_unsettled"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+        if self.producer_credit < 1 or self.session_bytes < 4 * self.max_frame_bytes:
+            raise ValueError("producer_credit must be at least 1, and session_bytes at least four frames")
+        if self.unassigned not in ("reject", "wait"):
+            raise ValueError(f"unassigned is {self.unassigned!r}, expected 'reject' or 'wait'")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key are needed together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")

@@ -1,0 +1,393 @@
+"""One connection: TLS and TCP below (asyncio), SASL first, then proton's engine, and the links on top.
+
+::
+
+    data_received -> SaslServer -> Engine.push -> what happened -> links.serve -> Engine.output -> transport.write
+
+One turn of the loop takes what has come, serves each link that has something to do with a bounded share, and writes.
+While a link has more to do, further turns are queued behind those of other connections. While the socket takes no more
+(pause_writing), consumers are not served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import proton
+from cproton_ffi import lib
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.server.conditions import CONNECTION_FORCED, INTERNAL_ERROR, RESOURCE_LIMIT, condition
+from spark_streams.server.engine import Engine, address
+from spark_streams.server.links import AttachedLink
+from spark_streams.wire.sasl import SASL_HEADER, SaslServer
+
+if TYPE_CHECKING:
+    from spark_streams.server.node import Node
+
+__all__ = ["CAPABILITY", "AmqpConnection"]
+
+CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
+"""Spec: Event Stream Extensions §3.1 (ES-010)."""
+
+WRITE_BUFFER_BYTES: Final = 256 << 10
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class AmqpConnection(asyncio.Protocol):
+    """A peer.
+
+    Args:
+        node: what links are attached to.
+        connections: those that are served; this one adds and removes itself.
+        container: the server's container-id.
+
+    """
+
+    def __init__(self, node: Node, connections: set[AmqpConnection], container: str) -> None:
+        self.node = node
+        self.links: dict[int, AttachedLink] = {}
+        self.write_paused = False
+        self.container = ""
+        self._connections = connections
+        self._own_container = container
+        self._transport: asyncio.Transport | None = None
+        self._sasl: SaslServer | None = None
+        self._engine: Engine | None = None
+        self._dirty: dict[AttachedLink, None] = {}
+        self._blocked: dict[AttachedLink, None] = {}
+        self._turn_queued = False
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._handshake_timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._peer = "?"
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin with the SASL layer."""
+        assert isinstance(transport, asyncio.Transport)
+        config = self.node.config
+        self._transport = transport
+        self._peer = str(transport.get_extra_info("peername"))
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        if len(self._connections) >= 2 * config.max_connections:
+            transport.abort()  # those beyond the limit are told so, but not any number at a time
+            return
+        self._connections.add(self)
+        mechanisms = []
+        identity = _common_name(transport.get_extra_info("peercert"))
+        if identity is not None:
+            mechanisms.append("EXTERNAL")
+        if config.users:
+            mechanisms.append("PLAIN")
+        if config.allow_anonymous:
+            mechanisms.append("ANONYMOUS")
+        self._sasl = SaslServer(mechanisms, self._check_plain, identity)
+        self._handshake_timer = self.node.loop.call_later(config.handshake_timeout_ms / 1000, self._too_slow)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the peer."""
+        if self._closing and self._engine is None:
+            return
+        try:
+            if self._engine is None:
+                data = self._authenticate(data)
+            if data and self._engine is not None:
+                self._receive(data)
+        except Exception:
+            self._crashed()
+
+    def eof_received(self) -> bool:
+        """Note that the peer sends no more."""
+        if self._engine is not None:
+            self._engine.input_ended()
+        return False
+
+    def pause_writing(self) -> None:
+        """Note that the peer does not read."""
+        self.write_paused = True
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self.write_paused = False
+        self._unblock()
+        self._queue_turn()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of everything."""
+        self._closing = True
+        self._connections.discard(self)
+        for timer in (self._tick_timer, self._handshake_timer):
+            if timer is not None:
+                timer.cancel()
+        self._end_links(list(self.links.values()))
+        self._transport = None
+        self._engine = None
+
+    # --- SASL
+
+    def _check_plain(self, user: str, password: str) -> bool:
+        expected = self.node.config.users.get(user)
+        # An unknown user takes as long as a wrong password.
+        same = hmac.compare_digest((expected or "").encode(), password.encode())
+        return same and expected is not None
+
+    def _authenticate(self, data: bytes) -> bytes:
+        """Feed the SASL layer; returns what came after it."""
+        assert self._sasl is not None and self._transport is not None
+        try:
+            answer = self._sasl.receive(data)
+        except RemoteProtocolError as fault:
+            logger.info("%s: %s", self._peer, fault)
+            self._hang_up(SASL_HEADER)
+            return b""
+        if self._sasl.failed:
+            logger.info("%s: wrong credentials", self._peer)
+            self._hang_up(answer)
+            return b""
+        if answer:
+            self._transport.write(answer)
+        if not self._sasl.done:
+            return b""
+        if self._sasl.skipped and not self.node.config.allow_anonymous:
+            logger.info("%s: began without SASL, which is not configured", self._peer)
+            self._hang_up(SASL_HEADER)
+            return b""
+        config = self.node.config
+        self._engine = Engine(
+            max_frame_bytes=config.max_frame_bytes,
+            max_sessions=config.max_sessions,
+            idle_timeout_ms=config.idle_timeout_ms,
+        )
+        return self._sasl.leftover
+
+    def _hang_up(self, last: bytes) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.write(last)
+            self._transport.close()
+
+    def _too_slow(self) -> None:
+        if self._transport is not None:
+            logger.info("%s: not open in time", self._peer)
+            self._transport.abort()
+
+    # --- turns
+
+    def _receive(self, data: bytes) -> None:
+        engine = self._engine
+        assert engine is not None
+        start = 0
+        while start < len(data):
+            taken = engine.push(data, start)
+            self._note()
+            if taken <= 0:
+                break
+            start += taken
+        self._unblock()
+        self._turn()
+
+    def wake(self, link: AttachedLink | None = None) -> None:
+        """Have a turn soon, and a link served in it."""
+        if link is not None and not link.ended:
+            self._dirty[link] = None
+        self._queue_turn()
+
+    def blocked(self, link: AttachedLink) -> None:
+        """Serve a link again when bytes have moved."""
+        self._blocked[link] = None
+
+    def _unblock(self) -> None:
+        if self._blocked and not self.write_paused:
+            self._dirty.update(self._blocked)
+            self._blocked.clear()
+
+    def _queue_turn(self) -> None:
+        if not self._turn_queued and self._engine is not None:
+            self._turn_queued = True
+            self.node.loop.call_soon(self._queued_turn)
+
+    def _queued_turn(self) -> None:
+        self._turn_queued = False
+        try:
+            self._turn()
+        except Exception:
+            self._crashed()
+
+    def _turn(self) -> None:
+        if self._engine is None:
+            return
+        dirty, self._dirty = self._dirty, {}
+        for link in dirty:
+            if not link.ended and link.serve():
+                self._dirty[link] = None
+        if self._flush():
+            self._unblock()
+        if self._dirty:
+            self._queue_turn()
+
+    def _flush(self) -> bool:
+        """Write what is pending; returns whether anything was."""
+        engine, transport = self._engine, self._transport
+        if engine is None or transport is None:
+            return False
+        wrote = False
+        deadline = engine.tick(self.node.loop.time())
+        while not self.write_paused:
+            output = engine.output()
+            if output is None:
+                self._closing = True
+                transport.close()
+                return wrote
+            if not output:
+                break
+            transport.write(output)
+            wrote = True
+        self._note()
+        if deadline and (self._tick_timer is None or self._tick_timer.when() > deadline):
+            if self._tick_timer is not None:
+                self._tick_timer.cancel()
+            self._tick_timer = self.node.loop.call_at(deadline, self._tick)
+        return wrote
+
+    def _tick(self) -> None:
+        self._tick_timer = None
+        try:
+            self._flush()
+        except Exception:
+            self._crashed()
+
+    # --- what the peer does
+
+    def _note(self) -> None:
+        """Handle what has happened in the engine."""
+        engine = self._engine
+        assert engine is not None
+        while True:
+            control, links, updated = engine.happened()
+            if not control and not links:
+                return
+            # Outcomes first: closing a link frees its deliveries.
+            for delivery in updated.values():
+                link = self.links.get(_link_of(delivery))
+                if link is not None:
+                    link.updated(delivery)
+            for name, endpoint in control:
+                getattr(self, "_" + name)(endpoint)
+            for at in links:
+                touched = self.links.get(at)
+                if touched is not None:
+                    self._dirty[touched] = None
+
+    def attached(self, link: AttachedLink) -> None:
+        """Take a link into use."""
+        self.links[address(link.link._impl)] = link
+        self._dirty[link] = None
+
+    def _connection_opened(self, connection: Any) -> None:
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+        self.container = str(connection.remote_container or "")
+        connection.container = self._own_container
+        connection.offered_capabilities = [proton.symbol(CAPABILITY)]
+        connection.properties = {proton.symbol("product"): "spark-streams"}
+        connection.open()
+        most = self.node.config.max_connections
+        if len(self._connections) > most:
+            self._close(RESOURCE_LIMIT, f"this container serves {most} connections, and has as many")
+
+    def _connection_closed(self, connection: Any) -> None:
+        self._end_links(list(self.links.values()))
+        connection.close()
+
+    def _session_opened(self, session: Any) -> None:
+        session.incoming_capacity = self.node.config.session_bytes
+        session.open()
+
+    def _session_closed(self, session: Any) -> None:
+        of_session = [link for link in self.links.values() if link.link.session == session]
+        self._end_links(of_session)
+        for link in of_session:
+            del self.links[address(link.link._impl)]
+        session.close()
+        session.free()
+
+    def _link_opened(self, link: Any) -> None:
+        self.node.attach(self, link)
+
+    def _link_closed(self, link: Any) -> None:
+        self._link_ended(link, closed=True)
+
+    def _link_detached(self, link: Any) -> None:
+        self._link_ended(link, closed=False)
+
+    def _link_ended(self, link: Any, *, closed: bool) -> None:
+        attached = self.links.pop(address(link._impl), None)
+        if attached is not None:
+            attached.end(closed=closed)
+        if link.state & proton.Endpoint.LOCAL_UNINIT:
+            link.open()  # an attach that was not answered yet has to be before it can be detached
+        if closed:
+            link.close()
+        else:
+            link.detach()
+        link.free()
+
+    def _end_links(self, links: list[AttachedLink]) -> None:
+        for link in links:
+            link.end(closed=False)
+
+    # --- the end
+
+    def shut_down(self) -> None:
+        """Close in good order: the server stops."""
+        self._close(CONNECTION_FORCED, "the server stops")
+        if self._transport is not None:
+            self._transport.close()
+
+    def drop(self) -> None:
+        """Close the socket without waiting for the peer."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _close(self, name: str, description: str) -> None:
+        engine = self._engine
+        if engine is None:
+            return
+        self._end_links(list(self.links.values()))
+        engine.connection.condition = condition(name, description)
+        engine.connection.close()
+        self._flush()
+
+    def _crashed(self) -> None:
+        logger.exception("%s: the connection is closed after an unexpected error", self._peer)
+        transport = self._transport
+        try:
+            self._close(INTERNAL_ERROR, "an unexpected error in the server, see its log")
+        except Exception:
+            logger.exception("%s: closing it in good order failed too", self._peer)
+            if transport is not None:
+                transport.abort()
+        else:
+            if transport is not None:
+                transport.close()
+
+
+def _link_of(delivery: Any) -> int:
+    return address(lib.pn_delivery_link(delivery))
+
+
+def _common_name(certificate: Any) -> str | None:
+    """Return the common name of a verified peer certificate, in the form of ``ssl.SSLSocket.getpeercert``."""
+    if not certificate:
+        return None
+    for relative in certificate.get("subject", ()):
+        for name, value in relative:
+            if name == "commonName":
+                return str(value)
+    return None

@@ -1,0 +1,143 @@
+"""proton's engine as a sans-IO library: bytes in, bytes out, and what happened in between.
+
+Events are read off the collector in C types. Only those of the control plane become Python objects: a busy connection
+raises an event for every delivery, and those are only counted against their link.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import proton
+from cproton_ffi import ffi, lib
+
+__all__ = ["Engine", "address"]
+
+_OUTPUT_BYTES: Final = 256 << 10
+
+_CONTROL: Final = {
+    lib.PN_CONNECTION_REMOTE_OPEN: "connection_opened",
+    lib.PN_CONNECTION_REMOTE_CLOSE: "connection_closed",
+    lib.PN_SESSION_REMOTE_OPEN: "session_opened",
+    lib.PN_SESSION_REMOTE_CLOSE: "session_closed",
+    lib.PN_LINK_REMOTE_OPEN: "link_opened",
+    lib.PN_LINK_REMOTE_CLOSE: "link_closed",
+    lib.PN_LINK_REMOTE_DETACH: "link_detached",
+}
+
+
+def address(pointer: Any) -> int:
+    """Return the number that identifies a C object while it lives."""
+    return int(ffi.cast("uintptr_t", pointer))
+
+
+class Engine:
+    """One connection's engine, the server's side.
+
+    Args:
+        max_frame_bytes: announced in open, enforced by proton.
+        max_sessions: announced as channel-max, enforced by proton.
+        idle_timeout_ms: announced in open, enforced by ``tick``; 0 for none.
+
+    """
+
+    def __init__(self, *, max_frame_bytes: int, max_sessions: int, idle_timeout_ms: int) -> None:
+        self.transport = proton.Transport(proton.Transport.SERVER)
+        self.transport.max_frame_size = max_frame_bytes
+        self.transport.channel_max = max_sessions - 1
+        if idle_timeout_ms:
+            self.transport.idle_timeout = idle_timeout_ms / 1000
+        self.connection = proton.Connection()
+        self._collector = proton.Collector()
+        self.connection.collect(self._collector)
+        self.transport.bind(self.connection)
+        self._transport = self.transport._impl
+        self._events = self._collector._impl
+        self._output = bytearray(_OUTPUT_BYTES)
+        self._output_start = ffi.from_buffer(self._output)
+        self._output_view = memoryview(self._output)
+
+    def push(self, received: bytes | bytearray | memoryview, start: int) -> int:
+        """Give bytes from the peer to the engine.
+
+        Args:
+            received: the bytes.
+            start: index of the first one that was not taken yet.
+
+        Returns:
+            How many were taken; -1 when the engine takes no more at all.
+
+        """
+        return int(lib.pn_transport_push(self._transport, ffi.from_buffer(received) + start, len(received) - start))
+
+    def output(self, limit: int = _OUTPUT_BYTES) -> bytes | None:
+        """Take bytes for the peer out of the engine.
+
+        Returns:
+            At most ``limit`` bytes, none when nothing is pending now, None when nothing ever will be.
+
+        """
+        pending = lib.pn_transport_pending(self._transport)
+        if pending < 0:
+            return None
+        if pending == 0:
+            return b""
+        count = lib.pn_transport_peek(self._transport, self._output_start, min(pending, limit, _OUTPUT_BYTES))
+        if count <= 0:
+            return b""
+        taken = bytes(self._output_view[:count])
+        lib.pn_transport_pop(self._transport, count)
+        return taken
+
+    def input_ended(self) -> None:
+        """Say that the peer sends no more."""
+        self.transport.close_tail()
+
+    def output_ended(self) -> None:
+        """Say that nothing more can be sent."""
+        self.transport.close_head()
+
+    @property
+    def accepts_input(self) -> bool:
+        """Whether bytes from the peer still matter."""
+        return bool(lib.pn_transport_capacity(self._transport) >= 0)
+
+    def tick(self, now_s: float) -> float:
+        """Let time pass; returns when to call again, in the same clock's seconds, or 0."""
+        return float(self.transport.tick(now_s))
+
+    def happened(self) -> tuple[list[tuple[str, Any]], dict[int, Any], dict[int, Any]]:
+        """Return what has happened since the last call.
+
+        Returns:
+            Control events as (name, ``proton`` endpoint) in their order; the links with flow or deliveries, by address;
+            and the outgoing deliveries that the peer updated, by address, valid until they or their links are freed.
+
+        """
+        control: list[tuple[str, Any]] = []
+        links: dict[int, Any] = {}
+        updated: dict[int, Any] = {}
+        events, peek, pop, type_of = self._events, lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
+        event = peek(events)
+        while event:
+            kind = type_of(event)
+            if kind == lib.PN_DELIVERY:
+                delivery = lib.pn_event_delivery(event)
+                link = lib.pn_delivery_link(delivery)
+                if lib.pn_link_is_sender(link):
+                    updated[address(delivery)] = delivery
+                links[address(link)] = link
+            elif kind == lib.PN_LINK_FLOW:
+                link = lib.pn_event_link(event)
+                links[address(link)] = link
+            elif kind in _CONTROL:
+                name = _CONTROL[kind]
+                if name.startswith("link"):
+                    control.append((name, proton.Link.wrap(lib.pn_event_link(event))))
+                elif name.startswith("session"):
+                    control.append((name, proton.Session.wrap(lib.pn_event_session(event))))
+                else:
+                    control.append((name, self.connection))
+            pop(events)
+            event = peek(events)
+        return control, links, updated

@@ -1,0 +1,175 @@
+"""One partition as consumers see it: recently decoded blocks shared by all links, and who waits for its next event."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from cproton_ffi import ffi
+from numpy.typing import NDArray
+
+from spark_streams.log import Partition, Records
+from spark_streams.wire.columns import delivery_annotations
+
+__all__ = ["Block", "Feed", "Feeds"]
+
+READ_BYTES: Final = 256 << 10
+"""Read at a time: enough that decoding in columns pays, little enough that one read does not hold up other links."""
+CACHED_BLOCKS: Final = 4
+"""Links that read a log's tail stand within a block or two of each other."""
+
+
+class Block:
+    """Consecutive events of a partition, ready to be sent.
+
+    Attributes:
+        offsets, timestamps: int64[n], for filters.
+        heads, head_sizes, values, value_sizes: for each event, where its delivery annotations section starts in
+            ``annotations`` and its stored message in ``buffer``, and how long they are.
+        annotations, buffer: C pointers, which keep their memory alive.
+        largest: bytes of the largest transfer.
+
+    """
+
+    def __init__(self, records: Records, partition: str) -> None:
+        self.offsets = records.offsets
+        self.timestamps = records.timestamps
+        self.first = int(records.offsets[0])
+        self.last = int(records.offsets[-1])
+        count = len(records.offsets)
+        starts, sizes, pieces, total = np.empty(count, np.int64), np.empty(count, np.int64), [], 0
+        for rows, sections in delivery_annotations(records.offsets, records.timestamps, partition):
+            width = sections.shape[1]
+            starts[rows] = total + width * np.arange(len(rows), dtype=np.int64)
+            sizes[rows] = width
+            pieces.append(sections.reshape(-1))
+            total += sections.size
+        self._sections: NDArray[np.uint8] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        self.annotations: Any = ffi.from_buffer(self._sections)
+        self.buffer: Any = ffi.from_buffer(records.buffer)
+        self.records = records
+        self.heads: list[int] = starts.tolist()
+        self.head_sizes: list[int] = sizes.tolist()
+        self.values: list[int] = records.value_starts.tolist()
+        value_sizes = records.value_ends - records.value_starts
+        self.value_sizes: list[int] = value_sizes.tolist()
+        self.largest = int((sizes + value_sizes).max())
+
+    def message(self, row: int) -> tuple[bytes, bytes]:
+        """Return one event's delivery annotations section and its stored message."""
+        head, value = self.heads[row], self.values[row]
+        return (
+            self._sections[head : head + self.head_sizes[row]].tobytes(),
+            self.records.buffer[value : value + self.value_sizes[row]],
+        )
+
+
+class Feed:
+    """A partition with its listeners on the loop.
+
+    Args:
+        partition: of the log.
+        loop: where ``waiting`` functions are called.
+
+    """
+
+    def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
+        self.partition = partition
+        self.users = 0
+        self._loop = loop
+        self._blocks: deque[Block] = deque(maxlen=CACHED_BLOCKS)
+        self._waiting: set[Callable[[], None]] = set()
+        self._lock = threading.Lock()
+        self._scheduled = False
+
+    def block(self, offset: int) -> Block | None:
+        """Return a block that holds the event ``offset``, or begins with the first retained one after it.
+
+        Returns:
+            None at the end of the log.
+
+        Raises:
+            CorruptLog: what is stored there fails its check.
+
+        """
+        for block in self._blocks:
+            if block.first <= offset <= block.last:
+                return block
+        records = self.partition.read(offset, READ_BYTES)
+        if records is None or not len(records.offsets):
+            return None
+        block = Block(records, self.partition.id)
+        self._blocks.append(block)
+        return block
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        """Have ``wake`` called on the loop after the next append; once, however many there are."""
+        if not self._waiting:
+            self.partition.add_listener(self._appended)
+        self._waiting.add(wake)
+
+    def forget(self, wake: Callable[[], None]) -> None:
+        """Take back ``wait``."""
+        if wake in self._waiting:
+            self._waiting.discard(wake)
+            if not self._waiting:
+                self.partition.remove_listener(self._appended)
+
+    def _appended(self) -> None:
+        # Called in the appending thread, which may be any: one call on the loop for many appends.
+        with self._lock:
+            if self._scheduled:
+                return
+            self._scheduled = True
+        try:
+            self._loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:
+            self._scheduled = False  # the loop has ended: nobody waits any more
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._scheduled = False
+        woken, self._waiting = self._waiting, set()
+        if woken:
+            self.partition.remove_listener(self._appended)
+        for wake in woken:
+            wake()
+
+    def close(self) -> None:
+        """Drop the cache and all who wait."""
+        self._blocks.clear()
+        if self._waiting:
+            self._waiting.clear()
+            self.partition.remove_listener(self._appended)
+
+
+class Feeds:
+    """The feeds in use, one for each partition.
+
+    Args:
+        loop: the server's.
+
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._feeds: dict[int, Feed] = {}
+
+    def use(self, partition: Partition) -> Feed:
+        """Return the partition's feed; give it back with ``release``."""
+        feed = self._feeds.get(id(partition))
+        if feed is None:
+            feed = self._feeds[id(partition)] = Feed(partition, self._loop)
+        feed.users += 1
+        return feed
+
+    def release(self, feed: Feed) -> None:
+        """Give a feed back; its cache goes with its last user."""
+        feed.users -= 1
+        if feed.users == 0:
+            del self._feeds[id(feed.partition)]
+            feed.close()

@@ -1,0 +1,130 @@
+"""The information source ``<log>/$info``: one message for each credit, about the log as it is now.
+
+::
+
+    amqp-value map
+      "partitions"          list of maps, one for each partition:
+          "partition"               symbol
+          "earliest-offset"         symbol | null       first retained event
+          "latest-offset"           symbol | null       newest retained event (A-18)
+          "x-opt-truncated-offset"  symbol | null       newest event that retention removed
+          "x-opt-remaining"         ulong               only for partitions that the attach asked about, see below
+      "x-opt-incarnation"   string, another one whenever the log is created anew
+
+A receiver whose attach has the link property ``x-opt-positions``, a map of partition to offset or ``@earliest``, is told
+how many retained events come after each.
+
+Spec: Event Stream Extensions §6 (ES-400 to ES-405); A-29.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from cproton_ffi import ffi, lib
+
+from spark_streams.filters.event_streams import PaddedDecimalOrder
+from spark_streams.log import Partition, Stream, format_offset
+from spark_streams.server.attach import link_properties
+from spark_streams.server.conditions import INVALID_FIELD, LinkRefused
+from spark_streams.server.links import AttachedLink
+from spark_streams.wire.types import Described, Symbol, ULong, encode_value
+
+if TYPE_CHECKING:
+    from spark_streams.server.connection import AmqpConnection
+
+__all__ = ["InfoLink", "describe", "read_positions"]
+
+POSITIONS: Final = "x-opt-positions"
+_AMQP_VALUE: Final = ULong(0x77)
+_ORDER: Final = PaddedDecimalOrder(20)
+
+
+def read_positions(link: Any) -> dict[str, str]:
+    """Return what an attach asks about: partition to the offset after which events are counted.
+
+    Raises:
+        LinkRefused: the property is no map of symbols.
+
+    """
+    asked = link_properties(link).get(POSITIONS)
+    if asked is None:
+        return {}
+    if not isinstance(asked, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in asked.items()):
+        raise LinkRefused(INVALID_FIELD, f"link property {POSITIONS}: expected a map of partition to offset")
+    return {str(k): str(v) for k, v in asked.items()}
+
+
+def describe(stream: Stream, positions: Mapping[str, str]) -> bytes:
+    """Return the encoded message."""
+    partitions = [_partition(partition, positions.get(name)) for name, partition in stream.partitions.items()]
+    return encode_value(Described(_AMQP_VALUE, {"partitions": partitions, "x-opt-incarnation": stream.incarnation}))
+
+
+def _partition(partition: Partition, after: str | None) -> dict[str, object]:
+    # The end is read first: what is appended between the two must not make an empty log look inside out.
+    end, first = partition.next_offset, partition.first_offset
+    removed = partition.last_removed
+    entry: dict[str, object] = {
+        "partition": Symbol(partition.id),
+        "earliest-offset": Symbol(format_offset(first)) if first < end else None,
+        "latest-offset": Symbol(format_offset(end - 1)) if first < end else None,
+        "x-opt-truncated-offset": None if removed is None else Symbol(format_offset(removed)),
+    }
+    if after is not None:
+        begin = first if after == "@earliest" else end if after == "@latest" else max(first, _ORDER.upper(after))
+        entry["x-opt-remaining"] = ULong(max(0, end - begin))
+    return entry
+
+
+class InfoLink(AttachedLink):
+    """A sending link of the information source.
+
+    Args:
+        connection, link: see ``AttachedLink``.
+        stream: the log.
+        positions: see ``read_positions``.
+        interval_s: between messages when one grant of credit asks for several.
+
+    """
+
+    def __init__(
+        self, connection: AmqpConnection, link: Any, stream: Stream, positions: dict[str, str], *, interval_s: float
+    ) -> None:
+        super().__init__(connection, link, stream.name, stream.incarnation)
+        self._log_stream = stream
+        self._positions = positions
+        self._interval_s = interval_s
+        self._impl = link._impl
+        self._timer: Any = None
+        self._sent = 0
+
+    def serve(self) -> bool:
+        """Send one message, and the others that credit asks for a little apart; a draining receiver gets one."""
+        if self.ended or self._timer is not None:
+            return False
+        if lib.pn_link_credit(self._impl) > 0:
+            self._send()
+        if lib.pn_link_get_drain(self._impl):
+            lib.pn_link_drained(self._impl)
+        elif lib.pn_link_credit(self._impl) > 0:
+            self._timer = self.connection.node.loop.call_later(self._interval_s, self._next)
+        return False
+
+    def _next(self) -> None:
+        self._timer = None
+        self.connection.wake(self)
+
+    def _send(self) -> None:
+        encoded = describe(self._log_stream, self._positions)
+        self._sent += 1
+        tag = ffi.new("char[]", self._sent.to_bytes(8, "big"))
+        delivery = lib.pn_delivery(self._impl, ffi.new("pn_bytes_t *", {"size": 8, "start": tag})[0])
+        lib.pn_link_send(self._impl, ffi.from_buffer(encoded), len(encoded))
+        # What happens to a picture of the moment is of no interest: it is sent settled whatever the receiver's mode.
+        lib.pn_delivery_settle(delivery)
+
+    def _released(self, *, closed: bool) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,182 @@
+"""A link that takes events in: routed in columns, one append for each partition and turn, acknowledged after it.
+
+An event is accepted when its append has returned, which with fsync policy ``always`` means that it is on the disk.
+Where an event must be rejected, the outcome says why; an event that was sent settled cannot be rejected, so its link is
+closed with the error instead: nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import proton
+import pyarrow as pa
+from cproton_ffi import lib
+from numpy.typing import NDArray
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.log import NO_TIMESTAMP, Stream
+from spark_streams.server.appender import Batch
+from spark_streams.server.conditions import INVALID_FIELD, LinkRefused
+from spark_streams.server.intake import Taken
+from spark_streams.server.links import AttachedLink
+from spark_streams.server.routing import route
+from spark_streams.wire.columns import Block, Incoming, incoming_columns
+from spark_streams.wire.message import decode_message
+
+if TYPE_CHECKING:
+    from spark_streams.server.connection import AmqpConnection
+
+__all__ = ["ProducerLink"]
+
+_RESERVED_INSTANT = b"\x83" + (-(2**63)).to_bytes(8, "big", signed=True)
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class ProducerLink(AttachedLink):
+    """A receiving link of the node.
+
+    Args:
+        connection, link: see ``AttachedLink``.
+        stream: the log.
+        bound: the partition it is bound to, or None.
+        credit: how many messages the producer may have under way.
+
+    """
+
+    def __init__(
+        self, connection: AmqpConnection, link: Any, stream: Stream, *, bound: str | None, credit: int
+    ) -> None:
+        super().__init__(connection, link, stream.name, stream.incarnation)
+        self.bound = bound
+        self._log_stream = stream
+        self._window = credit
+        self._impl = link._impl
+        self._begun = bytearray()
+        self._appending = 0
+        self._turn = 0
+        self._top_up()
+
+    def serve(self) -> bool:
+        """Take, route and append what has come, within one turn's share."""
+        if self.ended:
+            return False
+        taken = self.connection.node.intake.take(self._impl, self._begun)
+        if taken.deliveries:
+            self._store(taken)
+        if taken.refusal is not None:
+            self.fail(taken.refusal)
+        if self.ended:
+            return False
+        self._top_up()
+        return taken.more
+
+    def _top_up(self) -> None:
+        free = self._window - int(lib.pn_link_credit(self._impl)) - self._appending
+        if free > self._window // 2 or free == self._window:
+            lib.pn_link_flow(self._impl, free)
+
+    def _store(self, taken: Taken) -> None:
+        block, deliveries = taken.block, taken.deliveries
+        incoming = incoming_columns(block)
+        names = self.connection.node.local_partitions(self._log_stream)
+        routed = route(incoming, names, self.bound, self._turn)
+        self._turn = routed.turn
+        places, rejections = routed.partitions, routed.rejections
+        if self._log_stream.config.timestamp_type == "create":
+            for row in _reserved_instants(block, incoming):
+                rejections.setdefault(
+                    row, LinkRefused(INVALID_FIELD, "creation-time is -2^63 ms, which means none inside the log")
+                )
+                places[row] = -1
+        self._appending += len(deliveries)
+        keys = incoming.group_key.cast(pa.binary())
+        for place in np.unique(places[places >= 0]).tolist():
+            rows_there = np.flatnonzero(places == place)
+            whole = len(rows_there) == len(deliveries)
+            chosen = deliveries if whole else [deliveries[r] for r in rows_there.tolist()]
+            batch = Batch(
+                _values(block, incoming, rows_there),
+                keys if whole else keys.take(pa.array(rows_there)),
+                incoming.creation_time_ms[rows_there],
+                lambda outcomes, chosen=chosen: self._appended(chosen, outcomes),
+            )
+            self.connection.node.appender.append(self._log_stream.partitions[names[place]], batch)
+        if rejections and not self.ended:
+            # Last, for a rejection may close the link, and what came with it is to be stored all the same.
+            rows = sorted(rejections)
+            self._settle([deliveries[r] for r in rows], [rejections[r] for r in rows])
+
+    def _appended(self, deliveries: list[Any], outcomes: list[LinkRefused | None]) -> None:
+        if self.ended:
+            return  # the link is gone, and with it whom to tell
+        self._settle(deliveries, outcomes)
+        if not self.ended:
+            self._top_up()
+            self.connection.wake()
+
+    def _settle(self, deliveries: list[Any], outcomes: list[LinkRefused | None]) -> None:
+        self._appending -= len(deliveries)
+        update, settle, accepted = lib.pn_delivery_update, lib.pn_delivery_settle, lib.PN_ACCEPTED
+        unheard: LinkRefused | None = None
+        for delivery, refusal in zip(deliveries, outcomes, strict=True):
+            if refusal is None:
+                if delivery is not None:
+                    update(delivery, accepted)
+                    settle(delivery)
+            elif delivery is None:
+                unheard = unheard or refusal
+            else:
+                reject(delivery, refusal)
+        if unheard is not None:
+            self.fail(unheard)
+
+    def _released(self, *, closed: bool) -> None:
+        self._begun.clear()
+
+
+def reject(delivery: Any, refusal: LinkRefused) -> None:
+    """Settle an incoming delivery (a C pointer) as rejected, with a reason."""
+    wrapped = proton.Delivery.wrap(delivery)
+    wrapped.local.condition = refusal.condition
+    wrapped.update(proton.Delivery.REJECTED)
+    wrapped.settle()
+
+
+def _values(block: Block, incoming: Incoming, rows: NDArray[np.int64]) -> pa.Array:
+    """Return the stored form of messages: from their message annotations on; a copy, for the block is used again."""
+    count = len(block.starts)
+    # One array of 2n elements over the block: what is stripped, what is stored, and so on; then every second one.
+    edges = np.empty(2 * count + 1, np.int64)
+    edges[0] = block.starts[0]
+    edges[1::2] = incoming.value_starts
+    edges[2::2] = block.ends
+    if incoming.malformed.any():
+        broken = np.flatnonzero(incoming.malformed)
+        edges[2 * broken + 1] = block.starts[broken]
+    whole = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(block.buffer)]
+    )
+    return whole.take(pa.array(2 * rows + 1))
+
+
+def _reserved_instants(block: Block, incoming: Incoming) -> list[int]:
+    """Return the events whose creation-time is the instant that means none inside the log (N-04)."""
+    raw = bytes(block.buffer)
+    found = []
+    at = raw.find(_RESERVED_INSTANT)
+    while at >= 0:
+        row = int(np.searchsorted(block.ends, at, side="right"))
+        if not incoming.malformed[row]:
+            try:
+                properties = decode_message(raw[int(block.starts[row]) : int(block.ends[row])]).properties
+            except RemoteProtocolError:
+                logger.debug("a message that was taken in columns does not decode by itself")
+                properties = None
+            if properties is not None and len(properties) > 9 and properties[9] == NO_TIMESTAMP:
+                found.append(row)
+        at = raw.find(_RESERVED_INSTANT, int(block.ends[row]))
+    return found

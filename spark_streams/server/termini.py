@@ -1,0 +1,193 @@
+"""Durable source termini: where a receiver stood when its link was cut, so that the next attach goes on there.
+
+A terminus is durable when its durability is not ``none`` and it is to outlive the link: expiry-policy ``never``, or a
+timeout. It belongs to the peer's container-id and the link's name. What is kept is the position in each partition and
+the events below it that were sent and not settled: they are sent again, what was settled is not. State is written soon
+after it changes, and at once when the link, the connection or the server ends in order; a server that is killed
+between may repeat events that were settled in its last tenth of a second, and never leaves one out.
+
+Spec: AMQP 1.0 part 3 §3.5.5, §3.5.6; Event Stream Extensions §3.2 (ES-016).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import proton
+
+from spark_streams.log import ReferenceLog
+from spark_streams.server.conditions import STOLEN, LinkRefused
+
+__all__ = ["Resumed", "Termini", "Terminus", "outlives_link", "ranges"]
+
+NAMESPACE: Final = "amqp-termini"
+SAVE_DELAY_S: Final = 0.1
+_VERSION: Final = 1
+
+logger = logging.getLogger("spark_streams.server")
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What is known of a terminus from before.
+
+    Args:
+        partition: the one it is bound to, or None.
+        positions: partition to (next event to look at, what ``@latest`` stands for).
+        pending: partition to the events below its position that are to be sent again, ascending.
+
+    """
+
+    partition: str | None
+    positions: dict[str, tuple[int, int]]
+    pending: dict[str, list[int]]
+
+
+@dataclass
+class Terminus:
+    """One durable terminus in use by a link.
+
+    Args:
+        key: container-id and link name.
+        snapshot: answers the state to keep; see ``Termini.save``.
+        displaced: ends the link when the same terminus is attached anew.
+        timeout_s: how long it is kept without a link; None for ever.
+
+    """
+
+    key: str
+    snapshot: Callable[[], dict[str, Any]]
+    displaced: Callable[[LinkRefused], None]
+    timeout_s: int | None
+    dirty: bool = field(default=False)
+
+
+def outlives_link(source: Any) -> bool:
+    """Say whether a peer's source asks for a terminus that is kept when its link ends."""
+    if source.durability == proton.Terminus.NONDURABLE:
+        return False
+    return bool(source.expiry_policy == proton.Terminus.EXPIRE_NEVER or source.timeout > 0)
+
+
+def ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """Return ascending numbers as [first, last] pairs, both inclusive."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
+
+
+class Termini:
+    """All durable termini of a server.
+
+    Args:
+        log: its state store keeps them.
+        loop: where delayed writes are scheduled.
+
+    """
+
+    def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop) -> None:
+        self._log = log
+        self._loop = loop
+        self._active: dict[str, Terminus] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @staticmethod
+    def key(container: str, link: str) -> str:
+        """Return the key of a terminus."""
+        return json.dumps([container, link])
+
+    def displace(self, key: str) -> None:
+        """End the link that has this terminus now, if any: a peer that comes back may be faster than its old socket."""
+        terminus = self._active.get(key)
+        if terminus is not None:
+            terminus.displaced(LinkRefused(STOLEN, "the same container attached a link of this name anew"))
+
+    def resume(self, key: str, incarnation: str, fingerprint: str) -> Resumed | None:
+        """Return what is kept under a key; None when there is nothing that fits the log and the filters of the link."""
+        stored = self._log.state.get(NAMESPACE, key)
+        if stored is None:
+            return None
+        kept = json.loads(stored)
+        expires_ms = kept.get("expires_ms")
+        if kept["version"] != _VERSION or (expires_ms is not None and expires_ms < time.time() * 1000):
+            return None
+        if kept["incarnation"] != incarnation or kept["filter"] != fingerprint:
+            return None
+        return Resumed(
+            kept["partition"],
+            {p: (int(at), int(latest)) for p, (at, latest) in kept["positions"].items()},
+            {p: [n for first, last in pairs for n in range(first, last + 1)] for p, pairs in kept["pending"].items()},
+        )
+
+    def activate(self, terminus: Terminus) -> None:
+        """Take a terminus into use, and write it down."""
+        self._active[terminus.key] = terminus
+        self.save(terminus)
+
+    def changed(self, terminus: Terminus) -> None:
+        """Note that a terminus has moved; it is written soon."""
+        terminus.dirty = True
+        if self._timer is None:
+            self._timer = self._loop.call_later(SAVE_DELAY_S, self._save_dirty)
+
+    def save(self, terminus: Terminus, *, suspended: bool = False) -> None:
+        """Write a terminus down now.
+
+        Args:
+            terminus: which; its snapshot has the keys incarnation, filter, partition, positions and pending.
+            suspended: whether its link is gone, so that its timeout begins.
+
+        """
+        terminus.dirty = False
+        kept = {"version": _VERSION, **terminus.snapshot()}
+        if suspended and terminus.timeout_s is not None:
+            kept["expires_ms"] = int(time.time() * 1000) + 1000 * terminus.timeout_s
+        self._log.state.put(NAMESPACE, terminus.key, json.dumps(kept).encode())
+
+    def suspend(self, terminus: Terminus) -> None:
+        """Keep a terminus whose link has ended."""
+        if self._active.get(terminus.key) is terminus:
+            del self._active[terminus.key]
+            self.save(terminus, suspended=True)
+
+    def remove(self, terminus: Terminus) -> None:
+        """Forget a terminus: its link was closed."""
+        if self._active.get(terminus.key) is terminus:
+            del self._active[terminus.key]
+            self._log.state.delete(NAMESPACE, terminus.key)
+
+    def remove_expired(self) -> None:
+        """Forget what timed out while no server ran."""
+        now_ms = time.time() * 1000
+        for key, stored in self._log.state.items(NAMESPACE):
+            expires_ms = json.loads(stored).get("expires_ms")
+            if expires_ms is not None and expires_ms < now_ms:
+                self._log.state.delete(NAMESPACE, key)
+
+    def close(self) -> None:
+        """Write down what is not yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._save_dirty()
+
+    def _save_dirty(self) -> None:
+        self._timer = None
+        for terminus in self._active.values():
+            if terminus.dirty:
+                try:
+                    self.save(terminus)
+                except (OSError, sqlite3.Error):
+                    # A full disk must not end links that only read: what is repeated later is the at-least-once that
+                    # is promised anyway.
+                    logger.exception("the position of a durable link could not be written")
