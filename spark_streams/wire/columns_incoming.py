@@ -95,7 +95,7 @@ def _mark_unreadable(block: Block, rows: NDArray[np.int64], malformed: Mask) -> 
     if not rows.size:
         return
     try:
-        decode_columns(Block(block.buffer, block.starts[rows], block.ends[rows]), _READ)
+        decode_columns(Block(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows]), _READ)
     except RemoteProtocolError:
         if rows.size == 1:
             malformed[rows] = True
