@@ -20,7 +20,7 @@ import proton
 from cproton_ffi import lib
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.server.conditions import CONNECTION_FORCED, INTERNAL_ERROR, RESOURCE_LIMIT, condition
+from spark_streams.server.conditions import CONNECTION_FORCED, FRAMING_ERROR, INTERNAL_ERROR, RESOURCE_LIMIT, condition
 from spark_streams.server.engine import Engine, address
 from spark_streams.server.links import AttachedLink
 from spark_streams.wire.sasl import SASL_HEADER, SaslServer
@@ -191,6 +191,16 @@ class AmqpConnection(asyncio.Protocol):
             start += taken
         self._unblock()
         self._turn()
+        if self._engine is not None and not self._closing and not engine.accepts_input:
+            self._broken_input(engine)
+
+    def _broken_input(self, engine: Engine) -> None:
+        """End a connection whose bytes the engine does not take any more; not every fault makes it say so itself."""
+        if not engine.connection.state & proton.Endpoint.REMOTE_CLOSED:
+            self._close(FRAMING_ERROR, "the bytes are no AMQP 1.0 frames")
+        if self._transport is not None:
+            self._closing = True
+            self._transport.close()
 
     def wake(self, link: AttachedLink | None = None) -> None:
         """Have a turn soon, and a link served in it."""
@@ -278,11 +288,18 @@ class AmqpConnection(asyncio.Protocol):
                 if link is not None:
                     link.updated(delivery)
             for name, endpoint in control:
+                if name.endswith(("closed", "detached")):
+                    # What was sent before the end is taken before it: producers send and close in one breath.
+                    self._take_input()
                 getattr(self, "_" + name)(endpoint)
             for at in links:
                 touched = self.links.get(at)
                 if touched is not None:
                     self._dirty[touched] = None
+
+    def _take_input(self) -> None:
+        for link in list(self.links.values()):
+            link.take_input()
 
     def attached(self, link: AttachedLink) -> None:
         """Take a link into use."""

@@ -1,8 +1,8 @@
 """A link that delivers events: bound to one partition, or fed from all of them in turn.
 
 Delivery state: a presettled delivery is done when it is sent. Otherwise ``accepted``, ``rejected``, ``modified`` with
-undeliverable-here, and settling without an outcome all mean done; ``released`` and ``modified`` bring the event again on
-the same link, in offset order and before any later event that was not sent yet, ``modified`` with delivery-failed
+undeliverable-here, and settling without an outcome all mean done; ``released`` and ``modified`` bring the event again
+on the same link, in offset order and before any later event that was not sent yet, ``modified`` with delivery-failed
 counting it in the header's delivery-count.
 """
 

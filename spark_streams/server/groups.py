@@ -93,8 +93,8 @@ class Groups:
                 given = "without an epoch" if epoch is None else f"with epoch {epoch}"
                 raise LinkRefused(
                     RESOURCE_LOCKED,
-                    f"partition '{partition}' is taken in consumer group '{group}' with epoch {current.epoch}, and this "
-                    f"link came {given}: give a greater one to take it over",
+                    f"partition '{partition}' is taken in consumer group '{group}' with epoch {current.epoch}, and "
+                    f"this link came {given}: give a greater one to take it over",
                 )
             claim = Claim(key, epoch)
         # Recorded before the old owner is ended: its release must not look as if the partition were free.

@@ -11,8 +11,8 @@
           "x-opt-remaining"         ulong               only for partitions that the attach asked about, see below
       "x-opt-incarnation"   string, another one whenever the log is created anew
 
-A receiver whose attach has the link property ``x-opt-positions``, a map of partition to offset or ``@earliest``, is told
-how many retained events come after each.
+A receiver whose attach has the link property ``x-opt-positions``, a map of partition to offset or ``@earliest``, is
+told how many retained events come after each.
 
 Spec: Event Stream Extensions §6 (ES-400 to ES-405); A-29.
 """

@@ -52,11 +52,14 @@ class AttachedLink(abc.ABC):
     def serve(self) -> bool:
         """Do a bounded part of what there is to do now; return whether there is more to do at once."""
 
-    def updated(self, delivery: Any) -> None:
+    def updated(self, delivery: Any) -> None:  # noqa: B027  only consumers have outgoing deliveries to follow
         """Take note that the peer changed the state of an outgoing delivery (a C pointer)."""
 
-    def follow(self) -> None:
+    def follow(self) -> None:  # noqa: B027  only agnostic consumers care
         """Take note that the log's partitions may have changed."""
+
+    def take_input(self) -> None:  # noqa: B027  only producers have input
+        """Take all that has come in, because the link is about to end."""
 
     def end(self, *, closed: bool) -> None:
         """Let go of everything; nothing is sent after this.

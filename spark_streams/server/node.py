@@ -372,5 +372,6 @@ def _set_properties(link: Any, bound: str | None, claim: Claim | None = None) ->
 def _none_free(stream: Stream, wishes: Wishes) -> LinkRefused:
     return LinkRefused(
         DETACH_FORCED,
-        f"all {len(stream.partitions)} partitions of stream '{stream.name}' are taken in consumer group '{wishes.group}'",
+        f"all {len(stream.partitions)} partitions of stream '{stream.name}' are taken in consumer group "
+        f"'{wishes.group}'",
     )

@@ -7,6 +7,7 @@ closed with the error instead: nothing is dropped silently.
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -69,12 +70,18 @@ class ProducerLink(AttachedLink):
             self._store(taken)
         if taken.refusal is not None:
             self.fail(taken.refusal)
-        if self.ended:
-            return False
-        self._top_up()
-        return taken.more
+        else:
+            self._top_up()
+        return taken.more and not self.ended
+
+    def take_input(self) -> None:
+        """Take all that has come in, because the link is about to end."""
+        while self.serve():
+            pass
 
     def _top_up(self) -> None:
+        if self.ended:
+            return
         free = self._window - int(lib.pn_link_credit(self._impl)) - self._appending
         if free > self._window // 2 or free == self._window:
             lib.pn_link_flow(self._impl, free)
@@ -102,7 +109,7 @@ class ProducerLink(AttachedLink):
                 _values(block, incoming, rows_there),
                 keys if whole else keys.take(pa.array(rows_there)),
                 incoming.creation_time_ms[rows_there],
-                lambda outcomes, chosen=chosen: self._appended(chosen, outcomes),
+                functools.partial(self._appended, chosen),
             )
             self.connection.node.appender.append(self._log_stream.partitions[names[place]], batch)
         if rejections and not self.ended:
