@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import proton
@@ -66,11 +67,12 @@ class Event:
 
     encoded: bytes
     delivery: Delivery
-    message: Message = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.message = Message()
-        self.message.decode(self.encoded)
+    @cached_property
+    def message(self) -> Message:
+        message = Message()
+        message.decode(self.encoded)
+        return message
 
     @property
     def body(self) -> Any:

@@ -77,7 +77,6 @@ def test_es_005_a_released_event_comes_again_on_the_same_link(node: Any) -> None
     assert bodies == [b"one", b"two"]
 
 
-@pytest.mark.parametrize("desired", [(), (CAPABILITY,)])
 def test_es_005_rejected_and_undeliverable_events_do_not_come_again(node: Any) -> None:
     node.create()
     node.send("orders", *numbered(4))
@@ -91,6 +90,7 @@ def test_es_005_rejected_and_undeliverable_events_do_not_come_again(node: Any) -
     assert receiver.bodies() == numbered(2, start=2)
 
 
+@pytest.mark.parametrize("desired", [(), (CAPABILITY,)])
 def test_es_010_the_open_offers_the_capability(node: Any, desired: tuple[str, ...]) -> None:
     offered = node.peer(desired=desired).connection.remote_offered_capabilities
     assert CAPABILITY in list(offered)

@@ -108,9 +108,7 @@ def test_plain_with_the_right_password(nodes: Any) -> None:
             node.peer(username=name, password=password)
 
 
-@pytest.mark.parametrize(
-    ("name", "password"), [("guest", "wrong"), ("guest", "guest\0"), ("nobody", "guest"), ("GUEST", "guest")]
-)
+@pytest.mark.parametrize(("name", "password"), [("guest", "wrong"), ("nobody", "guest"), ("GUEST", "guest")])
 def test_plain_with_a_wrong_password_is_refused(node: Any, name: str, password: str) -> None:
     with pytest.raises(Ended) as ended:
         node.peer(username=name, password=password)

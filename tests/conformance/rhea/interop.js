@@ -124,7 +124,8 @@ process.stdin.on('end', () => {
         connection.close();
     });
     connection.on('connection_error', (context) => {
-        process.stdout.write(JSON.stringify({error: String(context.connection.error.condition)}) + '\n');
+        const error = context.error || context.connection.error;
+        process.stdout.write(JSON.stringify({error: String(error.condition || error)}) + '\n');
     });
     connection.on('disconnected', (context) => {
         if (context.error) process.stdout.write(JSON.stringify({error: String(context.error)}) + '\n');
