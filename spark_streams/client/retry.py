@@ -58,13 +58,13 @@ class Backoff:
         limit_ms: longest pause.
     """
 
-    attempts: int = 5
+    attempts: int = 6
     first_ms: int = 100
     limit_ms: int = 2_000
 
 
 DEFAULT_BACKOFF: Final = Backoff()
-"""Five tries within about 1.5 s: it outlives a restarting log, and Spark retries the task after that."""
+"""Six tries within about 3 s: it outlives a log that restarts, and a wrong port is still told soon."""
 
 
 class Attempts:

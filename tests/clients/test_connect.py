@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-import ipaddress
 import socket
 import ssl
 import threading
@@ -15,10 +13,6 @@ from pathlib import Path
 import proton
 import pyarrow as pa
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from spark_streams.client import AmqpClient, RangeRead
 from spark_streams.endpoint import Endpoint, Secret, Tls
@@ -228,40 +222,3 @@ def tls_port(certificates: Path, target: int | None = None) -> Iterator[int]:
 
     with listener(serve) as port:
         yield port
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``ca.pem``, and ``server.pem`` with key and certificate for 127.0.0.1 signed by it."""
-    folder = tmp_path_factory.mktemp("certificates")
-    now = datetime.datetime.now(datetime.timezone.utc)
-
-    def build(
-        name: str, key: ec.EllipticCurvePrivateKey, issuer: str, signer: ec.EllipticCurvePrivateKey
-    ) -> x509.Certificate:
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=name == issuer, path_length=None), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        )
-        if name == issuer:
-            usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-            return builder.add_extension(usage, critical=True).sign(signer, hashes.SHA256())
-        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        return builder.add_extension(address, critical=False).sign(signer, hashes.SHA256())
-
-    authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    pem = serialization.Encoding.PEM
-    (folder / "ca.pem").write_bytes(build("test authority", authority, "test authority", authority).public_bytes(pem))
-    (folder / "server.pem").write_bytes(
-        server.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        + build("test server", server, "test authority", authority).public_bytes(pem)
-    )
-    return folder

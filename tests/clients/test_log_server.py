@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_streams.client import AmqpClient, RangeRead
-from spark_streams.endpoint import Endpoint, Secret
-from spark_streams.errors import AuthenticationFailed, DeliveryFailed, NotFound, OwnershipLost, PositionLost
+from spark_streams.endpoint import Endpoint, Secret, Tls
+from spark_streams.errors import (
+    AuthenticationFailed,
+    ConnectFailed,
+    DeliveryFailed,
+    NotFound,
+    OwnershipLost,
+    PositionLost,
+)
 from spark_streams.log import ReferenceLog, StreamConfig
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
-from spark_streams.server import AmqpConfig, ServerThread
+from spark_streams.server import AmqpConfig, Redirect, ServerThread
 from spark_streams.wire.columns import encode_columns
 from tests.clients.tcp_proxy import TcpProxy
 
@@ -224,3 +232,46 @@ def test_a_read_costs_little_when_nothing_is_there(log_server: Any) -> None:
         assert time.monotonic() - begun < 0.2  # the end is recognised, not waited for
         (batch,) = there.fetch(RangeRead("orders", "0", EARLIEST, str(end), tuple(MESSAGE_SCHEMA.names)))
         assert batch.schema == MESSAGE_SCHEMA
+
+
+def test_tls_and_a_client_certificate(certificates: Path, tmp_path: Path) -> None:
+    pem = {name: str(certificates / f"{name}.pem") for name in ("ca", "server", "client")}
+    config = AmqpConfig(port=0, tls_cert=pem["server"], tls_key=pem["server"], tls_client_ca=pem["ca"])
+    sent = [b"%d" % n + b"x" * 1_000 for n in range(3_000)]
+    with ReferenceLog(tmp_path / "log") as log, ServerThread(log, config) as server:
+        log.create_stream("orders", 1)
+        port = int(server.urls["amqp"].rpartition(":")[2])
+        by_password = Endpoint("amqps", "127.0.0.1", port, "guest", Secret("guest"), Tls(pem["ca"]))
+        with AmqpClient(by_password, timeout_ms=5_000) as sender:
+            publish(sender, "orders", sent)
+        by_certificate = Endpoint("amqps", "127.0.0.1", port, None, None, Tls(pem["ca"], pem["client"]))
+        with AmqpClient(by_certificate, timeout_ms=5_000) as reader:
+            end = reader.describe("orders").partitions["0"].latest
+            assert values(reader, rows("orders", end), max_rows=1_000) == sent
+        nobody = Endpoint("amqps", "127.0.0.1", port, None, None, Tls(pem["ca"]))
+        with AmqpClient(nobody, timeout_ms=5_000) as stranger, pytest.raises(AuthenticationFailed, match="PLAIN"):
+            stranger.describe("orders")
+        plain = Endpoint("amqp", "127.0.0.1", port, "guest", Secret("guest"))
+        with AmqpClient(plain, timeout_ms=2_000) as wrong, pytest.raises(ConnectFailed, match="write amqps://"):
+            wrong.describe("orders")
+
+
+def test_tls_to_the_plain_door(log_server: Any) -> None:
+    port = int(log_server.urls["amqp"].rpartition(":")[2])
+    endpoint = Endpoint("amqps", "127.0.0.1", port, "guest", Secret("guest"), Tls())
+    with AmqpClient(endpoint, timeout_ms=2_000) as wrong, pytest.raises(ConnectFailed, match="write amqp:// instead"):
+        wrong.describe("orders")
+
+
+def test_a_redirect_to_another_door(log_server: Any, tmp_path: Path) -> None:
+    log_server.log.create_stream("moved", 1)
+    port = int(log_server.urls["amqp"].rpartition(":")[2])
+    redirects = {("orders", "0"): Redirect("elsewhere", "127.0.0.1", port, "moved")}
+    config = AmqpConfig(port=0, redirects=redirects)
+    with ReferenceLog(tmp_path / "here") as here, ServerThread(here, config) as server, client(server) as there:
+        here.create_stream("orders", 1)
+        publish(there, "orders", [b"one", b"two"], partition="0")
+        bounds = log_server.log.stream("moved").partitions["0"]
+        assert bounds.next_offset == 2
+        assert there.offsets("orders", "0", EARLIEST, None).take(5) == [f"{n:020d}" for n in range(2)]
+        assert here.stream("orders").partitions["0"].next_offset == 0
