@@ -1,0 +1,85 @@
+"""``spark-streams`` and its groups."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import click
+
+from spark_streams.cli.admin import create, info
+from spark_streams.cli.append import append
+from spark_streams.cli.faults import FaultyGroup
+from spark_streams.cli.serve import serve
+from spark_streams.cli.tail import tail
+
+__all__ = ["main"]
+
+_EPILOG = """\b
+Examples:
+  spark-streams log serve --data-dir ./data --stream orders:4
+  echo hello | spark-streams log append amqp://guest:guest@localhost:5672 orders
+  spark-streams log tail amqp://guest:guest@localhost:5672 orders --from earliest
+  spark-streams demo
+
+\b
+Exit codes:
+  0    done; a server that was asked to stop has stopped cleanly
+  1    it could not be done; one line on stderr says why
+  2    the command line or a configuration file is wrong; nothing was done
+  130  stopped by Ctrl-C
+"""
+
+
+@click.group(cls=FaultyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-v", "--verbose", count=True, help="Say more on stderr; twice: everything.")
+@click.version_option(package_name="spark-streams", message="spark-streams %(version)s")
+def main(verbose: int) -> None:
+    """Event logs for Spark: a small durable log to read and write, and a demonstration.
+
+    The connectors themselves need no command: in Spark it is spark.readStream.format("amqp-events").
+    """
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+_LOG_EPILOG = """\b
+Where the log is:
+  A served log is named by its url, amqp://[user:password@]host[:port]. Where
+  the url has no credentials, SPARK_STREAMS_USERNAME and SPARK_STREAMS_PASSWORD
+  are taken from the environment, so that no password shows in a list of processes.
+  A log that is not being served is named by --data-dir.
+
+\b
+Creating streams:
+  before serving   spark-streams log create --data-dir DIR NAME:PARTITIONS
+  while serving    stop the server and start it with one more --stream
+                   NAME:PARTITIONS; consumers reconnect and go on. AMQP has no
+                   word for it, and the server alone may touch its directory.
+"""
+
+
+@main.group(cls=FaultyGroup, epilog=_LOG_EPILOG)
+def log() -> None:
+    """Serve the reference log, and create, look into, write and read its streams."""
+
+
+for command in (serve, create, info, append, tail):
+    log.add_command(command)
+
+
+@main.command()
+@click.option(
+    "--events", type=click.IntRange(1, 10_000_000), default=20_000, show_default=True, help="How many orders."
+)
+@click.option("--seconds", type=click.FloatRange(0), default=30.0, show_default=True, help="Time to spread them over.")
+@click.option("--partitions", type=click.IntRange(1, 64), default=4, show_default=True, help="Of both streams.")
+def demo(events: int, seconds: float, partitions: int) -> None:
+    """Run a streaming query AMQP -> Spark -> AMQP, and show what happened.
+
+    Starts a log of its own, writes orders into it (some of them dated before 1970), has Spark read, enrich and write
+    them back, reads the result, checks it, and leaves nothing behind. Needs pyspark and Java 17 or later.
+    """
+    from spark_streams.cli.demo import run_demo  # Spark is an extra: only this command needs it
+
+    run_demo(events, seconds, partitions)

@@ -1,0 +1,219 @@
+"""The configuration file of ``spark-streams log serve``: TOML to the settings of log and door.
+
+::
+
+    data_dir                 top level
+    [log]                    LogConfig
+    [log.stream]             StreamConfig of streams that say nothing else
+    [amqp]                   AmqpConfig
+    [amqp.users]             NAME = "PASSWORD"
+    [[amqp.redirects]]       stream, partition, and the fields of Redirect
+    [[streams]]              name, partitions, and any key of [log.stream]
+
+Keys are the fields of the dataclasses, checked against their types; an unknown one is an error that names the nearest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+
+from spark_streams.errors import OptionError
+from spark_streams.log import LogConfig, ReferenceLog, StreamConfig
+from spark_streams.server import AmqpConfig, Redirect
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Configuration", "StreamRequest", "read_configuration"]
+
+_T = TypeVar("_T")
+
+_OPTION: Final = "--config"
+_PATHS: Final = ("tls_cert", "tls_key", "tls_client_ca")
+"""Keys whose values are files: relative ones are beside the configuration file."""
+
+
+@dataclass(frozen=True)
+class StreamRequest:
+    """A stream that is to be there once the log is served.
+
+    Args:
+        name: its name.
+        partitions: how many it is created with; None: one, and any number will do where the stream is there already.
+        config: its settings when it is created; None: the log's.
+    """
+
+    name: str
+    partitions: int | None = None
+    config: StreamConfig | None = None
+
+    def ensure(self, log: ReferenceLog) -> None:
+        """Create the stream unless it is there.
+
+        Raises:
+            OptionError: the name cannot be used, or the stream is there with another number of partitions.
+        """
+        try:
+            stream = log.create_stream(self.name, self.partitions or 1, self.config, exist_ok=True)
+        except ValueError as fault:
+            raise OptionError("--stream", f"'{self.name}' cannot be created: {fault}") from fault
+        found = len(stream.partitions)
+        if self.partitions is not None and found != self.partitions:
+            raise OptionError(
+                "--stream",
+                f"'{self.name}' is there already with {found} partitions, not {self.partitions}: ask for "
+                f"{self.name}:{found}, or only {self.name}",
+            )
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a configuration file says; with no file, the defaults.
+
+    Args:
+        data_dir: where the log lives; None: temporary.
+        log: settings of the log.
+        amqp: settings of the AMQP door.
+        streams: streams to create.
+    """
+
+    data_dir: Path | None = None
+    log: LogConfig = field(default_factory=LogConfig)
+    amqp: AmqpConfig = field(default_factory=AmqpConfig)
+    streams: tuple[StreamRequest, ...] = ()
+
+
+def read_configuration(path: Path) -> Configuration:
+    """Read a configuration file.
+
+    Raises:
+        OptionError: it cannot be read, is no TOML, has an unknown key or a value of a wrong type; the message names the
+            key and what was expected.
+    """
+    try:
+        content = tomllib.loads(path.read_bytes().decode())
+    except (OSError, UnicodeDecodeError) as fault:
+        raise OptionError(_OPTION, f"{path} cannot be read: {fault}") from fault
+    except tomllib.TOMLDecodeError as fault:
+        raise OptionError(_OPTION, f"{path} is no TOML: {fault}") from fault
+    return _Reader(path).configuration(content)
+
+
+class _Reader:
+    """Turns parsed TOML into settings; knows the file for messages and relative paths."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def configuration(self, content: Mapping[str, Any]) -> Configuration:
+        self._known("", content, ("data_dir", "log", "amqp", "streams"))
+        data_dir = content.get("data_dir")
+        if data_dir is not None:
+            self._expect("data_dir", data_dir, str, "a text: the directory's name")
+        log = dict(self._table("log", content.get("log", {})))
+        stream = self._settings(StreamConfig, "log.stream", self._table("log.stream", log.pop("stream", {})))
+        return Configuration(
+            data_dir=None if data_dir is None else self._path.parent / data_dir,
+            log=self._settings(LogConfig, "log", log, stream=stream),
+            amqp=self._amqp(dict(self._table("amqp", content.get("amqp", {})))),
+            streams=tuple(
+                self._stream(f"streams[{n}]", dict(entry), stream)
+                for n, entry in enumerate(self._tables("streams", content.get("streams", [])))
+            ),
+        )
+
+    def _amqp(self, table: dict[str, Any]) -> AmqpConfig:
+        taken: dict[str, Any] = {}
+        if "users" in table:
+            users = self._table("amqp.users", table.pop("users"))
+            for name, password in users.items():
+                self._expect(f"amqp.users.{name}", password, str, "a text: the password", show=False)
+            taken["users"] = dict(users)
+        if "groups" in table:
+            groups = table.pop("groups")
+            if groups != "dynamic" and not (isinstance(groups, list) and all(isinstance(g, str) for g in groups)):
+                self._fail("amqp.groups", f'is {groups!r}, expected "dynamic" or a list of names')
+            taken["groups"] = groups if groups == "dynamic" else frozenset(groups)
+        if "redirects" in table:
+            entries = self._tables("amqp.redirects", table.pop("redirects"))
+            taken["redirects"] = dict(self._redirect(f"amqp.redirects[{n}]", dict(e)) for n, e in enumerate(entries))
+        for key in _PATHS:
+            if isinstance(table.get(key), str):
+                table[key] = str(self._path.parent / table[key])
+        return self._settings(AmqpConfig, "amqp", table, **taken)
+
+    def _redirect(self, section: str, entry: dict[str, Any]) -> tuple[tuple[str, str], Redirect]:
+        fields = {"stream": str, "partition": str, **get_type_hints(Redirect)}
+        self._known(section, entry, fields)
+        for key, kind in fields.items():
+            if key not in entry:
+                self._fail(section, f"has no {key}, expected all of {', '.join(fields)}")
+            self._expect(f"{section}.{key}", entry[key], kind, "a number" if kind is int else "a text")
+        return (entry.pop("stream"), entry.pop("partition")), Redirect(**entry)
+
+    def _stream(self, section: str, entry: dict[str, Any], default: StreamConfig) -> StreamRequest:
+        keys = ("name", "partitions", *(f.name for f in dataclasses.fields(StreamConfig)))
+        self._known(section, entry, keys)
+        name, partitions = entry.pop("name", None), entry.pop("partitions", None)
+        self._expect(f"{section}.name", name, str, "a text: the stream's name")
+        if partitions is not None:
+            self._expect(f"{section}.partitions", partitions, int, "a whole number")
+        settings = {f.name: getattr(default, f.name) for f in dataclasses.fields(StreamConfig)}
+        return StreamRequest(name, partitions, self._settings(StreamConfig, section, {**settings, **entry}))
+
+    def _settings(self, kind: type[_T], section: str, table: Mapping[str, Any], **taken: Any) -> _T:
+        """Return a dataclass of ``kind`` from a table; ``taken`` are fields that were read already."""
+        hints = get_type_hints(kind)
+        self._known(section, table, tuple(hints))
+        for key, value in table.items():
+            self._check(f"{section}.{key}", value, hints[key])
+        try:
+            return kind(**table, **taken)
+        except ValueError as fault:
+            self._fail(f"[{section}]", str(fault))
+
+    def _check(self, key: str, value: Any, hint: Any) -> None:
+        if get_origin(hint) is Literal:
+            if value not in get_args(hint):
+                self._fail(key, f"is {value!r}, expected one of {', '.join(map(repr, get_args(hint)))}")
+            return
+        kinds = get_args(hint) or (hint,)
+        if type(None) in kinds and value is None:
+            return
+        for kind, words in ((bool, "true or false"), (int, "a whole number"), (str, "a text")):
+            if kind in kinds:
+                self._expect(key, value, kind, words)
+                return
+        self._fail(key, "is written as a table of its own")
+
+    def _expect(self, key: str, value: Any, kind: type, words: str, *, show: bool = True) -> None:
+        if type(value) is not kind:
+            self._fail(key, f"is {value!r}, expected {words}" if show else f"is no text, expected {words}")
+
+    def _table(self, key: str, value: Any) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            self._fail(key, f"is {value!r}, expected a table, [{key}]")
+        return value
+
+    def _tables(self, key: str, value: Any) -> list[Mapping[str, Any]]:
+        if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
+            self._fail(key, f"is no list of tables, expected [[{key}]] before each")
+        return value
+
+    def _known(self, section: str, table: Mapping[str, Any], names: Collection[str]) -> None:
+        for key in table:
+            if key not in names:
+                near = difflib.get_close_matches(key, names, 1, 0.5)
+                hint = f"did you mean '{near[0]}'?" if near else f"expected one of {', '.join(names)}"
+                self._fail(f"{section}.{key}" if section else key, f"is not known: {hint}")
+
+    def _fail(self, key: str, problem: str) -> NoReturn:
+        raise OptionError(_OPTION, f"{self._path}: {key} {problem}")

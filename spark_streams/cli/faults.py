@@ -1,0 +1,56 @@
+"""The boundary where errors become one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+import click
+
+from spark_streams.errors import OptionError, SparkStreamsError
+
+__all__ = ["FAILED", "INTERRUPTED", "USAGE", "FaultyGroup"]
+
+FAILED: Final = 1
+"""Exit code: what was asked could not be done; the line on stderr says why."""
+USAGE: Final = 2
+"""Exit code: the command line or a configuration file is wrong; nothing was done."""
+INTERRUPTED: Final = 130
+"""Exit code: stopped by Ctrl-C, as shells report it (128 + SIGINT)."""
+
+
+class FaultyGroup(click.Group):
+    """A group of commands whose expected errors are told in one line, without a traceback.
+
+    Errors that nobody expected keep their traceback: they are defects.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was named.
+
+        Raises:
+            click.ClickException: for every expected error, with its exit code.
+        """
+        try:
+            return super().invoke(ctx)
+        except OptionError as fault:
+            _fail(str(fault), USAGE, fault)
+        except SparkStreamsError as fault:
+            _fail(str(fault), FAILED, fault)
+        except BrokenPipeError:
+            raise  # the reader of our output has gone: click ends quietly
+        except OSError as fault:
+            _fail(str(fault), FAILED, fault)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
+
+def _fail(message: str, code: int, fault: BaseException) -> NoReturn:
+    raise _Failure(" ".join(message.split("\n")), code) from fault
+
+
+class _Failure(click.ClickException):
+    """One line on stderr, and an exit code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # click declares it for the class, and reads it off the instance
