@@ -264,6 +264,13 @@ def test_available_now_with_a_limit_and_restarts(orders: Any, streams: Streams) 
     assert streams.rows() == {"0": numbers(0, 24), "1": numbers(0, 11)}
 
 
+def test_a_group_reads_batch_after_batch(spark: SparkSession, orders: Any, streams: Streams) -> None:
+    group = {"consumerGroup": "billing", "epoch": "2"}
+    assert streams.drain(orders, startingOffsets="earliest", maxOffsetsPerTrigger="4", **group) == [4] * 5
+    assert streams.rows() == {"0": numbers(0, 10), "1": numbers(0, 10)}
+    assert values(batch(spark, orders, **group)) == streams.rows()
+
+
 def test_new_partitions_are_read_from_their_beginning(orders: Any, streams: Streams) -> None:
     query = streams.start(orders)
     streams.wait(lambda: 0 in streams.committed(), query)
