@@ -123,6 +123,7 @@ class FakeNode:
         while not self._stop.is_set():
             if select.select([self._listener], [], [], 0.02)[0]:
                 accepted, _ = self._listener.accept()
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 thread = threading.Thread(target=self._serve, args=(accepted,), daemon=True)
                 thread.start()
                 self._threads.append(thread)

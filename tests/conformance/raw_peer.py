@@ -99,6 +99,7 @@ class Peer:
     ) -> None:
         parts = urlsplit(url)
         plain = socket.create_connection((parts.hostname, parts.port), timeout=WAIT_S)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = tls.wrap_socket(plain, server_hostname=parts.hostname) if tls else plain
         self.connection = Connection()
         self.connection.container = container or f"peer-{next(_names)}"
@@ -123,7 +124,11 @@ class Peer:
         self._gone = False
         if open:
             self.connection.open()
-            self.pump(lambda: self.connection.state & proton.Endpoint.REMOTE_ACTIVE)
+            try:
+                self.pump(lambda: self.connection.state & proton.Endpoint.REMOTE_ACTIVE)
+            except BaseException:
+                self.socket.close()
+                raise
             self.session = self.connection.session()
             self.session.open()
 
