@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import proton
@@ -34,6 +35,8 @@ CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
 """Spec: Event Stream Extensions §3.1 (ES-010)."""
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
+LINGER_S: Final = 2.0
+"""How long a peer may take to read what it is told at the end."""
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -125,6 +128,9 @@ class AmqpConnection(asyncio.Protocol):
         for timer in (self._tick_timer, self._handshake_timer):
             if timer is not None:
                 timer.cancel()
+        if self._engine is not None:
+            # Guarded: a fault in one link must not keep the others from giving back what they hold.
+            self.guarded(self._take_input)
         self._end_links(list(self.links.values()))
         self._transport = None
         self._engine = None
@@ -198,9 +204,7 @@ class AmqpConnection(asyncio.Protocol):
         """End a connection whose bytes the engine does not take any more; not every fault makes it say so itself."""
         if not engine.connection.state & proton.Endpoint.REMOTE_CLOSED:
             self._close(FRAMING_ERROR, "the bytes are no AMQP 1.0 frames")
-        if self._transport is not None:
-            self._closing = True
-            self._transport.close()
+        self._end_transport()
 
     def wake(self, link: AttachedLink | None = None) -> None:
         """Have a turn soon, and a link served in it."""
@@ -224,10 +228,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _queued_turn(self) -> None:
         self._turn_queued = False
-        try:
-            self._turn()
-        except Exception:
-            self._crashed()
+        self.guarded(self._turn)
 
     def _turn(self) -> None:
         if self._engine is None:
@@ -251,8 +252,7 @@ class AmqpConnection(asyncio.Protocol):
         while not self.write_paused:
             output = engine.output()
             if output is None:
-                self._closing = True
-                transport.close()
+                self._end_transport()
                 return wrote
             if not output:
                 break
@@ -267,10 +267,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _tick(self) -> None:
         self._tick_timer = None
-        try:
-            self._flush()
-        except Exception:
-            self._crashed()
+        self.guarded(self._turn)
 
     # --- what the peer does
 
@@ -357,15 +354,24 @@ class AmqpConnection(asyncio.Protocol):
 
     def _end_links(self, links: list[AttachedLink]) -> None:
         for link in links:
-            link.end(closed=False)
+            try:
+                link.end(closed=False)
+            except Exception:
+                logger.exception("%s: a link could not be ended in good order", self._peer)
 
     # --- the end
 
     def shut_down(self) -> None:
         """Close in good order: the server stops."""
         self._close(CONNECTION_FORCED, "the server stops")
+        self._end_transport()
+
+    def _end_transport(self) -> None:
+        """Close the socket once what is written has gone out; a peer that does not read is dropped."""
         if self._transport is not None:
+            self._closing = True
             self._transport.close()
+            self.node.loop.call_later(LINGER_S, self.drop)
 
     def drop(self) -> None:
         """Close the socket without waiting for the peer."""
@@ -380,19 +386,23 @@ class AmqpConnection(asyncio.Protocol):
         engine.connection.condition = condition(name, description)
         engine.connection.close()
         self._flush()
+        self.node.loop.call_later(LINGER_S, self.drop)
 
     def _crashed(self) -> None:
         logger.exception("%s: the connection is closed after an unexpected error", self._peer)
-        transport = self._transport
         try:
             self._close(INTERNAL_ERROR, "an unexpected error in the server, see its log")
         except Exception:
             logger.exception("%s: closing it in good order failed too", self._peer)
-            if transport is not None:
-                transport.abort()
-        else:
-            if transport is not None:
-                transport.close()
+            self.drop()
+        self._end_transport()
+
+    def guarded(self, function: Callable[[], None]) -> None:
+        """Call a function of this connection from elsewhere: what goes wrong in it ends this connection only."""
+        try:
+            function()
+        except Exception:
+            self._crashed()
 
 
 def _link_of(delivery: Any) -> int:

@@ -8,6 +8,7 @@ counting it in the header's delivery-count.
 
 from __future__ import annotations
 
+import functools
 import logging
 import struct
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from cproton_ffi import ffi, lib
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Stream
-from spark_streams.server.conditions import INTERNAL_ERROR, MESSAGE_TOO_LARGE, STOLEN, LinkRefused
+from spark_streams.server.conditions import INTERNAL_ERROR, MESSAGE_TOO_LARGE, RESOURCE_DELETED, STOLEN, LinkRefused
 from spark_streams.server.cursor import Cursor
 from spark_streams.server.engine import address
 from spark_streams.server.feed import Block
@@ -115,9 +116,12 @@ class ConsumerLink(AttachedLink):
             return self._serve()
         except LinkRefused as refusal:
             self.fail(refusal)
-        except (CorruptLog, OSError) as fault:
-            logger.error("stream %r: %s", self.stream, fault)
-            self.fail(LinkRefused(INTERNAL_ERROR, f"the log cannot be read: {fault}"))
+        except (CorruptLog, OSError, ValueError) as fault:
+            if not self.connection.node.is_there(self.stream, self.incarnation):
+                self.fail(LinkRefused(RESOURCE_DELETED, f"stream '{self.stream}' was deleted"))
+            else:
+                logger.exception("stream %r cannot be read", self.stream)
+                self.fail(LinkRefused(INTERNAL_ERROR, f"the log cannot be read: {fault}"))
         return False
 
     def _serve(self) -> bool:
@@ -327,19 +331,16 @@ class ConsumerLink(AttachedLink):
 
     def stolen(self, epoch: int) -> None:
         """End the link for a claim with a greater epoch (ES-211)."""
-        claim = self.claim
-        own = claim.epoch if claim is not None else 0
-        self.fail(
-            LinkRefused(
-                STOLEN,
-                f"partition '{self.bound}' was taken by epoch {epoch}; this link had epoch {own}",
-                {"x-opt-epoch": proton.ulong(epoch)},
-            )
+        refusal = LinkRefused(
+            STOLEN,
+            f"partition '{self.bound}' was taken by epoch {epoch}",
+            {"x-opt-epoch": proton.ulong(epoch)},
         )
+        self.connection.guarded(functools.partial(self.fail, refusal))
 
     def renegotiate(self) -> None:
         """End the link gracefully (ES-207)."""
-        self.close()
+        self.connection.guarded(self.close)
 
     def _released(self, *, closed: bool) -> None:
         node = self.connection.node

@@ -13,12 +13,13 @@ Spec: Event Stream Extensions §4.5 (ES-200 to ES-212), A-2, A-19, A-26 to A-28.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.conditions import RESOURCE_LOCKED, LinkRefused
+from spark_streams.server.conditions import INTERNAL_ERROR, RESOURCE_LOCKED, LinkRefused
 
 __all__ = ["Claim", "Groups", "Owner"]
 
@@ -97,12 +98,15 @@ class Groups:
                     f"this link came {given}: give a greater one to take it over",
                 )
             claim = Claim(key, epoch)
+        if not self._reset and claim.epoch > self._stored(key):
+            try:
+                self._log.state.put(NAMESPACE, "\n".join(key), str(claim.epoch).encode())
+            except (OSError, sqlite3.Error) as fault:
+                raise LinkRefused(INTERNAL_ERROR, f"the epoch cannot be recorded: {fault}") from fault
         # Recorded before the old owner is ended: its release must not look as if the partition were free.
         self._claims[key] = claim
         if current is not None and current.owner is not None:
             current.owner.stolen(claim.epoch)
-        if not self._reset and claim.epoch > self._stored(key):
-            self._log.state.put(NAMESPACE, "\n".join(key), str(claim.epoch).encode())
         return claim
 
     def free(self, incarnation: str, group: str, partitions: Iterable[str]) -> list[str]:

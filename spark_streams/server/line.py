@@ -52,8 +52,10 @@ class PlaceInLine(AttachedLink):
 
     def try_again(self) -> None:
         """Take a partition if one is free."""
-        if self.ended:
-            return
+        if not self.ended:
+            self.connection.guarded(self._try_again)
+
+    def _try_again(self) -> None:
         try:
             attached = self._assign()
         except LinkRefused as refusal:

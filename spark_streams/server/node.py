@@ -131,6 +131,8 @@ class Node:
         stream = find_stream(self.log, address)
         filters = read_filters(link.remote_source)
         wishes = read_wishes(link)
+        if outlives_link(link.remote_source):
+            self.termini.displace(_terminus_key(connection, link))
         if wishes.group is None:
             return self._open_consumer(
                 connection, link, stream, filters, self._partition(stream, wishes.partition), None
@@ -142,8 +144,7 @@ class Node:
         if wishes.partition is not None:
             bound = self._partition(stream, wishes.partition)
             assert bound is not None
-            claim = self.groups.claim(stream.incarnation, wishes.group, bound, wishes.epoch)
-            return self._open_consumer(connection, link, stream, filters, bound, claim)
+            return self._claimed(connection, link, stream, filters, bound, wishes)
         attached = self._assigned(connection, link, stream, filters, wishes)
         if attached is None:
             if self.config.unassigned == "reject":
@@ -173,8 +174,19 @@ class Node:
             return None
         resumed = self._resume(connection, link, stream, filters)
         bound = resumed.partition if resumed and resumed.partition in free else free[0]
+        return self._claimed(connection, link, stream, filters, bound, wishes)
+
+    def _claimed(
+        self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters, bound: str, wishes: Wishes
+    ) -> AttachedLink:
+        """Open a receiver of a group on a partition that it is entitled to."""
+        assert wishes.group is not None
         claim = self.groups.claim(stream.incarnation, wishes.group, bound, wishes.epoch)
-        return self._open_consumer(connection, link, stream, filters, bound, claim)
+        try:
+            return self._open_consumer(connection, link, stream, filters, bound, claim)
+        except BaseException:
+            self.groups.release(claim)
+            raise
 
     def line_served(self, connection: AmqpConnection, attached: AttachedLink) -> None:
         """Take into use a link that had stood in line."""
@@ -261,9 +273,7 @@ class Node:
     def _resume(self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters) -> Resumed | None:
         if not outlives_link(link.remote_source):
             return None
-        key = _terminus_key(connection, link)
-        self.termini.displace(key)
-        return self.termini.resume(key, stream.incarnation, filters.fingerprint)
+        return self.termini.resume(_terminus_key(connection, link), stream.incarnation, filters.fingerprint)
 
     # --- partitions
 
@@ -319,6 +329,13 @@ class Node:
         """
         return self.groups.renegotiate(self.log.stream(stream).incarnation, group)
 
+    def is_there(self, stream: str, incarnation: str) -> bool:
+        """Say whether a stream is still the one that a link was attached to."""
+        try:
+            return self.log.stream(stream).incarnation == incarnation
+        except UnknownStream:
+            return False
+
     def _follow(self) -> None:
         self._timer = None
         now: dict[str, tuple[str, int]] = {}
@@ -330,9 +347,10 @@ class Node:
                 now[name] = ("", 0)
         for link in list(self._links):
             if link.incarnation != now[link.stream][0]:
-                link.fail(LinkRefused(RESOURCE_DELETED, f"stream '{link.stream}' was deleted"))
+                deleted = LinkRefused(RESOURCE_DELETED, f"stream '{link.stream}' was deleted")
+                link.connection.guarded(functools.partial(link.fail, deleted))
             elif self._known.get(link.stream) != now[link.stream]:
-                link.follow()
+                link.connection.guarded(link.follow)
         self._known = now
         if self._links:
             self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)

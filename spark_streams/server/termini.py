@@ -153,7 +153,12 @@ class Termini:
         kept = {"version": _VERSION, **terminus.snapshot()}
         if suspended and terminus.timeout_s is not None:
             kept["expires_ms"] = int(time.time() * 1000) + 1000 * terminus.timeout_s
-        self._log.state.put(NAMESPACE, terminus.key, json.dumps(kept).encode())
+        try:
+            self._log.state.put(NAMESPACE, terminus.key, json.dumps(kept).encode())
+        except (OSError, sqlite3.Error):
+            # A full disk must not end links that only read: what is repeated later is the at-least-once that is
+            # promised anyway.
+            logger.exception("the position of a durable link could not be written")
 
     def suspend(self, terminus: Terminus) -> None:
         """Keep a terminus whose link has ended."""
@@ -185,9 +190,4 @@ class Termini:
         self._timer = None
         for terminus in self._active.values():
             if terminus.dirty:
-                try:
-                    self.save(terminus)
-                except (OSError, sqlite3.Error):
-                    # A full disk must not end links that only read: what is repeated later is the at-least-once that
-                    # is promised anyway.
-                    logger.exception("the position of a durable link could not be written")
+                self.save(terminus)
