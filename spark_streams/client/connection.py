@@ -24,9 +24,9 @@ import proton
 from cproton_ffi import ffi, lib
 
 from spark_streams.client.faults import (
+    connection_fault,
     foreign_answer_fault,
     lost,
-    peer_fault,
     silent_close_fault,
     tls_fault,
 )
@@ -296,7 +296,7 @@ class Connection:
             self._connection.close()  # a close is answered by a close (AMQP 1.0 part 2 §2.4.3)
             with contextlib.suppress(OSError):
                 self._flush()
-            return peer_fault(self._connection.remote_condition, f"connection to {self.endpoint.address}")
+            return connection_fault(self._connection.remote_condition, self.endpoint)
         condition = self._engine.condition
         if condition is not None and str(condition.name) != "amqp:connection:framing-error":
             return RemoteProtocolError(f"{self.endpoint.address}: {condition.name}: {condition.description}")

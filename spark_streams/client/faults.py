@@ -25,6 +25,7 @@ from spark_streams.errors import (
 __all__ = [
     "LinkRedirected",
     "connect_fault",
+    "connection_fault",
     "foreign_answer_fault",
     "lost",
     "peer_fault",
@@ -127,6 +128,18 @@ def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
 def lost(endpoint: Endpoint, reason: object) -> ConnectionLost:
     """Return the error for a connection that broke while in use."""
     return ConnectionLost(f"{endpoint.address}: the connection was lost: {reason}")
+
+
+def connection_fault(condition: Any, endpoint: Endpoint) -> SparkStreamsError:
+    """Return the error for a connection that the peer closed, by its condition or None.
+
+    One that was idle for too long is lost like any other: a caller that was busy for longer than the peer's idle
+    time-out comes back to it, and a new connection heals it. AMQP has no condition of its own for that; proton and its
+    kin send ``amqp:resource-limit-exceeded`` with "local-idle-timeout expired".
+    """
+    if condition is not None and "idle" in (condition.description or ""):
+        return lost(endpoint, f"{condition.name}: {condition.description}")
+    return peer_fault(condition, f"connection to {endpoint.address}")
 
 
 def peer_fault(condition: Any, context: str) -> SparkStreamsError:

@@ -331,6 +331,18 @@ def test_a_cut_connection_resumes_with_exactly_the_same_rows() -> None:
         assert proxy.connections == 5
 
 
+def test_a_reader_that_takes_its_time_goes_on_with_a_new_connection() -> None:
+    """Between batches nobody sends heartbeats: Spark may take longer for a batch than the peer's idle time-out."""
+    log = events(10_000)
+    with FakePeer(Script(events=log, idle_timeout_ms=300)) as peer, client(peer.port) as reader:
+        seen = []
+        for number, batch in enumerate(reader.fetch(read(EARLIEST, log[-1][0]), max_rows=4_000)):
+            seen += batch.column("offset").to_pylist()
+            time.sleep(0.8 if number == 0 else 0)
+        assert seen == [o for o, _ in log]
+        assert len(peer.desired) == 2
+
+
 def test_a_connection_that_always_breaks_is_given_up() -> None:
     log = events(3_000)
     with FakePeer(Script(events=log)) as peer, TcpProxy(peer.port, [3_000] * 50) as proxy:

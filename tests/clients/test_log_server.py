@@ -275,3 +275,18 @@ def test_a_redirect_to_another_door(log_server: Any, tmp_path: Path) -> None:
         assert bounds.next_offset == 2
         assert there.offsets("orders", "0", EARLIEST, None).take(5) == [f"{n:020d}" for n in range(2)]
         assert here.stream("orders").partitions["0"].next_offset == 0
+
+
+def test_a_slow_reader_outlives_the_doors_idle_timeout(tmp_path: Path) -> None:
+    sent = [b"%d" % n for n in range(10_000)]
+    config = AmqpConfig(port=0, idle_timeout_ms=300)
+    with ReferenceLog(tmp_path / "log") as log, ServerThread(log, config) as server, client(server) as there:
+        log.create_stream("orders", 1)
+        publish(there, "orders", sent)
+        seen: list[bytes] = []
+        for number, batch in enumerate(there.fetch(rows("orders", f"{9_999:020d}"), max_rows=4_000)):
+            seen += batch.column("value").to_pylist()
+            time.sleep(0.8 if number == 0 else 0)
+        assert seen == sent
+        time.sleep(0.8)
+        assert there.describe("orders").partitions["0"].latest == f"{9_999:020d}"
