@@ -5,7 +5,7 @@ Spec: Event Stream Extensions §4.6.1 to §4.6.3, §6; A-2, A-5, A-26, A-28.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -22,6 +22,7 @@ __all__ = [
     "INFO_SUFFIX",
     "PARTITION",
     "Wishes",
+    "decoded",
     "find_stream",
     "link_properties",
     "read_wishes",
@@ -62,9 +63,33 @@ class Wishes:
     epoch: int | None
 
 
+def decoded(decode: Callable[[], Any], what: str) -> Any:
+    """Return a value that the peer sent, as proton makes Python objects of it.
+
+    Not every AMQP value has one: map keys may be lists, and nesting has no bound. That costs the link, nothing else.
+
+    Args:
+        decode: reads it.
+        what: for the refusal.
+
+    Raises:
+        LinkRefused: there is no Python object for it (amqp:invalid-field).
+
+    """
+    try:
+        return decode()
+    except (TypeError, ValueError, RecursionError, proton.ProtonException) as fault:
+        raise LinkRefused(INVALID_FIELD, f"{what} cannot be decoded: {type(fault).__name__}") from fault
+
+
 def link_properties(link: Any) -> dict[str, Any]:
-    """Return the properties of a peer's attach."""
-    properties = link.remote_properties
+    """Return the properties of a peer's attach.
+
+    Raises:
+        LinkRefused: they cannot be decoded (amqp:invalid-field).
+
+    """
+    properties = decoded(lambda: link.remote_properties, "the link properties")
     return {str(k): v for k, v in properties.items()} if isinstance(properties, Mapping) else {}
 
 

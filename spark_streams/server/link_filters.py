@@ -13,6 +13,7 @@ import proton
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.event_streams import Predicate, and_, annotations_predicate, parse_sql
+from spark_streams.server.attach import decoded
 from spark_streams.server.conditions import INVALID_FIELD, LinkRefused
 
 __all__ = ["LinkFilters", "read_filters"]
@@ -54,7 +55,7 @@ def read_filters(terminus: Any) -> LinkFilters:
     """
     stored = terminus.filter
     stored.rewind()
-    found = stored.get_object() if stored.next() is not None else None
+    found = decoded(stored.get_object, "the source's filter") if stored.next() is not None else None
     if found is None:
         return LinkFilters(None, {})
     if not isinstance(found, Mapping):
