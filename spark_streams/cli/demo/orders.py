@@ -1,0 +1,143 @@
+"""The orders of the demo: made in columns, the same ones every time, and what is to come of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_streams.client import AmqpClient, encode_columns
+from spark_streams.endpoint import Endpoint
+from spark_streams.rows import COMMON_SCHEMA
+
+__all__ = ["VAT_PERCENT", "Orders", "Producer"]
+
+VAT_PERCENT: Final = 19
+_CUSTOMERS: Final = 200
+_ITEMS: Final = (
+    ("espresso beans", 1_290),
+    ("tea, 100 g", 480),
+    ("grinder", 8_900),
+    ("filter paper", 350),
+    ("mug", 750),
+)
+_COUNTRIES: Final = ("DE", "FR", "PL", "AT", "NL")
+_LEDGER_SHARE: Final = 0.03
+_FIRST_LEDGER_MS: Final = -386_380_800_000
+"""1957-10-04: the oldest order of the paper ledgers, which are entered together with today's."""
+_TICK_S: Final = 0.1
+
+
+class Orders:
+    """A number of orders: some customers buy more than others, and a few orders date from before 1970.
+
+    Args:
+        count: how many.
+        now_ms: the time of the first one that is not from the ledgers, in ms.
+    """
+
+    def __init__(self, count: int, now_ms: int) -> None:
+        random = np.random.default_rng(20_260_101)
+        self.count = count
+        weights = 1 / (np.arange(_CUSTOMERS) + 3.0)
+        self.customers = random.choice(_CUSTOMERS, count, p=weights / weights.sum())
+        self.items = random.integers(0, len(_ITEMS), count)
+        self.quantities = random.integers(1, 6, count)
+        self.countries = random.integers(0, len(_COUNTRIES), count)
+        self.ledger = random.random(count) < _LEDGER_SHARE
+        self.ledger[0] = True
+        span_ms = -_FIRST_LEDGER_MS - 1
+        instants = now_ms + np.arange(count, dtype=np.int64)
+        instants[self.ledger] = _FIRST_LEDGER_MS + random.integers(0, span_ms, int(self.ledger.sum()))
+        instants[0] = _FIRST_LEDGER_MS
+        self.instants_ms = instants
+        self.net_cents = np.array([price for _, price in _ITEMS])[self.items] * self.quantities
+
+    @property
+    def keys(self) -> list[str]:
+        """The customer of each order, as its key."""
+        return [f"customer-{number:03d}" for number in self.customers]
+
+    @property
+    def per_customer(self) -> Counter[str]:
+        """Orders of each customer."""
+        return Counter(self.keys)
+
+    def columns(self, start: int, stop: int) -> dict[str, pa.Array]:
+        """Return orders ``start`` (inclusive) to ``stop`` (exclusive) as the columns of a sink."""
+        rows = range(start, stop)
+        keys = [f"customer-{self.customers[n]:03d}" for n in rows]
+        values = [json.dumps(self._order(n, key)) for n, key in zip(rows, keys, strict=True)]
+        instants_us = pa.array(self.instants_ms[start:stop] * 1_000)
+        return {
+            "value": pa.array(values),
+            "key": pa.array(keys),
+            "timestamp": instants_us.cast(COMMON_SCHEMA.field("timestamp").type),
+        }
+
+    def _order(self, n: int, customer: str) -> dict[str, Any]:
+        item, price_cents = _ITEMS[self.items[n]]
+        return {
+            "order": n,
+            "customer": customer,
+            "item": item,
+            "quantity": int(self.quantities[n]),
+            "price_cents": price_cents,
+            "country": _COUNTRIES[self.countries[n]],
+        }
+
+
+class Producer(threading.Thread):
+    """Sends the orders at an even pace.
+
+    Args:
+        endpoint: the log.
+        stream: where to.
+        orders: what.
+        seconds: over how long.
+
+    Attributes:
+        sent: orders that the log has acknowledged.
+        fault: what ended it early, or None.
+    """
+
+    def __init__(self, endpoint: Endpoint, stream: str, orders: Orders, seconds: float) -> None:
+        super().__init__(name="demo-producer", daemon=True)
+        self.sent = 0
+        self.fault: Exception | None = None
+        self._endpoint = endpoint
+        self._stream = stream
+        self._orders = orders
+        self._seconds = seconds
+
+    def run(self) -> None:
+        """Send everything."""
+        try:
+            with AmqpClient(self._endpoint) as client:
+                publisher = client.publisher(self._stream)
+                for stop in self._paced():
+                    start = self.sent
+                    payloads = encode_columns(self._orders.columns(start, stop))
+                    publisher.send(payloads, lambda row: f"order {self.sent + row}")
+                    publisher.flush()
+                    self.sent = stop
+                publisher.close()
+        except Exception as fault:  # shown by the thread that watches
+            self.fault = fault
+
+    def _paced(self) -> Iterator[int]:
+        """Yield up to which order is to be sent, when it is time."""
+        count, begun = self._orders.count, time.monotonic()
+        while self.sent < count:
+            share = 1.0 if self._seconds <= 0 else (time.monotonic() - begun) / self._seconds
+            due = min(count, int(count * share) + 1, self.sent + 5_000)
+            if due > self.sent:
+                yield due
+            if self.sent < count:
+                time.sleep(_TICK_S)
