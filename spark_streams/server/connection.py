@@ -12,7 +12,6 @@ While a link has more to do, further turns are queued behind those of other conn
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -20,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 import proton
 from cproton_ffi import lib
 
-from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.conditions import CONNECTION_FORCED, FRAMING_ERROR, INTERNAL_ERROR, RESOURCE_LIMIT, condition
 from spark_streams.server.engine import Engine, address
+from spark_streams.server.handshake import Handshake
 from spark_streams.server.links import AttachedLink
-from spark_streams.wire.sasl import SASL_HEADER, SaslServer
 
 if TYPE_CHECKING:
     from spark_streams.server.node import Node
@@ -59,7 +57,7 @@ class AmqpConnection(asyncio.Protocol):
         self._connections = connections
         self._own_container = container
         self._transport: asyncio.Transport | None = None
-        self._sasl: SaslServer | None = None
+        self._handshake: Handshake | None = None
         self._engine: Engine | None = None
         self._dirty: dict[AttachedLink, None] = {}
         self._blocked: dict[AttachedLink, None] = {}
@@ -82,15 +80,7 @@ class AmqpConnection(asyncio.Protocol):
             transport.abort()  # those beyond the limit are told so, but not any number at a time
             return
         self._connections.add(self)
-        mechanisms = []
-        identity = _common_name(transport.get_extra_info("peercert"))
-        if identity is not None:
-            mechanisms.append("EXTERNAL")
-        if config.users:
-            mechanisms.append("PLAIN")
-        if config.allow_anonymous:
-            mechanisms.append("ANONYMOUS")
-        self._sasl = SaslServer(mechanisms, self._check_plain, identity)
+        self._handshake = Handshake(config, transport.get_extra_info("peercert"))
         self._handshake_timer = self.node.loop.call_later(config.handshake_timeout_ms / 1000, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
@@ -137,32 +127,17 @@ class AmqpConnection(asyncio.Protocol):
 
     # --- SASL
 
-    def _check_plain(self, user: str, password: str) -> bool:
-        expected = self.node.config.users.get(user)
-        # An unknown user takes as long as a wrong password.
-        same = hmac.compare_digest((expected or "").encode(), password.encode())
-        return same and expected is not None
-
     def _authenticate(self, data: bytes) -> bytes:
         """Feed the SASL layer; returns what came after it."""
-        assert self._sasl is not None and self._transport is not None
-        try:
-            answer = self._sasl.receive(data)
-        except RemoteProtocolError as fault:
-            logger.info("%s: %s", self._peer, fault)
-            self._hang_up(SASL_HEADER)
+        assert self._handshake is not None and self._transport is not None
+        answer = self._handshake.receive(data)
+        if answer.refused is not None:
+            logger.info("%s: %s", self._peer, answer.refused)
+            self._hang_up(answer.send)
             return b""
-        if self._sasl.failed:
-            logger.info("%s: wrong credentials", self._peer)
-            self._hang_up(answer)
-            return b""
-        if answer:
-            self._transport.write(answer)
-        if not self._sasl.done:
-            return b""
-        if self._sasl.skipped and not self.node.config.allow_anonymous:
-            logger.info("%s: began without SASL, which is not configured", self._peer)
-            self._hang_up(SASL_HEADER)
+        if answer.send:
+            self._transport.write(answer.send)
+        if answer.leftover is None:
             return b""
         config = self.node.config
         self._engine = Engine(
@@ -170,7 +145,7 @@ class AmqpConnection(asyncio.Protocol):
             max_sessions=config.max_sessions,
             idle_timeout_ms=config.idle_timeout_ms,
         )
-        return self._sasl.leftover
+        return answer.leftover
 
     def _hang_up(self, last: bytes) -> None:
         self._closing = True
@@ -407,14 +382,3 @@ class AmqpConnection(asyncio.Protocol):
 
 def _link_of(delivery: Any) -> int:
     return address(lib.pn_delivery_link(delivery))
-
-
-def _common_name(certificate: Any) -> str | None:
-    """Return the common name of a verified peer certificate, in the form of ``ssl.SSLSocket.getpeercert``."""
-    if not certificate:
-        return None
-    for relative in certificate.get("subject", ()):
-        for name, value in relative:
-            if name == "commonName":
-                return str(value)
-    return None

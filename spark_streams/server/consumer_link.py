@@ -322,7 +322,7 @@ class ConsumerLink(AttachedLink):
         if self.bound is not None or self.ended:
             return
         self._partition_count = len(self._log_stream.partitions)
-        added = [name for name in self.connection.node.local_partitions(self._log_stream) if name not in self.cursors]
+        added = [name for name in self.connection.node.placement.here(self._log_stream) if name not in self.cursors]
         if added:
             self.cursors.update({name: self._new_cursor(name) for name in added})
             self._order = list(self.cursors.values())

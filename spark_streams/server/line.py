@@ -55,6 +55,10 @@ class PlaceInLine(AttachedLink):
         if not self.ended:
             self.connection.guarded(self._try_again)
 
+    def follow(self) -> None:
+        """Take one of the partitions that were added."""
+        self.try_again()
+
     def _try_again(self) -> None:
         try:
             attached = self._assign()

@@ -13,12 +13,10 @@ import proton
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
+from spark_streams.server.answers import open_consumer, open_info, open_producer
 from spark_streams.server.appender import Appender
 from spark_streams.server.attach import (
-    CONSUMER_GROUP,
-    EPOCH,
     INFO_SUFFIX,
-    PARTITION,
     Wishes,
     find_stream,
     read_wishes,
@@ -29,7 +27,6 @@ from spark_streams.server.conditions import (
     NOT_ALLOWED,
     NOT_FOUND,
     NOT_IMPLEMENTED,
-    REDIRECT,
     RESOURCE_DELETED,
     RESOURCE_LIMIT,
     LinkRefused,
@@ -44,6 +41,7 @@ from spark_streams.server.intake import Intake
 from spark_streams.server.line import PlaceInLine
 from spark_streams.server.link_filters import LinkFilters, read_filters
 from spark_streams.server.links import AttachedLink, refuse
+from spark_streams.server.placement import Placement
 from spark_streams.server.producer_link import ProducerLink
 from spark_streams.server.termini import Resumed, Termini, Terminus, outlives_link
 
@@ -72,12 +70,12 @@ class Node:
         self.loop = loop
         self.feeds = Feeds(loop)
         self.termini = Termini(log, loop)
+        self.placement = Placement(config)
         self.groups = Groups(log, config.reset_epoch)
         self.intake = Intake(config.max_message_bytes)
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
         self._links: set[AttachedLink] = set()
         self._known: dict[str, tuple[str, int]] = {}
-        self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
         self.termini.remove_expired()
 
@@ -113,15 +111,8 @@ class Node:
             find_stream(self.log, address[: -len(INFO_SUFFIX)])
             raise LinkRefused(NOT_ALLOWED, "an information source can only be read")
         stream = find_stream(self.log, address)
-        bound = self._partition(stream, read_wishes(link).partition)
-        link.source.copy(link.remote_source)
-        link.target.copy(target)
-        link.target.durability = proton.Terminus.NONDURABLE
-        link.snd_settle_mode = link.remote_snd_settle_mode
-        link.rcv_settle_mode = proton.Link.RCV_FIRST
-        link.max_message_size = self.config.max_message_bytes
-        _set_properties(link, bound)
-        link.open()
+        bound = self.placement.bound_or_agnostic(stream, read_wishes(link).partition)
+        open_producer(link, bound, self.config.max_message_bytes)
         return ProducerLink(connection, link, stream, bound=bound, credit=self.config.producer_credit)
 
     def _consumer(self, connection: AmqpConnection, link: Any) -> AttachedLink | None:
@@ -134,16 +125,14 @@ class Node:
         if outlives_link(link.remote_source):
             self.termini.displace(_terminus_key(connection, link))
         if wishes.group is None:
-            return self._open_consumer(
-                connection, link, stream, filters, self._partition(stream, wishes.partition), None
-            )
+            bound = self.placement.bound_or_agnostic(stream, wishes.partition)
+            return self._open_consumer(connection, link, stream, filters, bound, None)
         if self.config.groups != "dynamic" and wishes.group not in self.config.groups:
             raise LinkRefused(
                 NOT_FOUND, f"there is no consumer group '{wishes.group}' here, and none is made on the fly"
             )
         if wishes.partition is not None:
-            bound = self._partition(stream, wishes.partition)
-            assert bound is not None
+            bound = self.placement.bound(stream, wishes.partition)
             return self._claimed(connection, link, stream, filters, bound, wishes)
         attached = self._assigned(connection, link, stream, filters, wishes)
         if attached is None:
@@ -166,10 +155,7 @@ class Node:
     ) -> AttachedLink | None:
         """Open a receiver of a group on a free partition; None when there is none (ES-205, ES-206)."""
         assert wishes.group is not None
-        here = self.local_partitions(stream)
-        if not here:
-            self._redirect(stream, next(iter(stream.partitions)))
-        free = self.groups.free(stream.incarnation, wishes.group, here)
+        free = self.groups.free(stream.incarnation, wishes.group, self.placement.any_here(stream))
         if not free:
             return None
         resumed = self._resume(connection, link, stream, filters)
@@ -195,13 +181,7 @@ class Node:
     def _info(self, connection: AmqpConnection, link: Any, address: str) -> AttachedLink:
         stream = find_stream(self.log, address[: -len(INFO_SUFFIX)])
         positions = read_positions(link)
-        link.source.copy(link.remote_source)
-        link.source.filter.clear()
-        link.source.durability = proton.Terminus.NONDURABLE
-        link.target.copy(link.remote_target)
-        link.snd_settle_mode = proton.Link.SND_SETTLED
-        link.rcv_settle_mode = link.remote_rcv_settle_mode
-        link.open()
+        open_info(link)
         return InfoLink(connection, link, stream, positions, interval_s=self.config.info_interval_ms / 1000)
 
     def _open_consumer(
@@ -214,24 +194,10 @@ class Node:
         claim: Claim | None,
     ) -> ConsumerLink:
         resumed = self._resume(connection, link, stream, filters)
-        names = self.local_partitions(stream) if bound is None else [bound]
+        names = self.placement.here(stream) if bound is None else [bound]
         source = link.remote_source
-        link.source.copy(source)
-        link.source.filter.clear()
-        if filters.echo:
-            link.source.filter.put_dict(dict(filters.echo))
-        link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
         durable = outlives_link(source)
-        if not durable:
-            link.source.durability = proton.Terminus.NONDURABLE
-            link.source.expiry_policy = proton.Terminus.EXPIRE_WITH_LINK
-            link.source.timeout = 0
-        link.target.copy(link.remote_target)
-        presettled = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
-        link.snd_settle_mode = proton.Link.SND_SETTLED if presettled else proton.Link.SND_UNSETTLED
-        link.rcv_settle_mode = link.remote_rcv_settle_mode
-        _set_properties(link, bound, claim)
-        link.open()
+        presettled = open_consumer(link, filters, bound, claim, durable=durable)
         attached = ConsumerLink(
             connection,
             link,
@@ -260,7 +226,8 @@ class Node:
     ) -> Cursor:
         partition = stream.partitions[name]
         known = resumed.positions.get(name) if resumed is not None else None
-        # Of a partition that came after the attach every event is new.
+        # Of a partition that came after the attach, or while a durable link was away, every event is new.
+        added = added or (resumed is not None and resumed.partition is None)
         latest = known[1] if known is not None else 0 if added else partition.next_offset
         cursor = Cursor(
             self.feeds.use(partition), filters.predicate, latest=latest, position=None if known is None else known[0]
@@ -274,49 +241,6 @@ class Node:
         if not outlives_link(link.remote_source):
             return None
         return self.termini.resume(_terminus_key(connection, link), stream.incarnation, filters.fingerprint)
-
-    # --- partitions
-
-    def local_partitions(self, stream: Stream) -> list[str]:
-        """Return the partitions that are served here, in their order."""
-        redirects = self.config.redirects
-        if not redirects:
-            return list(stream.partitions)
-        return [name for name in stream.partitions if (stream.name, name) not in redirects]
-
-    def _partition(self, stream: Stream, asked: str | None) -> str | None:
-        """Return the partition to bind a link to, or None to leave it agnostic.
-
-        Raises:
-            LinkRefused: there is no such partition, or another container has it.
-
-        """
-        if asked is None:
-            here = self.local_partitions(stream)
-            if not here:
-                self._redirect(stream, next(iter(stream.partitions)))
-            if not self.config.bind_unrequested:
-                return None
-            self._turn += 1
-            return here[(self._turn - 1) % len(here)]
-        if asked not in stream.partitions:
-            raise LinkRefused(NOT_FOUND, f"stream '{stream.name}' has no partition '{asked:.80}'")
-        self._redirect(stream, asked)
-        return asked
-
-    def _redirect(self, stream: Stream, partition: str) -> None:
-        there = self.config.redirects.get((stream.name, partition))
-        if there is not None:
-            raise LinkRefused(
-                REDIRECT,
-                f"partition '{partition}' of stream '{stream.name}' is served by another container",
-                {
-                    "hostname": there.hostname,
-                    "network-host": there.network_host,
-                    "port": proton.int32(there.port),
-                    "address": there.address,
-                },
-            )
 
     # --- what changes while links are attached
 
@@ -374,17 +298,6 @@ def _address(terminus: Any) -> str:
 
 def _terminus_key(connection: AmqpConnection, link: Any) -> str:
     return Termini.key(connection.container, link.name)
-
-
-def _set_properties(link: Any, bound: str | None, claim: Claim | None = None) -> None:
-    properties: dict[Any, Any] = {}
-    if bound is not None:
-        properties[proton.symbol(PARTITION)] = proton.symbol(bound)
-    if claim is not None:
-        properties[proton.symbol(CONSUMER_GROUP)] = claim.key[1]
-        properties[proton.symbol(EPOCH)] = claim.epoch
-    if properties:
-        link.properties = properties
 
 
 def _none_free(stream: Stream, wishes: Wishes) -> LinkRefused:

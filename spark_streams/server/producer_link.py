@@ -89,7 +89,7 @@ class ProducerLink(AttachedLink):
     def _store(self, taken: Taken) -> None:
         block, deliveries = taken.block, taken.deliveries
         incoming = incoming_columns(block)
-        names = self.connection.node.local_partitions(self._log_stream)
+        names = self.connection.node.placement.here(self._log_stream)
         routed = route(incoming, names, self.bound, self._turn)
         self._turn = routed.turn
         places, rejections = routed.partitions, routed.rejections
