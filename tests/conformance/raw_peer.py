@@ -217,6 +217,7 @@ class Peer:
         name: str | None = None,
         durability: int | None = None,
         expiry: int | None = None,
+        timeout_s: int | None = None,
         presettled: bool = False,
     ) -> Receiver:
         """Send the attach, without waiting for the answer."""
@@ -232,6 +233,8 @@ class Peer:
             link.source.durability = durability
         if expiry is not None:
             link.source.expiry_policy = expiry
+        if timeout_s is not None:
+            link.source.timeout = timeout_s
         if presettled:
             link.snd_settle_mode = Link.SND_SETTLED
         if properties:

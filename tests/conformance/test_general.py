@@ -194,6 +194,54 @@ def test_es_016_a_durable_agnostic_terminus_keeps_the_place_in_each_partition(no
     assert sorted(seen) == [f"{p}-{n}" for p in range(3) for n in range(5)]
 
 
+@pytest.mark.parametrize(
+    ("expiry", "timeout_s", "resumes"),
+    [
+        (Terminus.EXPIRE_NEVER, 0, True),
+        (Terminus.EXPIRE_WITH_CONNECTION, 60, True),
+        (Terminus.EXPIRE_WITH_SESSION, 60, True),
+        (Terminus.EXPIRE_WITH_CONNECTION, 0, False),
+        (Terminus.EXPIRE_WITH_LINK, 0, False),
+    ],
+)
+def test_es_016_a_terminus_expires_as_its_policy_says(node: Any, expiry: int, timeout_s: int, resumes: bool) -> None:
+    """AMQP 1.0 part 3 §3.5.6: the timeout counts from the event that the policy names."""
+    node.create()
+    node.send("orders", *numbered(4))
+    durable = {"durability": Terminus.DELIVERIES, "expiry": expiry, "timeout_s": timeout_s}
+    first = node.peer(container="reader")
+    first.receiver("orders", name="mine", filter=EARLIEST, **durable).take(2)
+    first.pause(0.02)
+    first.close()
+    again = node.peer(container="reader").receiver("orders", name="mine", filter=EARLIEST, **durable)
+    assert again.bodies() == (numbered(2, start=2) if resumes else numbered(4))
+
+
+@pytest.mark.parametrize("start", [EARLIEST, None], ids=["earliest", "no filter"])
+def test_es_016_a_durable_link_that_is_only_detached_goes_on(node: Any, start: Any) -> None:
+    node.create()
+    peer = node.peer(container="reader")
+    receiver = peer.receiver("orders", name="mine", filter=start, **DURABLE)
+    node.send("orders", *numbered(5))
+    assert receiver.bodies(receiver.take(3)) == numbered(3)
+    receiver.detach()
+    node.send("orders", b"5")
+    again = node.peer(container="reader").receiver("orders", name="mine", filter=start, **DURABLE)
+    assert again.bodies() == numbered(3, start=3)
+
+
+def test_es_016_with_another_filter_it_is_another_terminus(node: Any) -> None:
+    node.create()
+    node.send("orders", *numbered(3))
+    receiver = node.peer(container="reader").receiver("orders", name="mine", filter=EARLIEST, **DURABLE)
+    receiver.take(2)
+    receiver.detach()
+    again = node.peer(container="reader").receiver(
+        "orders", name="mine", filter=sql_filter("d.event-streams-timestamp > 0"), **DURABLE
+    )
+    assert again.bodies() == numbered(3)
+
+
 def test_es_016_the_same_link_on_a_new_connection_takes_over_from_one_that_only_seems_alive(node: Any) -> None:
     """A client often comes back before the node has noticed that it was gone (AMQP 1.0 part 2 §2.6.1)."""
     node.create()

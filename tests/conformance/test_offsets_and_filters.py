@@ -66,6 +66,8 @@ def test_es_302_later_offsets_are_greater_as_text(node: Any) -> None:
     offsets = [str(e.offset) for e in node.receive("orders")]
     assert len(offsets) == 1_010
     assert offsets == sorted(set(offsets))
+    million = [format_offset(n) for n in range(1_000_000)]
+    assert million == sorted(million) and len(set(million)) == len(million)
     for power in range(1, 19):
         below, above = format_offset(10**power - 1), format_offset(10**power)
         assert below < above

@@ -29,9 +29,10 @@ def script() -> Path:
         INSTALLED.mkdir(parents=True, exist_ok=True)
         for name in ("package.json", "package-lock.json"):
             shutil.copy(HERE / name, INSTALLED / name)
-        subprocess.run(
-            ["npm", "ci", "--no-fund", "--no-audit"], cwd=INSTALLED, check=True, capture_output=True, timeout=120
-        )
+        install = ["npm", "ci", "--no-fund", "--no-audit"]
+        ran = subprocess.run(install, cwd=INSTALLED, capture_output=True, text=True, timeout=120)
+        if ran.returncode:
+            pytest.fail(f"{' '.join(install)} in {INSTALLED} failed; rhea comes from the npm registry: {ran.stderr}")
         done.write_bytes(lock)
     shutil.copy(HERE / "interop.js", INSTALLED / "interop.js")
     return INSTALLED / "interop.js"
