@@ -15,19 +15,23 @@ from spark_streams.log.config import StreamConfig
 from spark_streams.log.record_batch import (
     APPEND_TIME,
     EXTENDED,
+    FEW_RECORDS,
     HEADER_BYTES,
     BatchFault,
     BatchHeader,
     encode_batch,
+    encode_few,
     parse_header,
     seal,
     verify,
 )
-from spark_streams.log.records import decode_batches
+from spark_streams.log.records import decode_batches, restamp
 from spark_streams.log.timestamps import NO_TIMESTAMP, TimestampRefused, to_stored
 
 __all__ = ["Batching", "encode_records", "reframe"]
 
+RECORD_BYTES = 8
+"""What a record without headers takes beside its key and value, about."""
 MAX_BATCH_BYTES = 1 << 20
 """A larger append is stored as several batches, so that a reader never has to decode much more than it asked for."""
 
@@ -66,6 +70,61 @@ def _runs(timestamps: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> It
     yield from pairwise(edges)
 
 
+def _instants(timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None, count: int) -> npt.NDArray[np.int64]:
+    if timestamps is None:
+        return np.full(count, NO_TIMESTAMP, np.int64)
+    if isinstance(timestamps, np.ndarray):
+        if timestamps.dtype.kind != "i":
+            raise ValueError(f"timestamps are {timestamps.dtype}, expected int64, in ms since the epoch")
+        return timestamps.astype(np.int64)
+    try:
+        return np.array([NO_TIMESTAMP if t is None else t for t in timestamps], np.int64)
+    except OverflowError as fault:
+        raise ValueError("a timestamp does not fit 64 bits: expected ms since the epoch") from fault
+
+
+def _plain(values: pa.Array | Sequence[bytes | None]) -> list[bytes | None] | None:
+    """Return a few values as Python objects; None where that takes a conversion that Arrow knows better."""
+    if isinstance(values, pa.Array):
+        known = pa.types.is_large_binary(values.type) or pa.types.is_binary(values.type)
+        return values.to_pylist() if known else None
+    known = isinstance(values, list) and all(v is None or type(v) is bytes for v in values)
+    return list(values) if known else None
+
+
+def _encode_few(
+    values: pa.Array | Sequence[bytes],
+    keys: pa.Array | Sequence[bytes | None] | None,
+    timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None,
+    batching: Batching,
+) -> list[tuple[BatchHeader, bytes]] | None:
+    """Encode a few records of an append-time stream without Arrow, whose fixed cost is most of such an append's.
+
+    Returns:
+        One batch, the same that the way through Arrow makes; None for what is left to that way, bad input included.
+
+    """
+    now = batching.append_time_ms
+    if now is None or (timestamps is not None and len(timestamps) != len(values)):
+        return None
+    bodies = _plain(values)
+    names: list[bytes | None] | None = [None] * len(values) if keys is None else _plain(keys)
+    if not bodies or names is None or len(names) != len(bodies):
+        return None
+    known = [body for body in bodies if body is not None]
+    if len(known) != len(bodies) or sum(map(len, known)) + sum(len(k) for k in names if k) > MAX_BATCH_BYTES // 2:
+        return None
+    encoded = encode_few(
+        known,
+        names,
+        [now] * len(known),
+        base_offset=batching.next_offset,
+        extended=batching.extended,
+        append_time=True,
+    )
+    return [(parse_header(encoded), encoded)]
+
+
 def encode_records(
     values: pa.Array | Sequence[bytes],
     keys: pa.Array | Sequence[bytes | None] | None,
@@ -79,20 +138,23 @@ def encode_records(
         TimestampRefused: the stream's format cannot hold a timestamp.
 
     """
+    few = _encode_few(values, keys, timestamps, batching) if len(values) <= FEW_RECORDS else None
+    if few is not None:
+        return few
     bodies = _binary(values)
     names = None if keys is None else _binary(keys)
     if not len(bodies) or bodies.null_count:
         raise ValueError("an append needs at least one value, and none of them null")
-    if timestamps is None or batching.append_time_ms is not None:
-        instants = np.full(len(bodies), NO_TIMESTAMP, np.int64)
-    elif isinstance(timestamps, np.ndarray):
-        instants = timestamps.astype(np.int64)
-    else:
-        instants = np.array([NO_TIMESTAMP if t is None else t for t in timestamps], np.int64)
+    instants = _instants(timestamps, len(bodies))
     if len(instants) != len(bodies) or (names is not None and len(names) != len(bodies)):
         raise ValueError(f"{len(bodies)} values, but keys or timestamps of another number")
+    if batching.append_time_ms is not None:
+        instants = np.full(len(bodies), NO_TIMESTAMP, np.int64)
     stored = to_stored(instants, batching.extended, batching.config.legacy_negative)
-    sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False).astype(np.int64)
+    # Keys and what a record costs by itself count too: a million empty values are no small batch.
+    sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False).astype(np.int64) + RECORD_BYTES
+    if names is not None:
+        sizes += pc.fill_null(pc.binary_length(names), 0).to_numpy(zero_copy_only=False)
     batches: list[tuple[BatchHeader, bytes]] = []
     offset = batching.next_offset
     for start, stop in _runs(np.where(stored < 0, instants, stored), sizes):
@@ -133,7 +195,8 @@ def reframe(encoded: bytes, batching: Batching) -> list[tuple[BatchHeader, bytes
         instants = records.timestamps
         attributes, base, highest = header.attributes, header.base_timestamp, header.max_timestamp
         if batching.append_time_ms is not None:
-            attributes, highest = attributes | APPEND_TIME, batching.append_time_ms
+            # The log's own time counts, so the bit is the log's to set: a legacy stream never has it (N-02).
+            attributes, highest = APPEND_TIME | (EXTENDED if batching.extended else 0), batching.append_time_ms
         else:
             if not header.extended and ((instants < 0) & (instants != NO_TIMESTAMP)).any():
                 raise TimestampRefused(
@@ -142,7 +205,7 @@ def reframe(encoded: bytes, batching: Batching) -> list[tuple[BatchHeader, bytes
             if header.extended and not batching.extended:
                 to_stored(instants, False, batching.config.legacy_negative)
                 if (instants < 0).any():
-                    out.extend(_degraded(batch, records.timestamps, offset))
+                    out.append(_degraded(batch, header, instants, offset))
                     offset += header.records_count
                     continue
                 attributes &= ~EXTENDED
@@ -162,11 +225,17 @@ def reframe(encoded: bytes, batching: Batching) -> list[tuple[BatchHeader, bytes
     return out
 
 
-def _degraded(batch: bytes, instants: npt.NDArray[np.int64], offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
+def _degraded(
+    batch: bytes, header: BatchHeader, instants: npt.NDArray[np.int64], offset: int
+) -> tuple[BatchHeader, bytes]:
     """Store the records of an extended batch in one without the bit; what lies before 1970 loses its timestamp."""
-    records = decode_batches(batch, [(0, parse_header(batch))])
     stored = to_stored(instants, False, "degrade")
-    values = pa.array([records.value(row) for row in range(len(records))], pa.large_binary())
-    keys = pa.array([records.key(row) for row in range(len(records))], pa.large_binary())
-    sealed = encode_batch(values, keys, stored, base_offset=offset, extended=False)
-    yield parse_header(sealed), sealed
+    sealed = seal(
+        restamp(batch, header, stored),
+        header.records_count,
+        base_offset=offset,
+        base_timestamp=int(stored[0]),
+        max_timestamp=int(stored.max()),
+        attributes=0,
+    )
+    return parse_header(sealed), sealed

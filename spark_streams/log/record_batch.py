@@ -34,7 +34,7 @@ Spec: KIP-228, "Changes in binary message format"; Kafka documentation, "Impleme
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,7 +46,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.log.varint import encode_varints
+from spark_streams.log.varint import encode_varint, encode_varints
 
 __all__ = [
     "HEADER_BYTES",
@@ -54,6 +54,7 @@ __all__ = [
     "BatchHeader",
     "Header",
     "encode_batch",
+    "encode_few",
     "parse_header",
     "seal",
     "single_record",
@@ -74,7 +75,16 @@ CONTROL: Final = 0x20
 EXTENDED: Final = 0x40
 KNOWN_BITS: Final = APPEND_TIME | EXTENDED
 
+NULL: Final = encode_varint(-1)
+"""The length of a null key or value."""
+MAX_BATCH_LENGTH: Final = 2**31 - 1
+"""What the format's batchLength, an int32, can say."""
+
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_UNSTAMPED = struct.Struct(">qiibI")
+"""The part of the header that lies before what the CRC covers."""
+_STAMPED = struct.Struct(">hiqqqhii")
+"""The rest of it."""
 _COMPRESSIONS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 Header = tuple[bytes, bytes | None]
 """A record header: its key, and its value or null."""
@@ -168,18 +178,18 @@ def seal(
     max_timestamp: int,
     attributes: int,
 ) -> bytes:
-    """Return a whole batch around encoded records, with its CRC."""
-    header = bytearray(HEADER_BYTES)
+    """Return a whole batch around encoded records, with its CRC.
+
+    Raises:
+        ValueError: more bytes than the format's batchLength can say.
+
+    """
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(records)
-    _HEADER.pack_into(
-        header,
-        0,
-        *(base_offset, length, 0, MAGIC, 0, attributes, count - 1, base_timestamp, max_timestamp),
-        *(-1, -1, -1, count),
-    )
-    crc = google_crc32c.extend(google_crc32c.value(bytes(header[CRC_START:])), bytes(records))
-    struct.pack_into(">I", header, 17, crc)
-    return bytes(header) + bytes(records)
+    if length > MAX_BATCH_LENGTH:
+        raise ValueError(f"{len(records)} bytes of records are more than a batch holds, {MAX_BATCH_LENGTH}: send less")
+    stamped = _STAMPED.pack(attributes, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
+    crc = google_crc32c.extend(google_crc32c.value(stamped), bytes(records))
+    return b"".join((_UNSTAMPED.pack(base_offset, length, 0, MAGIC, crc), stamped, records))
 
 
 def _ragged(columns: Sequence[npt.NDArray[np.int64] | bytes], count: int) -> pa.LargeBinaryArray:
@@ -235,11 +245,17 @@ def encode_batch(
     count = len(values)
     if append_time_ms is not None:
         timestamps = np.full(count, append_time_ms, np.int64)
-    records: bytes | memoryview
     if count <= FEW_RECORDS:
-        records = _few_records(values, keys, timestamps)
-    else:
-        records = _many_records(values, keys, timestamps)
+        names = [None] * count if keys is None else keys.to_pylist()
+        return encode_few(
+            values.to_pylist(),
+            names,
+            timestamps.tolist(),
+            base_offset=base_offset,
+            extended=extended,
+            append_time=append_time_ms is not None,
+        )
+    records = _many_records(values, keys, timestamps)
     return seal(
         records,
         count,
@@ -250,14 +266,28 @@ def encode_batch(
     )
 
 
-def _few_records(
-    values: pa.LargeBinaryArray, keys: pa.LargeBinaryArray | None, timestamps: npt.NDArray[np.int64]
+def encode_few(
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None],
+    timestamps: Sequence[int],
+    *,
+    base_offset: int,
+    extended: bool,
+    append_time: bool,
 ) -> bytes:
-    base = int(timestamps[0])
-    names = [None] * len(values) if keys is None else keys.to_pylist()
-    return b"".join(
-        single_record(value, key=name, timestamp_delta=_wrapped(int(timestamp) - base), offset_delta=row)
-        for row, (value, name, timestamp) in enumerate(zip(values.to_pylist(), names, timestamps, strict=True))
+    """Encode a few records without headers as one batch, one by one; as ``encode_batch``, from Python objects."""
+    base = timestamps[0]
+    records = b"".join(
+        single_record(value, key=key, timestamp_delta=_wrapped(timestamp - base), offset_delta=row)
+        for row, (value, key, timestamp) in enumerate(zip(values, keys, timestamps, strict=True))
+    )
+    return seal(
+        records,
+        len(values),
+        base_offset=base_offset,
+        base_timestamp=base,
+        max_timestamp=max(timestamps),
+        attributes=(EXTENDED if extended else 0) | (APPEND_TIME if append_time else 0),
     )
 
 
@@ -296,16 +326,6 @@ def _many_records(
     return records
 
 
-def _varint(value: int) -> bytes:
-    rest = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
 def single_record(
     value: bytes | None,
     *,
@@ -315,20 +335,20 @@ def single_record(
     offset_delta: int = 0,
 ) -> bytes:
     """Encode one record, headers included; the slow way, for what ``encode_batch`` does not do."""
+    # Straight-line code: one record at a time is how most doors append, and a generator costs as much as the rest.
+    body = b"".join(
+        (
+            b"\x00",
+            encode_varint(timestamp_delta),
+            encode_varint(offset_delta),
+            _sized(key),
+            _sized(value),
+            encode_varint(len(headers)),
+            *(_sized(part) for header in headers for part in header),
+        )
+    )
+    return encode_varint(len(body)) + body
 
-    def sized(part: bytes | None) -> bytes:
-        return _varint(-1) if part is None else _varint(len(part)) + part
 
-    def pieces() -> Iterator[bytes]:
-        yield b"\x00"
-        yield _varint(timestamp_delta)
-        yield _varint(offset_delta)
-        yield sized(key)
-        yield sized(value)
-        yield _varint(len(headers))
-        for name, content in headers:
-            yield sized(name)
-            yield sized(content)
-
-    body = b"".join(pieces())
-    return _varint(len(body)) + body
+def _sized(part: bytes | None) -> bytes:
+    return NULL if part is None else encode_varint(len(part)) + part

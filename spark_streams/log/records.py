@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from spark_streams.log.record_batch import HEADER_BYTES, BatchFault, BatchHeader, Header
 from spark_streams.log.timestamps import from_stored
-from spark_streams.log.varint import decode_varints
+from spark_streams.log.varint import decode_varints, encode_varint
 
-__all__ = ["Records", "decode_batches", "record_headers"]
+__all__ = ["Records", "decode_batches", "record_headers", "restamp"]
 
 Longs = npt.NDArray[np.int64]
 
@@ -117,12 +117,15 @@ def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Rec
         delta, at = decode_varints(raw, starts + 1)
         offset_delta, at = decode_varints(raw, at)
         key_size, at = decode_varints(raw, at)
+        # Differences, not sums: a size near 2^63 would wrap around and seem to fit.
+        if (key_size < -1).any() or (key_size > ends - at).any():
+            raise ValueError("a key runs past its record")
         key_starts = np.where(key_size < 0, np.int64(-1), at)
         key_ends = np.where(key_size < 0, np.int64(-1), at + key_size)
         value_size, value_starts = decode_varints(raw, at + np.maximum(key_size, 0))
+        if (value_size < -1).any() or (np.maximum(value_size, 0) >= ends - value_starts).any():
+            raise ValueError("a value runs past its record")
         value_ends = value_starts + np.maximum(value_size, 0)
-        if len(ends) and ((key_size < -1).any() or (value_size < -1).any() or (value_ends >= ends).any()):
-            raise ValueError("a key or value runs past its record")
     except ValueError as fault:
         raise BatchFault(str(fault)) from fault
     firsts = np.cumsum(counts) - counts
@@ -140,6 +143,28 @@ def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Rec
     timestamps = from_stored(stored, spread([h.extended for _, h in batches]).astype(np.bool_))
     offsets = spread([h.base_offset for _, h in batches]) + offset_delta
     return Records(offsets, timestamps, buffer, value_starts, value_ends, key_starts, key_ends)
+
+
+def restamp(batch: bytes, header: BatchHeader, timestamps: Longs) -> bytes:
+    """Return the encoded records of one verified batch with other timestamps; all else in them stays byte for byte.
+
+    Args:
+        batch: the whole batch.
+        header: its header.
+        timestamps: int64[n], as stored; the first becomes the base timestamp of the batch to make.
+
+    Raises:
+        BatchFault: a record does not fit its batch.
+
+    """
+    starts, ends = _record_starts(batch, [(0, header)])
+    _, after = decode_varints(np.frombuffer(batch, np.uint8), starts + 1)
+    deltas = timestamps - timestamps[0]
+    pieces: list[bytes] = []
+    for start, rest, end, delta in zip(starts.tolist(), after.tolist(), ends.tolist(), deltas.tolist(), strict=True):
+        body = batch[start : start + 1] + encode_varint(delta) + batch[rest:end]
+        pieces += (encode_varint(len(body)), body)
+    return b"".join(pieces)
 
 
 def record_headers(records: Records, row: int) -> list[Header]:

@@ -5,13 +5,31 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_VARINT_BYTES", "decode_varints", "encode_varints", "zigzag"]
+__all__ = ["MAX_VARINT_BYTES", "decode_varints", "encode_varint", "encode_varints", "zigzag"]
 
 MAX_VARINT_BYTES = 10
 """A 64-bit value takes at most ten groups of seven bits."""
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
+
+
+def _varint(value: int) -> bytes:
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+_SMALL = tuple(_varint(value) for value in range(-1, 2048))
+
+
+def encode_varint(value: int) -> bytes:
+    """Encode one value; the small ones, lengths and deltas mostly, are looked up."""
+    return _SMALL[value + 1] if -1 <= value < 2047 else _varint(value)
 
 
 def zigzag(values: Longs) -> npt.NDArray[np.uint64]:

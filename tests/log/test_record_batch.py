@@ -18,7 +18,7 @@ from spark_streams.log.batching import Batching, encode_records, reframe
 from spark_streams.log.record_batch import HEADER_BYTES, encode_batch, parse_header, seal, single_record, verify
 from spark_streams.log.records import Records, decode_batches, record_headers
 from spark_streams.log.timestamps import read_as_legacy, to_stored
-from spark_streams.log.varint import decode_varints, encode_varints
+from spark_streams.log.varint import decode_varints, encode_varint, encode_varints
 
 # Provenance: specs/negative-timestamps.md, section 9, made there with plain struct from the format's definition.
 B1 = bytes.fromhex(
@@ -93,7 +93,7 @@ def test_golden_bytes_both_ways(golden: bytes, values: list[bytes], timestamps: 
 def test_varint_vectors(value: int, encoded: str) -> None:
     matrix, used = encode_varints(np.array([value]))
     assert matrix[used].tobytes().hex() == encoded
-    assert format_module._varint(value).hex() == encoded
+    assert encode_varint(value).hex() == encoded
     values, after = decode_varints(np.frombuffer(bytes.fromhex(encoded), np.uint8), np.array([0]))
     assert values.tolist() == [value]
     assert after.tolist() == [len(encoded) // 2]
@@ -247,6 +247,74 @@ def test_headers_are_read_and_written() -> None:
     assert records.value(0) == b"v"
     assert records.key(0) == b"k"
     assert record_headers(records, 0) == [(b"a", b"1"), (b"b", None)]
+
+
+def test_degrading_keeps_headers_keys_and_null_values() -> None:
+    config = StreamConfig(timestamp_type="create", timestamp_format="legacy", legacy_negative="degrade")
+    # By hand: delta 0, key "k", value "v", headers ("a", "1") and ("b", null); then delta 5, null key, null value.
+    first = bytes.fromhex("1e" + "00" + "00" + "00" + "026b" + "0276" + "04" + "0261" + "0231" + "0262" + "01")
+    second = bytes.fromhex("0c" + "00" + "0a" + "02" + "01" + "01" + "00")
+    batch = seal(first + second, 2, base_offset=0, base_timestamp=-3, max_timestamp=2, attributes=0x40)
+    ((_, stored),) = reframe(batch, Batching(config, next_offset=7, append_time_ms=None))
+    records = decode(stored)
+    assert records.timestamps.tolist() == [NO_TIMESTAMP, 2]
+    assert record_headers(records, 0) == [(b"a", b"1"), (b"b", None)]
+    assert (records.key(0), records.key(1)) == (b"k", None)
+    assert stored[HEADER_BYTES:] == first + bytes.fromhex("0c" + "00" + "06" + "02" + "01" + "01" + "00")
+
+
+def test_n02_append_time_sets_the_bit_as_the_stream_says() -> None:
+    for batch in (B1, B2):
+        for name, extended in (("legacy", False), ("extended", True)):
+            config = StreamConfig(timestamp_format=name)  # type: ignore[arg-type]
+            ((header, stored),) = reframe(batch, Batching(config, next_offset=0, append_time_ms=5))
+            assert (header.extended, decode(stored).timestamps.tolist()) == (extended, [5])
+
+
+@pytest.mark.parametrize(
+    "record", ["2a00000001" + "feffffffffffffffff01" + "00" * 7, "2600" + "0000" + "feffffffffffffffff01" + "00" * 6]
+)
+def test_a_size_near_2_to_the_63_does_not_wrap_around(record: str) -> None:
+    body = bytes.fromhex(record)
+    assert body[0] >> 1 == len(body) - 1
+    with pytest.raises(BatchFault, match="runs past its record"):
+        decode(seal(body, 1, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0x40))
+
+
+def test_slices_strings_and_few_records_give_the_same_bytes() -> None:
+    for count in (1, 3, 8, 9, 40):
+        plain = [b"v%d" % n for n in range(count)]
+        keys = [None if n % 3 else b"k%d" % n for n in range(count)]
+        padded = [b"before", *plain, b"after"]
+        for config in (StreamConfig(), StreamConfig(timestamp_type="create")):
+            batching = Batching(config, 5, None if config.timestamp_type == "create" else 77)
+            expected = encode_records(plain, keys, None, batching)
+            assert [decode(b).key(0) for _, b in expected] == [b"k0"]
+            for kind in (pa.binary(), pa.large_binary(), pa.string(), pa.large_string()):
+                texts = pa.array(padded, pa.binary()).cast(kind)[1:-1]
+                names = pa.array([b"x", *keys, None], pa.binary()).cast(kind)[1:-1]
+                assert encode_records(texts, names, None, batching) == expected
+            chunked = pa.chunked_array([pa.array(plain[:1], pa.binary()), pa.array(plain[1:], pa.binary())])
+            assert encode_records(chunked, pa.array(keys, pa.binary()), None, batching) == expected
+
+
+def test_timestamps_that_are_no_int64_are_refused() -> None:
+    batching = Batching(StreamConfig(timestamp_type="create"), 0, None)
+    for wrong in ([2**63], np.array([1.5]), np.array([2**63], np.uint64)):
+        with pytest.raises(ValueError, match="timestamp"):
+            encode_records([b"x"], None, wrong, batching)  # type: ignore[arg-type]
+
+
+def test_a_record_too_large_for_the_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(format_module, "MAX_BATCH_LENGTH", 5_000)
+    with pytest.raises(ValueError, match="more than a batch holds"):
+        encode_records([b"x" * 5_000], None, None, Batching(StreamConfig(), 0, 1))
+
+
+def test_keys_and_empty_values_count_for_a_batchs_size() -> None:
+    batching = Batching(StreamConfig(), 0, 1)
+    assert len(encode_records([b""] * 300_000, None, None, batching)) == 3
+    assert len(encode_records([b""] * 30, [b"k" * 100_000] * 30, None, batching)) == 3
 
 
 def test_append_time_wins_over_the_records_own() -> None:
