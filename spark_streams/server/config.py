@@ -74,14 +74,14 @@ class AmqpConfig:
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = None
     tls_client_ca: str | os.PathLike[str] | None = None
-    max_frame_bytes: int = 65_536
+    max_frame_bytes: int = 32_768
     max_message_bytes: int = 16 << 20
     max_links: int = 1_024
     max_sessions: int = 256
     max_connections: int = 1_024
     max_unsettled: int = 10_000
     producer_credit: int = 2_000
-    session_bytes: int = 32 << 20
+    session_bytes: int = 64 << 20
     idle_timeout_ms: int = 60_000
     handshake_timeout_ms: int = 10_000
     info_interval_ms: int = 100

@@ -64,6 +64,7 @@ class AmqpConnection(asyncio.Protocol):
         self._turn_queued = False
         self._tick_timer: asyncio.TimerHandle | None = None
         self._handshake_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._peer = "?"
 
@@ -115,13 +116,16 @@ class AmqpConnection(asyncio.Protocol):
         """Let go of everything."""
         self._closing = True
         self._connections.discard(self)
-        for timer in (self._tick_timer, self._handshake_timer):
+        for timer in (self._tick_timer, self._handshake_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
         if self._engine is not None:
             # Guarded: a fault in one link must not keep the others from giving back what they hold.
             self.guarded(self._take_input)
         self._end_links(list(self.links.values()))
+        self.links.clear()
+        self._dirty.clear()
+        self._blocked.clear()
         self._transport = None
         self._engine = None
 
@@ -346,7 +350,11 @@ class AmqpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._closing = True
             self._transport.close()
-            self.node.loop.call_later(LINGER_S, self.drop)
+            self._linger()
+
+    def _linger(self) -> None:
+        if self._linger_timer is None and self._transport is not None:
+            self._linger_timer = self.node.loop.call_later(LINGER_S, self.drop)
 
     def drop(self) -> None:
         """Close the socket without waiting for the peer."""
@@ -361,7 +369,7 @@ class AmqpConnection(asyncio.Protocol):
         engine.connection.condition = condition(name, description)
         engine.connection.close()
         self._flush()
-        self.node.loop.call_later(LINGER_S, self.drop)
+        self._linger()
 
     def _crashed(self) -> None:
         logger.exception("%s: the connection is closed after an unexpected error", self._peer)

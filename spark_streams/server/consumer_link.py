@@ -352,6 +352,8 @@ class ConsumerLink(AttachedLink):
         for cursor in self._order:
             cursor.feed.forget(self._wake)
             node.feeds.release(cursor.feed)
+        self.cursors = {}
+        self._order = []
         self._unsettled.clear()
         if self.claim is not None:
             node.groups.release(self.claim)

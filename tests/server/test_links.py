@@ -273,3 +273,45 @@ def test_stopping_tells_the_peers_and_leaves_nothing_listening(start: Start) -> 
     assert ended.value.condition == "amqp:connection:forced"
     with pytest.raises(ConnectionRefusedError):
         Peer(url)
+
+
+def test_a_durable_receiver_gets_what_came_to_partitions_that_were_added_while_it_was_away(start: Start) -> None:
+    server = start()
+    durable = {"name": "mine", "durability": Terminus.DELIVERIES, "expiry": Terminus.EXPIRE_NEVER}
+    first = peer_of(server, container="reader")
+    first.receiver("orders", **durable)
+    first.drop()
+    server.call(lambda: server.log.add_partitions("orders", 1))
+    peer_of(server).sender("orders").send_all([b"a", b"b"], target="2")
+    peer_of(server).sender("orders").send(b"c", target="0")
+    again = peer_of(server, container="reader").receiver("orders", **durable)
+    assert sorted(again.bodies()) == [b"a", b"b", b"c"]
+
+
+def test_who_stands_in_line_gets_a_partition_that_is_added(start: Start) -> None:
+    server = start(unassigned="wait")
+    group = {symbol("event-streams-consumer-group"): "g"}
+    peer = peer_of(server)
+    for _ in range(2):
+        peer.receiver("orders", properties=group)
+    late = peer_of(server).attach_receiver("orders", properties=group)
+    server.call(lambda: server.log.add_partitions("orders", 1))
+    late.answered()
+    assert late.properties[symbol("event-streams-partition")] == "2"
+
+
+def test_connections_that_ended_leave_nothing_behind(start: Start) -> None:
+    server = start()
+    for n in range(10):
+        peer = peer_of(server)
+        peer.sender("orders").send(b"x")
+        peer.receiver("orders", filter=EARLIEST, properties={symbol("event-streams-consumer-group"): "g"}).take(1)
+        (peer.close if n % 2 else peer.drop)()
+    deadline = time.monotonic() + 5
+    while server.call(lambda: len(server.server._connections)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    node = server.server._node
+    assert node is not None
+    assert not server.server._connections and not node._links and not node.feeds._feeds
+    assert node.groups.free(server.log.stream("orders").incarnation, "g", ["0", "1"]) == ["0", "1"]
+    assert [p._listeners for p in server.log.stream("orders").partitions.values()] == [[], []]
