@@ -46,7 +46,7 @@ class PeerLink:
     @property
     def detached(self) -> bool:
         """Whether the other side sent detach with closed=false."""
-        return any(kind == "PN_LINK_REMOTE_DETACH" and link == self.link for kind, link in self.peer.history)
+        return self.link in self.peer.detached
 
     @property
     def condition(self) -> str | None:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import proton
 from proton import Collector, Connection, Described, Link, Transport, symbol
+from proton import Event as Happened
 from raw_links import WAIT_S, Receiver, Sender
 from raw_words import (
     CAPABILITY,
@@ -119,7 +120,7 @@ class Peer:
         sasl.allowed_mechs(mechanisms)
         self.collector = Collector()
         self.connection.collect(self.collector)
-        self.history: list[tuple[str, Any]] = []
+        self.detached: list[Any] = []  # links that the other side detached without closing them; no state tells
         self.transport.bind(self.connection)
         self._gone = False
         if open:
@@ -197,7 +198,8 @@ class Peer:
 
     def _note(self) -> None:
         while (event := self.collector.peek()) is not None:
-            self.history.append((event.type.name, getattr(event, "link", None)))
+            if event.type == Happened.LINK_REMOTE_DETACH:
+                self.detached.append(event.link)
             self.collector.pop()
 
     # -- what a test does

@@ -92,6 +92,18 @@ def test_the_message_limit_is_told_and_kept(nodes: Any) -> None:
     assert works(node)
 
 
+def test_the_message_limit_is_kept_before_the_message_ends(nodes: Any) -> None:
+    """A message that never ends must not be collected for ever."""
+    node = nodes(max_message_bytes=10_000)
+    node.create()
+    sender = node.peer().sender("orders")
+    sender.link.delivery("endless")
+    sender.peer.pump(lambda: sender.link.credit > 0)
+    sender.link.stream(Message(body=b"x" * 50_000, inferred=True).encode()[:20_000])
+    assert sender.wait_closed() == "amqp:link:message-size-exceeded"
+    assert works(node)
+
+
 def test_too_many_links_are_refused(nodes: Any) -> None:
     node = nodes(max_links=5)
     node.create()
