@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+export SPARK_CONF_DIR := $(CURDIR)/conf
 
 .PHONY: help setup lint typecheck test unit test-slow wheel-test bench demo clean
 
@@ -28,10 +29,11 @@ typecheck: $(READY)  ## mypy, strict, on everything that is shipped
 	@ln -s $(CURDIR)/spark_streams/* build/mypy/spark_streams/
 	@ln -s $(CURDIR)/sources build/mypy/spark_streams/sources
 	@ln -s $(CURDIR)/sinks build/mypy/spark_streams/sinks
+	@# mypy cannot follow the package-dir mapping of pyproject.toml: it sees the same files through this view.
 	@ln -s $(CURDIR)/pyspark_amqp_events.py build/mypy/
 	@cd build/mypy && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p spark_streams -m pyspark_amqp_events
 
-test: lint typecheck unit wheel-test  ## everything that CI runs: lint, types, tests, the installed wheel on two Sparks
+test: lint typecheck wheel-test unit  ## everything that CI runs: lint, types, the installed wheel on two Sparks, the tests
 
 unit: $(READY)  ## the tests
 	@bash conf/system-requirements.sh java

@@ -1,0 +1,113 @@
+"""What is public: each name in ``__all__`` is there, and the public packages export exactly what is listed here."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+import spark_streams
+
+PUBLIC = {
+    "spark_streams": ["register"],
+    "spark_streams.cli": ["main"],
+    "spark_streams.client": [
+        "AmqpClient",
+        "Bounds",
+        "OffsetWalk",
+        "Publisher",
+        "RangeRead",
+        "StreamDescription",
+        "encode_columns",
+    ],
+    "spark_streams.endpoint": [
+        "AMQP_SCHEMES",
+        "DEFAULT_PORTS",
+        "Endpoint",
+        "Secret",
+        "Tls",
+        "parse_url",
+        "redact_url",
+    ],
+    "spark_streams.errors": [
+        "AuthenticationFailed",
+        "ConnectFailed",
+        "ConnectionLost",
+        "CorruptLog",
+        "DeadlineExceeded",
+        "DeliveryFailed",
+        "FilterError",
+        "LocalProtocolError",
+        "LogError",
+        "LogLocked",
+        "NotFound",
+        "OptionError",
+        "OwnershipLost",
+        "PeerError",
+        "PositionLost",
+        "ProtocolError",
+        "Refused",
+        "RemoteProtocolError",
+        "SchemaError",
+        "SparkStreamsError",
+        "StreamExists",
+        "TransportError",
+        "UnknownStream",
+    ],
+    "spark_streams.log": [
+        "NO_TIMESTAMP",
+        "Appended",
+        "BatchFault",
+        "LogConfig",
+        "Partition",
+        "Records",
+        "ReferenceLog",
+        "StateStore",
+        "Stream",
+        "StreamConfig",
+        "TimestampRefused",
+        "format_offset",
+    ],
+    "spark_streams.position": [
+        "EARLIEST",
+        "LATEST",
+        "After",
+        "At",
+        "AtTime",
+        "Checkpoint",
+        "CheckpointError",
+        "Earliest",
+        "Latest",
+        "Matching",
+        "Position",
+        "position_from_json",
+        "position_to_json",
+    ],
+    "spark_streams.rows": ["COMMON_SCHEMA", "FULL_MESSAGE_SCHEMA", "MESSAGE_SCHEMA", "PROPERTIES_TYPE", "TIMESTAMP"],
+    "spark_streams.server": ["AmqpConfig", "LogServer", "Redirect", "ServerThread"],
+    "spark_streams.spark.progress": ["Progress", "StreamProgressListener", "show_log_lines"],
+}
+"""A name that is taken away here breaks somebody's program: say so in CHANGELOG.md."""
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_packages_export_what_is_listed(name: str) -> None:
+    assert sorted(importlib.import_module(name).__all__) == sorted(PUBLIC[name])
+
+
+def modules() -> list[str]:
+    """Return every module of the package, those of sources and sinks too."""
+    found = [m.name for m in pkgutil.walk_packages(spark_streams.__path__, "spark_streams.")]
+    for name in ("spark_streams.sources", "spark_streams.sinks"):
+        package = importlib.import_module(name)
+        found += [m.name for m in pkgutil.walk_packages(package.__path__, f"{name}.")]
+    return sorted({name for name in found if not name.endswith("__main__")})
+
+
+@pytest.mark.parametrize("name", modules())
+def test_every_exported_name_is_there(name: str) -> None:
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", [])
+    assert [n for n in exported if not hasattr(module, n)] == []
+    assert len(set(exported)) == len(exported)

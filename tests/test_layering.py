@@ -1,0 +1,122 @@
+"""Who may import whom: the table of the design, enforced on every import statement of what is shipped."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "spark_streams"
+
+ALLOWED = {
+    "errors": set(),
+    "position": {"errors"},
+    "rows": {"errors"},
+    "wire": {"errors"},
+    "log": {"errors"},
+    "endpoint": {"errors"},
+    "filters": {"position", "errors"},
+    "option_values": {"position", "errors"},
+    "planning": {"position", "filters", "endpoint", "errors"},
+    "options": {"option_values", "position", "filters", "endpoint", "errors"},
+    "client": {"wire", "rows", "position", "endpoint", "errors"},
+    "server": {"wire", "log", "filters", "position", "errors"},
+    "spark": {"planning", "options", "filters", "rows", "client", "position", "endpoint", "errors", "pyspark"},
+    "sources": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
+    "sinks": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
+}
+"""Layer to the layers it may import besides itself; ``cli`` is not here: it may import everything."""
+
+ENTRANCES = {"spark_streams/__init__.py": {"sources", "pyspark"}, "pyspark_amqp_events.py": {"sources"}}
+"""The two modules above all layers, through which Spark and users come in."""
+
+CROSS = {"sources": {"sinks"}}
+"""A format has one DataSource class; it hands writing over to the sink of its name."""
+
+NO_SOCKETS = ("socket", "ssl", "asyncio", "selectors", "threading", "time", "http")
+"""What the sans-IO codec may not touch: connections, threads and clocks."""
+
+
+def shipped() -> list[Path]:
+    """Return every module that the wheel has."""
+    folders = (PACKAGE, ROOT / "sources", ROOT / "sinks")
+    return [*(file for folder in folders for file in sorted(folder.rglob("*.py"))), ROOT / "pyspark_amqp_events.py"]
+
+
+def layer_of(file: Path) -> str:
+    """Return a module's layer: the first word below the package."""
+    parts = file.relative_to(PACKAGE if file.is_relative_to(PACKAGE) else ROOT).with_suffix("").parts
+    return parts[0]
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """Return all modules that are imported anywhere in a file, but under TYPE_CHECKING."""
+    only_types = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for statement in node.body
+        for child in ast.walk(statement)
+    }
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in only_types:
+            continue
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute here"
+            assert node.module is not None
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def layers(names: set[str]) -> set[str]:
+    """Return the layers, and pyspark, that imported names belong to."""
+    found = set()
+    for name in names:
+        top, *rest = name.split(".")
+        if top == "pyspark":
+            found.add("pyspark")
+        elif top == "spark_streams" and rest:
+            found.add(rest[0])
+    return found
+
+
+@pytest.mark.parametrize("file", shipped(), ids=lambda file: file.relative_to(ROOT).as_posix())
+def test_imports_point_downwards(file: Path) -> None:
+    where, layer = file.relative_to(ROOT).as_posix(), layer_of(file)
+    found = layers(imported(ast.parse(file.read_text())))
+    if where in ENTRANCES:
+        assert found - ENTRANCES[where] == set()
+    elif layer != "cli":
+        assert layer in ALLOWED, f"{where} is in no layer: add it to the table, or move it"
+        assert found - ALLOWED[layer] - CROSS.get(layer, set()) - {layer} == set()
+
+
+@pytest.mark.parametrize("file", sorted((PACKAGE / "wire").rglob("*.py")), ids=lambda file: file.name)
+def test_the_codec_opens_no_socket_and_reads_no_clock(file: Path) -> None:
+    tops = {name.split(".")[0] for name in imported(ast.parse(file.read_text()))}
+    assert tops & set(NO_SOCKETS) == set()
+
+
+def test_the_table_is_about_what_there_is() -> None:
+    there = {layer_of(file) for file in shipped()}
+    assert set(ALLOWED) - there == set(), "layers that are gone"
+    assert there - set(ALLOWED) == {"__init__", "cli", "pyspark_amqp_events"}
+
+
+def test_the_check_finds_what_it_should() -> None:
+    tree = ast.parse("import pyspark.sql\ndef f():\n    from spark_streams.server import LogServer\n")
+    assert layers(imported(tree)) == {"pyspark", "server"}
+    hidden = ast.parse("if TYPE_CHECKING:\n    from pyspark.sql import SparkSession\n")
+    assert layers(imported(hidden)) == set()
+
+
+BANNED_NAMES = {"manager", "helper", "helpers", "util", "utils", "data"}
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    assert [file.name for file in shipped() if BANNED_NAMES & set(file.stem.split("_"))] == []
