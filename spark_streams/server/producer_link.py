@@ -88,7 +88,8 @@ class ProducerLink(AttachedLink):
 
     def _store(self, taken: Taken) -> None:
         block, deliveries = taken.block, taken.deliveries
-        incoming = incoming_columns(block)
+        # Thorough: a message that no reader of ours can decode would stop every query on the stream for good.
+        incoming = incoming_columns(block, thorough=True)
         names = self.connection.node.placement.here(self._log_stream)
         routed = route(incoming, names, self.bound, self._turn)
         self._turn = routed.turn
