@@ -3,9 +3,42 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 
-__all__ = ["read_exactly", "sync_directory", "write_all", "write_atomically"]
+__all__ = ["OpenFile", "ReadAhead", "read_exactly", "sync_directory", "write_all", "write_atomically"]
+
+
+READ_AHEAD_BYTES = 1 << 20
+
+
+class OpenFile:
+    """An open file that is closed when the last one who holds this object lets go of it.
+
+    Nobody closes it by hand: a reader's descriptor can then never be closed under it, and its number never be given
+    to another file while a write to it is still to come.
+    """
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.fd = os.open(path, flags, 0o644)
+        weakref.finalize(self, os.close, self.fd)
+
+
+class ReadAhead:
+    """A file read from its beginning to its end, a mebibyte at a time, handed out in pieces."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._start = 0
+        self._content = memoryview(b"")
+
+    def piece(self, position: int, size: int) -> memoryview:
+        """Return ``size`` bytes at ``position``; fewer only where the file ends."""
+        at = position - self._start
+        if at < 0 or at + size > len(self._content):
+            self._content = memoryview(read_exactly(self._fd, max(size, READ_AHEAD_BYTES), position))
+            self._start, at = position, 0
+        return self._content[at : at + size]
 
 
 def sync_directory(path: Path) -> None:

@@ -44,7 +44,7 @@ class SegmentIndex:
         self._maxima = array("q")
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self._maxima)
 
     @property
     def max_timestamp(self) -> int:
@@ -54,28 +54,29 @@ class SegmentIndex:
     def add(self, first_offset: int, position: int, max_timestamp: int) -> None:
         """Take in the batch at ``position``; batches come in the order of the segment."""
         if not self._positions or position - self._positions[-1] >= self._interval_bytes:
+            # Readers search offsets and maxima while this runs: what they look up next is there before.
+            self._positions.append(position)
+            self._offsets.append(first_offset)
             # A new stretch starts with the maximum so far, so that the maxima never fall.
             self._maxima.append(max(max_timestamp, self.max_timestamp))
-            self._offsets.append(first_offset)
-            self._positions.append(position)
         else:
             self._maxima[-1] = max(self._maxima[-1], max_timestamp)
-
-    def cut(self, end: int) -> None:
-        """Forget the stretches that start at or past the byte position ``end``."""
-        while self._positions and self._positions[-1] >= end:
-            for column in (self._offsets, self._positions, self._maxima):
-                column.pop()
 
     def stretch_of(self, offset: int) -> tuple[int, int]:
         """Return where the stretch that holds ``offset``, which must be in the segment, starts: position and offset."""
         at = max(bisect_right(self._offsets, offset) - 1, 0)
         return self._positions[at], self._offsets[at]
 
-    def stretch_of_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return where the stretch with the first record not earlier than ``timestamp_ms`` starts; None: no such."""
-        at = bisect_left(self._maxima, timestamp_ms)
-        return (self._positions[at], self._offsets[at]) if at < len(self._maxima) else None
+    def number_of_time(self, timestamp_ms: int) -> int:
+        """Return the number of the stretch with the first record not earlier than ``timestamp_ms``.
+
+        It is the number of stretches when there is no such record.
+        """
+        return bisect_left(self._maxima, timestamp_ms)
+
+    def stretch(self, number: int) -> tuple[int, int]:
+        """Return where a stretch starts: position and offset."""
+        return self._positions[number], self._offsets[number]
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""

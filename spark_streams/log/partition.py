@@ -19,20 +19,27 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_streams.errors import CorruptLog, LogError
 from spark_streams.log.batching import Batching, encode_records, reframe
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import sync_directory
 from spark_streams.log.index import remove_if_there
+from spark_streams.log.offsets import format_offset
 from spark_streams.log.record_batch import BatchHeader
 from spark_streams.log.records import Records
 from spark_streams.log.recovery import recover_last
 from spark_streams.log.recovery_point import RecoveryPointFile
 from spark_streams.log.retention import expired_segments
 from spark_streams.log.segment import LOG_SUFFIX, Segment
+from spark_streams.log.timestamps import NO_TIMESTAMP
 
-__all__ = ["Appended", "Partition"]
+__all__ = ["Appended", "Partition", "PartitionClosed"]
 
 logger = logging.getLogger("spark_streams.log")
+
+
+class PartitionClosed(LogError, OSError):
+    """The log was closed, or the stream deleted, while somebody still used the partition."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class Partition:
         clock: answers the time now, in ms.
 
     Raises:
-        CorruptLog: an acknowledged batch of the last segment fails its check.
+        CorruptLog: an acknowledged batch of the last segment fails its check, or the segment is missing.
 
     """
 
@@ -79,6 +86,7 @@ class Partition:
         self._sync_each_append = sync_each_append
         self._clock = clock
         self._lock = threading.Lock()
+        self._closed = False
         self._listeners: list[Callable[[], None]] = []
         folder.mkdir(parents=True, exist_ok=True)
         self._point = RecoveryPointFile(folder / "recovery-point")
@@ -88,7 +96,7 @@ class Partition:
             self._point.close()
             raise
         self._synced_end = self._segments[-1].end
-        self._write_point()
+        self._write_point(self._synced_end)
 
     def _open_segments(self) -> list[Segment]:
         bases: list[int] = []
@@ -101,18 +109,39 @@ class Partition:
         for path in self._folder.glob("*.index"):
             if not path.stem.isdigit() or int(path.stem) not in bases:
                 remove_if_there(path)
+        point = self._point.read()
+        # An older base than the last segment's is a roll that was killed half way; a newer one is a file that is gone.
+        if point is not None and (
+            point.base_offset > bases[-1] if bases else point.base_offset or point.acknowledged_end
+        ):
+            raise CorruptLog(
+                str(self._folder / (format_offset(point.base_offset) + LOG_SUFFIX)),
+                0,
+                f"the file is missing, {point.acknowledged_end} acknowledged bytes with it",
+            )
         segments = [Segment(self._folder, base, self.config.index_interval_bytes) for base in bases or [0]]
         for segment, following in pairwise(segments):
             segment.open_closed(following.base_offset)
         last = segments[-1]
-        recover_last(last, self._point.read())
+        last.open_active()
+        changed_ms = last.path.stat().st_mtime_ns // 1_000_000
+        recover_last(last, point)
         if last.end:
-            last.first_append_ms = last.last_append_ms = int(last.path.stat().st_mtime_ns // 1_000_000)
+            _, oldest = next(last.headers(0, last.base_offset, last.file()))
+            first_ms = oldest.max_timestamp if oldest.append_time else changed_ms
+            last.first_append_ms, last.last_append_ms = min(first_ms, changed_ms), changed_ms
+        if not bases:
+            sync_directory(self._folder)
         return segments
 
-    def _write_point(self) -> None:
-        active = self._segments[-1]
-        self._point.write(active.base_offset, active.end, self._synced_end)
+    def _write_point(self, acknowledged_end: int) -> None:
+        self._point.write(self._segments[-1].base_offset, acknowledged_end, self._synced_end)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise PartitionClosed(
+                f"partition {self.id} of stream '{self.stream}' is closed: the stream was deleted or the log closed"
+            )
 
     @property
     def first_offset(self) -> int:
@@ -158,12 +187,15 @@ class Partition:
             ValueError: no value, a null value, or lengths that differ.
             TimestampRefused: the stream's batches cannot hold a timestamp (``StreamConfig.timestamp_format``).
             OSError: the system refused the write; nothing of this append is stored.
+            PartitionClosed: the log was closed, or the stream deleted.
 
         """
         with self._lock:
+            self._check_open()
             now = self._clock()
-            batches = encode_records(values, keys, timestamps, self._batching(now))
-            return self._store(batches, now)
+            appended = self._store(encode_records(values, keys, timestamps, self._batching(now)), now)
+        self._tell_listeners()
+        return appended
 
     def append_batches(self, encoded: bytes) -> Appended:
         """Append record batches that are encoded already, old ones without KIP-228's bit among them.
@@ -175,11 +207,23 @@ class Partition:
             TimestampRefused: a negative timestamp other than -1 without the bit (row W7), or with it in a stream of
                 format ``legacy`` (rows W3, W5, W9).
             OSError: the system refused the write; nothing of this append is stored.
+            PartitionClosed: the log was closed, or the stream deleted.
 
         """
         with self._lock:
+            self._check_open()
             now = self._clock()
-            return self._store(reframe(encoded, self._batching(now)), now)
+            appended = self._store(reframe(encoded, self._batching(now)), now)
+        self._tell_listeners()
+        return appended
+
+    def _tell_listeners(self) -> None:
+        """Call the listeners, out of the lock; the records are stored, so nothing they raise may fail the append."""
+        for listener in tuple(self._listeners):
+            try:
+                listener()
+            except Exception:
+                logger.exception("%s/%s: a listener failed", self.stream, self.id)
 
     def _batching(self, now: int) -> Batching:
         return Batching(
@@ -189,27 +233,31 @@ class Partition:
         )
 
     def _store(self, batches: list[tuple[BatchHeader, bytes]], now: int) -> Appended:
-        self._roll_if_due(now, len(batches[0][1]))
-        active = self._segments[-1]
         # One write for all batches: either the whole append is acknowledged or none of it is kept.
-        before = (active.end, active.next_offset)
         joined = batches[0][1] if len(batches) == 1 else b"".join(batch for _, batch in batches)
-        active.append(joined, [header for header, _ in batches], now)
+        self._roll_if_due(now, len(joined))
+        active = self._segments[-1]
+        end = active.write(joined)
+        synced_before = self._synced_end
         try:
             if self._sync_each_append:
                 active.sync()
-                self._synced_end = active.end
-            self._write_point()
+                self._synced_end = end
+            self._write_point(end)
         except OSError:
-            active.cut(*before)
+            self._synced_end = synced_before
+            active.take_back()
             raise
-        first, last = batches[0][0].base_offset, batches[-1][0].next_offset - 1
-        for listener in tuple(self._listeners):
-            listener()
-        return Appended(first, last, now)
+        # Only now: a reader must not see what may still be taken back.
+        active.publish([header for header, _ in batches], now)
+        return Appended(batches[0][0].base_offset, batches[-1][0].next_offset - 1, now)
 
     def _roll_if_due(self, now: int, coming_bytes: int) -> None:
         active = self._segments[-1]
+        if active.sealed:
+            # A roll failed half way. Its index is written and the next file may be there: nothing may be added here.
+            self._roll()
+            return
         if not active.end:
             return
         too_big = active.end + coming_bytes > self.config.segment_max_bytes
@@ -222,10 +270,13 @@ class Partition:
         active = self._segments[-1]
         active.seal()
         following = Segment(self._folder, active.next_offset, self.config.index_interval_bytes)
+        following.open_active()
         sync_directory(self._folder)
+        self._point.write(following.base_offset, 0, 0)
+        self._point.sync()
         self._segments = [*self._segments, following]
         self._synced_end = 0
-        self._write_point()
+        active.let_go()
 
     def read(self, offset: int, max_bytes: int = 1 << 20) -> Records | None:
         """Return records from ``offset`` (inclusive) on, or None when ``offset`` is the next one to be appended.
@@ -236,38 +287,75 @@ class Partition:
         Raises:
             ValueError: an offset beyond the end.
             CorruptLog: a check failed; nothing is served.
+            PartitionClosed: the log was closed, or the stream deleted.
 
         """
-        segments = self._segments
-        if offset >= segments[-1].next_offset:
-            if offset > segments[-1].next_offset:
-                raise ValueError(f"offset {offset} lies beyond the next one, {segments[-1].next_offset}")
-            return None
-        offset = max(offset, segments[0].base_offset)
-        segment = segments[bisect_right(segments, offset, key=lambda s: s.base_offset) - 1]
-        records = segment.read(*segment.locate(offset), max_bytes)
-        skip = offset - int(records.offsets[0])
-        return records.slice(skip) if skip else records
+        while True:
+            self._check_open()
+            segments = self._segments
+            if offset >= segments[-1].next_offset:
+                if offset > segments[-1].next_offset:
+                    raise ValueError(f"offset {offset} lies beyond the next one, {segments[-1].next_offset}")
+                return None
+            offset = max(offset, segments[0].base_offset)
+            segment = segments[bisect_right(segments, offset, key=lambda s: s.base_offset) - 1]
+            try:
+                records = segment.read_from(offset, max_bytes)
+            except FileNotFoundError as missing:
+                self._check_removed(segment, missing)
+                continue
+            skip = offset - int(records.offsets[0])
+            return records.slice(skip) if skip else records
+
+    def _check_removed(self, segment: Segment, missing: FileNotFoundError) -> None:
+        """Return when retention, or the stream's end, has taken the segment from under a reader; else it is damage."""
+        self._check_open()
+        if segment in self._segments:
+            raise CorruptLog(str(segment.path), 0, "the file is missing") from missing
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record, in log order, not earlier than ``timestamp_ms``.
 
         None: there is none. Records without a timestamp never match.
+
+        Raises:
+            CorruptLog: a check failed.
+            PartitionClosed: the log was closed, or the stream deleted.
+
         """
-        segments = self._segments
-        for segment in segments:
-            found = segment.first_at_time(timestamp_ms, segments[0].base_offset)
-            if found is not None:
-                return found
-        return None
+        target = max(timestamp_ms, NO_TIMESTAMP + 1)
+        while True:
+            self._check_open()
+            for segment in self._segments:
+                try:
+                    found = segment.first_at_time(target)
+                except FileNotFoundError as missing:
+                    self._check_removed(segment, missing)
+                    break
+                if found is not None:
+                    return found
+            else:
+                return None
 
     def offset_of_max_timestamp(self) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record with the largest timestamp; None: no record has one."""
-        highest = max(segment.index.max_timestamp for segment in self._segments)
-        return self.offset_for_time(highest) if highest != -(2**63) else None
+        while True:
+            self._check_open()
+            highest = NO_TIMESTAMP
+            for segment in self._segments:
+                try:
+                    highest = max(highest, segment.max_timestamp)
+                except FileNotFoundError as missing:
+                    self._check_removed(segment, missing)
+                    break
+            else:
+                return self.offset_for_time(highest) if highest != NO_TIMESTAMP else None
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Have ``listener`` called after each append, in the appending thread; it must be quick."""
+        """Have ``listener`` called after each append, in the appending thread; it must be quick.
+
+        What it raises is logged, not passed on: the records are stored by then.
+        """
         self._listeners.append(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
@@ -275,18 +363,25 @@ class Partition:
         self._listeners.remove(listener)
 
     def sync(self) -> None:
-        """Force what has been appended to the disk."""
+        """Force what has been appended to the disk; nothing to do when the partition is closed."""
         with self._lock:
-            active = self._segments[-1]
-            if active.end == self._synced_end:
-                return
-            active.sync()
-            self._synced_end = active.end
-            self._write_point()
+            if not self._closed:
+                self._sync()
+
+    def _sync(self) -> None:
+        active = self._segments[-1]
+        if active.end == self._synced_end:
+            return
+        active.sync()
+        self._synced_end = active.end
+        self._write_point(active.end)
+        self._point.sync()
 
     def enforce_retention(self) -> int:
-        """Remove the segments that retention no longer keeps; return how many."""
+        """Remove the segments that retention no longer keeps; return how many, 0 when the partition is closed."""
         with self._lock:
+            if self._closed:
+                return 0
             now = self._clock()
             doomed = expired_segments(self._segments, self.config, now)
             if doomed == len(self._segments):
@@ -300,11 +395,30 @@ class Partition:
             return doomed
 
     def close(self) -> None:
-        """Force everything to the disk and close the files."""
-        self.sync()
+        """Force everything to the disk and close; closing twice is harmless.
+
+        Raises:
+            OSError: the system refused; the partition is closed all the same.
+
+        """
         with self._lock:
-            self._write_point()
-            self._segments[-1].stamp()
-            for segment in self._segments:
-                segment.close()
-            self._point.close()
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._sync()
+                self._segments[-1].stamp()
+            finally:
+                self._let_go()
+
+    def discard(self) -> None:
+        """Close without forcing anything to the disk: the stream is being deleted."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._let_go()
+
+    def _let_go(self) -> None:
+        for segment in self._segments:
+            segment.let_go()
+        self._point.close()

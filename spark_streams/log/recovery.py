@@ -17,7 +17,7 @@ import logging
 import os
 
 from spark_streams.errors import CorruptLog
-from spark_streams.log.files import read_exactly
+from spark_streams.log.files import ReadAhead
 from spark_streams.log.record_batch import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
@@ -38,9 +38,9 @@ class _Torn(Exception):
     """The file ends before the batch does."""
 
 
-def _batch_at(segment: Segment, position: int, file_bytes: int, expected_offset: int) -> BatchHeader:
+def _batch_at(ahead: ReadAhead, position: int, file_bytes: int, expected_offset: int) -> BatchHeader:
     left = file_bytes - position
-    head = read_exactly(segment.fd, min(HEADER_BYTES, left), position)
+    head = ahead.piece(position, min(HEADER_BYTES, left))
     if len(head) >= LENGTH_PREFIX_BYTES:
         size = int.from_bytes(head[8:12], "big", signed=True) + LENGTH_PREFIX_BYTES
         if size > left:
@@ -49,17 +49,19 @@ def _batch_at(segment: Segment, position: int, file_bytes: int, expected_offset:
         raise _Torn
     header = parse_header(head)
     check_place(header, expected_offset, left)
-    verify(read_exactly(segment.fd, header.size, position), 0, header)
+    verify(ahead.piece(position, header.size), 0, header)
     return header
 
 
 def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
-    """Make the whole batches of the last segment visible, and cut what follows them.
+    """Make the whole batches of the last segment visible, cut what follows them, and force the rest to the disk.
 
     Raises:
         CorruptLog: an acknowledged batch fails its check; the file is left as it is.
 
     """
+    file = segment.file()
+    ahead = ReadAhead(file.fd)
     file_bytes = segment.file_bytes()
     promised = point.acknowledged_end if point is not None and point.base_offset == segment.base_offset else 0
     lost = file_bytes < promised
@@ -72,7 +74,7 @@ def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
     while segment.end < file_bytes:
         position = segment.end
         try:
-            segment.take(_batch_at(segment, position, file_bytes, segment.next_offset))
+            segment.take(_batch_at(ahead, position, file_bytes, segment.next_offset))
         except _Torn:
             if position < promised and not lost and not (power_cut_possible and position >= safe_before):
                 raise CorruptLog(
@@ -96,5 +98,6 @@ def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
         )
     if segment.end < file_bytes:
         logger.info("%s: cut a torn tail of %d bytes at byte %d", segment.path, file_bytes - segment.end, segment.end)
-        os.ftruncate(segment.fd, segment.end)
-        os.fsync(segment.fd)
+        os.ftruncate(file.fd, segment.end)
+    # What a killed process wrote is with the system only: it has to be on the disk before the point says so.
+    os.fsync(file.fd)

@@ -71,6 +71,10 @@ class RecoveryPointFile:
         body = _POINT.pack(base_offset, acknowledged_end, synced_end, this_boot())
         write_all(self._fd, body + _CRC.pack(google_crc32c.value(body)), 0)
 
+    def sync(self) -> None:
+        """Force the point to the disk."""
+        os.fdatasync(self._fd)
+
     def close(self) -> None:
         """Close the file."""
         if self._fd >= 0:

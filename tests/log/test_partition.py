@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import LogLocked, StreamExists, UnknownStream
 from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, StreamConfig, format_offset
+from spark_streams.log.files import OpenFile
 from spark_streams.log.index import SegmentIndex
+from spark_streams.log.segment import Segment
 
 
 class Clock:
@@ -225,16 +228,31 @@ def test_n09_retention_by_age_goes_by_append_time(tmp_path: Path) -> None:
         assert partition.append([b"n"]).first_offset == 3
 
 
-def test_readers_finish_while_retention_removes(tmp_path: Path) -> None:
-    config = StreamConfig(segment_max_bytes=300, retention_max_bytes=0)
+def test_readers_go_on_while_retention_removes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = StreamConfig(timestamp_type="create", segment_max_bytes=300, retention_max_bytes=400)
     with ReferenceLog(tmp_path) as log:
         partition = log.create_stream("s", 1, config).partitions["0"]
         for n in range(10):
-            partition.append([b"%d" % n * 100])
+            partition.append([b"%d" % n * 100], timestamps=[n])
+        # A reader that has the file open finishes; one that comes too late reads from the first that is retained.
         segment = partition._segments[0]
-        partition.enforce_retention()
+        held = segment.file()
+        whole = os.fstat(held.fd).st_size
+        real, removed = Segment.file, []
+
+        def removed_first(self: Segment) -> OpenFile:
+            if not removed:
+                removed.append(partition.enforce_retention())
+            return real(self)
+
+        monkeypatch.setattr(Segment, "file", removed_first)
+        records = partition.read(0)
+        assert removed[0] > 0
+        assert records is not None
+        assert int(records.offsets[0]) == partition.first_offset > 0
         assert not segment.path.exists()
-        assert segment.read(0, 0, 1 << 20).value(0) == b"0" * 100
+        assert len(os.pread(held.fd, whole, 0)) == whole
+        assert partition.offset_for_time(0) == (partition.first_offset, partition.first_offset)
 
 
 def test_an_append_costs_the_same_in_a_long_log(tmp_path: Path) -> None:
@@ -249,7 +267,11 @@ def test_an_append_costs_the_same_in_a_long_log(tmp_path: Path) -> None:
         for offset in (5, 150, 1_500, 1_999):
             position, _ = segment.index.stretch_of(offset)
             walked.append(
-                sum(1 for _, h in segment.headers(*segment.index.stretch_of(offset)) if h.base_offset <= offset)
+                sum(
+                    1
+                    for _, h in segment.headers(*segment.index.stretch_of(offset), segment.file())
+                    if h.base_offset <= offset
+                )
             )
             assert position <= segment.locate(offset)[0]
         assert max(walked) <= 8
@@ -274,10 +296,10 @@ def test_indexes_never_fall(tmp_path: Path) -> None:
     for n, stamp in enumerate([5, 3, NO_TIMESTAMP, 9, 1]):
         index.add(n, n * 10, stamp)
     assert np.all(np.diff(np.array(index._maxima)) >= 0)
-    assert index.stretch_of_time(6) == (30, 3)
-    assert index.stretch_of_time(10) is None
+    assert index.stretch(index.number_of_time(6)) == (30, 3)
+    assert index.number_of_time(10) == len(index)
     path = tmp_path / "x.index"
     index.write(path)
     again = SegmentIndex.load(path, interval_bytes=10, base_offset=0, segment_bytes=50)
-    assert again.stretch_of_time(6) == (30, 3)
+    assert again.stretch(again.number_of_time(6)) == (30, 3)
     assert again.max_timestamp == 9
