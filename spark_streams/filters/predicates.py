@@ -3,7 +3,7 @@
 ::
 
     Predicate  = Always(bool) | Compare(field, op, operand) | AllOf(parts) | AnyOf(parts)
-    Expression = Field(name) | Text(str) | Integer(int) | EndOfLog(next_offset)
+    Expression = Field(name) | Text(str) | Integer(int) | Latest() | EndOfLog(next_offset)
 
 The constructors ``compare``, ``all_of`` and ``any_of`` keep a tree flat: of what the filters of this package build,
 none is deeper than ``AllOf(AnyOf(AllOf(Compare)))``, however long its text, so walking it never exhausts the stack.
@@ -42,6 +42,7 @@ __all__ = [
     "EndOfLog",
     "Field",
     "Integer",
+    "Latest",
     "OffsetOrder",
     "Operator",
     "PaddedDecimalOrder",
@@ -172,6 +173,11 @@ class Integer:
 
 
 @dataclass(frozen=True)
+class Latest:
+    """``@latest`` beside the offset, before it is known when the link is attached; ``freeze`` makes it ``EndOfLog``."""
+
+
+@dataclass(frozen=True)
 class EndOfLog:
     """``@latest`` as it was at one moment: above every event before ``next_offset``, below that one and all later."""
 
@@ -185,7 +191,7 @@ _FIELDS: Final = frozenset({OFFSET, TIMESTAMP, SOURCE_PARTITION})
 _EARLIEST: Final = Text("@earliest")
 _LATEST: Final = Text("@latest")
 
-Expression: TypeAlias = Field | Text | Integer | EndOfLog
+Expression: TypeAlias = Field | Text | Integer | Latest | EndOfLog
 
 
 @dataclass(frozen=True)
@@ -225,7 +231,7 @@ def compare(left: Expression, op: Operator, right: Expression) -> Predicate:
     """Return the predicate ``left op right``, decided at once where no event can change it."""
     if not isinstance(left, Field):
         if not isinstance(right, Field):
-            comparable = type(left) is type(right) and not isinstance(left, EndOfLog)
+            comparable = type(left) is type(right) and isinstance(left, (Text, Integer))
             return Always(comparable and bool(op.of(left.value, right.value)))  # type: ignore[union-attr]
         left, op, right = right, op.mirrored(), left
     if left not in _FIELDS or (isinstance(right, Field) and right not in _FIELDS):
@@ -241,6 +247,8 @@ def compare(left: Expression, op: Operator, right: Expression) -> Predicate:
             return Always(op in _REFLEXIVE)
         if right == _EARLIEST:
             return Always(op in (Operator.GT, Operator.GE, Operator.NE))
+        if right == _LATEST:
+            return Compare(left, op, Latest())
     return Compare(left, op, right)
 
 
@@ -288,15 +296,20 @@ def freeze(predicate: Predicate, *, next_offset: int, partition: str | None = No
         return any_of(freeze(part, next_offset=next_offset, partition=partition) for part in predicate.parts)
     if not isinstance(predicate, Compare):
         return predicate
-    sides: list[Expression] = [predicate.field, predicate.operand]
-    if predicate.field == OFFSET and predicate.operand == _LATEST:
-        return Compare(OFFSET, predicate.op, EndOfLog(next_offset))
-    if SOURCE_PARTITION in sides:
-        if partition is None:
-            return Always(False)
-        left, right = (Text(partition) if side == SOURCE_PARTITION else side for side in sides)
-        return compare(left, predicate.op, right)
-    return predicate
+    field, op, operand = predicate.field, predicate.op, predicate.operand
+    if isinstance(operand, Latest):
+        return Compare(field, op, EndOfLog(next_offset))
+    if SOURCE_PARTITION not in (field, operand):
+        return predicate
+    if partition is None:
+        return Always(False)
+    here = Text(partition)
+    # A partition that is called "@latest" is not the reserved word: it goes past ``compare``.
+    if field == OFFSET:
+        return Compare(OFFSET, op, here)
+    if operand == OFFSET:
+        return Compare(OFFSET, op.mirrored(), here)
+    return compare(here, op, here if operand == SOURCE_PARTITION else operand)
 
 
 def mask(predicate: Predicate, offsets: Longs, timestamps: Longs, order: OffsetOrder) -> Mask:
@@ -353,7 +366,7 @@ def seek(predicate: Predicate, order: OffsetOrder) -> int:
         return max(seek(part, order) for part in predicate.parts)
     if isinstance(predicate, AnyOf):
         return min(seek(part, order) for part in predicate.parts)
-    if predicate.field != OFFSET or predicate.operand == _LATEST or isinstance(predicate.operand, Field):
+    if predicate.field != OFFSET or isinstance(predicate.operand, (Field, Latest)):
         return 0
     first, end = _place(predicate.operand, order)
     if predicate.op in (Operator.GE, Operator.EQ):
@@ -367,7 +380,7 @@ def _mask_of_comparison(comparison: Compare, offsets: Longs, timestamps: Longs, 
     if comparison.field == TIMESTAMP and isinstance(operand, Integer):
         answer = op.of(timestamps, operand.value) & (timestamps != NO_TIMESTAMP)
         return answer
-    if comparison.field != OFFSET or operand == _LATEST or isinstance(operand, Field):
+    if comparison.field != OFFSET or isinstance(operand, (Field, Latest)):
         raise ValueError(f"{comparison} depends on the partition and on when the link is attached: freeze it first")
     # Offsets are compared as [first, end), the event numbers whose offset equals the operand: one, or none.
     first, end = (min(number, NEVER) for number in _place(operand, order))

@@ -155,6 +155,14 @@ def test_source_partition_is_a_constant_of_the_partition(text: str, expected: li
     assert sql(text, partition=None) == []
 
 
+@pytest.mark.parametrize("partition", ["@latest", "@earliest"])
+def test_a_partition_may_be_called_like_a_reserved_offset(partition: str) -> None:
+    """Digits are below '@': as a text each offset is below the partition's name, whatever the reserved word means."""
+    assert sql("d.event-streams-offset < d.event-streams-source-partition", next_offset=3, partition=partition) == EVERY
+    assert sql("d.event-streams-source-partition < d.event-streams-offset", next_offset=3, partition=partition) == []
+    assert sql(f"d.event-streams-source-partition = '{partition}'", partition=partition) == EVERY
+
+
 @pytest.mark.parametrize(
     ("text", "column", "reason"),
     [

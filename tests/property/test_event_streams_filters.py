@@ -100,7 +100,7 @@ def disjunction(values: list[bool | None]) -> bool | None:
     return None if None in values else False
 
 
-@given(flat, logs, st.integers(0, 30), st.sampled_from([None, "0", "@latest", "001"]))
+@given(flat, logs, st.integers(0, 30), st.sampled_from([None, "0", "@latest", "@earliest", "001"]))
 def test_mask_is_the_naive_evaluation_and_seek_skips_no_match(
     terms: Any, timestamps: list[int], end: int, partition: str | None
 ) -> None:
