@@ -21,10 +21,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from spark_streams.errors import LogLocked, StreamExists, UnknownStream
+from spark_streams.errors import LogError, LogLocked, StreamExists, UnknownStream
 from spark_streams.log.config import LogConfig, StreamConfig
 from spark_streams.log.files import sync_directory
 from spark_streams.log.partition import Partition
@@ -75,7 +76,7 @@ class ReferenceLog:
         try:
             self._root = self.data_dir / "streams"
             self._root.mkdir(exist_ok=True)
-            self.state = StateStore(self.data_dir / "state.sqlite")
+            self.state = StateStore(self.data_dir / "state.sqlite", power_safe=self.config.fsync == "always")
             self._load()
         except BaseException:
             self._release()
@@ -96,11 +97,15 @@ class ReferenceLog:
         return fd
 
     def _release(self) -> None:
-        for stream in self._streams.values():
-            stream.close()
-        if hasattr(self, "state"):
-            self.state.close()
-        os.close(self._lock_fd)
+        """Close everything that is open, the lock last, whatever fails on the way."""
+        with ExitStack() as stack:
+            if self._temporary:
+                stack.callback(shutil.rmtree, self.data_dir)
+            stack.callback(os.close, self._lock_fd)
+            if hasattr(self, "state"):
+                stack.callback(self.state.close)
+            for stream in self._streams.values():
+                stack.callback(stream.close)
 
     def _load(self) -> None:
         for folder in sorted(self._root.iterdir()):
@@ -129,9 +134,14 @@ class ReferenceLog:
                 if time.monotonic() >= next_check:
                     next_check = time.monotonic() + check_s
                     self.enforce_retention()
-            except OSError:
-                # A disk that refuses now may recover; appends report their own failures.
+            except Exception:
+                # A disk that refuses now may recover, and appends report their own failures; but a thread that ended
+                # would leave the log without syncs for good, without a word.
                 logger.exception("%s: upkeep failed, it will be tried again", self.data_dir)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise LogError(f"the log {self.data_dir} is closed: open it again")
 
     def create_stream(
         self, name: str, partitions: int = 1, config: StreamConfig | None = None, *, exist_ok: bool = False
@@ -151,6 +161,7 @@ class ReferenceLog:
         """
         folder = self._root / folder_name(name)
         with self._changes:
+            self._check_open()
             if name in self._streams:
                 if exist_ok:
                     return self._streams[name]
@@ -168,10 +179,11 @@ class ReferenceLog:
 
         """
         with self._changes:
+            self._check_open()
             stream = self.stream(name)
             self._streams = {other: s for other, s in self._streams.items() if other != name}
             doomed = self._root / f"{_DELETED}{uuid.uuid4().hex}"
-            stream.close()
+            stream.discard()
             os.rename(stream.folder, doomed)
             sync_directory(self._root)
             shutil.rmtree(doomed)
@@ -185,6 +197,7 @@ class ReferenceLog:
 
         """
         with self._changes:
+            self._check_open()
             stream = self.stream(name)
             stream.add_partitions(count)
             return stream
@@ -208,13 +221,16 @@ class ReferenceLog:
 
     def sync(self) -> None:
         """Force everything that has been appended to the disk."""
-        for stream in self.streams():
-            for partition in stream.partitions.values():
-                partition.sync()
+        with ExitStack() as stack:  # one partition's failure keeps no other from being synced
+            for partition in self._partitions():
+                stack.callback(partition.sync)
+
+    def _partitions(self) -> list[Partition]:
+        return [partition for stream in self.streams() for partition in stream.partitions.values()]
 
     def enforce_retention(self) -> int:
         """Remove what retention no longer keeps; return how many segments went."""
-        return sum(p.enforce_retention() for s in self.streams() for p in s.partitions.values())
+        return sum(partition.enforce_retention() for partition in self._partitions())
 
     def close(self) -> None:
         """Force everything to the disk and close; a temporary log is removed. Closing twice is harmless."""
@@ -222,9 +238,8 @@ class ReferenceLog:
             return
         self._closed.set()
         self._upkeep.join()
-        self._release()
-        if self._temporary:
-            shutil.rmtree(self.data_dir)
+        with self._changes:
+            self._release()
 
     def __enter__(self) -> ReferenceLog:
         return self

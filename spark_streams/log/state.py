@@ -1,6 +1,6 @@
 """Small durable facts that belong to the log but are no events: where durable links stand, epochs of groups.
 
-SQLite holds them: it is in Python's standard library, and it keeps a committed value through kill -9 and a power cut.
+SQLite holds them: it is in Python's standard library, and its file is whole after kill -9 and after a power cut.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ __all__ = ["StateStore"]
 
 
 class StateStore:
-    """Key to value, both in a namespace; each call is durable when it returns. Safe to use from several threads."""
+    """Key to value, both in a namespace. Safe to use from several threads.
 
-    def __init__(self, path: Path) -> None:
+    What a call has stored survives kill -9 once it returns. With ``power_safe`` (fsync policy ``always``) it survives a
+    power cut too; without it a power cut may take the last calls back, in order, as it may the log's last records.
+    """
+
+    def __init__(self, path: Path, *, power_safe: bool = False) -> None:
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute(f"PRAGMA synchronous={'FULL' if power_safe else 'NORMAL'}")
         self._db.execute(
             "CREATE TABLE IF NOT EXISTS state (namespace TEXT, key TEXT, value BLOB, PRIMARY KEY (namespace, key))"
         )

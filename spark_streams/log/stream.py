@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -63,14 +65,20 @@ class Stream:
         self.incarnation = incarnation
         self.config = config
         self._open_partition = open_partition
-        self._partitions: dict[str, Partition] = {}
-        self._add(partition_count)
+        self._partitions = self._opened(0, partition_count)
 
-    def _add(self, count: int) -> None:
-        opened = dict(self._partitions)
-        for number in range(len(opened), len(opened) + count):
-            opened[str(number)] = self._open_partition(self.folder / str(number), self.name, str(number), self.config)
-        self._partitions = opened
+    def _opened(self, first: int, count: int) -> dict[str, Partition]:
+        """Open partitions, all or none of them."""
+        opened: dict[str, Partition] = {}
+        try:
+            for number in range(first, first + count):
+                folder = self.folder / str(number)
+                opened[str(number)] = self._open_partition(folder, self.name, str(number), self.config)
+        except BaseException:
+            for partition in opened.values():
+                partition.discard()
+            raise
+        return opened
 
     @property
     def partitions(self) -> Mapping[str, Partition]:
@@ -85,8 +93,15 @@ class Stream:
 
         """
         check_partitions(len(self._partitions) + count if count > 0 else 0)
-        self.write_metadata(len(self._partitions) + count)
-        self._add(count)
+        # The metadata come after the folders: a partition that they count and that has no folder is a lost one.
+        opened = self._opened(len(self._partitions), count)
+        try:
+            self.write_metadata(len(self._partitions) + count)
+        except BaseException:
+            for partition in opened.values():
+                partition.discard()
+            raise
+        self._partitions = {**self._partitions, **opened}
 
     def write_metadata(self, partition_count: int) -> None:
         """Write what the folder's name does not say, whole or not at all."""
@@ -100,9 +115,20 @@ class Stream:
         write_atomically(self.folder / METADATA_FILE, json.dumps(content, indent=1).encode())
 
     def close(self) -> None:
-        """Force everything to the disk and close the partitions."""
+        """Force everything to the disk and close the partitions.
+
+        Raises:
+            OSError: the system refused for one of them; all are closed all the same.
+
+        """
+        with ExitStack() as stack:
+            for partition in self._partitions.values():
+                stack.callback(partition.close)
+
+    def discard(self) -> None:
+        """Close the partitions without forcing anything to the disk: the stream is being deleted."""
         for partition in self._partitions.values():
-            partition.close()
+            partition.discard()
 
 
 def check_partitions(count: int) -> None:
@@ -120,9 +146,16 @@ def new_stream(
 ) -> Stream:
     """Make a stream's folder and metadata; the metadata come last, so that a half-made stream is recognised."""
     check_partitions(partitions)
+    if folder.exists():
+        # The caller knows no such stream: a creation or deletion that the system refused to end left this behind.
+        shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    stream = Stream(folder, name, uuid.uuid4().hex, config, partitions, open_partition)
-    stream.write_metadata(partitions)
+    try:
+        stream = Stream(folder, name, uuid.uuid4().hex, config, partitions, open_partition)
+        stream.write_metadata(partitions)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return stream
 
 
@@ -138,11 +171,18 @@ def load_stream(folder: Path, open_partition: Callable[[Path, str, str, StreamCo
         content: dict[str, Any] = json.loads(path.read_bytes())
         if content["version"] != METADATA_VERSION:
             raise ValueError(f"version {content['version']}, this release reads {METADATA_VERSION}")
+        unknown = sorted(set(content["config"]) - {field.name for field in dataclasses.fields(StreamConfig)})
+        if unknown:
+            # Going on without it could remove or store records against what the stream's owner asked for.
+            raise ValueError(f"setting {', '.join(unknown)} is of a newer release: open the log with that one")
         config = StreamConfig(**content["config"])
         name, incarnation, count = content["name"], content["incarnation"], content["partitions"]
         if folder_name(name) != folder.name:
             raise ValueError(f"the folder is another stream's than '{name}'")
         check_partitions(count)
+        for number in range(count):
+            if not (folder / str(number)).is_dir():
+                raise ValueError(f"it counts {count} partitions, and the folder of partition {number} is missing")
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as fault:
