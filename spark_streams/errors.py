@@ -109,7 +109,7 @@ class ProtocolError(SparkStreamsError):
 
 
 class LocalProtocolError(ProtocolError):
-    """This side was about to break the protocol; always a defect of spark-streams."""
+    """We were about to break the protocol; always a defect of spark-streams."""
 
 
 class RemoteProtocolError(ProtocolError):

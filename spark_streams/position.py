@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Union
+from typing import Any, Final
 
 __all__ = [
     "EARLIEST",
@@ -100,7 +100,7 @@ class Matching:
         return f"at the first event matching {self.text!r}"
 
 
-Position = Union[Earliest, Latest, At, After, AtTime, Matching]
+Position = Earliest | Latest | At | After | AtTime | Matching
 
 
 def position_to_json(position: Position) -> str | dict[str, Any]:
