@@ -137,7 +137,7 @@ def position_from_json(value: object) -> Position:
         if word == "expression" and isinstance(operand, str):
             return Matching(operand)
     raise ValueError(
-        f"{value!r} is not a position: expected \"earliest\", \"latest\", an offset as a string (reading starts after "
+        f'{value!r} is not a position: expected "earliest", "latest", an offset as a string (reading starts after '
         'it), {"at": offset}, {"after": offset}, {"timestamp": milliseconds} or {"expression": text}'
     )
 

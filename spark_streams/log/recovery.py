@@ -7,6 +7,9 @@ Every batch is checked from the segment's beginning. The rule, with E the acknow
 - A batch before E fails its check although all its bytes are there: ``CorruptLog``, naming file and position; nothing
   is cut, for the batches after it were acknowledged too. The one exception is a power cut: when another boot wrote the
   point and the batch lies past its synced end, the disk never got it, and the log goes on with what it got.
+- The point names an older segment than the last one: a roll was killed before it rewrote the point. The older segment
+  had been forced to the disk and indexed by then, and counts as closed; nothing of the new one was acknowledged.
+- The point names a newer segment than the last one: that file is gone, ``CorruptLog`` (``Partition`` sees to it).
 - Without a valid recovery point (the file is missing) a batch that runs past the end of the file is a torn tail, and
   every other failed check is ``CorruptLog``.
 """
