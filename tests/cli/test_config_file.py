@@ -1,0 +1,133 @@
+"""The configuration file: conf/log.toml holds every setting with its default, and every key does something."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_streams.cli.config_file import Configuration, read_configuration
+from spark_streams.errors import OptionError
+from spark_streams.log import LogConfig, StreamConfig
+from spark_streams.server import AmqpConfig, Redirect
+
+SHIPPED = Path(__file__).parents[2] / "conf" / "log.toml"
+TABLES = {"stream", "users", "redirects"}
+"""Fields that are tables of the file, not keys."""
+
+
+def test_the_shipped_file_says_the_defaults() -> None:
+    assert read_configuration(SHIPPED) == Configuration()
+
+
+def sections(text: str) -> dict[str, set[str]]:
+    """Return table to keys, commented-out ones too."""
+    found: dict[str, set[str]] = {"": set()}
+    table = ""
+    for line in text.splitlines():
+        if header := re.fullmatch(r"(?:# )?\[+([\w.]+)\]+", line):
+            table = header[1]
+            found[table] = set()
+        elif key := re.match(r"(?:# )?(\w+) = ", line):
+            found[table].add(key[1])
+    return found
+
+
+def test_every_field_is_in_the_shipped_file_and_nothing_else() -> None:
+    there = sections(SHIPPED.read_text())
+    for table, kind in (("log", LogConfig), ("log.stream", StreamConfig), ("amqp", AmqpConfig)):
+        assert there[table] == {field.name for field in dataclasses.fields(kind)} - TABLES
+    assert there["amqp.redirects"] == {"stream", "partition", *(f.name for f in dataclasses.fields(Redirect))}
+    assert there["amqp.users"] == {"guest"}
+    assert {"name", "partitions"} < there["streams"]
+    assert there[""] == {"data_dir"}
+
+
+def test_what_is_commented_out_can_be_put_in(tmp_path: Path) -> None:
+    lines = (re.sub(r"^# (?=\w+ = |\[)", "", line) for line in SHIPPED.read_text().splitlines())
+    file = tmp_path / "log.toml"
+    file.write_text("\n".join(lines))
+    read = read_configuration(file)
+    assert read.data_dir == tmp_path / "../data"
+    assert read.log.stream.retention_max_age_ms == 604_800_000
+    assert read.amqp.tls_cert == str(tmp_path / "server.pem")
+    assert read.amqp.redirects[("orders", "3")] == Redirect("log-2.example.com", "10.0.0.2", 5672, "orders")
+    (stream,) = read.streams
+    assert (stream.name, stream.partitions) == ("orders", 4)
+    assert stream.config is not None and stream.config.timestamp_type == "create"
+    assert stream.config.retention_max_bytes == 10_737_418_240, "what [log.stream] says holds for it too"
+
+
+def other(value: Any, name: str) -> Any:
+    """Return another valid value of a setting."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value * 2
+    choices = {"append": "create", "extended": "legacy", "error": "degrade", "interval": "always", "reject": "wait"}
+    return choices.get(value, "0.0.0.0" if name == "host" else 7 if name.startswith(("ret", "seg")) else "x")
+
+
+def toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, (bool, int)) else f'"{value}"'
+
+
+@pytest.mark.parametrize(
+    ("table", "kind", "name"),
+    [
+        (table, kind, field.name)
+        for table, kind in (("log", LogConfig), ("log.stream", StreamConfig), ("amqp", AmqpConfig))
+        for field in dataclasses.fields(kind)
+        if field.name not in TABLES | {"tls_cert", "tls_key", "tls_client_ca", "groups"}
+    ],
+)
+def test_every_key_sets_its_field(tmp_path: Path, table: str, kind: type, name: str) -> None:
+    default = {field.name: field.default for field in dataclasses.fields(kind)}[name]
+    wanted = other(default, name)
+    file = tmp_path / "log.toml"
+    file.write_text(f"[{table}]\n{name} = {toml(wanted)}\n")
+    read = read_configuration(file)
+    part = {"log": read.log, "log.stream": read.log.stream, "amqp": read.amqp}[table]
+    assert getattr(part, name) == wanted != default
+
+
+def test_users_and_groups(tmp_path: Path) -> None:
+    file = tmp_path / "log.toml"
+    file.write_text('[amqp]\ngroups = ["a", "b"]\n[amqp.users]\nann = "first"\n')
+    read = read_configuration(file).amqp
+    assert read.groups == frozenset({"a", "b"}) and dict(read.users) == {"ann": "first"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[log]\nfsink = 'always'", "log.fsink is not known: did you mean 'fsync'?"),
+        ("[amqp]\nmax_link = 3", "amqp.max_link is not known: did you mean 'max_links'?"),
+        ("[ampq]\nport = 3", "ampq is not known: did you mean 'amqp'?"),
+        ("[log.stream]\nzzz = 3", "log.stream.zzz is not known: expected one of timestamp_type"),
+        ("[[streams]]\nname = 'x'\npartition = 3", "streams[0].partition is not known: did you mean 'partitions'?"),
+        ("[[streams]]\npartitions = 3", "streams[0].name is None, expected a text"),
+        ("[log]\nfsync = 'sometimes'", "log.fsync is 'sometimes', expected one of 'always', 'interval', 'never'"),
+        ("[log]\nfsync_interval_ms = 'long'", "log.fsync_interval_ms is 'long', expected a whole number"),
+        ("[log]\nfsync_interval_ms = 0", "fsync_interval_ms is 0, expected at least 1 ms"),
+        ("[amqp]\nport = true", "amqp.port is True, expected a whole number"),
+        ("[amqp]\nreset_epoch = 1", "amqp.reset_epoch is 1, expected true or false"),
+        ("[amqp]\ngroups = 3", 'amqp.groups is 3, expected "dynamic" or a list of names'),
+        ("[amqp]\ntls_cert = 'a.pem'", "tls_cert and tls_key are needed together"),
+        ("[amqp.users]\nann = 5", "amqp.users.ann is no text, expected a text: the password"),
+        ("[[amqp.redirects]]\nstream = 'x'", "amqp.redirects[0] has no partition"),
+        ("streams = 3", "streams is no list of tables"),
+        ("log = 3", "log is 3, expected a table, [log]"),
+        ("data_dir = 3", "data_dir is 3, expected a text"),
+        ("[log", "is no TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "log.toml"
+    file.write_text(content)
+    with pytest.raises(OptionError) as raised:
+        read_configuration(file)
+    assert said in str(raised.value) and str(file) in str(raised.value)

@@ -1,0 +1,179 @@
+"""log create, info, append and tail: what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import COMMAND, Ran, Served, serving
+
+Run = Callable[..., Ran]
+
+
+def events(run: Run, url: str, *words: Any) -> list[dict[str, Any]]:
+    done = run("log", "tail", url, "orders", "--no-follow", "--output", "json", *words)
+    assert (done.code, done.err) == (0, "")
+    return [json.loads(line) for line in done.out.split("\n") if line]
+
+
+def test_lines_of_stdin_become_events(run: Run, orders: Served) -> None:
+    done = run("log", "append", orders.url, "orders", "--key", "alice", stdin="one\n\nthr\u2028ee\nvier ä")
+    assert (done.code, done.out, done.err) == (0, "4 events appended to 'orders'\n", "")
+    found = events(run, orders.url, "--from", "earliest")
+    assert [e["value"] for e in found] == ["one", "", "thr\u2028ee", "vier ä"]
+    assert {e["key"] for e in found} == {"alice"} and len({e["partition"] for e in found}) == 1
+    assert [e["offset"] for e in found] == sorted(e["offset"] for e in found)
+
+
+def test_words_become_events_in_the_partition_that_is_named(run: Run, orders: Served) -> None:
+    for partition in ("0", "1"):
+        assert run("log", "append", orders.url, "orders", f"for {partition}", "--partition", partition).code == 0
+    assert {(e["partition"], e["value"]) for e in events(run, orders.url, "--from", "earliest")} == {
+        ("0", "for 0"),
+        ("1", "for 1"),
+    }
+    assert [e["value"] for e in events(run, orders.url, "--from", "earliest", "--partition", "1")] == ["for 1"]
+
+
+def test_info_of_a_served_stream(run: Run, orders: Served) -> None:
+    run("log", "append", orders.url, "orders", "a", "b", "--partition", "1")
+    said = json.loads(run("log", "info", orders.url, "orders", "--json").out)
+    first, second = said["partitions"]
+    assert first == {"partition": "0", "events": 0, "earliest": None, "latest": None}
+    assert second == {"partition": "1", "events": 2, "earliest": f"{0:020}", "latest": f"{1:020}"}
+    shown = run("log", "info", orders.url, "orders").out
+    assert "orders" in shown and f"{1:020}" in shown
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("earliest", ["a", "b", "c"]),
+        ("latest", []),
+        (f"offset:{1:020}", ["b", "c"]),
+        (f"after:{1:020}", ["c"]),
+        ("timestamp:1957-10-04", ["a", "b", "c"]),
+        ("timestamp:2200-01-01T00:00:00Z", []),
+    ],
+)
+def test_where_tail_begins(run: Run, orders: Served, start: str, expected: list[str]) -> None:
+    run("log", "append", orders.url, "orders", "a", "b", "c", "--partition", "0")
+    assert [e["value"] for e in events(run, orders.url, "--from", start, "--partition", "0")] == expected
+
+
+def test_instants_before_1970_are_kept_and_found(run: Run, serve: Callable[..., Served], tmp_path: Path) -> None:
+    made = run("log", "create", "--data-dir", "kept", "--timestamp-type", "create", "orders")
+    assert (made.code, made.out) == (0, "orders: created\n")
+    served = serve("--data-dir", "kept")
+    for when in ("1957-10-04T19:28:34Z", "-1", "1999-12-31"):
+        assert run("log", "append", served.url, "orders", f"at {when}", "--timestamp", when).code == 0
+    found = events(run, served.url, "--from", "timestamp:-1000")
+    assert [e["timestamp"] for e in found] == ["1969-12-31T23:59:59.999Z", "1999-12-31T00:00:00.000Z"]
+    assert events(run, served.url, "--from", "earliest", "--count", "1")[0]["timestamp"] == "1957-10-04T19:28:34.000Z"
+
+
+def test_tail_follows_and_stops_after_a_count(orders: Served, run: Run) -> None:
+    words = [*COMMAND, "log", "tail", orders.url, "orders", "--from", "earliest", "--count", "3", "--output", "value"]
+    follower = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert follower.stdout is not None
+    run("log", "append", orders.url, "orders", "first", "--partition", "0")
+    assert follower.stdout.readline() == "first\n"
+    run("log", "append", orders.url, "orders", "second", "third", "fourth", "--partition", "1")
+    assert follower.stdout.read() == "second\nthird\n"
+    assert follower.wait(timeout=20) == 0
+
+
+def test_ctrl_c_ends_tail_without_a_word(orders: Served, run: Run) -> None:
+    run("log", "append", orders.url, "orders", "seen")
+    words = [*COMMAND, "log", "tail", orders.url, "orders", "--from", "earliest", "--output", "value"]
+    follower = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert follower.stdout is not None and follower.stdout.readline() == "seen\n"
+    follower.send_signal(signal.SIGINT)
+    assert follower.communicate(timeout=20)[1] == ""
+    assert follower.returncode == 130
+
+
+def test_values_that_are_no_text(run: Run, orders: Served) -> None:
+    subprocess.run(
+        [*COMMAND, "log", "append", orders.url, "orders"], input=b"\xff\x00\n", check=True, capture_output=True
+    )
+    assert events(run, orders.url, "--from", "earliest")[0]["value_base64"] == "/wA="
+    shown = run("log", "tail", orders.url, "orders", "--from", "earliest", "--no-follow").out
+    assert shown.endswith("\\xff\x00\n")
+
+
+def test_info_of_a_log_that_is_not_served(run: Run) -> None:
+    assert run("log", "create", "--data-dir", "kept", "orders:2", "old").code == 0
+    said = [json.loads(line) for line in run("log", "info", "--data-dir", "kept", "--json").out.splitlines()]
+    assert [(s["stream"], len(s["partitions"])) for s in said] == [("old", 1), ("orders", 2)]
+    assert said[0]["config"]["timestamp_type"] == "append"
+
+
+def test_create_says_what_was_there(run: Run) -> None:
+    assert run("log", "create", "--data-dir", "kept", "orders:2").code == 0
+    again = run("log", "create", "--data-dir", "kept", "orders:2")
+    assert again.code == 1 and "there is a stream 'orders' already" in again.err
+    kept = run("log", "create", "--data-dir", "kept", "--if-not-exists", "orders:2", "more")
+    assert (kept.code, kept.out) == (0, "orders: was there\nmore: created\n")
+    other = run("log", "create", "--data-dir", "kept", "--if-not-exists", "orders:3")
+    assert other.code == 2 and "with 2 partitions, not 3" in other.err
+
+
+def test_create_while_the_log_is_served(run: Run, serve: Callable[..., Served]) -> None:
+    serve("--data-dir", "kept")
+    done = run("log", "create", "--data-dir", "kept", "orders")
+    assert done.code == 1 and "open in another process: stop the server" in done.err
+
+
+def test_credentials_of_the_environment(run: Run, orders: Served) -> None:
+    bare = orders.doors["amqp"]
+    known = {"SPARK_STREAMS_USERNAME": "guest", "SPARK_STREAMS_PASSWORD": "guest"}
+    assert run("log", "info", bare, "orders", **known).code == 0
+    assert run("log", "info", bare, "orders").code == 1
+
+
+WRONG = [
+    (["log", "tail", "URL", "order"], 1, "there is no stream 'order'"),
+    (["log", "tail", "WRONG", "orders"], 1, "credentials were not accepted for user 'guest'"),
+    (["log", "tail", "amqp://guest:hidden-word@127.0.0.1:1", "orders"], 1, "127.0.0.1:1: connection refused"),
+    (["log", "tail", "amqp://guest:hidden-word@nowhere.invalid", "orders"], 1, "nowhere.invalid"),
+    (["log", "tail", "http://guest:hidden-word@127.0.0.1", "orders"], 2, "one of 'amqp' or 'amqps' was expected"),
+    (["log", "tail", "URL", "orders", "--from", "begin"], 2, "none of earliest, latest"),
+    (["log", "tail", "URL", "orders", "--from", "offset:5"], 2, "without --partition"),
+    (["log", "tail", "URL", "orders", "--from", "timestamp:soon"], 2, "expected milliseconds since 1970"),
+    (["log", "tail", "URL", "orders", "--partition", "7"], 1, "partition '7'"),
+    (["log", "append", "URL", "orders", "x", "--partition", "7"], 1, "line 1 was rejected by stream 'orders'"),
+    (["log", "append", "URL", "orders", "x", "--timestamp", "never"], 2, "expected milliseconds since 1970"),
+    (["log", "append", "URL", "orders", "x", "--timestamp", str(2**62)], 2, "outside the years"),
+    (["log", "info", "URL"], 2, "expected URL STREAM, or --data-dir DIR [STREAM]"),
+    (["log", "info", "--data-dir", "."], 2, "holds no log"),
+    (["log", "create", "--data-dir", "d", "orders:none"], 2, "is not NAME[:PARTITIONS]"),
+    (["log", "create", "--data-dir", "d", ""], 2, "cannot be created"),
+]
+
+
+@pytest.fixture(scope="module")
+def shared_orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One served log for all the faults: none of them changes it."""
+    with serving(tmp_path_factory.mktemp("shared")) as start:
+        yield start("--stream", "orders:2")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"), WRONG, ids=lambda value: "_".join(value) if isinstance(value, list) else ""
+)
+def test_what_is_wrong_is_said_in_one_line(
+    run: Run, shared_orders: Served, words: list[str], code: int, said: str
+) -> None:
+    urls = {"URL": shared_orders.url, "WRONG": shared_orders.url.replace("guest:guest", "guest:hidden-word")}
+    done = run(*(urls.get(word, word) for word in words))
+    assert done.code == code and said in done.err
+    (line,) = [line for line in done.err.splitlines() if line.startswith("Error: ")]
+    assert done.err.endswith(line + "\n")
+    assert "Traceback" not in done.err and "hidden-word" not in done.err + done.out

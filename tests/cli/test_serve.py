@@ -1,0 +1,158 @@
+"""log serve: the line that it prints, its options, its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import COMMAND, Ran, Served
+
+Run = Callable[..., Ran]
+Serve = Callable[..., Served]
+
+
+def test_one_json_line_names_the_doors(serve: Serve) -> None:
+    served = serve("--stream", "orders:3")
+    assert list(served.doors) == ["amqp"]
+    assert served.doors["amqp"].startswith("amqp://127.0.0.1:")
+    assert served.stop() == 0
+    assert served.process.stdout is not None and served.process.stdout.read() == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_stop_it_and_temporary_data_goes(tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "log", "serve", "--amqp", "0", "--stream", "orders"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None and process.stdout.readline().startswith(b"{")
+    assert len(list(tmp_path.iterdir())) == 1
+    process.send_signal(number)
+    assert process.wait(timeout=20) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_kill_9_loses_nothing_that_was_acknowledged(serve: Serve, run: Run) -> None:
+    served = serve("--data-dir", "kept", "--stream", "orders:2")
+    assert run("log", "append", served.url, "orders", *map(str, range(50))).code == 0
+    served.process.kill()
+    served.process.wait(timeout=20)
+    again = serve("--data-dir", "kept", "--stream", "orders:2")
+    shown = run("log", "tail", again.url, "orders", "--from", "earliest", "--no-follow", "--output", "value")
+    assert sorted(map(int, shown.out.split())) == list(range(50))
+
+
+def test_users_of_the_command_line_replace_guest(serve: Serve, run: Run) -> None:
+    served = serve("--stream", "orders", "--user", "ann:first", "--user", "bob:se:cond")
+    for user, code in (("ann:first", 0), ("bob:se:cond", 0), ("guest:guest", 1)):
+        url = served.doors["amqp"].replace("//", f"//{user}@")
+        assert run("log", "info", url, "orders").code == code
+
+
+def test_tls(serve: Serve, run: Run, tmp_path: Path) -> None:
+    certificate(tmp_path)
+    served = serve("--stream", "orders", "--tls-cert", "cert.pem", "--tls-key", "key.pem")
+    assert served.doors["amqp"].startswith("amqps://")
+    assert run("log", "append", served.url, "orders", "safe", "--tls-ca", "cert.pem").code == 0
+    untrusted = run("log", "info", served.url, "orders")
+    assert untrusted.code == 1 and "certificate" in untrusted.err
+    plain = run("log", "info", served.url.replace("amqps:", "amqp:"), "orders")
+    assert plain.code == 1 and "TLS" in plain.err
+
+
+def certificate(folder: Path) -> None:
+    """Write cert.pem and key.pem of 127.0.0.1, signed by itself."""
+    import datetime
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "log")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+
+
+def test_a_port_that_is_taken(serve: Serve, run: Run) -> None:
+    port = serve().doors["amqp"].rpartition(":")[2]
+    done = run("log", "serve", "--amqp", port)
+    assert done.code == 2 and f"cannot listen on 127.0.0.1:{port}" in done.err and "--amqp 0" in done.err
+
+
+def test_a_data_directory_that_is_taken(serve: Serve, run: Run) -> None:
+    serve("--data-dir", "kept")
+    done = run("log", "serve", "--amqp", "0", "--data-dir", "kept")
+    assert done.code == 1 and "open in another process" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rabbitmq-stream", "5552"], "--rabbitmq-stream: this release has the AMQP door only"),
+        (["--feedapi", "8080"], "--feedapi: this release has the AMQP door only"),
+        (["--token", "hidden-word"], "--token: this release has the AMQP door only"),
+        (["--user", "hidden-word"], "expected NAME:PASSWORD"),
+        (["--amqp", "localhost"], "is not [HOST:]PORT"),
+        (["--amqp", "70000"], "is not [HOST:]PORT"),
+        (["--stream", "orders:0"], "is not NAME[:PARTITIONS]"),
+        (["--tls-cert", "log.toml"], "needed together"),
+        (["--tls-cert", "log.toml", "--tls-key", "log.toml"], "log.toml"),
+        (["--config", "nothing.toml"], "nothing.toml"),
+        (["--sream", "orders"], "--stream"),
+    ],
+)
+def test_wrong_words_are_usage_errors(run: Run, tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "log.toml").write_text("")
+    done = run("log", "serve", *words, *(() if "--amqp" in words else ("--amqp", "0")))
+    assert done.code == 2 and said in done.err
+    assert "Traceback" not in done.err and "hidden-word" not in done.err and done.out == ""
+
+
+def test_the_help_names_every_command_and_exit_code(run: Run) -> None:
+    top = run("--help").out
+    for words in ("log", "demo", "Examples:", "Exit codes:", "130"):
+        assert words in top
+    group = run("log", "--help").out
+    for command in ("serve", "create", "info", "append", "tail"):
+        assert f"\n  {command} " in group
+        shown = run("log", command, "--help")
+        assert shown.code == 0 and "Example" in shown.out
+
+
+def test_one_stream_with_other_settings_comes_from_the_file(serve: Serve, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'data_dir = "kept"\n[amqp]\nport = 0\n[[streams]]\nname = "old"\npartitions = 2\ntimestamp_type = "create"\n'
+    )
+    process = subprocess.Popen(
+        [*COMMAND, "log", "serve", "--config", "mine.toml"], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert process.stdout is not None and "amqp" in json.loads(process.stdout.readline())
+    process.terminate()
+    assert process.wait(timeout=20) == 0
+    said = json.loads(run("log", "info", "--data-dir", "kept", "--json").out)
+    assert (said["stream"], len(said["partitions"]), said["config"]["timestamp_type"]) == ("old", 2, "create")
