@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Spark reads conf/spark-defaults.conf itself, in every session that a test starts, and in processes of their own too.
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).resolve().parents[1] / "conf"))
 
 
 @pytest.fixture

@@ -1,0 +1,28 @@
+"""The tests' Spark runs with conf/spark-defaults.conf, as the demo's does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEFAULTS = Path(__file__).parents[2] / "conf" / "spark-defaults.conf"
+pytestmark = pytest.mark.spark
+
+OWN = {"spark.master"}
+"""What the tests' session sets for itself."""
+
+
+def settings() -> dict[str, str]:
+    """Return the settings of the file."""
+    lines = [line.split(None, 1) for line in DEFAULTS.read_text().splitlines() if line and not line.startswith("#")]
+    return {name: value.strip() for name, value in lines}
+
+
+def test_spark_has_every_setting_of_the_file(spark: Any) -> None:
+    used = dict(spark.sparkContext.getConf().getAll())
+    assert len(settings()) > 5
+    assert {name: used.get(name) for name in settings().keys() - OWN} == {
+        name: value for name, value in settings().items() if name not in OWN
+    }
