@@ -6,14 +6,15 @@ import errno
 import json
 import os
 import shutil
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_streams.errors import CorruptLog, LogError
-from spark_streams.log import LogConfig, Partition, ReferenceLog, StreamConfig
+from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, StreamConfig
 from spark_streams.log import index as index_module
 from spark_streams.log import partition as partition_module
 from spark_streams.log import segment as segment_module
@@ -319,6 +320,16 @@ def test_close_and_delete_while_appends_and_reads_run(tmp_path: Path) -> None:
         assert all_values(log.stream("s").partitions["0"]) == [b"s"] * len(acknowledged)
 
 
+@pytest.fixture
+def threads_that_alternate() -> Iterator[None]:
+    """Have the interpreter switch threads fifty times as often: more interleavings in less time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(before / 50)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("threads_that_alternate")
 def test_readers_beside_appends_rolls_and_retention(tmp_path: Path) -> None:
     config = StreamConfig(
         timestamp_type="create", segment_max_bytes=3_000, retention_max_bytes=9_000, index_interval_bytes=100
@@ -361,7 +372,7 @@ def test_readers_beside_appends_rolls_and_retention(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         n = 0
-        while n < 4_000 and not odd:
+        while n < 2_000 and not odd:
             partition.append([b"%d" % i for i in range(n, n + 2)], timestamps=[n, n + 1])
             n += 2
             if n % 100 == 0:
@@ -459,3 +470,55 @@ def test_a_segment_is_rolled_by_its_first_append_also_after_a_start(tmp_path: Pa
         now[0] += 200
         partition.append([b"z"])
         assert partition.segment_count == 2
+
+
+def test_cut_at_every_byte_of_the_last_of_several_segments(tmp_path: Path) -> None:
+    values = [b"%d" % n * 40 for n in range(8)]
+    with ReferenceLog(tmp_path / "log") as log:
+        partition = log.create_stream("s", 1, SMALL).partitions["0"]
+        for value in values:
+            partition.append([value])
+        base = partition._segments[-1].base_offset
+    name = f"{base:020d}.log"
+    content = (folder_of(tmp_path / "log") / name).read_bytes()
+    assert base > 0
+    for size in range(len(content) + 1):
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "log", copy)
+        os.truncate(folder_of(copy) / name, size)
+        whole, at = base, 0
+        while at + 12 <= size and at + 12 + int.from_bytes(content[at + 8 : at + 12], "big") <= size:
+            at += 12 + int.from_bytes(content[at + 8 : at + 12], "big")
+            whole += 1
+        with ReferenceLog(copy) as log:
+            partition = log.stream("s").partitions["0"]
+            assert all_values(partition) == values[:whole]
+            assert partition.append([b"next"]).first_offset == whole
+        with ReferenceLog(copy) as log:
+            assert all_values(log.stream("s").partitions["0"]) == [*values[:whole], b"next"]
+        shutil.rmtree(copy)
+
+
+def test_records_larger_than_a_batch_or_a_segment(tmp_path: Path) -> None:
+    config = StreamConfig(segment_max_bytes=1 << 20)
+    values = [b"a", b"b" * (3 << 20), b"c", *[b"d" * 300_000] * 9]
+    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
+        partition = log.create_stream("s", 1, config).partitions["0"]
+        appended = partition.append(values)
+        assert (appended.first_offset, appended.last_offset) == (0, len(values) - 1)
+        partition.append([b"e"])
+        assert partition.segment_count == 2
+        records = partition.read(1, 1)
+        assert records is not None
+        assert records.value(0) == values[1]
+    with ReferenceLog(tmp_path) as log:
+        assert all_values(log.stream("s").partitions["0"]) == [*values, b"e"]
+
+
+def test_the_lowest_target_finds_the_first_record_with_a_timestamp(tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path) as log:
+        partition = log.create_stream("s", 1, StreamConfig(timestamp_type="create")).partitions["0"]
+        assert partition.offset_for_time(NO_TIMESTAMP) is None
+        partition.append([b"x"] * 3, timestamps=[None, NO_TIMESTAMP + 1, 5])
+        assert partition.offset_for_time(NO_TIMESTAMP) == (1, NO_TIMESTAMP + 1)
+        assert partition.offset_for_time(2**63 - 1) is None
