@@ -7,19 +7,25 @@ python=${PYTHON:-python3}
 
 fail() { echo "spark-streams: $*" >&2; exit 1; }
 
-install() { # install PACKAGE... for WHAT
+install() { # install WHAT PACKAGE...; a package may be "one|another|…": the first that this system has
   local what=$1; shift
-  local sudo=""
+  local names="${*%%|*}" sudo="" packages=() package choice
   if [ "$(id -u)" != 0 ]; then
     if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then sudo="sudo -n"; else
-      fail "$what is missing. Install it, e.g. with: sudo apt-get install $*"
+      fail "$what is missing. Install it, e.g. with: sudo apt-get install $names"
     fi
   fi
-  command -v apt-get >/dev/null || fail "$what is missing. Install it with this system's package manager (Debian calls it: $*)"
-  echo "spark-streams: $what is missing, installing $* with apt-get" >&2
+  command -v apt-get >/dev/null || fail "$what is missing. Install it with this system's package manager (Debian calls it: $names)"
+  echo "spark-streams: $what is missing, installing it with apt-get" >&2
   $sudo apt-get update -qq >&2
-  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$@" >&2 ||
-    fail "$what could not be installed. Try: sudo apt-get install $*"
+  for package in "$@"; do
+    for choice in ${package//|/ }; do
+      apt-cache show "$choice" >/dev/null 2>&1 && break
+    done
+    packages+=("$choice")
+  done
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${packages[@]}" >&2 ||
+    fail "$what could not be installed. Try: sudo apt-get install ${packages[*]}"
 }
 
 need_python() {
@@ -33,7 +39,8 @@ need_compiler() {
   command -v cc >/dev/null && command -v pkg-config >/dev/null || install "a C compiler" gcc libc6-dev pkg-config
   local header
   header=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["include"] + "/Python.h")')
-  [ -f "$header" ] || install "Python's C headers ($header)" python3-dev
+  [ -f "$header" ] || install "Python's C headers ($header)" "$("$python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')"
+  [ -f "$header" ] || fail "Python's C headers are still missing: $header. They belong to the package that $python came with."
 }
 
 java_version() { "$1" -version 2>&1 | sed -nE '1s/.*version "([0-9]+).*/\1/p'; }
@@ -43,7 +50,7 @@ need_java() {
   [ -n "${JAVA_HOME:-}" ] && java="$JAVA_HOME/bin/java"
   if ! command -v "$java" >/dev/null; then
     [ -n "${JAVA_HOME:-}" ] && fail "JAVA_HOME is $JAVA_HOME, but there is no bin/java in it. Correct it or unset it."
-    install "Java 17 or later, which Spark runs on," openjdk-17-jre-headless
+    install "Java 17 or later, which Spark runs on," "openjdk-17-jre-headless|openjdk-21-jre-headless|default-jre-headless"
   fi
   local version
   version=$(java_version "$java")

@@ -115,9 +115,24 @@ def _end_session(leader: subprocess.Popen[bytes]) -> None:
 
 def _members(session: int) -> list[int]:
     """Return the processes of a session that are no zombies."""
+    return [pid for pid, (own, state) in _processes().items() if own == session and not state.startswith("Z")]
+
+
+def _processes() -> dict[int, tuple[int, str]]:
+    """Return process id to (session id, state), from /proc, or where there is none (macOS) from ``ps``."""
+    found: dict[int, tuple[int, str]] = {}
+    if Path("/proc/self/stat").exists():
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            # A process may end between the listing and the reading. Its name may hold blanks and brackets.
+            with contextlib.suppress(OSError):
+                state, _parent, _group, own = file.read_text(errors="replace").rpartition(")")[2].split()[:4]
+                found[int(file.parent.name)] = (int(own), state)
+        return found
     listing = subprocess.run(["ps", "-A", "-o", "pid=,sess=,stat="], capture_output=True, text=True, check=False)
-    rows = [line.split() for line in listing.stdout.splitlines()]
-    return [int(row[0]) for row in rows if len(row) == 3 and row[1] == str(session) and not row[2].startswith("Z")]
+    for row in (line.split() for line in listing.stdout.splitlines()):
+        if len(row) == 3 and row[1].isdigit():
+            found[int(row[0])] = (int(row[1]), row[2])
+    return found
 
 
 def _signal(processes: list[int], number: signal.Signals) -> None:
