@@ -177,7 +177,7 @@ def test_what_a_killed_process_wrote_is_forced_to_the_disk_before_the_point_says
 
 def times_log(root: Path) -> ReferenceLog:
     log = ReferenceLog(root)
-    config = StreamConfig(timestamp_type="create", segment_max_bytes=400)
+    config = StreamConfig(timestamp_type="create", segment_max_bytes=400, index_interval_bytes=1)
     partition = log.create_stream("s", 1, config).partitions["0"]
     for n in range(12):
         partition.append([b"%d" % n], timestamps=[10 * n])
