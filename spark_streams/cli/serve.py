@@ -8,7 +8,8 @@ import json
 import signal
 import ssl
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import click
 
@@ -108,10 +109,16 @@ def serve(
     if tls_cert is not None:
         changes["tls_cert"], changes["tls_key"] = tls_cert, tls_key
     door = dataclasses.replace(said.amqp, **changes)
+    signal.signal(signal.SIGTERM, _stopped_early)
     with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
         for request in (*said.streams, *streams):
             request.ensure(log)
         asyncio.run(_serve(log, door))
+
+
+def _stopped_early(number: int, frame: FrameType | None) -> NoReturn:
+    """End in good order, temporary data included, when the signal comes before the loop takes it."""
+    raise SystemExit(128 + number)
 
 
 async def _serve(log: ReferenceLog, door: AmqpConfig) -> None:
