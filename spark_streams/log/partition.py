@@ -12,7 +12,6 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +22,12 @@ from spark_streams.errors import CorruptLog, LogError
 from spark_streams.log.batching import Batching, encode_records, reframe
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import sync_directory
-from spark_streams.log.index import remove_if_there
-from spark_streams.log.offsets import format_offset
 from spark_streams.log.record_batch import BatchHeader
 from spark_streams.log.records import Records
-from spark_streams.log.recovery import recover_last
+from spark_streams.log.recovery import open_segments
 from spark_streams.log.recovery_point import RecoveryPointFile
 from spark_streams.log.retention import expired_segments
-from spark_streams.log.segment import LOG_SUFFIX, Segment
+from spark_streams.log.segment import Segment
 from spark_streams.log.timestamps import NO_TIMESTAMP
 
 __all__ = ["Appended", "Partition", "PartitionClosed"]
@@ -91,48 +88,12 @@ class Partition:
         folder.mkdir(parents=True, exist_ok=True)
         self._point = RecoveryPointFile(folder / "recovery-point")
         try:
-            self._segments = self._open_segments()
+            self._segments = open_segments(folder, config.index_interval_bytes, self._point.read())
         except BaseException:
             self._point.close()
             raise
         self._synced_end = self._segments[-1].end
         self._write_point(self._synced_end)
-
-    def _open_segments(self) -> list[Segment]:
-        bases: list[int] = []
-        for path in self._folder.iterdir():
-            if path.suffix == LOG_SUFFIX and path.stem.isdigit():
-                bases.append(int(path.stem))
-            elif path.suffix == ".new":
-                path.unlink()
-        bases.sort()
-        for path in self._folder.glob("*.index"):
-            if not path.stem.isdigit() or int(path.stem) not in bases:
-                remove_if_there(path)
-        point = self._point.read()
-        # An older base than the last segment's is a roll that was killed half way; a newer one is a file that is gone.
-        if point is not None and (
-            point.base_offset > bases[-1] if bases else point.base_offset or point.acknowledged_end
-        ):
-            raise CorruptLog(
-                str(self._folder / (format_offset(point.base_offset) + LOG_SUFFIX)),
-                0,
-                f"the file is missing, {point.acknowledged_end} acknowledged bytes with it",
-            )
-        segments = [Segment(self._folder, base, self.config.index_interval_bytes) for base in bases or [0]]
-        for segment, following in pairwise(segments):
-            segment.open_closed(following.base_offset)
-        last = segments[-1]
-        last.open_active()
-        changed_ms = last.path.stat().st_mtime_ns // 1_000_000
-        recover_last(last, point)
-        if last.end:
-            _, oldest = next(last.headers(0, last.base_offset, last.file()))
-            first_ms = oldest.max_timestamp if oldest.append_time else changed_ms
-            last.first_append_ms, last.last_append_ms = min(first_ms, changed_ms), changed_ms
-        if not bases:
-            sync_directory(self._folder)
-        return segments
 
     def _write_point(self, acknowledged_end: int) -> None:
         self._point.write(self._segments[-1].base_offset, acknowledged_end, self._synced_end)

@@ -9,7 +9,7 @@ Every batch is checked from the segment's beginning. The rule, with E the acknow
   point and the batch lies past its synced end, the disk never got it, and the log goes on with what it got.
 - The point names an older segment than the last one: a roll was killed before it rewrote the point. The older segment
   had been forced to the disk and indexed by then, and counts as closed; nothing of the new one was acknowledged.
-- The point names a newer segment than the last one: that file is gone, ``CorruptLog`` (``Partition`` sees to it).
+- The point names a newer segment than the last one: that file is gone, ``CorruptLog`` (``open_segments`` sees to it).
 - The point itself is forced to the disk by ``sync`` and by each roll, not by each append, also under fsync policy
   ``always``. After a power cut it may be older than the batches: whole ones are kept, and only a batch that is both
   newer than the point and damaged is taken for a torn tail.
@@ -21,9 +21,13 @@ from __future__ import annotations
 
 import logging
 import os
+from itertools import pairwise
+from pathlib import Path
 
 from spark_streams.errors import CorruptLog
-from spark_streams.log.files import ReadAhead
+from spark_streams.log.files import ReadAhead, sync_directory
+from spark_streams.log.index import remove_if_there
+from spark_streams.log.offsets import format_offset
 from spark_streams.log.record_batch import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
@@ -33,9 +37,9 @@ from spark_streams.log.record_batch import (
     verify,
 )
 from spark_streams.log.recovery_point import RecoveryPoint, this_boot
-from spark_streams.log.segment import Segment, check_place
+from spark_streams.log.segment import LOG_SUFFIX, Segment, check_place
 
-__all__ = ["recover_last"]
+__all__ = ["open_segments", "recover_last"]
 
 logger = logging.getLogger("spark_streams.log")
 
@@ -107,3 +111,44 @@ def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
         os.ftruncate(file.fd, segment.end)
     # What a killed process wrote is with the system only: it has to be on the disk before the point says so.
     os.fsync(file.fd)
+
+
+def open_segments(folder: Path, index_interval_bytes: int, point: RecoveryPoint | None) -> list[Segment]:
+    """Open a partition's segments, oldest first; the last one is checked, recovered and made ready for appends.
+
+    What a crash left behind is removed: half-written files, and indexes whose segment is gone.
+
+    Raises:
+        CorruptLog: an acknowledged batch of the last segment fails its check, or the segment is missing.
+    """
+    bases: list[int] = []
+    for path in folder.iterdir():
+        if path.suffix == LOG_SUFFIX and path.stem.isdigit():
+            bases.append(int(path.stem))
+        elif path.suffix == ".new":
+            path.unlink()
+    bases.sort()
+    for path in folder.glob("*.index"):
+        if not path.stem.isdigit() or int(path.stem) not in bases:
+            remove_if_there(path)
+    # An older base than the last segment's is a roll that was killed half way; a newer one is a file that is gone.
+    if point is not None and (point.base_offset > bases[-1] if bases else point.base_offset or point.acknowledged_end):
+        raise CorruptLog(
+            str(folder / (format_offset(point.base_offset) + LOG_SUFFIX)),
+            0,
+            f"the file is missing, {point.acknowledged_end} acknowledged bytes with it",
+        )
+    segments = [Segment(folder, base, index_interval_bytes) for base in bases or [0]]
+    for segment, following in pairwise(segments):
+        segment.open_closed(following.base_offset)
+    last = segments[-1]
+    last.open_active()
+    changed_ms = last.path.stat().st_mtime_ns // 1_000_000
+    recover_last(last, point)
+    if last.end:
+        _, oldest = next(last.headers(0, last.base_offset, last.file()))
+        first_ms = oldest.max_timestamp if oldest.append_time else changed_ms
+        last.first_append_ms, last.last_append_ms = min(first_ms, changed_ms), changed_ms
+    if not bases:
+        sync_directory(folder)
+    return segments
