@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 import sys
 import time
+from types import FrameType
 from typing import Any, Final
 
 import click
 import numpy as np
 import pyarrow as pa
 
+from spark_streams.cli.faults import INTERRUPTED
 from spark_streams.cli.words import endpoint_of, tls_options
 from spark_streams.client import AmqpClient, Bounds, RangeRead
 from spark_streams.errors import NotFound, OptionError, PositionLost
@@ -72,19 +75,42 @@ def tail(
 ) -> None:
     """Print the events of STREAM, and go on as new ones come until Ctrl-C."""
     left = count
+    interrupted = _Interrupted()
     with AmqpClient(endpoint_of(url, tls_ca)) as client:
         reader = _Tail(client, stream, partition, start)
         while True:
             for batch in reader.new_events():
+                if interrupted:
+                    break
                 shown = batch if left is None else batch.slice(0, left)
                 _print(shown, output)
                 if left is not None:
                     left -= shown.num_rows
                     if not left:
                         return
+            if interrupted:
+                raise click.exceptions.Exit(INTERRUPTED)
             if no_follow:
                 return
             time.sleep(_POLL_S)
+
+
+class _Interrupted:
+    """True once Ctrl-C came; the second Ctrl-C ends the process on the spot.
+
+    A KeyboardInterrupt could be raised anywhere, in the middle of the AMQP engine too, and in a finaliser it is lost.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+        signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def __bool__(self) -> bool:
+        return self._came
 
 
 class _Tail:
