@@ -10,7 +10,7 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from spark_streams.endpoint import Endpoint, Secret, Tls, parse_url, redact_url
 from spark_streams.errors import OptionError
@@ -42,6 +42,7 @@ MIN_PARTITIONS: Final = "minPartitions"
 CONSUMER_GROUP: Final = "consumerGroup"
 EPOCH: Final = "epoch"
 POLL_INTERVAL: Final = "pollInterval"
+TIMESTAMP_OVERFLOW: Final = "timestampOverflow"
 
 COMMON: Final = (
     URL, STREAM, USERNAME, PASSWORD, TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME, REQUEST_TIMEOUT,
@@ -49,7 +50,7 @@ COMMON: Final = (
 SOURCE_ONLY: Final = (
     STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_STRATEGY, ENDING_OFFSETS,
     ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, FAIL_ON_DATA_LOSS, MAX_OFFSETS_PER_TRIGGER, MIN_PARTITIONS,
-    CONSUMER_GROUP, EPOCH, POLL_INTERVAL,
+    CONSUMER_GROUP, EPOCH, POLL_INTERVAL, TIMESTAMP_OVERFLOW,
 )  # fmt: skip
 KNOWN: Final = COMMON + SOURCE_ONLY
 
@@ -111,6 +112,8 @@ class SourceOptions:
         epoch: this consumer's epoch in the group, or None.
         poll_interval_ms: how long what the peer said about its bounds may be reused.
         request_timeout_ms: how long to wait for an answer of the peer.
+        timestamp_overflow: what becomes of an instant that does not fit Spark's microseconds: ``fail`` fails the
+            query, ``null`` makes the cell NULL.
     """
 
     endpoint: Endpoint
@@ -125,6 +128,7 @@ class SourceOptions:
     epoch: int | None = None
     poll_interval_ms: int = DEFAULT_POLL_INTERVAL_MS
     request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
+    timestamp_overflow: Literal["fail", "null"] = "fail"
 
 
 @dataclass(frozen=True)
@@ -320,6 +324,9 @@ def _source(given: _Given, stream: str, start: Position | None, end: Position | 
     strategy = (given.get(STARTING_STRATEGY) or "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise OptionError(STARTING_STRATEGY, f"'{strategy}' is neither 'error' nor 'latest'")
+    overflow = (given.get(TIMESTAMP_OVERFLOW) or "fail").strip().lower()
+    if overflow not in ("fail", "null"):
+        raise OptionError(TIMESTAMP_OVERFLOW, f"'{overflow}' is neither 'fail' nor 'null'")
     group, epoch = given.get(CONSUMER_GROUP), given.integer(EPOCH, None, 0, "an epoch")
     if group is not None and not group.strip():
         raise OptionError(CONSUMER_GROUP, "is empty, expected the name of a group")
@@ -344,6 +351,7 @@ def _source(given: _Given, stream: str, start: Position | None, end: Position | 
         epoch=epoch,
         poll_interval_ms=DEFAULT_POLL_INTERVAL_MS if poll is None else poll,
         request_timeout_ms=_timeout(given),
+        timestamp_overflow="null" if overflow == "null" else "fail",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from spark_streams.position import After, At, Earliest
 
@@ -56,6 +57,8 @@ class RangeRead:
         consumer_group: group to join, or None.
         epoch: epoch to claim the partition with, within the group; None for none.
         fail_on_data_loss: whether events that are gone raise ``PositionLost``; otherwise a warning is logged.
+        timestamp_overflow: what becomes of an instant beyond int64 microseconds, which AMQP's milliseconds can say:
+            ``fail`` ends the read with an error, ``null`` makes the cell null.
     """
 
     stream: str
@@ -66,3 +69,4 @@ class RangeRead:
     consumer_group: str | None = None
     epoch: int | None = None
     fail_on_data_loss: bool = True
+    timestamp_overflow: Literal["fail", "null"] = "fail"

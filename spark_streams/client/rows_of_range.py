@@ -16,7 +16,7 @@ from spark_streams.client.offsets import check_offsets, rows_until
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.position import After, At, Earliest
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
-from spark_streams.wire.columns import Block, decode_columns
+from spark_streams.wire.columns import Block, TimestampOverflow, decode_columns
 
 __all__ = ["Cut", "RowDecoder", "WrongPartition"]
 
@@ -80,10 +80,14 @@ class RowDecoder:
         """Decode a block.
 
         Raises:
-            RemoteProtocolError: a delivery without an offset, or offsets out of order.
+            RemoteProtocolError: a delivery without an offset, offsets out of order, or an instant of the range that
+                does not fit the column's microseconds and is to fail the read.
             WrongPartition: a delivery of another partition.
         """
-        columns = decode_columns(block, self._decoded)
+        try:
+            columns = decode_columns(block, self._decoded, overflow=self._read.timestamp_overflow)
+        except TimestampOverflow as fault:
+            columns = self._without_the_rest(block, fault)
         offsets = columns["offset"]
         self._check_partition(columns["source_partition"])
         check_offsets(offsets, self._start, self._what)
@@ -100,6 +104,18 @@ class RowDecoder:
             else pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
         )
         return Cut(batch, offsets[count - 1].as_py() if count else None, done)
+
+    def _without_the_rest(self, block: Block, fault: TimestampOverflow) -> dict[str, pa.Array]:
+        """Decode again without what lies beyond the range: an instant there is not for this read to fail on."""
+        offsets = decode_columns(block, ("offset",))["offset"]
+        count, _ = rows_until(offsets, self._read.end)
+        try:
+            decode_columns(Block(block.buffer, block.starts[:count], block.ends[:count]), self._decoded)
+        except TimestampOverflow as inside:
+            raise TimestampOverflow(
+                f"{self._what}: {inside}; set option 'timestampOverflow' to 'null' to read such instants as NULL"
+            ) from fault
+        return decode_columns(block, self._decoded, overflow="null")
 
     @property
     def _what(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from spark_streams.client.model import RangeRead, StreamDescription
@@ -139,9 +140,7 @@ class Driver:
 
 
 def _between(read: RangeRead, start: Earliest | At | After, end: str) -> RangeRead:
-    return RangeRead(
-        read.stream, read.partition, start, end, read.columns, read.consumer_group, read.epoch, read.fail_on_data_loss
-    )
+    return replace(read, start=start, end=end)
 
 
 def require_all(span: Span, partitions: Iterable[str]) -> None:

@@ -79,6 +79,7 @@ def range_read(
         options.consumer_group,
         options.epoch,
         options.fail_on_data_loss,
+        options.timestamp_overflow,
     )
 
 

@@ -9,13 +9,15 @@ from spark_streams.wire.annotations import delivery_annotations
 from spark_streams.wire.columns_decode import COLUMN_TYPES, Block, decode_columns
 from spark_streams.wire.columns_encode import encode_columns
 from spark_streams.wire.columns_incoming import Incoming, incoming_columns
-from spark_streams.wire.columns_row import NO_TIMESTAMP
+from spark_streams.wire.columns_row import NO_TIMESTAMP, Overflow, TimestampOverflow
 
 __all__ = [
     "COLUMN_TYPES",
     "NO_TIMESTAMP",
     "Block",
     "Incoming",
+    "Overflow",
+    "TimestampOverflow",
     "decode_columns",
     "delivery_annotations",
     "encode_columns",

@@ -13,25 +13,28 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.columns_row import row_columns
+from spark_streams.wire.columns_row import Overflow, TimestampOverflow, row_columns
 from spark_streams.wire.columns_walk import COLUMN_TYPES, Block, Walk
 
-__all__ = ["COLUMN_TYPES", "Block", "decode_columns"]
+__all__ = ["COLUMN_TYPES", "Block", "Overflow", "TimestampOverflow", "decode_columns"]
 
 
-def decode_columns(block: Block, names: Collection[str]) -> dict[str, pa.Array]:
+def decode_columns(block: Block, names: Collection[str], *, overflow: Overflow = "fail") -> dict[str, pa.Array]:
     """Decode the named columns of all messages of a block.
 
     Args:
         block: the messages.
         names: of ``COLUMN_TYPES``; nothing else is decoded.
+        overflow: what becomes of an instant that does not fit int64 microseconds: ``fail`` raises, ``null`` makes the
+            cell null. It never wraps.
 
     Returns:
         Name to array, in the order of ``names``, each with one row a message.
 
     Raises:
-        RemoteProtocolError: a message is broken in a part that a named column needs, or a timestamp does not fit
-            microseconds. Nothing is answered for the other messages of the block.
+        RemoteProtocolError: a message is broken in a part that a named column needs. Nothing is answered for the
+            other messages of the block.
+        TimestampOverflow: a timestamp does not fit microseconds, and ``overflow`` is ``fail``.
         LocalProtocolError: an unknown name, or ranges outside the buffer.
     """
     unknown = set(names) - COLUMN_TYPES.keys()
@@ -39,5 +42,5 @@ def decode_columns(block: Block, names: Collection[str]) -> dict[str, pa.Array]:
         raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}; there are {', '.join(COLUMN_TYPES)}")
     walk = Walk(block, frozenset(names))
     for row in np.flatnonzero(walk.odd).tolist():
-        walk.place(row, row_columns(walk.raw(row), names))
-    return {name: walk.array(name) for name in names}
+        walk.place(row, row_columns(walk.raw(row), names, overflow))
+    return {name: walk.array(name, overflow) for name in names}

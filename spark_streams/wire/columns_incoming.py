@@ -95,7 +95,9 @@ def _mark_unreadable(block: Block, rows: NDArray[np.int64], malformed: Mask) -> 
     if not rows.size:
         return
     try:
-        decode_columns(Block(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows]), _READ)
+        decode_columns(
+            Block(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows]), _READ, overflow="null"
+        )
     except RemoteProtocolError:
         if rows.size == 1:
             malformed[rows] = True

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.wire.columns_row import PROPERTY_FIELDS
+from spark_streams.wire.columns_row import PROPERTY_FIELDS, Overflow
 from spark_streams.wire.sections import Pair, walk_list
 from spark_streams.wire.spans import Extents, Mask, Positions, Span, Words
 from spark_streams.wire.texts import (
     BINARY_CODES,
     NULL_CODE,
     TEXT_CODES,
-    check_milliseconds,
     code_set,
+    fitting,
     gather,
     text_spans,
     validity,
@@ -93,11 +93,12 @@ class Properties:
                 span.keep(step.rows, Extents(step.code, step.start, step.end))
         return span
 
-    def array(self, words: Words) -> pa.StructArray:
+    def array(self, words: Words, overflow: Overflow = "fail") -> pa.StructArray:
         """Return the column, one row a message, null where there is no section.
 
         Raises:
-            RemoteProtocolError: an id cannot be decoded, text is not UTF-8, or a timestamp does not fit microseconds.
+            RemoteProtocolError: an id cannot be decoded, or text is not UTF-8.
+            TimestampOverflow: a timestamp does not fit microseconds, and ``overflow`` is ``fail``.
         """
         children = []
         for index, (name, kind) in enumerate(PROPERTY_FIELDS):
@@ -105,8 +106,8 @@ class Properties:
             if kind in ("timestamp", "uint"):
                 numbers, valid = self.numbers(words, index)
                 if kind == "timestamp":
-                    check_milliseconds(numbers, valid, f"property {name.replace('_', '-')}")
-                    numbers *= 1000
+                    valid = fitting(numbers, valid, f"property {name.replace('_', '-')}", overflow)
+                    numbers = np.where(valid, numbers, 0) * 1000
                 for row, number in placed.items():
                     valid[row] = number is not None
                     numbers[row] = number or 0

@@ -15,13 +15,16 @@ The meaning of every column is defined here; ``columns_decode.py`` answers the s
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire import message as m
 from spark_streams.wire.types import Array, Pairs, Timestamp, UInt, canonical_json, canonical_text
 
-__all__ = ["ASSIGNED_KEYS", "NO_TIMESTAMP", "microseconds", "row_columns"]
+__all__ = ["ASSIGNED_KEYS", "NO_TIMESTAMP", "Overflow", "TimestampOverflow", "microseconds", "row_columns"]
+
+Overflow = Literal["fail", "null"]
+"""What becomes of an instant that does not fit int64 microseconds: the read fails, or the cell is null."""
 
 NO_TIMESTAMP: Final = -(2**63)
 """No timestamp, in int64 milliseconds; the same number as in extended record batches (KIP-228)."""
@@ -64,29 +67,37 @@ _ALLOWED: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-def microseconds(milliseconds: int, what: str) -> int:
-    """Return an instant in microseconds.
+class TimestampOverflow(RemoteProtocolError):
+    """An instant is legal AMQP, but does not fit int64 microseconds."""
+
+
+def microseconds(milliseconds: int, what: str, overflow: Overflow = "fail") -> int | None:
+    """Return an instant in microseconds; None for one that does not fit int64, if ``overflow`` is ``null``.
 
     Raises:
-        RemoteProtocolError: it does not fit int64; the message names ``what``.
+        TimestampOverflow: it does not fit, and ``overflow`` is ``fail``; the message names ``what``.
     """
     if not -MAX_TIMESTAMP_MS <= milliseconds <= MAX_TIMESTAMP_MS:
-        raise RemoteProtocolError(
+        if overflow == "null":
+            return None
+        raise TimestampOverflow(
             f"{what}: {int(milliseconds)} ms does not fit a timestamp in microseconds "
             f"(expected {-MAX_TIMESTAMP_MS} to {MAX_TIMESTAMP_MS})"
         )
     return milliseconds * 1000
 
 
-def row_columns(raw: bytes, names: Collection[str]) -> dict[str, Any]:
+def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail") -> dict[str, Any]:
     """Return the named columns of one message: texts as bytes, timestamps as int, maps as lists of pairs.
 
     Args:
         raw: exactly one encoded message.
         names: as for ``decode_columns``.
+        overflow: as for ``decode_columns``.
 
     Raises:
         RemoteProtocolError: the message, or a part of it that a named column needs, is broken.
+        TimestampOverflow: as ``decode_columns``.
     """
     sections = m.split_sections(raw)
     by_code = {section.code: section for section in sections}
@@ -97,11 +108,11 @@ def row_columns(raw: bytes, names: Collection[str]) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     wanted = set(names)
     if wanted & {"offset", "timestamp", "timestamp_ms", "source_partition", "target_partition", "partitions_changed"}:
-        columns.update(_delivery_columns(content(m.DELIVERY_ANNOTATIONS), wanted))
+        columns.update(_delivery_columns(content(m.DELIVERY_ANNOTATIONS), wanted, overflow))
     annotations = content(m.MESSAGE_ANNOTATIONS) if wanted & {"key", "group_key", "message_annotations"} else None
     properties = content(m.PROPERTIES) if wanted & {"key", "properties", "creation_time_ms"} else None
     if wanted & {"key", "properties"} and properties is not None:
-        columns["properties"] = _properties(properties)
+        columns["properties"] = _properties(properties, overflow)
     group_key = lookup(annotations, GROUP_KEY)
     if group_key is not None:
         columns["key"] = columns["group_key"] = canonical_text(group_key).encode()
@@ -138,7 +149,7 @@ def text_pairs(entries: dict[Any, Any] | Pairs) -> list[tuple[bytes, bytes | Non
     return list(texts.items())
 
 
-def _delivery_columns(annotations: Any, wanted: set[str]) -> dict[str, Any]:
+def _delivery_columns(annotations: Any, wanted: set[str], overflow: Overflow) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     texts = (
         ("offset", OFFSET_KEY),
@@ -156,7 +167,7 @@ def _delivery_columns(annotations: Any, wanted: set[str]) -> dict[str, Any]:
         if not isinstance(instant, Timestamp):
             raise RemoteProtocolError(f"delivery annotation {TIMESTAMP_KEY}: {instant!r:.80}, expected a timestamp")
         columns["timestamp_ms"] = int(instant)
-        columns["timestamp"] = microseconds(instant, TIMESTAMP_KEY) if "timestamp" in wanted else None
+        columns["timestamp"] = microseconds(instant, TIMESTAMP_KEY, overflow) if "timestamp" in wanted else None
     for key in ASSIGNED_KEYS if "partitions_changed" in wanted else ():
         changed = lookup(annotations, key)
         if changed is not None:
@@ -181,14 +192,14 @@ def _field(properties: list[Any], index: int) -> Any:
     return value
 
 
-def _properties(properties: list[Any]) -> dict[str, Any]:
+def _properties(properties: list[Any], overflow: Overflow) -> dict[str, Any]:
     if len(properties) > len(PROPERTY_FIELDS):
         raise RemoteProtocolError(f"properties section: {len(properties)} fields, expected {len(PROPERTY_FIELDS)}")
     fields: dict[str, Any] = {}
     for index, (name, kind) in enumerate(PROPERTY_FIELDS):
         value = _field(properties, index)
         if value is not None and kind == "timestamp":
-            value = microseconds(value, f"property {name.replace('_', '-')}")
+            value = microseconds(value, f"property {name.replace('_', '-')}", overflow)
         elif isinstance(value, bytes) and kind == "binary":
             value = bytes(value)
         elif value is not None and kind != "uint":

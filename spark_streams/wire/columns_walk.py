@@ -27,7 +27,7 @@ from spark_streams.wire.message import (
 )
 from spark_streams.wire.sections import Pair, Sections, walk_map, walk_sections
 from spark_streams.wire.spans import Extents, Mask, Positions, Span, Words
-from spark_streams.wire.texts import BINARY_CODES, NULL_CODE, TEXT_CODES, check_milliseconds, code_set, gather, validity
+from spark_streams.wire.texts import BINARY_CODES, NULL_CODE, TEXT_CODES, code_set, fitting, gather, validity
 
 __all__ = ["COLUMN_TYPES", "Block", "Walk"]
 
@@ -208,32 +208,32 @@ class Walk:
         for name, instants in self.instants.items():
             instant = columns.get(name)
             instants[row] = NO_TIMESTAMP if instant is None else instant
-        if "timestamp" in columns:
+        if "timestamp_ms" in columns:
+            self.present[row] = columns["timestamp_ms"] is not None
+        elif "timestamp" in columns:
             self.present[row] = columns["timestamp"] is not None
             self.instants["timestamp_ms"][row] = (
                 NO_TIMESTAMP if columns["timestamp"] is None else columns["timestamp"] // 1000
             )
-        elif "timestamp_ms" in columns:
-            self.present[row] = columns["timestamp_ms"] is not None
         self.changed[row] = columns.get("partitions_changed")
         for name, entries in self.maps.items():
             entries.place(row, columns[name])
         if self.properties is not None and "properties" in self.names:
             self.properties.place(row, columns["properties"])
 
-    def array(self, name: str) -> pa.Array:
-        """Return a finished column."""
+    def array(self, name: str, overflow: rules.Overflow = "fail") -> pa.Array:
+        """Return a finished column; ``overflow`` as for ``decode_columns``."""
         if name in self.maps:
             return self.maps[name].array(self.words, name)
         if name == "properties" and self.properties is not None:
-            return self.properties.array(self.words)
+            return self.properties.array(self.words, overflow)
         if name in ("timestamp", "timestamp_ms"):
             instants = self.instants["timestamp_ms"]
             if name == "timestamp_ms":
                 return pa.array(instants, mask=~self.present)
-            check_milliseconds(instants, self.present, rules.TIMESTAMP_KEY)
-            micros = np.where(self.present, instants, 0) * 1000
-            return pa.Array.from_buffers(_TIMESTAMP, self.n, [validity(self.present), pa.py_buffer(micros)])
+            valid = fitting(instants, self.present, rules.TIMESTAMP_KEY, overflow)
+            micros = np.where(valid, instants, 0) * 1000
+            return pa.Array.from_buffers(_TIMESTAMP, self.n, [validity(valid), pa.py_buffer(micros)])
         if name == "partitions_changed":
             if all(partitions is None for partitions in self.changed.values()):
                 return pa.nulls(self.n, COLUMN_TYPES[name])

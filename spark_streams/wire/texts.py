@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.columns_row import MAX_TIMESTAMP_MS, microseconds
+from spark_streams.wire.columns_row import MAX_TIMESTAMP_MS, Overflow, microseconds
 from spark_streams.wire.spans import Codes, Mask, Positions, Span, Words
 from spark_streams.wire.text import canonical_text
 from spark_streams.wire.types import decode_value
 
-__all__ = ["check_milliseconds", "code_set", "gather", "text_spans", "validity"]
+__all__ = ["code_set", "fitting", "gather", "text_spans", "validity"]
 
 _INLINE: Final = 12
 """A view holds up to this many bytes itself; a longer one holds 4 bytes of prefix, a buffer number and an offset."""
@@ -46,15 +46,18 @@ def validity(valid: Mask) -> pa.Buffer | None:
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def check_milliseconds(milliseconds: NDArray[np.int64], valid: Mask, what: str) -> None:
-    """Check that instants can be written in microseconds.
+def fitting(milliseconds: NDArray[np.int64], valid: Mask, what: str, overflow: Overflow) -> Mask:
+    """Return which of the valid instants can be written in microseconds.
 
     Raises:
-        RemoteProtocolError: one does not fit int64; the message names ``what``.
+        TimestampOverflow: one does not fit int64, and ``overflow`` is ``fail``; the message names ``what``.
     """
     outside = valid & ((milliseconds < -MAX_TIMESTAMP_MS) | (milliseconds > MAX_TIMESTAMP_MS))
-    if outside.any():
+    if not outside.any():
+        return valid
+    if overflow == "fail":
         microseconds(int(milliseconds[outside][0]), what)
+    return valid & ~outside
 
 
 def gather(words: Words, span: Span, kind: pa.DataType, column: str) -> pa.Array:

@@ -462,8 +462,8 @@ def with_creation_time(milliseconds: int | None, body: bytes = b"x") -> bytearra
     return bytearray(properties + b"\x00\x53\x75\xa0" + bytes([len(body)]) + body)
 
 
-CREATED = [None, -1, 0, -386_380_800_000, -9_223_372_036_854_775, 9_223_372_036_854_775, 1]
-"""Up to the edges of Spark's microseconds (N-06)."""
+CREATED = [None, -1, 0, -386_380_800_000, -(2**63) + 1, 2**63 - 1, 1]
+"""Up to the edges of int64 milliseconds: what does not fit a reader's microseconds is the reader's business (N-06)."""
 
 
 def test_n_04_and_n_05_each_creation_time_is_kept_and_none_is_none(node: Any) -> None:
@@ -480,27 +480,27 @@ def test_n_03_times_before_1970_are_looked_up_and_none_never_matches(node: Any) 
     node.create(timestamp_type="create")
     node.peer().sender("orders").send_all([with_creation_time(ms) for ms in CREATED])
     found = {}
-    for after in (-(2**63), -9_223_372_036_854_775, -386_380_800_001, -2, -1, 0, 1):
+    for after in (-(2**63), -(2**63) + 1, -386_380_800_001, -2, -1, 0, 1):
         events = node.receive("orders", filter=annotations_filter(timestamp=after))
         found[after] = [int(e.timestamp) for e in events]
     assert found == {after: [ms for ms in CREATED if ms is not None and ms > after] for after in found}
     assert [int(e.timestamp) for e in node.receive("orders", filter=sql_filter(f"{T_} < 0"))] == [
         -1,
         -386_380_800_000,
-        -9_223_372_036_854_775,
+        -(2**63) + 1,
     ]
 
 
 @pytest.mark.parametrize("beyond", [9_223_372_036_854_776, -9_223_372_036_854_776, 2**63 - 1, -(2**63) + 1])
 def test_n_06_an_instant_beyond_microseconds_is_never_another_one(node: Any, beyond: int) -> None:
-    """The node may refuse what our own readers cannot take, and stores it as it is otherwise; it does not wrap."""
+    """The node stores it as it is; it does not wrap, and does not refuse it for what a reader may make of it."""
     node.create(timestamp_type="create")
     sender = node.peer().sender("orders")
     delivery = sender.put(with_creation_time(beyond))
     sender.peer.pump(lambda: delivery.settled)
-    accepted = delivery.remote_state == proton.Delivery.ACCEPTED
+    assert delivery.remote_state == proton.Delivery.ACCEPTED
     sender.send(with_creation_time(7))
-    assert [int(e.timestamp) for e in node.receive("orders")] == ([beyond] if accepted else []) + [7]
+    assert [int(e.timestamp) for e in node.receive("orders")] == [beyond, 7]
 
 
 def test_n_04_the_reserved_instant_is_refused(node: Any) -> None:

@@ -339,7 +339,9 @@ def test_a_block_gives_what_its_messages_give(raws: list[bytes], gap: bytes) -> 
 def test_common_messages_take_the_lockstep_walk_alone(raws: list[bytes]) -> None:
     names = MESSAGE_COLUMNS + DELIVERY_COLUMNS
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns_decode, "row_columns", lambda raw, names: pytest.fail(f"fell back for {raw.hex()}"))
+        patch.setattr(
+            columns_decode, "row_columns", lambda raw, names, overflow: pytest.fail(f"fell back for {raw.hex()}")
+        )
         columns = in_columns(raws, names)
     assert columns == one_by_one(raws, names)
 
@@ -504,7 +506,11 @@ def test_small_blocks_are_decoded_one_by_one() -> None:
     asked: list[bytes] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sections, "FEW", 12)
-        patch.setattr(columns_decode, "row_columns", lambda raw, names: asked.append(raw) or row_columns(raw, names))
+        patch.setattr(
+            columns_decode,
+            "row_columns",
+            lambda raw, names, overflow: asked.append(raw) or row_columns(raw, names, overflow),
+        )
         for n, one_by_one_count in ((12, 12), (13, 0)):
             asked.clear()
             assert in_columns(raws[:n], ["value"]) == {"value": [bytes((i,)) for i in range(n)]}

@@ -253,3 +253,9 @@ def test_no_secret_shows_in_a_repr_or_a_pickle() -> None:
             assert "hunter2" not in shown
         assert pickle.loads(frozen) == value
     assert "amqp://***@h" in repr(hidden)
+
+
+def test_timestamp_overflow_is_fail_or_null() -> None:
+    assert stream().timestamp_overflow == "fail"
+    assert stream(timestampOverflow="NULL").timestamp_overflow == "null"
+    refused("'wrap' is neither 'fail' nor 'null'", timestampOverflow="wrap")

@@ -168,6 +168,18 @@ def test_timestamps_beyond_microseconds_are_refused(instant: int) -> None:
         assert incoming_columns(block(raw)).creation_time_ms.tolist() == [instant]
 
 
+@pytest.mark.parametrize("instant", [LAST_MS + 1, -LAST_MS - 1, 2**63 - 1, -(2**63)])
+def test_timestamps_beyond_microseconds_become_null_where_that_is_wanted(instant: int, few: None) -> None:
+    names = ["timestamp", "timestamp_ms"]
+    columns = decode_columns(block(delivered(0), delivered(instant), delivered(LAST_MS)), names, overflow="null")
+    assert columns["timestamp"].cast(pa.int64()).to_pylist() == [0, None, LAST_MS * 1000]
+    assert columns["timestamp_ms"].to_pylist() == [0, instant, LAST_MS]
+    created = b"\x00\x53\x73\xc0\x13\x0a" + b"\x40" * 9 + b"\x83" + instant.to_bytes(8, "big", signed=True)
+    for raw in (created, created.replace(b"\x00\x53\x73", b"\x00\x80" + bytes(7) + b"\x73")):
+        properties = decode_columns(block(raw, raw), ["properties"], overflow="null")["properties"]
+        assert [row["creation_time"] for row in properties.to_pylist()] == [None, None]
+
+
 def test_partitions_and_their_changes() -> None:
     partitions = Array(UNDESCRIBED, Data.SYMBOL, symbol("0"), symbol("1"))
     messages = [
