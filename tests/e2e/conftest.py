@@ -10,6 +10,14 @@ from typing import Any
 import pytest
 
 
+@pytest.fixture(scope="session")
+def rate_limits() -> bool:
+    """Whether this Spark lets a Python source limit a batch: since 4.2 it tells it where the batch starts."""
+    import pyspark
+
+    return tuple(int(number) for number in pyspark.__version__.split(".")[:2]) >= (4, 2)
+
+
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     """A local session; its Python workers are this interpreter."""

@@ -25,11 +25,11 @@ START_S = 120
 
 
 @contextmanager
-def job(server: Any, folder: Path, *, drain: bool) -> Iterator[subprocess.Popen[bytes]]:
+def job(server: Any, folder: Path, limit: dict[str, str], *, drain: bool) -> Iterator[subprocess.Popen[bytes]]:
     """One life of the job; ends with kill -9 of its process group."""
     peer = {"url": server.urls["amqp"], "username": "guest", "password": "guest"}
     given = {
-        "source": peer | {"stream": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "600"},
+        "source": peer | {"stream": "orders", "startingOffsets": "earliest"} | limit,
         "sink": peer | {"stream": "copies"},
         "checkpoint": str(folder / "checkpoint"),
         "drain": drain,
@@ -55,17 +55,26 @@ def count(server: Any) -> int:
 
 
 @pytest.mark.timeout(400)
-def test_killed_in_the_middle_of_a_batch(log_server: Any, tmp_path: Path) -> None:
+def test_killed_in_the_middle_of_a_batch(log_server: Any, tmp_path: Path, rate_limits: bool) -> None:
+    limit = {"maxOffsetsPerTrigger": "600"} if rate_limits else {}
     expected = []
     for name in ("orders", "copies"):
         log_server.call(lambda name=name: log_server.log.create_stream(name, 3))
-    for partition in log_server.log.stream("orders").partitions.values():
-        texts = [f"{partition.id}-{n}" for n in range(800)]
-        partition.append([b"\x00\x53\x75\xa0" + bytes([len(t)]) + t.encode() for t in texts])
-        expected += texts
 
-    with job(log_server, tmp_path, drain=False) as running:
+    def produce(low: int, high: int) -> None:
+        for partition in log_server.log.stream("orders").partitions.values():
+            texts = [f"{partition.id}-{n}" for n in range(low, high)]
+            partition.append([b"\x00\x53\x75\xa0" + bytes([len(t)]) + t.encode() for t in texts])
+            expected.extend(texts)
+
+    produce(0, 400)
+    with job(log_server, tmp_path, limit, drain=False) as running:
         deadline = time.monotonic() + START_S
+        while newest(tmp_path, "commits") < 0:
+            assert running.poll() is None, (tmp_path / "output.txt").read_text()[-4000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        produce(400, 800)  # a second batch, also where Spark has no limits
         while not (newest(tmp_path, "commits") >= 0 and newest(tmp_path, "offsets") > newest(tmp_path, "commits")):
             assert running.poll() is None, (tmp_path / "output.txt").read_text()[-4000:]
             assert time.monotonic() < deadline
@@ -77,7 +86,7 @@ def test_killed_in_the_middle_of_a_batch(log_server: Any, tmp_path: Path) -> Non
             time.sleep(0.01)
     assert newest(tmp_path, "offsets") > newest(tmp_path, "commits"), "the kill found a batch in the middle"
 
-    with job(log_server, tmp_path, drain=True) as last:
+    with job(log_server, tmp_path, limit, drain=True) as last:
         assert last.wait(START_S) == 0, (tmp_path / "output.txt").read_text()[-4000:]
 
     by_id, copies = collections.defaultdict(set), []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import proton
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -252,8 +253,21 @@ def test_a_stream_starts_at_the_latest_event_and_remembers_it(orders: Any, strea
     assert streams.rows() == {"0": ["e10", "e11"], "1": ["e10"]}
 
 
-def test_available_now_with_a_limit_and_restarts(orders: Any, streams: Streams) -> None:
+def test_available_now_and_restarts(orders: Any, streams: Streams) -> None:
+    assert streams.drain(orders, startingOffsets="earliest") == [20]
+    assert streams.drain(orders, startingOffsets="earliest") == []
+    append(orders, "0", numbers(10, 24))
+    append(orders, "1", numbers(10, 11))
+    assert streams.drain(orders, startingOffsets="earliest") == [15]
+    assert streams.rows() == {"0": numbers(0, 24), "1": numbers(0, 11)}
+
+
+def test_available_now_with_a_limit_and_restarts(orders: Any, streams: Streams, rate_limits: bool) -> None:
     more = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "6"}
+    if not rate_limits:
+        message = streams.failure(streams.start(orders, trigger={"availableNow": True}, **more))
+        assert f"option 'maxOffsetsPerTrigger': needs Spark 4.2 or later, this is {pyspark.__version__}" in message
+        return
     assert streams.drain(orders, **more) == [6, 6, 6, 2]
     assert streams.drain(orders, **more) == []
     append(orders, "0", numbers(10, 24))
@@ -264,9 +278,10 @@ def test_available_now_with_a_limit_and_restarts(orders: Any, streams: Streams) 
     assert streams.rows() == {"0": numbers(0, 24), "1": numbers(0, 11)}
 
 
-def test_a_group_reads_batch_after_batch(spark: SparkSession, orders: Any, streams: Streams) -> None:
+def test_a_group_reads_batch_after_batch(spark: SparkSession, orders: Any, streams: Streams, rate_limits: bool) -> None:
     group = {"consumerGroup": "billing", "epoch": "2"}
-    assert streams.drain(orders, startingOffsets="earliest", maxOffsetsPerTrigger="4", **group) == [4] * 5
+    limit, sizes = ({"maxOffsetsPerTrigger": "4"}, [4] * 5) if rate_limits else ({}, [20])
+    assert streams.drain(orders, startingOffsets="earliest", **limit, **group) == sizes
     assert streams.rows() == {"0": numbers(0, 10), "1": numbers(0, 10)}
     assert values(batch(spark, orders, **group)) == streams.rows()
 
@@ -281,21 +296,24 @@ def test_new_partitions_are_read_from_their_beginning(orders: Any, streams: Stre
     assert streams.rows() == {"2": numbers(0, 3)}
 
 
-def test_lag_and_rate_are_told(spark: SparkSession, orders: Any, streams: Streams) -> None:
+def test_lag_and_rate_are_told(spark: SparkSession, orders: Any, streams: Streams, rate_limits: bool) -> None:
     told: list[Progress] = []
     listener = StreamProgressListener(told.append)
     spark.streams.addListener(listener)
     try:
-        streams.drain(orders, startingOffsets="earliest", maxOffsetsPerTrigger="12")
+        streams.drain(orders, startingOffsets="earliest", **({"maxOffsetsPerTrigger": "12"} if rate_limits else {}))
         deadline = time.monotonic() + 20
         while sum(p.events for p in told) < 20 and time.monotonic() < deadline:
             time.sleep(0.1)
     finally:
         spark.streams.removeListener(listener)
     first = told[0]
-    assert (first.stream, first.events, first.query) == ("orders", 12, "q")
-    assert first.lag == {"0": 4, "1": 4}
+    assert (first.stream, first.events, first.query) == ("orders", 12 if rate_limits else 20, "q")
     assert first.events_per_second > 0
+    if not rate_limits:
+        assert first.lag == {}, "Spark asks the source for the newest offsets from 4.2 on"
+        return
+    assert first.lag == {"0": 4, "1": 4}
     assert [p.lag for p in told if p.events == 8] == [{"0": 0, "1": 0}]
 
 

@@ -72,7 +72,7 @@ class QueryProcess:
         self.output.close()
 
 
-def killed_and_restarted(server: Any, folder: Path, kills: int) -> None:
+def killed_and_restarted(server: Any, folder: Path, kills: int, rate_limits: bool) -> None:
     server.log.create_stream("orders", 3)
     expected: list[list[str]] = []
 
@@ -83,15 +83,17 @@ def killed_and_restarted(server: Any, folder: Path, kills: int) -> None:
             expected.extend([partition, f"{int(t.split('-')[1]):020d}", t] for t in texts)
 
     url = server.urls["amqp"].replace("//", "//guest:guest@")
-    options = {"url": url, "stream": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "100"}
-    options["minPartitions"] = "4"
+    options = {"url": url, "stream": "orders", "startingOffsets": "earliest", "minPartitions": "4"}
+    if rate_limits:
+        options["maxOffsetsPerTrigger"] = "100"
+    most = 3 if rate_limits else 2  # without limits a life has two batches: the one cut short and the rest
     chance = random.Random(kills)
     in_the_middle = 0
     for kill in range(kills):
         produce(300)
         query = QueryProcess(folder, options, drain=False)
         try:
-            query.wait_for_the_middle_of_a_batch(commits=kill % 3)
+            query.wait_for_the_middle_of_a_batch(commits=kill % most)
             time.sleep(chance.random() * 0.4)
         finally:
             query.kill()
@@ -109,11 +111,11 @@ def killed_and_restarted(server: Any, folder: Path, kills: int) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_killed_twice(log_server: Any, tmp_path: Path) -> None:
-    killed_and_restarted(log_server, tmp_path, 2)
+def test_killed_twice(log_server: Any, tmp_path: Path, rate_limits: bool) -> None:
+    killed_and_restarted(log_server, tmp_path, 2, rate_limits)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_killed_ten_times(log_server: Any, tmp_path: Path) -> None:
-    killed_and_restarted(log_server, tmp_path, 10)
+def test_killed_ten_times(log_server: Any, tmp_path: Path, rate_limits: bool) -> None:
+    killed_and_restarted(log_server, tmp_path, 10, rate_limits)
