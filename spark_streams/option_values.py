@@ -7,7 +7,8 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
-from spark_streams.errors import OptionError
+from spark_streams.errors import FilterError, OptionError
+from spark_streams.filters.event_streams import parse_sql
 from spark_streams.position import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
@@ -17,7 +18,7 @@ from spark_streams.position import (
     position_from_json,
 )
 
-__all__ = ["boolean", "instant_ms", "integer", "positions_json"]
+__all__ = ["boolean", "expression", "instant_ms", "integer", "positions_json"]
 
 _OFFSETS_EXAMPLE: Final = '{"0": "earliest", "1": {"at": "00000000000000000042"}, "2": "00000000000000000042"}'
 _TIMESTAMPS_EXAMPLE: Final = '{"0": 1585672841000, "1": -386380800000}'
@@ -122,8 +123,23 @@ def _position(option: str, partition: str, value: object) -> Position:
     except ValueError as fault:
         raise OptionError(option, f"partition '{partition}': {fault}") from None
     if isinstance(position, Matching):
-        raise OptionError(option, f"partition '{partition}': amqp-events does not take an expression in this version")
+        return expression(option, position.text)
     return position
+
+
+def expression(option: str, text: str) -> Matching:
+    """Return the position of the first event that a filter of AMQP event streams (§5.2.2) matches.
+
+    Raises:
+        OptionError: the text is no such filter; the message has the column of the fault.
+    """
+    try:
+        parse_sql(text)
+    except FilterError as fault:
+        raise OptionError(
+            option, f"{fault}; expected a comparison such as d.event-streams-timestamp >= 1585672841000"
+        ) from None
+    return Matching(text)
 
 
 def _without_repeats(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

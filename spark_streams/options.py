@@ -14,8 +14,8 @@ from typing import Final, Literal
 
 from spark_streams.endpoint import Endpoint, Secret, Tls, parse_url, redact_url
 from spark_streams.errors import OptionError
-from spark_streams.option_values import boolean, instant_ms, integer, positions_json
-from spark_streams.position import EARLIEST, LATEST, AtTime, Position
+from spark_streams.option_values import boolean, expression, instant_ms, integer, positions_json
+from spark_streams.position import EARLIEST, LATEST, AtTime, Matching, Position
 
 __all__ = ["HiddenOptions", "SinkOptions", "SourceOptions", "Span", "parse_sink_options", "parse_source", "validate"]
 
@@ -32,6 +32,7 @@ REQUEST_TIMEOUT: Final = "requestTimeout"
 STARTING_OFFSETS: Final = "startingOffsets"
 STARTING_TIMESTAMP: Final = "startingTimestamp"
 STARTING_OFFSETS_BY_TIMESTAMP: Final = "startingOffsetsByTimestamp"
+STARTING_EXPRESSION: Final = "startingExpression"
 STARTING_STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 ENDING_OFFSETS: Final = "endingOffsets"
 ENDING_TIMESTAMP: Final = "endingTimestamp"
@@ -48,16 +49,14 @@ COMMON: Final = (
     URL, STREAM, USERNAME, PASSWORD, TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME, REQUEST_TIMEOUT,
 )  # fmt: skip
 SOURCE_ONLY: Final = (
-    STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_STRATEGY, ENDING_OFFSETS,
-    ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, FAIL_ON_DATA_LOSS, MAX_OFFSETS_PER_TRIGGER, MIN_PARTITIONS,
-    CONSUMER_GROUP, EPOCH, POLL_INTERVAL, TIMESTAMP_OVERFLOW,
+    STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_EXPRESSION, STARTING_STRATEGY,
+    ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, FAIL_ON_DATA_LOSS, MAX_OFFSETS_PER_TRIGGER,
+    MIN_PARTITIONS, CONSUMER_GROUP, EPOCH, POLL_INTERVAL, TIMESTAMP_OVERFLOW,
 )  # fmt: skip
 KNOWN: Final = COMMON + SOURCE_ONLY
 
 LATER: Final = {
     "filter": "amqp-events does not take it in this version; filter the DataFrame instead",
-    "startingExpression": f"amqp-events does not take it in this version; use '{STARTING_OFFSETS}' or "
-    f"'{STARTING_TIMESTAMP}'",
     "pushdown": "amqp-events does not take it in this version; filters of the DataFrame are applied by Spark",
     "token": f"amqp-events does not take it in this version; use '{USERNAME}' and '{PASSWORD}'",
 }
@@ -200,6 +199,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         OptionError: an option that is unknown, has a bad value, contradicts another, or does not suit the mode.
     """
     given = _Given(options)
+    given.no_path()
     if streaming:
         for name in (ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP):
             if given.has(name):
@@ -211,6 +211,11 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     _refuse(parsed.starting, LATEST, "a batch query that starts at the latest event has nothing to read")
     if parsed.ending is not None:
         _refuse(parsed.ending, EARLIEST, "a batch query that ends at the earliest event has nothing to read")
+        for partition, position in parsed.ending.each.items():
+            if isinstance(position, Matching):
+                raise OptionError(
+                    parsed.ending.option, f"partition '{partition}': an expression says where to start only"
+                )
     return parsed
 
 
@@ -221,6 +226,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
     given = _Given(options)
+    given.no_path()
     for name in SOURCE_ONLY:
         if given.has(name):
             raise OptionError(name, "this is for reading; a sink does not take it")
@@ -249,6 +255,11 @@ class _Given:
 
     def get(self, name: str) -> str | None:
         return self._values.get(name.lower())
+
+    def no_path(self) -> None:
+        """Refuse ``load("orders")`` and ``save("orders")``: their argument would be dropped without a word."""
+        if (self.get("path") or "").strip():
+            raise OptionError("path", f"load and save take no argument here: name the log with option '{STREAM}'")
 
     def required(self, name: str, example: str) -> str:
         value = self.get(name)
@@ -319,7 +330,7 @@ def _timeout(given: _Given) -> int:
 
 
 def _source(given: _Given, stream: str, start: Position | None, end: Position | None) -> SourceOptions:
-    starting = _span(given, STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, start)
+    starting = _starting(given, start)
     ending = _span(given, ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, end)
     strategy = (given.get(STARTING_STRATEGY) or "error").strip().lower()
     if strategy not in ("error", "latest"):
@@ -353,6 +364,14 @@ def _source(given: _Given, stream: str, start: Position | None, end: Position | 
         request_timeout_ms=_timeout(given),
         timestamp_overflow="null" if overflow == "null" else "fail",
     )
+
+
+def _starting(given: _Given, default: Position | None) -> Span | None:
+    others = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS)
+    if given.one_of(*others, STARTING_EXPRESSION) == STARTING_EXPRESSION:
+        text = given.required(STARTING_EXPRESSION, "such as d.event-streams-timestamp >= 1585672841000")
+        return Span(expression(STARTING_EXPRESSION, text), option=STARTING_EXPRESSION)
+    return _span(given, STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, default)
 
 
 def _span(given: _Given, offsets: str, timestamp: str, by_timestamp: str, default: Position | None) -> Span | None:

@@ -18,7 +18,7 @@ ALLOWED = {
     "log": {"errors"},
     "endpoint": {"errors"},
     "filters": {"position", "errors"},
-    "option_values": {"position", "errors"},
+    "option_values": {"position", "filters", "errors"},
     "planning": {"position", "filters", "endpoint", "errors"},
     "options": {"option_values", "position", "filters", "endpoint", "errors"},
     "client": {"wire", "rows", "position", "endpoint", "errors"},

@@ -16,7 +16,14 @@ import pyarrow as pa
 from spark_streams.client import info
 from spark_streams.client.connection import CAPABILITY, Connection
 from spark_streams.client.faults import LinkRedirected
-from spark_streams.client.links import Link, after_time_filter, attach_receiver, attach_sender, start_filter
+from spark_streams.client.links import (
+    Link,
+    after_time_filter,
+    attach_receiver,
+    attach_sender,
+    matching_filter,
+    start_filter,
+)
 from spark_streams.client.model import Bounds, RangeRead, StreamDescription
 from spark_streams.client.publisher import Publisher
 from spark_streams.client.reader import RangeReader
@@ -123,7 +130,21 @@ class AmqpClient:
         """
         # The filter means "greater than", in whole milliseconds, and nothing is below the smallest instant.
         start = start_filter(Earliest()) if timestamp_ms <= MIN_TIMESTAMP_MS else after_time_filter(timestamp_ms - 1)
+        return self._first(stream, partition, start)
 
+    def first_matching(self, stream: str, partition: str, text: str) -> str | None:
+        """Return the offset of the first event, in log order, that an event-streams-sql filter (§5.2.2) matches.
+
+        Returns:
+            None when there is no such event now. It is the peer's answer, never a guess from a silence.
+
+        Raises:
+            Refused: the peer does not take the filter's text.
+            As ``describe``.
+        """
+        return self._first(stream, partition, matching_filter(text))
+
+    def _first(self, stream: str, partition: str, start: Any) -> str | None:
         def ask(connection: Connection, address: str) -> str | None:
             link = self._receiver(connection, address, stream, partition, start)
             try:

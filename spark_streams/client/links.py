@@ -25,7 +25,15 @@ from spark_streams.errors import (
 )
 from spark_streams.position import After, At, Earliest
 
-__all__ = ["MAX_MESSAGE_BYTES", "Link", "after_time_filter", "attach_receiver", "attach_sender", "start_filter"]
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "Link",
+    "after_time_filter",
+    "attach_receiver",
+    "attach_sender",
+    "matching_filter",
+    "start_filter",
+]
 
 OFFSET: Final = "event-streams-offset"
 TIMESTAMP: Final = "event-streams-timestamp"
@@ -63,6 +71,11 @@ def after_time_filter(timestamp_ms: int) -> Any:
     return proton.Described(
         proton.ulong(ANNOTATIONS_FILTER[0]), {proton.symbol(TIMESTAMP): proton.timestamp(timestamp_ms)}
     )
+
+
+def matching_filter(text: str) -> Any:
+    """Return the described event-streams-sql filter (§5.2.2) with this text."""
+    return proton.Described(proton.ulong(SQL_FILTER[0]), text)
 
 
 class Link:

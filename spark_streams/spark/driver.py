@@ -49,6 +49,10 @@ class Driver:
         """Return the offset of the first event that is not earlier, None when there is none."""
         return self.ask(lambda client: client.first_at_time(self.options.stream, partition, timestamp_ms))
 
+    def first_matching(self, partition: str, text: str) -> str | None:
+        """Return the offset of the first event that an expression matches, None when there is none."""
+        return self.ask(lambda client: client.first_matching(self.options.stream, partition, text))
+
     def count(self, spans: Mapping[str, tuple[Position, str]]) -> dict[str, int | None]:
         """Return how many events each span has.
 

@@ -43,6 +43,9 @@ class LogClient(Protocol):
     def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
         """Return the offset of the first event, in log order, that is not earlier; None when there is none."""
 
+    def first_matching(self, stream: str, partition: str, text: str) -> str | None:
+        """Return the offset of the first event, in log order, that an expression matches; None when there is none."""
+
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
         """Walk from ``start`` to ``end`` (inclusive; None for without end)."""
 

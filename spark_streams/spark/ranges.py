@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from spark_streams.client.model import RangeRead, StreamDescription
 from spark_streams.errors import OptionError
 from spark_streams.options import SourceOptions
-from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Position
+from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
 from spark_streams.spark.driver import Driver
 from spark_streams.spark.loss import LossPolicy, beginning, beyond, ending, missing
 
@@ -89,22 +89,28 @@ def resolve_start(
     """Return where reading of a partition starts: ``At`` or ``After`` an event, or ``EARLIEST`` of an empty one.
 
     Raises:
-        OptionError: a timestamp later than every event, unless the options say what that means.
+        OptionError: a timestamp later than every event, or an expression that none matches, unless the options say
+            what that means.
         PositionLost: the position is no longer there, and losses are to fail the query.
     """
     bounds = description.partitions[partition]
     if wanted == LATEST:
         return ending(bounds)
-    if isinstance(wanted, AtTime):
-        offset = driver.first_at_time(partition, wanted.timestamp_ms)
+    if isinstance(wanted, (AtTime, Matching)):
+        if isinstance(wanted, AtTime):
+            offset = driver.first_at_time(partition, wanted.timestamp_ms)
+            event = f"with timestamp {wanted.timestamp_ms} ms or later"
+        else:
+            offset = driver.first_matching(partition, wanted.text)
+            event = f"that {wanted.text!r} matches"
         if offset is not None:
             return At(offset)
         if driver.options.latest_when_no_event:
             return ending(bounds)
         raise OptionError(
             driver.options.starting.option,
-            f"partition '{partition}' has no event with timestamp {wanted.timestamp_ms} ms or later; set "
-            "'startingOffsetsByTimestampStrategy' to 'latest' to start at its end then",
+            f"partition '{partition}' has no event {event}; set 'startingOffsetsByTimestampStrategy' to 'latest' to "
+            "start at its end then",
         )
     if not isinstance(wanted, (At, After)):
         return beginning(bounds)

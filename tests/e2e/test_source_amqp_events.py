@@ -203,6 +203,8 @@ def test_a_batch_reads_every_partition(spark: SparkSession, orders: Any) -> None
         ({"startingOffsets": {"0": offset(3), "1": {"after": offset(3)}}}, 4, 10),
         ({"startingOffsets": {"0": {"at": offset(3)}, "1": {"timestamp": -2}}}, 3, 10),
         ({"startingTimestamp": "-2"}, 3, 10),
+        ({"startingExpression": "d.event-streams-timestamp > -3 AND d.event-streams-timestamp <> 0"}, 3, 10),
+        ({"startingOffsets": {"0": {"expression": "d.event-streams-timestamp = 0"}, "1": {"timestamp": 0}}}, 5, 10),
         ({"startingTimestamp": "1970-01-01T00:00:00Z"}, 5, 10),
         ({"startingOffsetsByTimestamp": {"0": -1, "1": -1}}, 4, 10),
         ({"endingOffsets": {"0": offset(3), "1": {"at": offset(4)}}}, 0, 4),

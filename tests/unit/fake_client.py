@@ -5,10 +5,12 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import pyarrow as pa
 
 from spark_streams.client.model import Bounds, RangeRead, StreamDescription
 from spark_streams.errors import NotFound
+from spark_streams.filters.event_streams import PaddedDecimalOrder, mask, parse_sql
 from spark_streams.options import SourceOptions
 from spark_streams.position import EARLIEST, After, At, Position
 
@@ -114,6 +116,13 @@ class FakeClient:
             if held.timestamps[number] >= timestamp_ms:
                 return name(number)
         return None
+
+    def first_matching(self, stream: str, partition: str, text: str) -> str | None:
+        held = self.log.partitions[partition]
+        numbers = np.arange(held.first, held.next)
+        instants = np.array([held.timestamps[number] for number in numbers], np.int64)
+        matching = mask(parse_sql(text), numbers, instants, PaddedDecimalOrder())
+        return name(int(numbers[matching][0])) if matching.any() else None
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> FakeWalk:
         self.log.walks += 1

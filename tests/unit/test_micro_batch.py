@@ -423,6 +423,21 @@ def test_a_timestamp_later_than_every_event() -> None:
     assert query.drain() == [1]
 
 
+def test_a_stream_starts_at_the_first_event_that_an_expression_matches() -> None:
+    log = FakeLog("0")
+    log.partitions["0"].append(2, timestamp=-5)
+    log.partitions["0"].append(3, timestamp=7)
+    log.partitions["0"].append(1, timestamp=-5)
+    at_seven = "d.event-streams-timestamp = 7"
+    assert Query(log, startingExpression=at_seven).drain() == [4]
+    with pytest.raises(OptionError, match=r"partition '0' has no event that 'FALSE' matches"):
+        Query(log, startingExpression="FALSE").batch()
+    late = Query(log, startingExpression="FALSE", startingOffsetsByTimestampStrategy="latest")
+    assert late.batch() == 0
+    log.partitions["0"].append(1, timestamp=0)
+    assert late.drain() == [1]
+
+
 # --- splitting, lag, checkpoints
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_streams.endpoint import Secret, Tls
 from spark_streams.errors import OptionError
 from spark_streams.options import HiddenOptions, Span, parse_sink_options, parse_source, validate
-from spark_streams.position import EARLIEST, LATEST, After, At, AtTime
+from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 
 BASE = {"url": "amqp://guest:guest@h", "stream": "orders"}
 
@@ -50,7 +50,7 @@ def test_names_and_words_are_compared_without_case() -> None:
     assert not options.fail_on_data_loss
 
 
-@pytest.mark.parametrize("name", ["checkpointLocation", "path", "queryName"])
+@pytest.mark.parametrize("name", ["checkpointLocation", "outputMode", "queryName"])
 def test_sparks_own_options_pass(name: str) -> None:
     assert stream(**{name: "x"}).stream == "orders"
 
@@ -61,7 +61,7 @@ def test_an_unknown_option_suggests_the_nearest() -> None:
     refused("amqp-events knows url, stream", zzz="1")
 
 
-@pytest.mark.parametrize("name", ["filter", "startingExpression", "token", "pushdown"])
+@pytest.mark.parametrize("name", ["filter", "token", "pushdown"])
 def test_options_of_later_versions_are_not_taken_silently(name: str) -> None:
     refused("does not take it in this version", **{name: "x"})
 
@@ -96,7 +96,7 @@ def test_starting_offsets(text: str, expected: dict) -> None:
         ("{}", "expected"),
         ('{"0": "a", "0": "b"}', "'0' is there twice"),
         ('{"0": {"from": "a"}}', "partition '0'"),
-        ('{"0": {"expression": "a = 1"}}', "does not take an expression in this version"),
+        ('{"0": {"expression": "d.event-streams-offset ~ 1"}}', "column 24"),
         ('{"0": true}', "partition '0'"),
     ],
 )
@@ -259,3 +259,20 @@ def test_timestamp_overflow_is_fail_or_null() -> None:
     assert stream().timestamp_overflow == "fail"
     assert stream(timestampOverflow="NULL").timestamp_overflow == "null"
     refused("'wrap' is neither 'fail' nor 'null'", timestampOverflow="wrap")
+
+
+def test_an_argument_of_load_is_not_dropped() -> None:
+    refused("name the log with option 'stream'", path="orders")
+    with pytest.raises(OptionError, match="option 'path'"):
+        parse_sink_options({**BASE, "path": "orders"})
+
+
+def test_expressions_say_where_to_start() -> None:
+    text = "d.event-streams-timestamp >= -386380800000 AND d.event-streams-offset > 'x'"
+    assert stream(startingExpression=text).starting.everywhere == Matching(text)
+    each = stream(startingOffsets='{"0": {"expression": "TRUE"}, "1": "earliest"}').starting.each
+    assert each == {"0": Matching("TRUE"), "1": EARLIEST}
+    refused("column 5", startingExpression="1 = ")
+    refused("cannot be used together with 'startingTimestamp'", startingTimestamp="0", startingExpression="TRUE")
+    refused("is required", startingExpression=" ")
+    refused("says where to start only", call=batch, endingOffsets='{"0": {"expression": "TRUE"}}')
