@@ -8,7 +8,7 @@ from typing import Literal
 __all__ = ["LogConfig", "StreamConfig"]
 
 DEFAULT_SEGMENT_BYTES = 64 << 20
-"""64 MiB: small enough that the scan of the last segment at start-up stays well under a second."""
+"""64 MiB: the last segment is checked at start-up, in about 2 s if every batch holds one small record, else in less."""
 DEFAULT_INDEX_INTERVAL_BYTES = 4096
 """Kafka's default too: an entry of 24 bytes for each 4 KiB keeps the index at 0.6 % of the segment."""
 

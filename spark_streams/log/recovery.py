@@ -13,8 +13,8 @@ Every batch is checked from the segment's beginning. The rule, with E the acknow
 - The point itself is forced to the disk by ``sync`` and by each roll, not by each append, also under fsync policy
   ``always``. After a power cut it may be older than the batches: whole ones are kept, and only a batch that is both
   newer than the point and damaged is taken for a torn tail.
-- Without a valid recovery point (the file is missing) a batch that runs past the end of the file is a torn tail, and
-  every other failed check is ``CorruptLog``.
+- Without a valid recovery point (the file is missing, or fails its own check, which is logged) a batch that runs past
+  the end of the file is a torn tail, and every other failed check is ``CorruptLog``.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ changed, a file that is shorter than that, and a power cut (another boot id) bef
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ import google_crc32c
 from spark_streams.log.files import write_all
 
 __all__ = ["RecoveryPoint", "RecoveryPointFile", "this_boot"]
+
+logger = logging.getLogger("spark_streams.log")
 
 _POINT = struct.Struct(">qqq16s")
 _CRC = struct.Struct(">I")
@@ -55,14 +58,20 @@ class RecoveryPointFile:
     """The open file; one writer."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
     def read(self) -> RecoveryPoint | None:
-        """Return the point, or None when the file is new or does not pass its check."""
+        """Return the point, or None when the file is new or does not pass its check.
+
+        The latter is logged and is no error: without a point recovery allows less, not more, to be damaged.
+        """
         content = os.pread(self._fd, _POINT.size + _CRC.size, 0)
-        if len(content) != _POINT.size + _CRC.size:
+        if not content:
             return None
-        if _CRC.unpack_from(content, _POINT.size)[0] != google_crc32c.value(content[: _POINT.size]):
+        whole = len(content) == _POINT.size + _CRC.size
+        if not whole or _CRC.unpack_from(content, _POINT.size)[0] != google_crc32c.value(content[: _POINT.size]):
+            logger.warning("%s: does not pass its check at byte 0; every batch has to pass its own", self._path)
             return None
         return RecoveryPoint(*_POINT.unpack_from(content))
 

@@ -68,7 +68,9 @@ class ReferenceLog:
         self._clock = clock
         self._temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="spark-streams-log-")) if data_dir is None else Path(data_dir)
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        if not self.data_dir.is_dir():
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            sync_directory(self.data_dir.absolute().parent)
         self._lock_fd = self._take_lock()
         self._changes = threading.Lock()
         self._streams: dict[str, Stream] = {}
@@ -76,6 +78,7 @@ class ReferenceLog:
         try:
             self._root = self.data_dir / "streams"
             self._root.mkdir(exist_ok=True)
+            sync_directory(self.data_dir)  # streams sync their own folders; this entry leads to them
             self.state = StateStore(self.data_dir / "state.sqlite", power_safe=self.config.fsync == "always")
             self._load()
         except BaseException:

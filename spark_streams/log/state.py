@@ -1,15 +1,34 @@
 """Small durable facts that belong to the log but are no events: where durable links stand, epochs of groups.
 
-SQLite holds them: it is in Python's standard library, and its file is whole after kill -9 and after a power cut.
+SQLite holds them: it is in Python's standard library, and its file is whole after kill -9 and after a power cut. It
+does not check its pages, so each value is stored behind the CRC-32C, u32 big-endian, of namespace, key and value: a
+flipped bit must not resume a link at another place.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import google_crc32c
+
+from spark_streams.errors import CorruptLog
+
 __all__ = ["StateStore"]
+
+_CRC = struct.Struct(">I")
+# As bytes, whatever type a flipped bit gave them: SQLite refuses to hand out a text that is no UTF-8.
+_KEY = "CAST(key AS BLOB)"
+_VALUE = "CAST(value AS BLOB)"
+
+
+def _crc(namespace: str, key: str, value: bytes) -> bytes:
+    name = f"{len(namespace)}:{namespace}{key}".encode()
+    return _CRC.pack(google_crc32c.extend(google_crc32c.value(name), value))
 
 
 class StateStore:
@@ -17,40 +36,77 @@ class StateStore:
 
     What a call has stored survives kill -9 once it returns. With ``power_safe`` (fsync policy ``always``) it survives a
     power cut too; without it a power cut may take the last calls back, in order, as it may the log's last records.
+
+    Raises:
+        CorruptLog: SQLite finds the file damaged, or (``get`` and ``items``) a value does not pass its check.
+
     """
 
     def __init__(self, path: Path, *, power_safe: bool = False) -> None:
         self._lock = threading.Lock()
+        self._path = path
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute(f"PRAGMA synchronous={'FULL' if power_safe else 'NORMAL'}")
-        self._db.execute(
-            "CREATE TABLE IF NOT EXISTS state (namespace TEXT, key TEXT, value BLOB, PRIMARY KEY (namespace, key))"
-        )
+        try:
+            with self._use() as db:
+                db.execute("PRAGMA journal_mode=WAL")
+                db.execute(f"PRAGMA synchronous={'FULL' if power_safe else 'NORMAL'}")
+                db.execute(
+                    "CREATE TABLE IF NOT EXISTS state "
+                    "(namespace TEXT, key TEXT, value BLOB, PRIMARY KEY (namespace, key))"
+                )
+                # A damaged key index would hide rows; the file is small, so this takes about a millisecond.
+                (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+            if found != "ok":
+                raise CorruptLog(str(path), 0, f"SQLite says: {found}")
+        except BaseException:
+            self._db.close()
+            raise
+
+    @contextmanager
+    def _use(self) -> Iterator[sqlite3.Connection]:
+        """Lend the connection to one thread; damage that SQLite finds becomes ``CorruptLog``."""
+        with self._lock:
+            try:
+                yield self._db
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as fault:
+                # Its subclasses, a full disk among them, are no damage.
+                if isinstance(fault, UnicodeDecodeError) or type(fault) is sqlite3.DatabaseError:
+                    raise CorruptLog(str(self._path), 0, f"SQLite says: {fault}") from fault
+                raise
+
+    def _checked(self, namespace: str, key: str, stored: bytes | None) -> bytes:
+        content = stored or b""
+        value = content[_CRC.size :]
+        if content[: _CRC.size] != _crc(namespace, key, value):
+            raise CorruptLog(str(self._path), 0, f"the value of '{key}' in '{namespace}' does not pass its CRC-32C")
+        return value
 
     def get(self, namespace: str, key: str) -> bytes | None:
         """Return the value, or None."""
-        with self._lock:
-            row = self._db.execute("SELECT value FROM state WHERE namespace=? AND key=?", (namespace, key)).fetchone()
-        return None if row is None else bytes(row[0])
+        with self._use() as db:
+            row = db.execute(f"SELECT {_VALUE} FROM state WHERE namespace=? AND key=?", (namespace, key)).fetchone()
+        return None if row is None else self._checked(namespace, key, row[0])
 
     def put(self, namespace: str, key: str, value: bytes) -> None:
         """Set the value."""
-        with self._lock:
-            self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (namespace, key, value))
+        with self._use() as db:
+            stored = _crc(namespace, key, value) + value
+            db.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (namespace, key, stored))
 
     def delete(self, namespace: str, key: str) -> None:
         """Forget the value; it may be gone already."""
-        with self._lock:
-            self._db.execute("DELETE FROM state WHERE namespace=? AND key=?", (namespace, key))
+        with self._use() as db:
+            db.execute("DELETE FROM state WHERE namespace=? AND key=?", (namespace, key))
 
     def items(self, namespace: str) -> list[tuple[str, bytes]]:
         """Return all keys and values of a namespace, by key."""
-        with self._lock:
-            rows = self._db.execute(
-                "SELECT key, value FROM state WHERE namespace=? ORDER BY key", (namespace,)
+        with self._use() as db:
+            rows = db.execute(
+                f"SELECT {_KEY}, {_VALUE} FROM state WHERE namespace=? ORDER BY key", (namespace,)
             ).fetchall()
-        return [(key, bytes(value)) for key, value in rows]
+        # A key that is no UTF-8 any more becomes another one, whose value then fails its check.
+        named = [((key or b"").decode(errors="replace"), stored) for key, stored in rows]
+        return [(key, self._checked(namespace, key, stored)) for key, stored in named]
 
     def close(self) -> None:
         """Close the file."""

@@ -13,6 +13,8 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
+import google_crc32c
+
 from spark_streams.errors import CorruptLog
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import write_atomically
@@ -105,13 +107,14 @@ class Stream:
 
     def write_metadata(self, partition_count: int) -> None:
         """Write what the folder's name does not say, whole or not at all."""
-        content = {
+        content: dict[str, Any] = {
             "version": METADATA_VERSION,
             "name": self.name,
             "incarnation": self.incarnation,
             "partitions": partition_count,
             "config": dataclasses.asdict(self.config),
         }
+        content["crc32c"] = _checksum(content)
         write_atomically(self.folder / METADATA_FILE, json.dumps(content, indent=1).encode())
 
     def close(self) -> None:
@@ -129,6 +132,11 @@ class Stream:
         """Close the partitions without forcing anything to the disk: the stream is being deleted."""
         for partition in self._partitions.values():
             partition.discard()
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """Return the CRC-32C of metadata: a flipped bit in a number would hide partitions or remove records, silently."""
+    return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
 def check_partitions(count: int) -> None:
@@ -171,6 +179,9 @@ def load_stream(folder: Path, open_partition: Callable[[Path, str, str, StreamCo
         content: dict[str, Any] = json.loads(path.read_bytes())
         if content["version"] != METADATA_VERSION:
             raise ValueError(f"version {content['version']}, this release reads {METADATA_VERSION}")
+        said, found = content.pop("crc32c", None), _checksum(content)
+        if said != found:
+            raise ValueError(f"CRC-32C is {found}, the file says {said}")
         unknown = sorted(set(content["config"]) - {field.name for field in dataclasses.fields(StreamConfig)})
         if unknown:
             # Going on without it could remove or store records against what the stream's owner asked for.
@@ -185,6 +196,6 @@ def load_stream(folder: Path, open_partition: Callable[[Path, str, str, StreamCo
                 raise ValueError(f"it counts {count} partitions, and the folder of partition {number} is missing")
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as fault:
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise CorruptLog(str(path), 0, f"the stream's metadata cannot be read: {fault}") from fault
     return Stream(folder, name, incarnation, config, count, open_partition)

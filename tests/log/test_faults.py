@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from spark_streams.errors import CorruptLog, LogError
@@ -427,6 +428,8 @@ def test_a_setting_of_a_newer_release_is_named(tmp_path: Path) -> None:
     path = tmp_path / "streams" / "s" / "stream.json"
     content = json.loads(path.read_text())
     content["config"]["compaction"] = "key"
+    del content["crc32c"]
+    content["crc32c"] = f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
     path.write_text(json.dumps(content))
     with pytest.raises(CorruptLog, match=r"setting compaction is of a newer release"):
         ReferenceLog(tmp_path)
