@@ -1,7 +1,8 @@
 """Options as Spark hands them over -> frozen dataclasses. The only file that spells option names.
 
 Names are compared without regard to case, as Spark's own are. An unknown one is an error that suggests the nearest,
-one that belongs to a later version is an error that says so, and Spark's own (``checkpointLocation``, ``path`` …) pass.
+one that belongs to a later version is an error that says so, and Spark's own (``checkpointLocation`` …) pass; the
+argument of ``load`` and ``save``, which comes as ``path``, is refused, as it would be dropped without a word.
 """
 
 from __future__ import annotations

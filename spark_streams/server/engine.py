@@ -93,10 +93,6 @@ class Engine:
         """Say that the peer sends no more."""
         self.transport.close_tail()
 
-    def output_ended(self) -> None:
-        """Say that nothing more can be sent."""
-        self.transport.close_head()
-
     @property
     def accepts_input(self) -> bool:
         """Whether bytes from the peer still matter."""
