@@ -1,0 +1,283 @@
+"""Field types, and how the annotations of a dataclass become the layout of a command: each is described once.
+
+::
+
+    uint8 … uint64, int64   big-endian
+    string                  int16 length, -1 for null, then that many bytes of UTF-8
+    bytes                   int32 length, -1 for null, then the bytes
+    [T]                     int32 count, then as many T
+
+Every length is checked against what is left before anything is made of it, so no bytes of a peer's can make a reader
+allocate more than they are themselves.
+
+Spec: Streams Protocol Reference, "Types".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, Final, Protocol, TypeVar, get_type_hints
+
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = [
+    "I64",
+    "U8",
+    "U16",
+    "U32",
+    "U64",
+    "Blob",
+    "FieldType",
+    "OptionalText",
+    "Pairs",
+    "Reader",
+    "Text",
+    "array_of",
+    "read_fields",
+    "write_fields",
+]
+
+MAX_TEXT_BYTES: Final = 2**15 - 1
+MAX_BLOB_BYTES: Final = 2**31 - 1
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Bounds-checked reading of one frame's content.
+
+    Args:
+        buffer: holds the content.
+        at: first byte to read, inclusive.
+        end: last one, exclusive.
+        what: the command's name, for errors.
+    """
+
+    __slots__ = ("at", "buffer", "end", "what")
+
+    def __init__(self, buffer: bytes | bytearray | memoryview, at: int, end: int, what: str) -> None:
+        self.buffer = buffer
+        self.at = at
+        self.end = end
+        self.what = what
+
+    @property
+    def left(self) -> int:
+        """How many bytes are left."""
+        return self.end - self.at
+
+    def take(self, size: int, field: str) -> bytes:
+        """Return the next ``size`` bytes.
+
+        Raises:
+            RemoteProtocolError: there are not as many.
+        """
+        if size > self.left:
+            raise RemoteProtocolError(f"{self.what}: {field} needs {size} bytes, the frame has {self.left} left")
+        start = self.at
+        self.at += size
+        return bytes(self.buffer[start : self.at])
+
+
+class FieldType(Protocol):
+    """How one kind of field is written and read."""
+
+    least: int
+    """The fewest bytes that it takes, which bounds the count of an array."""
+
+    def write(self, out: bytearray, value: Any, field: str) -> None:
+        """Append the value."""
+
+    def read(self, reader: Reader, field: str) -> Any:
+        """Return the next value."""
+
+
+class _Number:
+    def __init__(self, code: str) -> None:
+        self._struct = struct.Struct(">" + code)
+        self.least = self._struct.size
+
+    def write(self, out: bytearray, value: Any, field: str) -> None:
+        try:
+            out += self._struct.pack(value)
+        except struct.error as fault:
+            raise LocalProtocolError(f"{field} is {value!r}: {fault}") from fault
+
+    def read(self, reader: Reader, field: str) -> Any:
+        return self._struct.unpack(reader.take(self.least, field))[0]
+
+
+class _Text:
+    least = 2
+
+    def __init__(self, nullable: bool) -> None:
+        self._nullable = nullable
+
+    def write(self, out: bytearray, value: Any, field: str) -> None:
+        if value is None and self._nullable:
+            out += b"\xff\xff"
+            return
+        if not isinstance(value, str):
+            raise LocalProtocolError(f"{field} is {value!r:.80}, expected a string")
+        encoded = value.encode("utf-8", "surrogatepass")
+        if len(encoded) > MAX_TEXT_BYTES:
+            raise LocalProtocolError(f"{field} has {len(encoded)} bytes, a string has {MAX_TEXT_BYTES} at most")
+        out += struct.pack(">h", len(encoded)) + encoded
+
+    def read(self, reader: Reader, field: str) -> Any:
+        (size,) = struct.unpack(">h", reader.take(2, field))
+        if size == -1 and self._nullable:
+            return None
+        if size < 0:
+            raise RemoteProtocolError(f"{reader.what}: {field} has length {size}")
+        try:
+            return reader.take(size, field).decode("utf-8")
+        except UnicodeDecodeError as fault:
+            raise RemoteProtocolError(f"{reader.what}: {field} is not UTF-8: {fault.reason}") from fault
+
+
+class _Blob:
+    least = 4
+
+    def write(self, out: bytearray, value: Any, field: str) -> None:
+        if value is None:
+            out += b"\xff\xff\xff\xff"
+            return
+        if len(value) > MAX_BLOB_BYTES:
+            raise LocalProtocolError(f"{field} has {len(value)} bytes, the protocol can say {MAX_BLOB_BYTES}")
+        out += struct.pack(">i", len(value)) + value
+
+    def read(self, reader: Reader, field: str) -> Any:
+        (size,) = struct.unpack(">i", reader.take(4, field))
+        if size == -1:
+            return None
+        if size < 0:
+            raise RemoteProtocolError(f"{reader.what}: {field} has length {size}")
+        return reader.take(size, field)
+
+
+class _Array:
+    least = 4
+
+    def __init__(self, item: FieldType) -> None:
+        self._item = item
+
+    def write(self, out: bytearray, value: Any, field: str) -> None:
+        out += struct.pack(">i", len(value))
+        for each in value:
+            self._item.write(out, each, field)
+
+    def read(self, reader: Reader, field: str) -> Any:
+        (count,) = struct.unpack(">i", reader.take(4, field))
+        if not 0 <= count * self._item.least <= reader.left:
+            raise RemoteProtocolError(f"{reader.what}: {field} has {count} items, the frame has {reader.left} bytes")
+        return tuple(self._item.read(reader, field) for _ in range(count))
+
+
+class _Struct:
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+        self.least = sum(field_type.least for _, field_type in layout_of(kind))
+
+    def write(self, out: bytearray, value: Any, field: str) -> None:
+        write_fields(out, value)
+
+    def read(self, reader: Reader, field: str) -> Any:
+        return self._kind(**read_fields(reader, self._kind))
+
+
+class _Pairs:
+    """Properties: an array of (key, value), as a mapping; nothing at all where it ends the frame means none."""
+
+    least = 0
+
+    def __init__(self, written_empty: bool) -> None:
+        self._written_empty = written_empty
+        self._text = _Text(nullable=True)
+
+    def write(self, out: bytearray, value: Any, field: str) -> None:
+        if not value and not self._written_empty:
+            return
+        out += struct.pack(">i", len(value))
+        for name, content in value.items():
+            self._text.write(out, name, field)
+            self._text.write(out, content, field)
+
+    def read(self, reader: Reader, field: str) -> Any:
+        if not reader.left:
+            return {}
+        (count,) = struct.unpack(">i", reader.take(4, field))
+        if not 0 <= count * 4 <= reader.left:
+            raise RemoteProtocolError(f"{reader.what}: {field} has {count} pairs, the frame has {reader.left} bytes")
+        pairs = {}
+        for _ in range(count):
+            name, content = self._text.read(reader, field), self._text.read(reader, field)
+            pairs[name or ""] = content or ""
+        return pairs
+
+
+U8 = Annotated[int, _Number("B")]
+"""uint8."""
+U16 = Annotated[int, _Number("H")]
+"""uint16."""
+U32 = Annotated[int, _Number("I")]
+"""uint32."""
+U64 = Annotated[int, _Number("Q")]
+"""uint64."""
+I64 = Annotated[int, _Number("q")]
+"""int64."""
+Text = Annotated[str, _Text(nullable=False)]
+"""string that may not be null."""
+OptionalText = Annotated[str | None, _Text(nullable=True)]
+"""string."""
+Blob = Annotated[bytes | None, _Blob()]
+"""bytes."""
+Pairs = Annotated[Mapping[str, str], _Pairs(written_empty=True)]
+"""[Key Value], written with its count also when it is empty."""
+SparsePairs = Annotated[Mapping[str, str], _Pairs(written_empty=False)]
+"""[Key Value], left out when it is empty."""
+
+
+def array_of(item: Any) -> FieldType:
+    """Return the type of arrays: ``item`` is one of the types above or a dataclass of such fields."""
+    return _Array(_field_type(item))
+
+
+def _field_type(annotation: Any) -> FieldType:
+    if is_dataclass(annotation) and isinstance(annotation, type):
+        return _Struct(annotation)
+    found: FieldType = annotation.__metadata__[0]
+    return found
+
+
+_LAYOUTS: Final[dict[type, tuple[tuple[str, FieldType], ...]]] = {}
+
+
+def layout_of(kind: type) -> tuple[tuple[str, FieldType], ...]:
+    """Return the fields of a dataclass, in the order of the wire, with their types."""
+    layout = _LAYOUTS.get(kind)
+    if layout is None:
+        hints = get_type_hints(kind, include_extras=True)
+        layout = _LAYOUTS[kind] = tuple((field.name, _field_type(hints[field.name])) for field in fields(kind))
+    return layout
+
+
+def write_fields(out: bytearray, value: object) -> None:
+    """Append the fields of a dataclass instance.
+
+    Raises:
+        LocalProtocolError: a value does not fit its field.
+    """
+    for name, field_type in layout_of(type(value)):
+        field_type.write(out, getattr(value, name), f"{type(value).__name__}.{name}")
+
+
+def read_fields(reader: Reader, kind: type) -> dict[str, Any]:
+    """Read the fields of a dataclass.
+
+    Raises:
+        RemoteProtocolError: the bytes do not fit.
+    """
+    return {name: field_type.read(reader, name) for name, field_type in layout_of(kind)}
