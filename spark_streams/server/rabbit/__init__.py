@@ -1,0 +1,1 @@
+"""The RabbitMQ streams door of the log."""
