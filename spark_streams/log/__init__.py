@@ -3,10 +3,11 @@
 from spark_streams.log.config import LogConfig, StreamConfig
 from spark_streams.log.offsets import format_offset
 from spark_streams.log.partition import Appended, Partition
-from spark_streams.log.record_batch import BatchFault
+from spark_streams.log.record_batch import BatchFault, Header
 from spark_streams.log.records import Records
 from spark_streams.log.reference_log import ReferenceLog
 from spark_streams.log.state import StateStore
+from spark_streams.log.stored_batches import StoredBatch
 from spark_streams.log.stream import Stream
 from spark_streams.log.timestamps import NO_TIMESTAMP, TimestampRefused
 
@@ -14,11 +15,13 @@ __all__ = [
     "NO_TIMESTAMP",
     "Appended",
     "BatchFault",
+    "Header",
     "LogConfig",
     "Partition",
     "Records",
     "ReferenceLog",
     "StateStore",
+    "StoredBatch",
     "Stream",
     "StreamConfig",
     "TimestampRefused",

@@ -19,6 +19,7 @@ from spark_streams.log.record_batch import (
     HEADER_BYTES,
     BatchFault,
     BatchHeader,
+    Header,
     encode_batch,
     encode_few,
     parse_header,
@@ -97,6 +98,7 @@ def _encode_few(
     keys: pa.Array | Sequence[bytes | None] | None,
     timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None,
     batching: Batching,
+    notes: Sequence[Header],
 ) -> list[tuple[BatchHeader, bytes]] | None:
     """Encode a few records of an append-time stream without Arrow, whose fixed cost is most of such an append's.
 
@@ -121,6 +123,7 @@ def _encode_few(
         base_offset=batching.next_offset,
         extended=batching.extended,
         append_time=True,
+        notes=notes,
     )
     return [(parse_header(encoded), encoded)]
 
@@ -130,15 +133,16 @@ def encode_records(
     keys: pa.Array | Sequence[bytes | None] | None,
     timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None,
     batching: Batching,
+    notes: Sequence[Header] = (),
 ) -> list[tuple[BatchHeader, bytes]]:
-    """Encode one append as batches.
+    """Encode one append as batches; the first record of each gets ``notes`` as its headers.
 
     Raises:
         ValueError: no value, a null value, or lengths that differ.
         TimestampRefused: the stream's format cannot hold a timestamp.
 
     """
-    few = _encode_few(values, keys, timestamps, batching) if len(values) <= FEW_RECORDS else None
+    few = _encode_few(values, keys, timestamps, batching, notes) if len(values) <= FEW_RECORDS else None
     if few is not None:
         return few
     bodies = _binary(values)
@@ -165,6 +169,7 @@ def encode_records(
             base_offset=offset,
             extended=batching.extended,
             append_time_ms=batching.append_time_ms,
+            notes=notes,
         )
         batches.append((parse_header(encoded), encoded))
         offset += stop - start

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +22,13 @@ from spark_streams.errors import CorruptLog, LogError
 from spark_streams.log.batching import Batching, encode_records, reframe
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import sync_directory
-from spark_streams.log.record_batch import BatchHeader
+from spark_streams.log.record_batch import BatchHeader, Header
 from spark_streams.log.records import Records
 from spark_streams.log.recovery import open_segments
 from spark_streams.log.recovery_point import RecoveryPointFile
 from spark_streams.log.retention import expired_segments
 from spark_streams.log.segment import Segment
+from spark_streams.log.stored_batches import StoredBatch, last_of_segment, walk_segment
 from spark_streams.log.timestamps import NO_TIMESTAMP
 
 __all__ = ["Appended", "Partition", "PartitionClosed"]
@@ -135,6 +136,8 @@ class Partition:
         values: pa.Array | Sequence[bytes],
         keys: pa.Array | Sequence[bytes | None] | None = None,
         timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None = None,
+        *,
+        notes: Sequence[Header] = (),
     ) -> Appended:
         """Append records.
 
@@ -143,6 +146,8 @@ class Partition:
             keys: as many keys, or None.
             timestamps: as many instants in ms, ``NO_TIMESTAMP`` or None for none; they count only in a stream whose
                 timestamp type is ``create``.
+            notes: what is to be stored or lost together with these records: record headers of the first record of
+                each batch that the append makes (a large one is cut into several). ``batches`` tells them.
 
         Raises:
             ValueError: no value, a null value, or lengths that differ.
@@ -154,7 +159,7 @@ class Partition:
         with self._lock:
             self._check_open()
             now = self._clock()
-            appended = self._store(encode_records(values, keys, timestamps, self._batching(now)), now)
+            appended = self._store(encode_records(values, keys, timestamps, self._batching(now), notes), now)
         self._tell_listeners()
         return appended
 
@@ -239,11 +244,16 @@ class Partition:
         self._synced_end = 0
         active.let_go()
 
-    def read(self, offset: int, max_bytes: int = 1 << 20) -> Records | None:
+    def read(self, offset: int, max_bytes: int = 1 << 20, *, whole: bool = False) -> Records | None:
         """Return records from ``offset`` (inclusive) on, or None when ``offset`` is the next one to be appended.
 
         An offset below the first retained one reads from there. About ``max_bytes`` of whole batches are decoded, and
         at least one batch.
+
+        Args:
+            offset: the first record wanted.
+            max_bytes: about how much to decode.
+            whole: begin with the first record of the stored batch that holds ``offset``, not with ``offset`` itself.
 
         Raises:
             ValueError: an offset beyond the end.
@@ -265,8 +275,64 @@ class Partition:
             except FileNotFoundError as missing:
                 self._check_removed(segment, missing)
                 continue
-            skip = offset - int(records.offsets[0])
+            skip = 0 if whole else offset - int(records.offsets[0])
             return records.slice(skip) if skip else records
+
+    def batches(self, offset: int) -> Iterator[StoredBatch]:
+        """Walk the stored batches from the one that holds ``offset`` to the last one there is at the time of this call.
+
+        An offset below the first retained one starts there. Records are not decoded, and CRCs not checked: what is
+        told is what was written, and damage is found when the records are read. What retention removes under the walk
+        is left out.
+
+        Raises:
+            ValueError: an offset beyond the end.
+            CorruptLog: something lies there that is no batch.
+            PartitionClosed: the log was closed, or the stream deleted.
+
+        """
+        self._check_open()
+        end = self.next_offset
+        if offset > end:
+            raise ValueError(f"offset {offset} lies beyond the next one, {end}")
+        return self._walk(offset, end)
+
+    def _walk(self, offset: int, end: int) -> Iterator[StoredBatch]:
+        while True:
+            self._check_open()
+            segments = self._segments
+            offset = max(offset, segments[0].base_offset)
+            if offset >= end:
+                return
+            segment = segments[bisect_right(segments, offset, key=lambda s: s.base_offset) - 1]
+            try:
+                at_start = offset == segment.base_offset
+                position, base = (0, offset) if at_start else segment.locate(offset)
+                for batch in walk_segment(segment, position, base):
+                    if batch.first_offset >= end:
+                        return
+                    yield batch
+                    offset = batch.next_offset
+            except FileNotFoundError as missing:
+                self._check_removed(segment, missing)
+
+    def last_batch(self) -> StoredBatch | None:
+        """Return the last stored batch, None when none is retained; CRCs are not checked.
+
+        Raises:
+            CorruptLog: something lies there that is no batch.
+            PartitionClosed: the log was closed, or the stream deleted.
+
+        """
+        while True:
+            self._check_open()
+            segment = next((segment for segment in reversed(self._segments) if segment.end), None)
+            if segment is None:
+                return None
+            try:
+                return last_of_segment(segment)
+            except FileNotFoundError as missing:
+                self._check_removed(segment, missing)
 
     def _check_removed(self, segment: Segment, missing: FileNotFoundError) -> None:
         """Return when retention, or the stream's end, has taken the segment from under a reader; else it is damage."""

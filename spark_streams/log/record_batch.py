@@ -228,8 +228,9 @@ def encode_batch(
     base_offset: int,
     extended: bool,
     append_time_ms: int | None = None,
+    notes: Sequence[Header] = (),
 ) -> bytes:
-    """Encode n records without headers as one batch, in columns.
+    """Encode n records as one batch, in columns; none but the first has headers.
 
     Args:
         values: the values, none null.
@@ -238,6 +239,7 @@ def encode_batch(
         base_offset: the first record's offset.
         extended: whether to set KIP-228's bit.
         append_time_ms: when given, the batch says timestampType 1 and this is every record's timestamp, in ms.
+        notes: headers of the first record.
 
     Returns:
         The whole batch, CRC included.
@@ -255,8 +257,14 @@ def encode_batch(
             base_offset=base_offset,
             extended=extended,
             append_time=append_time_ms is not None,
+            notes=notes,
         )
-    records = _many_records(values, keys, timestamps)
+    records: bytes | memoryview = _many_records(values, keys, timestamps - timestamps[0])  # modulo 2^64, as in _wrapped
+    if notes:
+        # The first record once more, with its headers; the others lie behind it as they are.
+        value, key = values[0].as_py(), None if keys is None else keys[0].as_py()
+        plain = single_record(value, key=key)
+        records = b"".join((single_record(value, key=key, headers=notes), records[len(plain) :]))
     return seal(
         records,
         count,
@@ -275,11 +283,18 @@ def encode_few(
     base_offset: int,
     extended: bool,
     append_time: bool,
+    notes: Sequence[Header] = (),
 ) -> bytes:
-    """Encode a few records without headers as one batch, one by one; as ``encode_batch``, from Python objects."""
+    """Encode a few records as one batch, one by one; as ``encode_batch``, from Python objects."""
     base = timestamps[0]
     records = b"".join(
-        single_record(value, key=key, timestamp_delta=_wrapped(timestamp - base), offset_delta=row)
+        single_record(
+            value,
+            key=key,
+            headers=() if row else notes,
+            timestamp_delta=_wrapped(timestamp - base),
+            offset_delta=row,
+        )
         for row, (value, key, timestamp) in enumerate(zip(values, keys, timestamps, strict=True))
     )
     return seal(
@@ -298,10 +313,9 @@ def _wrapped(delta: int) -> int:
 
 
 def _many_records(
-    values: pa.LargeBinaryArray, keys: pa.LargeBinaryArray | None, timestamps: npt.NDArray[np.int64]
+    values: pa.LargeBinaryArray, keys: pa.LargeBinaryArray | None, deltas: npt.NDArray[np.int64]
 ) -> memoryview:
     count = len(values)
-    deltas = timestamps - timestamps[0]  # modulo 2^64, as in _wrapped
     offset_deltas = np.arange(count, dtype=np.int64)
     value_sizes = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64)
     if keys is None:

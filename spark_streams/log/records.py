@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,9 +10,9 @@ import numpy.typing as npt
 
 from spark_streams.log.record_batch import HEADER_BYTES, BatchFault, BatchHeader, Header
 from spark_streams.log.timestamps import from_stored
-from spark_streams.log.varint import decode_varints, encode_varint
+from spark_streams.log.varint import decode_varint, decode_varints, encode_varint
 
-__all__ = ["Records", "decode_batches", "record_headers", "restamp"]
+__all__ = ["Records", "decode_batches", "decode_headers", "record_headers", "restamp"]
 
 Longs = npt.NDArray[np.int64]
 
@@ -26,6 +27,8 @@ class Records:
         buffer: the bytes that the spans point into.
         value_starts, value_ends: int64[n], ``buffer[start:end]`` is the value; a null value is an empty one.
         key_starts, key_ends: int64[n], likewise; both -1 for a null key.
+        batch_rows: the rows at which a stored batch begins, rising. Row 0 is always among them, also where a slice
+            begins inside of a batch; empty when there is no row.
 
     """
 
@@ -36,6 +39,7 @@ class Records:
     value_ends: Longs
     key_starts: Longs
     key_ends: Longs
+    batch_rows: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -52,14 +56,19 @@ class Records:
     def slice(self, start: int, stop: int | None = None) -> Records:
         """Return rows ``start`` (inclusive) to ``stop`` (exclusive) over the same buffer."""
         cut = np.s_[start:stop]
+        offsets = self.offsets[cut]
+        first, last, _ = cut.indices(len(self.offsets))
+        rows = self.batch_rows
+        begins = tuple(row - first for row in rows[bisect_right(rows, first) : bisect_left(rows, last)])
         return Records(
-            self.offsets[cut],
+            offsets,
             self.timestamps[cut],
             self.buffer,
             self.value_starts[cut],
             self.value_ends[cut],
             self.key_starts[cut],
             self.key_ends[cut],
+            (0, *begins) if len(offsets) else (),
         )
 
 
@@ -142,7 +151,8 @@ def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Rec
     )
     timestamps = from_stored(stored, spread([h.extended for _, h in batches]).astype(np.bool_))
     offsets = spread([h.base_offset for _, h in batches]) + offset_delta
-    return Records(offsets, timestamps, buffer, value_starts, value_ends, key_starts, key_ends)
+    rows = tuple(firsts.tolist())
+    return Records(offsets, timestamps, buffer, value_starts, value_ends, key_starts, key_ends, rows)
 
 
 def restamp(batch: bytes, header: BatchHeader, timestamps: Longs) -> bytes:
@@ -174,24 +184,32 @@ def record_headers(records: Records, row: int) -> list[Header]:
         BatchFault: they do not fit the record.
 
     """
-    raw = np.frombuffer(records.buffer, np.uint8)
-    at = records.value_ends[row : row + 1]
-
-    def number(position: npt.NDArray[np.int64]) -> tuple[int, npt.NDArray[np.int64]]:
-        values, after = decode_varints(raw, position)
-        return int(values[0]), after
-
     try:
-        count, at = number(at)
-        if not 0 <= count <= len(records.buffer):
-            raise ValueError(f"{count} headers")
-        headers: list[Header] = []
-        for _ in range(count):
-            size, at = number(at)
-            name = records.buffer[int(at[0]) : int(at[0]) + size]
-            size, at = number(at + size)
-            headers.append((name, None if size < 0 else records.buffer[int(at[0]) : int(at[0]) + size]))
-            at = at + max(size, 0)
+        return decode_headers(records.buffer, int(records.value_ends[row]), len(records.buffer))
     except ValueError as fault:
         raise BatchFault(f"record headers: {fault}") from fault
+
+
+def decode_headers(buffer: bytes, at: int, end: int) -> list[Header]:
+    """Decode the headers of one record, their count first, from ``at``; ``end`` (exclusive) bounds them.
+
+    Raises:
+        ValueError: they run past ``end``.
+
+    """
+    count, at = decode_varint(buffer, at)
+    if not 0 <= count <= end - at:
+        raise ValueError(f"{count} headers, in {end - at} bytes")
+
+    def sized(at: int, least: int) -> tuple[bytes | None, int]:
+        size, at = decode_varint(buffer, at)
+        if not least <= size <= end - at:
+            raise ValueError(f"{size} bytes of a header, {end - at} are there")
+        return (None, at) if size < 0 else (buffer[at : at + size], at + size)
+
+    headers: list[Header] = []
+    for _ in range(count):
+        name, at = sized(at, 0)
+        value, at = sized(at, -1)
+        headers.append((name or b"", value))
     return headers

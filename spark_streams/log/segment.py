@@ -68,6 +68,8 @@ class Segment:
         self.sealed = False
         self.first_append_ms: int | None = None
         self.last_append_ms: int | None = None
+        self.last_batch_place: tuple[int, int] | None = None
+        """Position and base offset of the last batch; None where the index has to tell it."""
         self.interval_bytes = interval_bytes
         self._file: OpenFile | None = None
         self._index: SegmentIndex | None = None
@@ -161,7 +163,9 @@ class Segment:
     def take(self, header: BatchHeader) -> None:
         """Make the batch that lies at ``end`` visible; ``next_offset``, which readers look at first, comes last."""
         self._held_index().add(header.base_offset, self.end, batch_max_timestamp(header))
-        self.end += header.size
+        position = self.end
+        self.end = position + header.size
+        self.last_batch_place = position, header.base_offset
         self.next_offset = header.next_offset
 
     def _held_index(self) -> SegmentIndex:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_VARINT_BYTES", "decode_varints", "encode_varint", "encode_varints", "zigzag"]
+__all__ = ["MAX_VARINT_BYTES", "decode_varint", "decode_varints", "encode_varint", "encode_varints", "zigzag"]
 
 MAX_VARINT_BYTES = 10
 """A 64-bit value takes at most ten groups of seven bits."""
@@ -30,6 +30,25 @@ _SMALL = tuple(_varint(value) for value in range(-1, 2048))
 def encode_varint(value: int) -> bytes:
     """Encode one value; the small ones, lengths and deltas mostly, are looked up."""
     return _SMALL[value + 1] if -1 <= value < 2047 else _varint(value)
+
+
+def decode_varint(buffer: bytes, at: int) -> tuple[int, int]:
+    """Decode the varint at ``at``; return its value and the position after it.
+
+    Raises:
+        ValueError: it runs past the buffer or past ten bytes.
+
+    """
+    rest = shift = 0
+    while True:
+        if at >= len(buffer) or shift >= 7 * MAX_VARINT_BYTES:
+            raise ValueError("a varint runs past the buffer, or past ten bytes")
+        byte = buffer[at]
+        at += 1
+        rest |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (rest >> 1) ^ -(rest & 1), at
+        shift += 7
 
 
 def zigzag(values: Longs) -> npt.NDArray[np.uint64]:

@@ -1,0 +1,125 @@
+"""A cheap walk over what was appended together: batch headers, and what their first record notes, no values.
+
+A note is a record header of a batch's first record; a door keeps there what has to be stored or lost together with the
+records. Only the batch's own header and what lies before and after the first record's value are looked at.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from spark_streams.errors import CorruptLog
+from spark_streams.log.files import read_exactly
+from spark_streams.log.record_batch import HEADER_BYTES, BatchFault, BatchHeader, Header, parse_header
+from spark_streams.log.records import decode_headers
+from spark_streams.log.segment import Segment, batch_max_timestamp, check_place
+from spark_streams.log.varint import MAX_VARINT_BYTES, decode_varint
+
+__all__ = ["StoredBatch", "last_of_segment", "walk_segment"]
+
+WINDOW_BYTES = 16 << 10
+"""What is read at once: many batches of a few small records, or no more than the beginning of one large batch."""
+PREFIX_BYTES = 1 + 5 * MAX_VARINT_BYTES
+"""No record takes more before its key or, the key apart, before its value."""
+
+
+class StoredBatch(NamedTuple):
+    """One stored batch, as its header and its first record tell it.
+
+    Args:
+        first_offset: the first record's offset.
+        next_offset: 1 + the last record's offset.
+        max_timestamp: the largest timestamp of its records, in ms, or the append time; ``NO_TIMESTAMP``: none has one.
+        append_time: whether ``max_timestamp`` is the time of the append, and every record's timestamp.
+        notes: the record headers of the first record.
+
+    """
+
+    first_offset: int
+    next_offset: int
+    max_timestamp: int
+    append_time: bool
+    notes: tuple[Header, ...]
+
+
+class _Window:
+    """A part of one segment's file; it moves on when bytes are asked for that are not in it."""
+
+    def __init__(self, segment: Segment, start: int, end: int) -> None:
+        self._file = segment.file()
+        self._end = end
+        self._start = start
+        self._content = b""
+
+    def bytes_at(self, position: int, size: int) -> tuple[bytes, int]:
+        """Return bytes, and where in them ``position`` lies; ``size`` bytes follow, fewer only at the end."""
+        at = position - self._start
+        if at < 0 or at + size > len(self._content):
+            wanted = min(max(size, WINDOW_BYTES), self._end - position)
+            self._start, self._content, at = position, read_exactly(self._file.fd, wanted, position), 0
+        return self._content, at
+
+
+def walk_segment(segment: Segment, position: int, offset: int) -> Iterator[StoredBatch]:
+    """Walk the batches of one segment from ``position``, where the batch with base offset ``offset`` starts.
+
+    Raises:
+        CorruptLog: what is there is no batch of this segment. (CRCs are not checked here.)
+        FileNotFoundError: retention has removed the segment before the walk began.
+
+    """
+    end = segment.end
+    window = _Window(segment, position, end)
+    while position < end:
+        try:
+            header = parse_header(*window.bytes_at(position, HEADER_BYTES))
+            check_place(header, offset, end - position)
+            notes = _notes(window, position, header)
+        except (BatchFault, ValueError) as fault:
+            raise CorruptLog(str(segment.path), position, str(fault)) from fault
+        yield StoredBatch(
+            header.base_offset, header.next_offset, batch_max_timestamp(header), header.append_time, notes
+        )
+        position += header.size
+        offset = header.next_offset
+
+
+def last_of_segment(segment: Segment) -> StoredBatch | None:
+    """Return the last batch of a segment; None when it has none. Raises as ``walk_segment`` does."""
+    held = segment.last_batch_place
+    position, offset = held if held is not None else segment.index.stretch(len(segment.index) - 1)
+    batches = deque(walk_segment(segment, position, offset), maxlen=1)
+    return batches[0] if batches else None
+
+
+def _notes(window: _Window, position: int, header: BatchHeader) -> tuple[Header, ...]:
+    stop = position + header.size
+    start = position + HEADER_BYTES
+
+    def prefix(place: int) -> tuple[bytes, int, int]:
+        # ``place`` in the segment is ``at`` in the buffer; the difference turns one into the other.
+        if place >= stop:
+            raise ValueError("the first record runs past its batch")
+        buffer, at = window.bytes_at(place, min(PREFIX_BYTES, stop - place))
+        return buffer, at, place - at
+
+    buffer, at, shift = prefix(start)
+    length, at = decode_varint(buffer, at)
+    record_end = at + shift + length
+    if length < 0 or record_end > stop:
+        raise ValueError("the first record runs past its batch")
+    _, at = decode_varint(buffer, at + 1)
+    _, at = decode_varint(buffer, at)
+    for _ in ("key", "value"):
+        size, at = decode_varint(buffer, at)
+        after = at + shift + max(size, 0)
+        if size < -1 or after >= record_end:
+            raise ValueError("the first record's key or value runs past it")
+        if after + 1 == record_end:
+            return ()  # one byte is left: it can only say that there are no headers
+        buffer, at, shift = prefix(after)
+    place = at + shift
+    buffer, at = window.bytes_at(place, record_end - place)
+    return tuple(decode_headers(buffer, at, at + record_end - place))
