@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition
+from spark_streams.log.record_batch import Header
 from spark_streams.server.conditions import INTERNAL_ERROR, INVALID_FIELD, RESOURCE_LIMIT, LinkRefused
 
 __all__ = ["Appender", "Batch"]
 
+_NONE: Final = pa.array([], pa.large_binary())
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _THREADS: Final = 4
 
@@ -41,6 +43,9 @@ class Batch:
         keys: group keys, binary, null for none.
         timestamps: creation times in ms, ``NO_TIMESTAMP`` for none.
         done: called on the loop: with None for each event that is stored, or why not; all events in their order.
+        notes: stored with the batches of this append; an append with notes is not joined with others.
+        due: asked on the loop when the append is about to start, after all earlier ones of the partition have been
+            told their outcome; False refuses it.
 
     """
 
@@ -48,6 +53,8 @@ class Batch:
     keys: pa.Array
     timestamps: NDArray[np.int64]
     done: Callable[[list[LinkRefused | None]], None]
+    notes: tuple[Header, ...] = ()
+    due: Callable[[], bool] | None = None
 
 
 class Appender:
@@ -66,15 +73,25 @@ class Appender:
 
     def append(self, partition: Partition, batch: Batch) -> None:
         """Append a batch; its ``done`` may be called before this returns."""
-        if self._pool is None:
-            batch.done(_store(partition, batch.values, batch.keys, batch.timestamps))
-            return
         queued = self._waiting.get(id(partition))
         if queued is not None:
             queued.append(batch)
+        elif batch.due is not None and not batch.due():
+            batch.done(_not_due(batch))
+        elif self._pool is None:
+            batch.done(_store_together(partition, [batch]))
         else:
             self._waiting[id(partition)] = []
             self._start(partition, [batch])
+
+    def after(self, partition: Partition, done: Callable[[], None]) -> None:
+        """Have ``done`` called on the loop when all appends to a partition so far have ended; at once if none is."""
+        nothing = Batch(_NONE, pa.nulls(0, pa.binary()), np.empty(0, np.int64), lambda outcomes: done())
+        queued = self._waiting.get(id(partition))
+        if queued is None:
+            done()
+        else:
+            queued.append(nothing)
 
     def _start(self, partition: Partition, batches: list[Batch]) -> None:
         assert self._pool is not None
@@ -89,14 +106,18 @@ class Appender:
             logger.warning("an append ended after the server did")
 
     def _finished(self, partition: Partition, batches: list[Batch], outcomes: list[LinkRefused | None]) -> None:
-        queued = self._waiting.pop(id(partition))
-        if queued:
-            self._waiting[id(partition)] = []
-            self._start(partition, queued)
         start = 0
         for batch in batches:
             batch.done(outcomes[start : start + len(batch.values)])
             start += len(batch.values)
+        # After the outcomes have been told: what is due may depend on them.
+        queued = self._waiting.pop(id(partition))
+        if queued:
+            self._waiting[id(partition)] = []
+            refused = [batch for batch in queued if batch.due is not None and not batch.due()]
+            for batch in refused:
+                batch.done(_not_due(batch))
+            self._start(partition, [batch for batch in queued if batch not in refused])
 
     def close(self) -> None:
         """Wait for what is under way."""
@@ -104,9 +125,13 @@ class Appender:
             self._pool.shutdown()
 
 
+def _not_due(batch: Batch) -> list[LinkRefused | None]:
+    return [LinkRefused(INTERNAL_ERROR, "an earlier append failed")] * len(batch.values)
+
+
 def _store_together(partition: Partition, batches: list[Batch]) -> list[LinkRefused | None]:
-    if len(batches) == 1:
-        return _store(partition, batches[0].values, batches[0].keys, batches[0].timestamps)
+    if len(batches) == 1 or any(batch.notes for batch in batches):
+        return [outcome for b in batches for outcome in _store(partition, b.values, b.keys, b.timestamps, b.notes)]
     return _store(
         partition,
         pa.concat_arrays([b.values for b in batches]),
@@ -116,15 +141,21 @@ def _store_together(partition: Partition, batches: list[Batch]) -> list[LinkRefu
 
 
 def _store(
-    partition: Partition, values: pa.Array, keys: pa.Array, timestamps: NDArray[np.int64]
+    partition: Partition,
+    values: pa.Array,
+    keys: pa.Array,
+    timestamps: NDArray[np.int64],
+    notes: tuple[Header, ...] = (),
 ) -> list[LinkRefused | None]:
     """Append; events that the stream's rules refuse are found by halving, so that the others are stored."""
     count = len(values)
+    if not count:
+        return []
     try:
-        partition.append(values, keys, timestamps)
+        partition.append(values, keys, timestamps, notes=notes)
     except ValueError as fault:
-        if count == 1:
-            return [LinkRefused(INVALID_FIELD, str(fault))]
+        if count == 1 or notes:  # notes are about the whole
+            return [LinkRefused(INVALID_FIELD, str(fault))] * count
         half = count // 2
         return [
             *_store(partition, values[:half], keys[:half], timestamps[:half]),

@@ -1,16 +1,89 @@
-"""One connection's publishers."""
+"""One connection's publishers: what they send is appended, deduplicated by reference and publishing id, and confirmed.
+
+What one read of the socket brought is collected and appended together, one append for each stream: one stored batch,
+which consumers get as one chunk.
+
+Delivery guarantee: a publishing id is confirmed once its message is in the log (``Partition.append``: it survives
+kill -9; with fsync policy ``always`` a power cut too), or when the log already had an id of the same reference that
+is not lower. References' ids are stored in the same batch as the messages (``sequences.py``). When an append fails,
+its publishers fail: whatever else they had under way is refused too, so that no message can be stored after a gap that
+a retry could not fill any more.
+
+Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher; notes, section 10.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.log import NO_TIMESTAMP
+from spark_streams.log.record_batch import Header
+from spark_streams.server.appender import Batch
+from spark_streams.server.conditions import LinkRefused
+from spark_streams.server.rabbit.sequences import SequenceLine, publishers_note
+from spark_streams.server.rabbit.stored_form import Stored, stored_form
+from spark_streams.wire.rabbit.bloom import bloom_of
+from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.frames import Frame
-from spark_streams.wire.rabbit.publishing import DeclarePublisher, DeletePublisher, QueryPublisherSequence
+from spark_streams.wire.rabbit.published import Published, decode_publish, encode_confirm, encode_publish_error
+from spark_streams.wire.rabbit.publishing import (
+    MAX_REFERENCE_BYTES,
+    DeclarePublisher,
+    DeclarePublisherAnswer,
+    DeletePublisher,
+    DeletePublisherAnswer,
+    QueryPublisherSequence,
+    QueryPublisherSequenceAnswer,
+)
 
 if TYPE_CHECKING:
     from spark_streams.server.rabbit.connection import RabbitConnection
+    from spark_streams.server.rabbit.topology import Served
 
-__all__ = ["Publishers"]
+__all__ = ["BLOOM_NOTE", "Publishers"]
+
+BLOOM_NOTE: Final = b"rabbitmq-bloom"
+"""Name of the note with the bloom filter of a stored batch; a batch without any filter value has none."""
+
+Ids = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass
+class _Publisher:
+    id: int
+    reference: str
+    served: Served
+    failed: bool = False
+    """Whether an append failed: everything later is refused until it is declared anew."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What one Publish frame adds to an append: the entries that are ``kept``, of which there may be none."""
+
+    publisher: _Publisher
+    ids: Ids
+    counts: NDArray[np.int64]
+    kept: Mask
+    stored: Stored | None
+    filters: frozenset[bytes]
+    unfiltered: bool
+    failures: int
+
+
+@dataclass
+class _Collected:
+    """What is to be appended to one stream, and the last ids of its references with that."""
+
+    served: Served
+    pieces: list[_Piece] = field(default_factory=list)
 
 
 class Publishers:
@@ -22,31 +95,220 @@ class Publishers:
 
     def __init__(self, connection: RabbitConnection) -> None:
         self._connection = connection
+        self._open: dict[int, _Publisher] = {}
+        self._collected: dict[str, _Collected] = {}
+        self._closed = False
+
+    # --- commands
 
     def declare(self, request: DeclarePublisher) -> None:
         """Open a publisher, or answer why not."""
-        raise NotImplementedError
+        self._connection.answer(request, DeclarePublisherAnswer, self._declare(request))
+
+    def _declare(self, request: DeclarePublisher) -> ResponseCode:
+        if not self._connection.may("write", request.stream):
+            return ResponseCode.ACCESS_REFUSED
+        if len(request.reference.encode()) > MAX_REFERENCE_BYTES or request.publisher_id in self._open:
+            return ResponseCode.PRECONDITION_FAILED
+        served = self._connection.node.topology.find(request.stream)
+        if served is None:
+            return ResponseCode.STREAM_DOES_NOT_EXIST
+        taken = {(p.served.name, p.reference) for p in self._open.values() if p.reference}
+        if (served.name, request.reference) in taken:
+            return ResponseCode.PRECONDITION_FAILED
+        self._open[request.publisher_id] = _Publisher(request.publisher_id, request.reference, served)
+        return ResponseCode.OK
 
     def delete(self, request: DeletePublisher) -> None:
         """Close a publisher, or answer that there is none."""
-        raise NotImplementedError
+        gone = self._open.pop(request.publisher_id, None)
+        code = ResponseCode.PUBLISHER_DOES_NOT_EXIST if gone is None else ResponseCode.OK
+        self._connection.answer(request, DeletePublisherAnswer, code)
 
     def query_sequence(self, request: QueryPublisherSequence) -> None:
-        """Answer the last publishing id of a reference."""
-        raise NotImplementedError
-
-    def publish(self, frame: Frame) -> None:
-        """Take a Publish frame; it is stored by ``received_all`` at the latest."""
-        raise NotImplementedError
-
-    def received_all(self) -> None:
-        """Store what was published by the bytes that have just come, and confirm it."""
-        raise NotImplementedError
+        """Answer the last publishing id of a reference; 0 when there is none."""
+        code, sequence = ResponseCode.OK, 0
+        served = self._connection.node.topology.find(request.stream)
+        if not self._connection.may("read", request.stream):
+            code = ResponseCode.ACCESS_REFUSED
+        elif served is None:
+            code = ResponseCode.STREAM_DOES_NOT_EXIST
+        else:
+            sequence = self._line(served).last(request.reference) or 0
+        self._connection.answer(request, QueryPublisherSequenceAnswer, code, sequence=sequence)
 
     def drop(self, stream: str) -> bool:
         """Close the publishers of a stream that is gone; return whether there were any."""
-        raise NotImplementedError
+        gone = [number for number, publisher in self._open.items() if publisher.served.name == stream]
+        for number in gone:
+            del self._open[number]
+        self._collected.pop(stream, None)
+        return bool(gone)
 
     def close(self) -> None:
-        """Close all: the connection has ended."""
-        raise NotImplementedError
+        """Close all: the connection has ended; what it sent whole is stored all the same."""
+        self.received_all()
+        self._closed = True
+        self._open.clear()
+
+    # --- messages
+
+    def publish(self, frame: Frame) -> None:
+        """Take a Publish frame; it is stored by ``received_all``.
+
+        Raises:
+            RemoteProtocolError: the frame cannot be read.
+        """
+        published = decode_publish(frame.buffer, frame.start, frame.end, frame.version)
+        publisher = self._open.get(published.publisher_id)
+        if publisher is None:
+            self._refuse(published.publisher_id, published.ids, ResponseCode.PUBLISHER_DOES_NOT_EXIST)
+            return
+        if publisher.failed:
+            self._refuse(publisher.id, published.ids, ResponseCode.INTERNAL_ERROR)
+            return
+        good = len(published.ids) if published.bad_from is None else published.bad_from
+        if good < len(published.ids):
+            self._refuse(publisher.id, published.ids[good:], ResponseCode.PRECONDITION_FAILED)
+        if good:
+            self._collect(publisher, published, good)
+
+    def _collect(self, publisher: _Publisher, published: Published, entries: int) -> None:
+        ids, counts = published.ids[:entries], published.counts[:entries]
+        starts, ends = published.starts, published.ends
+        kept = self._new(publisher, ids)
+        if not kept.all():
+            records = np.repeat(kept, counts)
+            starts, ends = starts[records], ends[records]
+        filters, unfiltered = _filters(published, kept)
+        stored = stored_form(published.buffer, starts, ends) if len(starts) else None
+        failures = self._line(publisher.served).failures(publisher.reference)
+        piece = _Piece(publisher, ids, counts, kept, stored, filters, unfiltered, failures)
+        name = publisher.served.name
+        self._collected.setdefault(name, _Collected(publisher.served)).pieces.append(piece)
+
+    def _new(self, publisher: _Publisher, ids: Ids) -> Mask:
+        """Return which entries the log does not have yet: ids above all that came before (notes, section 10)."""
+        if not publisher.reference:
+            return np.ones(len(ids), np.bool_)
+        served = publisher.served
+        last = self._line(served).expected(publisher.reference)
+        collected = self._collected.get(served.name)
+        for piece in collected.pieces if collected is not None else ():
+            if piece.publisher.reference == publisher.reference:
+                highest = int(piece.ids.max())
+                last = highest if last is None else max(last, highest)
+        before = np.empty(len(ids), np.uint64)
+        before[0] = 0 if last is None else last
+        before[1:] = ids[:-1]
+        np.maximum.accumulate(before, out=before)
+        new: Mask = ids > before
+        if last is None:
+            new[0] = True
+        return new
+
+    def received_all(self) -> None:
+        """Store what was published by the bytes that have just come, and confirm it."""
+        collected, self._collected = self._collected, {}
+        for each in collected.values():
+            self._append(each)
+
+    def _append(self, collected: _Collected) -> None:
+        served, pieces = collected.served, collected.pieces
+        node = self._connection.node
+        stored = [piece.stored for piece in pieces if piece.stored is not None]
+        done = functools.partial(self._appended, served, pieces)
+        if not stored:
+            # Only duplicates: they are confirmed once what they repeat is stored.
+            node.appender.after(served.partition, functools.partial(done, []))
+            return
+        counts = [len(s.values) for s in stored]
+        keys = [pa.nulls(n, pa.binary()) if s.keys is None else s.keys for s, n in zip(stored, counts, strict=True)]
+        instants = [
+            np.full(n, NO_TIMESTAMP, np.int64) if s.timestamps is None else s.timestamps
+            for s, n in zip(stored, counts, strict=True)
+        ]
+        sequences = _sequences(pieces)
+        self._line(served).begin(sequences)
+        batch = Batch(
+            pa.concat_arrays([s.values for s in stored]) if len(stored) > 1 else stored[0].values,
+            pa.concat_arrays(keys) if len(keys) > 1 else keys[0],
+            np.concatenate(instants),
+            done,
+            _notes(served, pieces, sequences),
+            functools.partial(self._due, served, pieces),
+        )
+        self._connection.unconfirmed(_entries(pieces))
+        node.appender.append(served.partition, batch)
+
+    def _line(self, served: Served) -> SequenceLine:
+        return self._connection.node.sequences.of(served.stream, served.partition)
+
+    def _due(self, served: Served, pieces: list[_Piece]) -> bool:
+        """Say whether no append that these pieces follow has failed meanwhile: a gap could never be filled again."""
+        line = self._line(served)
+        return all(line.failures(p.publisher.reference) == p.failures for p in pieces if p.publisher.reference)
+
+    def _appended(self, served: Served, pieces: list[_Piece], outcomes: list[LinkRefused | None]) -> None:
+        """Tell the publishers what is stored, and what is not."""
+        if outcomes:
+            self._connection.unconfirmed(-_entries(pieces))
+        line, sequences = self._line(served), _sequences(pieces)
+        failed = any(outcome is not None for outcome in outcomes)
+        if failed:
+            line.fail(sequences)
+        elif sequences:
+            line.advance(sequences)
+        confirms: dict[int, list[Ids]] = {}
+        for piece in pieces:
+            reference = piece.publisher.reference
+            if failed or (reference and line.failures(reference) != piece.failures):
+                piece.publisher.failed = True
+                self._refuse(piece.publisher.id, piece.ids, ResponseCode.INTERNAL_ERROR)
+            else:
+                confirms.setdefault(piece.publisher.id, []).append(piece.ids)
+        for publisher_id, ids in confirms.items():
+            if not self._closed:
+                self._connection.send(encode_confirm(publisher_id, np.concatenate(ids) if len(ids) > 1 else ids[0]))
+
+    def _refuse(self, publisher_id: int, ids: Ids, code: ResponseCode) -> None:
+        if len(ids) and not self._closed:
+            self._connection.send(encode_publish_error(publisher_id, ids, np.full(len(ids), code, np.uint16)))
+
+
+def _entries(pieces: list[_Piece]) -> int:
+    return sum(len(piece.ids) for piece in pieces)
+
+
+def _notes(served: Served, pieces: list[_Piece], sequences: dict[str, int]) -> tuple[Header, ...]:
+    """Return what is stored with an append: the last ids of its references, and the bloom filter of its values."""
+    notes = [publishers_note(sequences)] if sequences else []
+    filters: frozenset[bytes] = frozenset().union(*(piece.filters for piece in pieces))
+    if filters:
+        unfiltered = any(piece.unfiltered for piece in pieces)
+        notes.append((BLOOM_NOTE, bloom_of(filters, unfiltered, served.filter_bytes)))
+    return tuple(notes)
+
+
+def _filters(published: Published, kept: Mask) -> tuple[frozenset[bytes], bool]:
+    """Return the filter values of the kept entries, and whether one of them has none."""
+    starts, ends = published.filter_starts, published.filter_ends
+    if starts is None or ends is None:
+        return frozenset(), bool(kept.any())
+    values = set()
+    unfiltered = False
+    for start, end in set(zip(starts[: len(kept)][kept].tolist(), ends[: len(kept)][kept].tolist(), strict=True)):
+        if start < 0:
+            unfiltered = True
+        else:
+            values.add(bytes(published.buffer[start:end]))
+    return frozenset(values), unfiltered
+
+
+def _sequences(pieces: list[_Piece]) -> dict[str, int]:
+    """Return the last id of each reference among the entries that are stored."""
+    out: dict[str, int] = {}
+    for piece in pieces:
+        if piece.publisher.reference and piece.kept.any():
+            out[piece.publisher.reference] = int(piece.ids[piece.kept].max())
+    return out

@@ -50,6 +50,8 @@ class SequenceLine:
         self._max = max_references
         # Reference to its last id, the one that wrote last at the end: the order in which they are forgotten.
         self._last: dict[str, int] = {}
+        self._under_way: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
         self._batches = 0
         self._load()
 
@@ -77,12 +79,33 @@ class SequenceLine:
         """Return the last publishing id of a reference, None when none is remembered."""
         return self._last.get(reference)
 
+    def expected(self, reference: str) -> int | None:
+        """Return the last publishing id of a reference, with what is being appended just now."""
+        return self._under_way.get(reference, self._last.get(reference))
+
+    def failures(self, reference: str) -> int:
+        """Return how many appends of a reference have failed: what counted on one of them must not go on."""
+        return self._failures.get(reference, 0)
+
+    def begin(self, sequences: Mapping[str, int]) -> None:
+        """Note what an append is about to store; ``advance`` or ``fail`` ends it."""
+        self._under_way.update(sequences)
+
     def advance(self, sequences: Mapping[str, int]) -> None:
         """Note what an append has stored."""
+        for reference, sequence in sequences.items():
+            if self._under_way.get(reference) == sequence:
+                del self._under_way[reference]
         self._put(sequences)
         self._batches += 1
         if self._batches >= SNAPSHOT_BATCHES:
             self.snapshot()
+
+    def fail(self, sequences: Mapping[str, int]) -> None:
+        """Note that an append has failed: what it had under way is not in the log."""
+        for reference in sequences:
+            self._under_way.pop(reference, None)
+            self._failures[reference] = self._failures.get(reference, 0) + 1
 
     def _put(self, sequences: Mapping[str, int]) -> None:
         for reference, sequence in sequences.items():
