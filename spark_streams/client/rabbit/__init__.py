@@ -1,0 +1,1 @@
+"""The RabbitMQ streams client: blocking, one object a task, no Spark."""
