@@ -170,8 +170,8 @@ class Resumed:
             raise self._differs(
                 f"micro-batch {batch}",
                 f"the stream has micro-batch {self._last.batch} of this query already: the checkpoint is older than "
-                "the stream, so a batch would be dropped as a duplicate. Go on with the newest checkpoint, or start anew "
-                "with another one",
+                "the stream, so a batch would be dropped as a duplicate. Go on with the newest checkpoint, or start "
+                "anew with another one",
             )
         self._row = self._last.row if self._last.batch == batch else -1
 
