@@ -1,0 +1,104 @@
+"""Rows of heads and bodies, laid behind one another in one buffer: how columnar frames and chunks are written."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.rabbit.compression import Readable
+from spark_streams.wire.rabbit.entries import Positions
+
+__all__ = ["Heads", "Ranges", "interleave"]
+
+_INLINE: Final = 12
+"""Arrow's binary_view holds up to this many bytes itself; a longer one holds 4 of them and points at the rest."""
+
+Heads = NDArray[np.uint8]
+"""Bytes of one width a row, shape (n, width), width at most 12."""
+
+
+class Ranges(NamedTuple):
+    """Bytes somewhere in a buffer, one range a row, the start inclusive and the end exclusive."""
+
+    buffer: Readable | pa.Buffer | NDArray[np.uint8]
+    starts: Positions
+    ends: Positions
+
+
+def interleave(*columns: Heads | Ranges) -> pa.Buffer:
+    """Return the bytes of row 0 of every column, then of row 1, and so on.
+
+    Raises:
+        LocalProtocolError: the columns point into more bytes than Arrow's views can.
+    """
+    n = len(columns[0].starts if isinstance(columns[0], Ranges) else columns[0])
+    alike = _strided(columns) if n else None
+    if alike is not None:
+        width = sum(part.shape[1] for part in alike)
+        rows = np.empty((n, width), np.uint8)
+        at = 0
+        for part in alike:
+            rows[:, at : at + part.shape[1]] = part
+            at += part.shape[1]
+        return pa.py_buffer(rows)
+    views = np.empty((n, len(columns), 2), np.uint64)
+    content: list[pa.Buffer] = []
+    for index, column in enumerate(columns):
+        if isinstance(column, Ranges):
+            _point(views[:, index], column, len(content))
+            content.append(column.buffer if isinstance(column.buffer, pa.Buffer) else pa.py_buffer(column.buffer))
+        else:
+            views[:, index] = _inline(column)
+    array = pa.Array.from_buffers(pa.binary_view(), n * len(columns), [None, pa.py_buffer(views), *content])
+    # Arrow's cast of views copies all ranges behind one another: the fastest gather there is here.
+    joined: pa.Buffer | None = array.cast(pa.large_binary()).buffers()[2]
+    return pa.py_buffer(b"") if joined is None else joined
+
+
+def _strided(columns: tuple[Heads | Ranges, ...]) -> list[NDArray[np.uint8]] | None:
+    """Return every column as (n, width) bytes, if all ranges are of one length and evenly spaced; nothing is copied."""
+    parts: list[NDArray[np.uint8]] = []
+    for column in columns:
+        if not isinstance(column, Ranges):
+            parts.append(column)
+            continue
+        first, n = int(column.starts[0]), column.starts.size
+        width = int(column.ends[0]) - first
+        step = int(column.starts[1]) - first if n > 1 else width
+        if step < 0 or not (column.ends - column.starts == width).all() or not (np.diff(column.starts) == step).all():
+            return None
+        raw = np.frombuffer(column.buffer, np.uint8)
+        parts.append(np.lib.stride_tricks.as_strided(raw[first:], (n, width), (step, 1), writeable=False))
+    return parts
+
+
+def _inline(heads: Heads) -> NDArray[np.uint64]:
+    n, width = heads.shape
+    views = np.zeros((n, 16), np.uint8)
+    views[:, 0] = width
+    views[:, 4 : 4 + width] = heads
+    return views.view(np.uint64)
+
+
+def _point(views: NDArray[np.uint64], column: Ranges, buffer_index: int) -> None:
+    """Write the views of one column; the four bytes of prefix stay zero, because a cast does not read them."""
+    raw = np.frombuffer(column.buffer, np.uint8)
+    if raw.size >= 1 << 31:
+        raise LocalProtocolError(f"a buffer of {raw.size} bytes: expected less than 2 GiB")
+    lengths = column.ends - column.starts
+    views[:, 0] = lengths
+    views[:, 1] = (column.starts << 32) | buffer_index
+    short = np.flatnonzero(lengths <= _INLINE)
+    if short.size:
+        few = lengths[short]
+        wanted = np.arange(_INLINE) < few[:, None]
+        at = np.where(wanted, column.starts[short, None] + np.arange(_INLINE), 0)
+        inline = np.zeros((short.size, 16), np.uint8)
+        inline[:, 0] = few
+        if raw.size:
+            inline[:, 4:] = np.where(wanted, raw[at], 0)
+        views[short] = inline.view(np.uint64)
