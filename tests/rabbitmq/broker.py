@@ -1,7 +1,7 @@
 """A real RabbitMQ with its stream plugin for the tests: no containers, nothing of it outside a temporary folder.
 
     python tests/rabbitmq/broker.py start [--major 4|3] [--root FOLDER]    prints one JSON line: url, version, folder, …
-    python tests/rabbitmq/broker.py ctl FOLDER ARGUMENT…                   rabbitmqctl on the broker of that folder
+    python tests/rabbitmq/broker.py ctl FOLDER [rabbitmq-streams] ARGUMENT…    rabbitmqctl on the broker of that folder
     python tests/rabbitmq/broker.py stop FOLDER
     python tests/rabbitmq/broker.py run [--major 4|3] -- COMMAND…          COMMAND with RABBITMQ_STREAM_URL set
 
@@ -201,7 +201,7 @@ def stop(broker: Broker) -> None:
 
 
 def end(pid: int, how: signal.Signals) -> None:
-    """Signal the process ``pid`` and wait until it and the session it leads are gone, with SIGKILL when it takes long."""
+    """Signal the process ``pid`` and wait until it and the session it leads are gone, by SIGKILL if it takes long."""
     deadline = time.monotonic() + STOP_TIMEOUT_S
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, how)
@@ -215,8 +215,10 @@ def end(pid: int, how: signal.Signals) -> None:
 
 
 def control(broker: Broker, *arguments: str) -> int:
-    """Run rabbitmqctl on the broker and return its status."""
-    command = inside_of(Path(broker.root), [f"{PROGRAMS}/rabbitmqctl", *arguments])
+    """Run rabbitmqctl, or the program ``rabbitmq-…`` that comes first, on the broker and return its status."""
+    named = bool(arguments) and arguments[0].startswith("rabbitmq-")
+    program, rest = (arguments[0], arguments[1:]) if named else ("rabbitmqctl", arguments)
+    command = inside_of(Path(broker.root), [f"{PROGRAMS}/{program}", *rest])
     return subprocess.run(command, env=broker.environment, check=False).returncode
 
 
