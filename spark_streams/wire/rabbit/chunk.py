@@ -52,7 +52,9 @@ __all__ = [
     "ChunkHeader",
     "ChunkRecords",
     "ChunkType",
+    "check_data",
     "decode_chunk",
+    "decode_data",
     "encode_chunk",
 ]
 
@@ -186,18 +188,41 @@ def decode_chunk(
     start += HEADER_BYTES
     if header.data_bytes > end - start:
         raise RemoteProtocolError(f"a chunk with {header.data_bytes} bytes of data: {end - start} are there")
-    end = start + header.data_bytes
     if check_crc:
-        found = zlib.crc32(memoryview(buffer)[start:end])
-        if found != header.crc:
-            raise RemoteProtocolError(
-                f"chunk {header.first_offset}: CRC-32 of the data is {found:08x}: expected {header.crc:08x}"
-            )
+        check_data(header, buffer, start)
+    return decode_data(header, buffer, start, max_uncompressed_bytes, max_inflated_bytes)
+
+
+def check_data(header: ChunkHeader, buffer: Readable, start: int) -> None:
+    """Verify the CRC of the data section, which begins at ``start`` and is all there.
+
+    Raises:
+        RemoteProtocolError: it does not match.
+    """
+    found = zlib.crc32(memoryview(buffer)[start : start + header.data_bytes])
+    if found != header.crc:
+        raise RemoteProtocolError(
+            f"the chunk at offset {header.first_offset}: its data has CRC-32 {found:08x}, expected {header.crc:08x}"
+        )
+
+
+def decode_data(
+    header: ChunkHeader,
+    buffer: Readable,
+    start: int,
+    max_uncompressed_bytes: int = MAX_PLAIN_BYTES,
+    max_inflated_bytes: int = MAX_INFLATED_BYTES,
+) -> ChunkRecords:
+    """Read the data section, which begins at ``start`` and is all there; the limits are those of ``decode_chunk``.
+
+    Raises:
+        RemoteProtocolError: whatever is wrong with the bytes.
+    """
     if header.kind != ChunkType.USER:
         nothing = np.empty(0, np.int64)
         return ChunkRecords(header, nothing, buffer, nothing, nothing)
     spans = RecordSpans(buffer, max_uncompressed_bytes, max_inflated_bytes)
-    left = header.entries
+    left, end = header.entries, start + header.data_bytes
     while left:
         entries = read_entries(buffer, start, end, left)
         spans.add(entries)
