@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 from spark_streams.client import AmqpClient, Publisher, encode_columns
 from spark_streams.errors import OptionError, SchemaError, SparkStreamsError
 from spark_streams.options import SinkOptions, parse_sink_options
+from spark_streams.spark.write_columns import identify, message_columns
 from spark_streams.spark.write_schema import check_schema
-from spark_streams.spark.writer import BatchWriter, StreamWriter
+from spark_streams.spark.writer import BatchWriter, StreamWriter, TaskName
 
 __all__ = ["AmqpOutlet", "AmqpSink", "batch_writer", "stream_writer"]
 
@@ -88,6 +89,9 @@ def _sink(options: Mapping[str, str], schema: Any) -> AmqpSink:
 class AmqpSink:
     """Where the rows of one write go; it is pickled to the tasks.
 
+    The guarantee is **at least once**: rows that are written again are delivered again, under the same message-id
+    ``<query id>/<batch>/<Spark partition>/<row>``, by which a reader drops duplicates.
+
     Args:
         options: checked.
     """
@@ -118,9 +122,19 @@ class AmqpSink:
             return
         _checked.add((endpoint.url, endpoint.username, stream))
 
-    def open(self) -> AmqpOutlet:
+    def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
+        """Return the columns to encode, ``message_id`` among them: the row's own, or one derived from its place."""
+        columns = message_columns(rows)
+        identify(columns, name.prefix, first_row)
+        return columns
+
+    def open(self, name: TaskName, streaming: bool) -> AmqpOutlet:
         """Connect, for one task."""
         return AmqpOutlet(self.options)
+
+    def repetition(self, streaming: bool) -> str:
+        """Say what becomes of rows that are written again."""
+        return "What is written again goes out again, under the same message-ids"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from pyspark.sql.types import (
@@ -26,9 +27,13 @@ from pyspark.sql.types import (
 from spark_streams.errors import SchemaError
 from spark_streams.rows import PROPERTIES_TYPE
 
-__all__ = ["MESSAGE_SINK_COLUMNS", "check_schema"]
+__all__ = ["MESSAGE_SINK_COLUMNS", "STRING", "Expected", "check_schema"]
 
-_STRING: Final = ("STRING", (StringType,))
+Expected = tuple[str, tuple[type, ...]]
+"""What a column must be: in words, and the Spark types that are."""
+
+STRING: Final[Expected] = ("STRING", (StringType,))
+"""Text."""
 _BINARY: Final = ("BINARY", (BinaryType,))
 _TEXT_OR_BYTES: Final = ("STRING or BINARY", (StringType, BinaryType))
 _INSTANT: Final = ("TIMESTAMP", (TimestampType,))
@@ -36,14 +41,12 @@ _COUNTER: Final = ("BIGINT or INT", (LongType, IntegerType))
 _TEXT_MAP: Final = ("MAP<STRING,STRING>", (MapType,))
 _PROPERTIES: Final = ("STRUCT", (StructType,))
 
-Expected = tuple[str, tuple[type, ...]]
-
 MESSAGE_SINK_COLUMNS: Final[Mapping[str, Expected]] = {
     "value": _TEXT_OR_BYTES,
-    "key": _STRING,
-    "stream": _STRING,
-    "partition": _STRING,
-    "offset": _STRING,
+    "key": STRING,
+    "stream": STRING,
+    "partition": STRING,
+    "offset": STRING,
     "timestamp": _INSTANT,
     "properties": _PROPERTIES,
     "application_properties": _TEXT_MAP,
@@ -53,12 +56,14 @@ MESSAGE_SINK_COLUMNS: Final[Mapping[str, Expected]] = {
 """The columns that the sink of a message format takes (DESIGN.md, section 3), each with its type in words."""
 
 _PROPERTY_FIELDS: Final[Mapping[str, Expected]] = {
-    f.name: {"binary": _BINARY, "int64": _COUNTER, "string": _STRING}.get(str(f.type), _INSTANT)
-    for f in PROPERTIES_TYPE
+    f.name: {"binary": _BINARY, "int64": _COUNTER, "string": STRING}.get(str(f.type), _INSTANT) for f in PROPERTIES_TYPE
 }
 
 
-def check_schema(schema: StructType, *, stream_option: bool) -> None:
+_NO_MORE: Final[Mapping[str, Expected]] = MappingProxyType({})
+
+
+def check_schema(schema: StructType, *, stream_option: bool, extra: Mapping[str, Expected] = _NO_MORE) -> None:
     """Check that every column of ``schema`` can be written.
 
     A column of type VOID (``lit(None)``) passes as a column of nulls.
@@ -66,18 +71,24 @@ def check_schema(schema: StructType, *, stream_option: bool) -> None:
     Args:
         schema: of the DataFrame that is to be written.
         stream_option: whether option ``stream`` says where rows go; if not, column ``stream`` must.
+        extra: columns that options name, each with the type that this use of it needs; they have to be there. One that
+            is a column of messages too has to have this type.
 
     Raises:
         SchemaError: names the column, what was expected and what to do.
     """
     names = [f.name for f in schema.fields]
+    known = {**MESSAGE_SINK_COLUMNS, **extra}
     for name in names:
-        if name not in MESSAGE_SINK_COLUMNS:
-            raise SchemaError(_unknown("column", name, MESSAGE_SINK_COLUMNS))
+        if name not in known:
+            raise SchemaError(_unknown("column", name, known))
         if names.count(name) > 1:
             raise SchemaError(f"column '{name}' is there {names.count(name)} times: keep one of them")
     for field in schema.fields:
-        _check_type(field.name, field.dataType, MESSAGE_SINK_COLUMNS[field.name])
+        _check_type(field.name, field.dataType, known[field.name])
+    for name in extra:
+        if name not in names:
+            raise SchemaError(f"there is no column '{name}', which an option names, only {_listing(names)}")
     if "value" not in names and "message" not in names:
         raise SchemaError(
             f"there is no column 'value' (STRING or BINARY), only {_listing(names)}: name what is to be sent, such as "

@@ -1,10 +1,10 @@
 """The writers that Spark runs: rows in Arrow batches go out, a commit message says that the peer has them.
 
-The guarantee is **at least once**. A task that fails is tried again by Spark, and a micro-batch that was not committed
-is written again after a restart, so rows that were delivered before the fault are delivered a second time. Both times
-they carry the same message-id, ``<query id>/<batch>/<Spark partition>/<row>``, so a reader that drops duplicates by
-message-id sees each once. docs/adr/0007-sink-delivery.md has the reasons and the one condition: the rows of a Spark
-partition come in the same order again.
+Spark's part of every guarantee is **at least once**: a task that fails is tried again, and a micro-batch that was not
+committed is written again after a restart, so rows that were delivered before the fault are handed over a second time.
+What that means is the format's, said by its ``Sink``: what is written again has the same ``TaskName``, and rows of a
+Spark partition that come in the same order again have the same numbers, from which a sink derives ids. By them a reader
+(docs/adr/0007-sink-delivery.md: message-ids) or the log itself (publishing ids) drops what it has.
 
 Spark makes a writer on the driver, pickles it for the tasks, and for ``commit`` and ``abort`` rebuilds a stream's in
 another process: what these know comes in the commit messages alone.
@@ -24,7 +24,7 @@ from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
-from spark_streams.spark.write_columns import identify, message_columns, slices
+from spark_streams.spark.write_columns import slices
 
 __all__ = ["BatchWriter", "Outlet", "Sink", "StreamWriter", "TaskName", "Written"]
 
@@ -49,7 +49,7 @@ class Outlet(Protocol):
         """Send rows, waiting while the peer gives no credit.
 
         Args:
-            columns: as ``message_columns`` and ``identify`` leave them.
+            columns: of ``Sink.columns``.
             label: names row i of these columns in errors, also after this call has returned.
 
         Raises:
@@ -67,8 +67,32 @@ class Outlet(Protocol):
 class Sink(Protocol):
     """What a format tells the writers: picklable, opened once in each task that has rows."""
 
-    def open(self) -> Outlet:
-        """Connect."""
+    def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
+        """Return the columns that ``Outlet.send`` takes.
+
+        Args:
+            rows: of a schema that ``check_schema`` let pass.
+            name: of the task.
+            first_row: number of the first of these rows within the task, counted from 0.
+
+        Returns:
+            ``message_columns`` of the rows, and what the format adds. In errors a row is named by its number, and by
+            ``key`` and ``message_id`` where these columns are there.
+        """
+
+    def open(self, name: TaskName, streaming: bool) -> Outlet:
+        """Connect.
+
+        Args:
+            name: of the task that writes.
+            streaming: whether it writes a micro-batch, which may be written again after a restart; else a batch write.
+
+        Raises:
+            SparkStreamsError: no connection, or the sink cannot keep its promise under this name (``TaskName.stable``).
+        """
+
+    def repetition(self, streaming: bool) -> str:
+        """Return a sentence for the log, without a full stop: what becomes of rows that are written again."""
 
 
 @dataclass(frozen=True)
@@ -93,35 +117,39 @@ class TaskName:
     """What a task's work is called on every attempt at it.
 
     Args:
-        query: a streaming query's id, which its checkpoint keeps over restarts, or a batch write's own random id.
-        batch: number of the micro-batch; 0 for a batch write.
+        query: a streaming query's id, which its checkpoint keeps over restarts, or a random id made for this write.
+        batch: number of the micro-batch; 0 where there is none.
         partition: number of the Spark partition.
+        stable: whether the work has this name also when it is done again after a restart of the query. It does not in
+            a batch write, nor where Spark hides the query's id from its tasks.
     """
 
     query: str
     batch: str
     partition: int
+    stable: bool = False
 
     @property
     def prefix(self) -> str:
-        """What the message-ids of the task's rows begin with; the row's number from 0 follows."""
+        """What ids of the task's rows begin with; the row's number from 0 follows."""
         return f"{self.query}/{self.batch}/{self.partition}/"
 
 
-def _deliver(sink: Sink, name: TaskName, batches: Iterator[pa.RecordBatch]) -> Written:
+def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.RecordBatch]) -> Written:
     """Send all rows of a task and wait until they are accepted; a task without rows does not connect."""
     row, first_id, last_id = 0, None, None
     with ExitStack() as stack:
         outlet: Outlet | None = None
         for batch in batches:
             for run in slices(batch):
-                columns = message_columns(run)
-                ids = identify(columns, name.prefix, row)
+                columns = sink.columns(run, name, row)
+                ids = columns.get("message_id")
                 if outlet is None:
-                    outlet = sink.open()
+                    outlet = sink.open(name, streaming)
                     stack.callback(outlet.close)
                 outlet.send(columns, _Labels(row, name.partition, columns.get("key"), ids))
-                first_id, last_id = first_id or ids[0].as_py(), ids[-1].as_py()
+                if ids is not None:
+                    first_id, last_id = first_id or ids[0].as_py(), ids[-1].as_py()
                 row += run.num_rows
         if outlet is not None:
             outlet.flush()
@@ -135,10 +163,11 @@ class _Labels:
     first_row: int
     partition: int
     keys: pa.Array | None
-    ids: pa.Array
+    ids: pa.Array | None
 
     def __call__(self, i: int) -> str:
-        known = {"key": self.keys[i].as_py() if self.keys is not None else None, "message-id": self.ids[i].as_py()}
+        told = {"key": self.keys, "message-id": self.ids}
+        known = {what: column[i].as_py() for what, column in told.items() if column is not None}
         shown = ", ".join(f"{what} '{_cut(text)}'" for what, text in known.items() if text is not None)
         return f"row {self.first_row + i} of Spark partition {self.partition}" + (f" ({shown})" if shown else "")
 
@@ -148,7 +177,7 @@ def _cut(text: str) -> str:
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """``df.write``: at least once; a task that Spark tries again repeats its message-ids.
+    """``df.write``: a task that Spark tries again has the same name, another write never.
 
     Args:
         sink: where rows go.
@@ -156,13 +185,13 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        # Made once on the driver and pickled to the tasks, so that all attempts of one write share it. The ids of a
-        # streaming query are not used even inside foreachBatch: two writes of one micro-batch must not share ids.
+        # Made once on the driver and pickled to the tasks, so that all attempts of one write share it. The id of a
+        # streaming query is not used even inside foreachBatch: two writes of one micro-batch must not share names.
         self._job = str(uuid.uuid4())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Send the rows of one Spark partition; returns only once the peer has accepted them all."""
-        return _deliver(self._sink, TaskName(self._job, "0", TaskContext.get().partitionId()), iterator)
+        return _deliver(self._sink, TaskName(self._job, "0", TaskContext.get().partitionId()), False, iterator)
 
     def commit(self, messages: Sequence[Written | None]) -> None:
         """Note the end of a write: there is nothing to commit, each row was accepted before its task ended."""
@@ -170,11 +199,11 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: Sequence[Written | None]) -> None:
         """Log what may have been delivered, since it cannot be taken back."""
-        _log.warning("write %s failed: %s", self._job, _may_have_been_delivered(messages))
+        _log.warning("write %s failed: %s", self._job, _may_have_been_delivered(self._sink, False, messages))
 
 
 class StreamWriter(*_ARROW_STREAM_WRITER):  # type: ignore[misc]
-    """``df.writeStream``: at least once; a micro-batch written again repeats its message-ids.
+    """``df.writeStream``: a micro-batch that is written again, also after a restart, has the same task names.
 
     Args:
         sink: where rows go.
@@ -190,10 +219,12 @@ class StreamWriter(*_ARROW_STREAM_WRITER):  # type: ignore[misc]
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
-            # Some managed runtimes hide local properties. An id that only task retries repeat is still unique.
-            _log.warning("Spark tells this task no query id: message-ids will differ when the micro-batch is repeated")
-            query, batch = self._job, "0"
-        return _deliver(self._sink, TaskName(query, batch, context.partitionId()), iterator)
+            # Some managed runtimes hide local properties. A name that only task retries repeat is still unique.
+            _log.warning("Spark tells this task no query id: its rows have other ids when the micro-batch is repeated")
+            name = TaskName(self._job, "0", context.partitionId())
+        else:
+            name = TaskName(query, batch, context.partitionId(), stable=True)
+        return _deliver(self._sink, name, True, iterator)
 
     def commit(self, messages: Sequence[Written | None], batchId: int) -> None:
         """Note the end of a micro-batch: there is nothing to commit, each row was accepted before its task ended."""
@@ -201,20 +232,21 @@ class StreamWriter(*_ARROW_STREAM_WRITER):  # type: ignore[misc]
 
     def abort(self, messages: Sequence[Written | None], batchId: int) -> None:
         """Log what may have been delivered, since it cannot be taken back."""
-        _log.warning("batch %d failed: %s", batchId, _may_have_been_delivered(messages))
+        _log.warning("batch %d failed: %s", batchId, _may_have_been_delivered(self._sink, True, messages))
 
 
 def _rows(messages: Sequence[Written | None]) -> int:
     return sum(m.rows for m in messages if m is not None)
 
 
-def _may_have_been_delivered(messages: Sequence[Written | None]) -> str:
+def _may_have_been_delivered(sink: Sink, streaming: bool, messages: Sequence[Written | None]) -> str:
     done = [m for m in messages if m is not None]
     ranges = "".join(
-        f"; Spark partition {m.partition}: {m.rows} rows, '{m.first_id}' to '{m.last_id}'" for m in done if m.rows
+        f"; Spark partition {m.partition}: {m.rows} rows" + (f", '{m.first_id}' to '{m.last_id}'" if m.first_id else "")
+        for m in done
+        if m.rows
     )
     return (
         f"{_rows(messages)} rows of {len(done)} finished tasks were delivered{ranges}; the other "
-        f"{len(messages) - len(done)} tasks may have delivered some of theirs. What is written again goes out again, "
-        "under the same message-ids"
+        f"{len(messages) - len(done)} tasks may have delivered some of theirs. {sink.repetition(streaming)}"
     )

@@ -18,6 +18,7 @@ from spark_streams.sinks.amqp_events import AmqpOutlet, AmqpSink
 from spark_streams.errors import DeadlineExceeded, DeliveryFailed, NotFound, SchemaError, TransportError
 from spark_streams.options import parse_sink_options
 from spark_streams.spark.write_columns import identify, message_columns
+from spark_streams.spark.writer import TaskName
 
 
 class Peer(MessagingHandler):
@@ -82,7 +83,7 @@ def peer(
 def outlet(port: int, timeout_ms: int = 1_000) -> AmqpOutlet:
     return AmqpSink(
         parse_sink_options({"url": f"amqp://127.0.0.1:{port}", "stream": "orders", "requestTimeout": str(timeout_ms)})
-    ).open()
+    ).open(TaskName("q", "0", 0), streaming=True)
 
 
 def rows(*values: str) -> dict[str, pa.Array]:

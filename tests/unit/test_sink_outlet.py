@@ -22,9 +22,10 @@ from spark_streams.errors import (
     SparkStreamsError,
 )
 from spark_streams.options import parse_sink_options
-from spark_streams.spark.write_columns import identify, message_columns
+from spark_streams.spark.writer import TaskName
 
 OPTIONS = {"url": "amqp://localhost:1", "username": "guest", "password": "hush"}
+TASK = TaskName("q", "0", 0, stable=True)
 
 
 class FakePublisher:
@@ -88,15 +89,14 @@ def client(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
 
 @pytest.fixture
 def outlet() -> Iterator[AmqpOutlet]:
-    opened = AmqpSink(parse_sink_options(OPTIONS)).open()
+    opened = AmqpSink(parse_sink_options(OPTIONS)).open(TASK, True)
     yield opened
     opened.close()
 
 
 def rows(**columns: list[str | None]) -> dict[str, pa.Array]:
-    built = message_columns(pa.record_batch([pa.array(c, pa.string()) for c in columns.values()], names=list(columns)))
-    identify(built, "q/0/0/", 0)
-    return built
+    batch = pa.record_batch([pa.array(c, pa.string()) for c in columns.values()], names=list(columns))
+    return AmqpSink(parse_sink_options(OPTIONS)).columns(batch, TASK, 0)
 
 
 def label(i: int) -> str:
@@ -112,7 +112,7 @@ def test_rows_go_to_the_streams_they_name_in_their_order(outlet: AmqpOutlet, cli
 
 
 def test_option_stream_wins_over_the_column(client: type[FakeClient]) -> None:
-    opened = AmqpSink(parse_sink_options(OPTIONS | {"stream": "all"})).open()
+    opened = AmqpSink(parse_sink_options(OPTIONS | {"stream": "all"})).open(TASK, True)
     opened.send(rows(value=["1", "2"], stream=["a", None]), label)
     opened.close()
     assert client.sent == {"all": [b"1", b"2"]}
@@ -140,6 +140,12 @@ def test_links_are_bounded_and_an_old_one_is_flushed_before_it_is_closed(
     assert len(client.open) == MAX_OPEN_LINKS
     assert "s1" not in client.open, "the least recently used one was closed"
     assert client.sent["s0"] == [b"s0", b"again"]
+
+
+def test_every_row_gets_an_id_from_its_place() -> None:
+    batch = pa.record_batch([pa.array(["1", "2"])], names=["value"])
+    columns = AmqpSink(parse_sink_options(OPTIONS)).columns(batch, TaskName("q", "7", 3), 10)
+    assert columns["message_id"].to_pylist() == ["q/7/3/10", "q/7/3/11"]
 
 
 # --- the driver

@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import SchemaError
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, PROPERTIES_TYPE
-from spark_streams.spark.write_schema import MESSAGE_SINK_COLUMNS, check_schema
+from spark_streams.spark.write_schema import MESSAGE_SINK_COLUMNS, STRING, check_schema
 
 
 def schema(ddl: str) -> StructType:
@@ -116,6 +116,23 @@ def test_something_must_say_where_rows_go() -> None:
     check_schema(schema("value:string stream:string"), stream_option=False)
     with pytest.raises(SchemaError, match="set option 'stream', or give each row a column 'stream'"):
         check_schema(schema("value:string"), stream_option=False)
+
+
+def test_columns_that_options_name() -> None:
+    tenant = {"tenant": STRING}
+    check_schema(schema("value:string tenant:string"), stream_option=True, extra=tenant)
+    check_schema(schema("value:string tenant:void"), stream_option=True, extra=tenant)
+    check_schema(schema("value:binary key:string"), stream_option=True, extra={"key": STRING})
+    for ddl, extra, words in [
+        ("value:string tenant:bigint", "tenant", "column 'tenant' is BIGINT, expected STRING: cast it to STRING"),
+        ("value:string", "tenant", "there is no column 'tenant', which an option names, only 'value'"),
+        ("value:binary", "value", "column 'value' is BINARY, expected STRING"),
+        ("value:string tenannt:string tenant:string", "tenant", r"unknown column 'tenannt'.*Did you mean 'tenant'\?"),
+    ]:
+        with pytest.raises(SchemaError, match=words):
+            check_schema(schema(ddl), stream_option=True, extra={extra: STRING})
+    with pytest.raises(SchemaError, match="unknown column 'tenant'"):
+        check_schema(schema("value:string tenant:string"), stream_option=True)
 
 
 def test_the_sink_takes_the_columns_that_the_source_gives() -> None:

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import datasource
 
-from spark_streams.errors import DeliveryFailed
+from spark_streams.errors import DeliveryFailed, SparkStreamsError
 from spark_streams.spark import writer as module
-from spark_streams.spark.writer import BatchWriter, StreamWriter, Written
+from spark_streams.spark.write_columns import identify, message_columns
+from spark_streams.spark.writer import BatchWriter, StreamWriter, TaskName, Written
 
 
 @dataclass
@@ -26,8 +27,8 @@ class FakeOutlet:
 
     def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
         self._raise()
-        ids = columns["message_id"].to_pylist()
         values = columns["value"].to_pylist()
+        ids = columns["message_id"].to_pylist() if "message_id" in columns else [None] * len(values)
         self.sent += zip(values, ids, strict=True)
         self.calls.append(f"send {len(values)}")
         if "bad" in values:
@@ -47,12 +48,27 @@ class FakeOutlet:
 
 @dataclass
 class FakeSink:
-    outlet: FakeOutlet = field(default_factory=FakeOutlet)
-    opened: int = 0
+    """A sink that identifies rows by message-ids, or leaves that to the log (``identifies`` is False)."""
 
-    def open(self) -> FakeOutlet:
-        self.opened += 1
+    outlet: FakeOutlet = field(default_factory=FakeOutlet)
+    opened: list[tuple[TaskName, bool]] = field(default_factory=list)
+    identifies: bool = True
+    needs_stable: bool = False
+
+    def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
+        columns = message_columns(rows)
+        if self.identifies:
+            identify(columns, name.prefix, first_row)
+        return columns
+
+    def open(self, name: TaskName, streaming: bool) -> FakeOutlet:
+        if self.needs_stable and streaming and not name.stable:
+            raise SparkStreamsError("no stable name")
+        self.opened.append((name, streaming))
         return self.outlet
+
+    def repetition(self, streaming: bool) -> str:
+        return "It is known by its ids" if streaming else "It goes out again"
 
 
 @pytest.fixture
@@ -96,7 +112,7 @@ def test_a_task_is_done_after_the_peer_accepted_all(task: dict[str, str]) -> Non
 def test_a_task_without_rows_does_not_connect(task: dict[str, str]) -> None:
     sink = FakeSink()
     assert StreamWriter(sink).write(batches([])) == Written(3, 0, None, None)
-    assert sink.opened == 0
+    assert sink.opened == []
 
 
 def test_a_repeated_micro_batch_repeats_its_ids_and_another_has_others(task: dict[str, str]) -> None:
@@ -128,6 +144,36 @@ def test_without_a_query_id_ids_are_unique_and_a_warning_tells(
     ids = [w.write(batches(["a"])).first_id for w in (*writers, writers[0])]
     assert ids[0] == ids[2] != ids[1]
     assert "no query id" in caplog.text
+
+
+def test_the_sink_knows_the_task_and_whether_its_name_is_kept_over_restarts(task: dict[str, str]) -> None:
+    streaming, hidden, batch = FakeSink(), FakeSink(), FakeSink()
+    StreamWriter(streaming).write(batches(["a"]))
+    assert streaming.opened == [(TaskName("query", "7", 3, stable=True), True)]
+    BatchWriter(batch).write(batches(["a"]))
+    task.clear()
+    StreamWriter(hidden).write(batches(["a"]))
+    for sink, is_stream in ((hidden, True), (batch, False)):
+        ((name, told),) = sink.opened
+        assert (told, name.stable, name.partition) == (is_stream, False, 3)
+
+
+def test_a_sink_may_refuse_a_name_that_a_restart_changes(task: dict[str, str]) -> None:
+    StreamWriter(FakeSink(needs_stable=True)).write(batches(["a"]))
+    task.clear()
+    with pytest.raises(SparkStreamsError, match="no stable name"):
+        StreamWriter(FakeSink(needs_stable=True)).write(batches(["a"]))
+
+
+def test_a_sink_that_needs_no_message_ids(task: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    sink = FakeSink(identifies=False)
+    done = StreamWriter(sink).write(batches(["a", "b"]))
+    assert done == Written(3, 2, None, None)
+    assert sink.outlet.sent == [("a", None), ("b", None)]
+    with pytest.raises(DeliveryFailed, match=r"^row 1 of Spark partition 3 \(key 'key-bad'\) was rejected"):
+        StreamWriter(FakeSink(identifies=False)).write(batches(["a", "bad"], key=True))
+    StreamWriter(sink).abort([done, None], 5)
+    assert "delivered; Spark partition 3: 2 rows; the other 1 tasks" in caplog.text
 
 
 def test_a_refused_row_fails_the_task_and_is_named(task: dict[str, str]) -> None:
@@ -165,10 +211,11 @@ def test_abort_tells_what_may_have_been_delivered(caplog: pytest.LogCaptureFixtu
     StreamWriter(FakeSink()).abort([Written(0, 2, "q/5/0/0", "q/5/0/1"), None], 5)
     assert "batch 5 failed: 2 rows of 1 finished tasks were delivered" in caplog.text
     assert "Spark partition 0: 2 rows, 'q/5/0/0' to 'q/5/0/1'" in caplog.text
-    assert "the other 1 tasks may have delivered some of theirs" in caplog.text
+    assert "the other 1 tasks may have delivered some of theirs. It is known by its ids" in caplog.text
     caplog.clear()
     BatchWriter(FakeSink()).abort([None, None])
     assert "0 rows of 0 finished tasks" in caplog.text
+    assert "It goes out again" in caplog.text
 
 
 def test_commit_counts_rows(caplog: pytest.LogCaptureFixture) -> None:
