@@ -7,7 +7,7 @@ from typing import Literal
 
 from spark_streams.position import After, At, Earliest
 
-__all__ = ["Bounds", "RangeRead", "StreamDescription"]
+__all__ = ["Bounds", "Consumer", "FilterValues", "RangeRead", "StreamDescription"]
 
 
 @dataclass(frozen=True)
@@ -70,3 +70,34 @@ class RangeRead:
     epoch: int | None = None
     fail_on_data_loss: bool = True
     timestamp_overflow: Literal["fail", "null"] = "fail"
+
+
+@dataclass(frozen=True)
+class FilterValues:
+    """Which messages of a RabbitMQ stream are wanted, by the filter value that they were published with.
+
+    The broker skips chunks that have none of them; what else such a chunk holds is dropped by the client, which finds a
+    message's filter value where it was taken from.
+
+    Args:
+        values: any of these.
+        match_unfiltered: also messages without a filter value.
+        taken_from: ``key``, ``properties.<field>`` or ``application_properties.<name>``.
+    """
+
+    values: tuple[str, ...]
+    match_unfiltered: bool
+    taken_from: str
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A named consumer of RabbitMQ streams.
+
+    Args:
+        name: its reference: of stored offsets, and of the group that one consumer at a time is active in.
+        single_active: whether reading waits until this consumer is the active one.
+    """
+
+    name: str
+    single_active: bool

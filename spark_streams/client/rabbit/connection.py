@@ -21,7 +21,7 @@ import time
 from collections import deque
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar
 
 from spark_streams.client.rabbit.faults import close_fault, refusal
 from spark_streams.client.rabbit.handshake import handshake
@@ -69,7 +69,6 @@ class Connection:
         self.endpoint = endpoint
         self.timeout_ms = timeout_ms
         self.broken = False
-        self._closing = False
         self._correlation = 0
         self._events: deque[Command | Frame] = deque()
         self._answers: dict[int, Command] = {}
@@ -146,6 +145,12 @@ class Connection:
             if left <= 0:
                 break
         return self._events.popleft() if self._events else None
+
+    def pending(self) -> list[Command | Frame]:
+        """Return and forget all that ``receive`` would return without waiting."""
+        events = list(self._events)
+        self._events.clear()
+        return events
 
     def put_back(self, events: list[Command | Frame]) -> None:
         """Let ``receive`` return these first, in their order."""
@@ -287,7 +292,6 @@ class Connection:
         deadline = Deadline(CLOSE_TIMEOUT_MS)
         self.timeout_ms = CLOSE_TIMEOUT_MS
         try:
-            self._closing = True
             answer = self.ask(Close(ResponseCode.OK, "OK"), CloseAnswer, "close")
             while self._queued and not answer:
                 self.turn(deadline.left_s("close"))
@@ -300,8 +304,3 @@ class Connection:
         if not self.broken:
             self.broken = True
             self._socket.close()
-
-
-def as_command(event: Command | Frame | None, kind: type[Any]) -> Any:
-    """Return the event if it is of a kind, else None."""
-    return cast("Any", event) if isinstance(event, kind) else None

@@ -1,0 +1,141 @@
+"""What a stream retains, and when: asked in the best way that the broker has, exact on every version.
+
+::
+
+    RabbitMQ    first offset              last offset                        first event at a time
+    4.3         StreamStats               StreamStats, committed_offset      ResolveOffsetSpec
+    3.11        StreamStats               the last user chunk's end          the last chunk's time, then a probe
+    before      a probe at `first`        the last user chunk's end          likewise
+
+A probe is a subscription with one credit. That nothing came is never concluded from a silence: a request that is sent
+behind the subscription is answered after whatever the broker found (``Subscription.barrier``).
+
+Spec: notes, sections 6 and 12.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from spark_streams.client.model import Bounds
+from spark_streams.client.rabbit.connection import Connection
+from spark_streams.client.rabbit.offsets import MAX_OFFSET, offset_text
+from spark_streams.client.rabbit.subscription import Subscription
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.rabbit.chunk import ChunkHeader
+from spark_streams.wire.rabbit.consuming import (
+    OffsetSpecification,
+    OffsetType,
+    ResolveOffsetSpec,
+    ResolveOffsetSpecAnswer,
+)
+from spark_streams.wire.rabbit.streams import StreamStats, StreamStatsAnswer
+
+__all__ = ["Extent", "extent", "first_at_time", "probe", "to_bounds", "witness"]
+
+_FIRST: Final = OffsetSpecification(OffsetType.FIRST)
+_LAST: Final = OffsetSpecification(OffsetType.LAST)
+_PROBE: Final = 255
+"""The id of such subscriptions: readers have 0."""
+_TRIES: Final = 20
+_PAUSE_S: Final = 0.05
+"""The last chunk may not be committed yet; it is looked for again this many times."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The offsets that a stream uses up, tracking chunks included.
+
+    Args:
+        first: the first one that is retained; 0 of a stream that never had any.
+        last: the last one that is committed (inclusive), None when there is none.
+    """
+
+    first: int
+    last: int | None
+
+
+def extent(connection: Connection, stream: str) -> Extent:
+    """Ask what a stream holds now.
+
+    Raises:
+        PeerError: the broker refused, with the code's name: there is no such stream, no permission …
+        RemoteProtocolError: an offset above 2^63-1.
+    """
+    if StreamStats.KEY in connection.versions:
+        answer = connection.request(StreamStats(stream), StreamStatsAnswer, f"stream '{stream}': stats")
+        values = answer.values
+        first = values.get("first_chunk_id", -1)
+        if "committed_offset" in values:
+            return _checked(stream, first, values["committed_offset"])
+        committed = values.get("committed_chunk_id", -1)
+        if committed < 0:
+            return _checked(stream, first, -1)
+        last = probe(connection, stream, _LAST)
+        # Without a user chunk the stream holds tracking chunks only; the id of the last one is its end.
+        return _checked(stream, first, committed if last is None else max(committed, last.next_offset - 1))
+    for _ in range(_TRIES):
+        oldest, newest = probe(connection, stream, _FIRST), probe(connection, stream, _LAST)
+        if oldest is None:
+            return Extent(0, None)
+        if newest is not None:
+            return _checked(stream, oldest.first_offset, newest.next_offset - 1)
+        time.sleep(_PAUSE_S)
+    raise RemoteProtocolError(f"stream '{stream}': it has a first chunk and never a last one")
+
+
+def _checked(stream: str, first: int, last: int) -> Extent:
+    if max(first, last) > MAX_OFFSET:
+        raise RemoteProtocolError(f"stream '{stream}': offset {max(first, last)}: expected up to {MAX_OFFSET}")
+    return Extent(max(first, 0), last if last >= 0 else None)
+
+
+def to_bounds(found: Extent) -> Bounds:
+    """Return an extent as bounds: a first offset above 0 means that retention has removed what was before."""
+    truncated = offset_text(found.first - 1) if found.first > 0 else None
+    if found.last is None or found.last < found.first:
+        return Bounds(None, None, truncated, tells_truncated=True)
+    return Bounds(offset_text(found.first), offset_text(found.last), truncated, tells_truncated=True)
+
+
+def probe(connection: Connection, stream: str, offset: OffsetSpecification) -> ChunkHeader | None:
+    """Return the header of the first user chunk from a starting position on, None when there is none now."""
+    subscription = Subscription(connection, stream, offset, 1, number=_PROBE)
+    try:
+        delivered = subscription.first()
+        return None if delivered is None else delivered.header
+    finally:
+        subscription.close()
+
+
+def witness(connection: Connection, stream: str, offset: int) -> str | None:
+    """Return what tells the chunk that holds an offset from any other one; None when no user chunk holds it."""
+    header = probe(connection, stream, OffsetSpecification(OffsetType.OFFSET, offset))
+    if header is None or not header.first_offset <= offset < header.next_offset:
+        return None
+    return f"{header.first_offset}@{header.timestamp_ms}"
+
+
+def first_at_time(connection: Connection, stream: str, timestamp_ms: int) -> int | None:
+    """Return the first offset of the first chunk that is not older; None when every chunk is older.
+
+    Brokers find it by the times of chunks in their order, and take it that these do not go back.
+    """
+    wanted = OffsetSpecification(OffsetType.TIMESTAMP, timestamp_ms)
+    if ResolveOffsetSpec.KEY in connection.versions:
+        end = extent(connection, stream).last
+        if end is None:
+            return None
+        found = connection.request(
+            ResolveOffsetSpec(stream, wanted),
+            ResolveOffsetSpecAnswer,
+            f"stream '{stream}': offset at {timestamp_ms} ms",
+        ).offset.value
+        return found if found <= end else None
+    last = probe(connection, stream, _LAST)
+    if last is None or last.timestamp_ms < timestamp_ms:
+        return None
+    header = probe(connection, stream, wanted)
+    return (last if header is None else header).first_offset

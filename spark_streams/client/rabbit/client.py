@@ -1,0 +1,297 @@
+"""The RabbitMQ streams client: blocking, one object a task, no Spark.
+
+Connections are opened when they are first needed, and kept. A stream whose members live on other nodes is read there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from spark_streams.client.model import Bounds, Consumer, FilterValues, RangeRead, StreamDescription
+from spark_streams.client.rabbit import bounds
+from spark_streams.client.rabbit.connection import Connection
+from spark_streams.client.rabbit.faults import refusal
+from spark_streams.client.rabbit.offsets import first_wanted, offset_number, offset_text
+from spark_streams.client.rabbit.reader import RangeReader
+from spark_streams.client.rabbit.subscription import Subscription, properties_of
+from spark_streams.client.retry import Deadline, retrying
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import LocalProtocolError, NotFound, Refused, SparkStreamsError
+from spark_streams.position import After, At, Earliest, Position
+from spark_streams.wire.rabbit.codes import ResponseCode
+from spark_streams.wire.rabbit.consuming import OffsetSpecification, StoreOffset
+from spark_streams.wire.rabbit.streams import Metadata, MetadataAnswer
+from spark_streams.wire.rabbit.super_streams import Partitions, PartitionsAnswer
+
+__all__ = ["RabbitClient"]
+
+_T = TypeVar("_T")
+_ABSENT_PAUSE_S: Final = 0.2
+
+
+class RabbitClient:
+    """A client of one broker. Not for use by several threads at once.
+
+    Args:
+        endpoint: where to, with credentials, virtual host and TLS.
+        super_stream: whether the names of streams that are asked for are names of super streams.
+        timeout_ms: how long the broker may be silent whenever it owes an answer.
+        filters: which messages ``fetch`` returns, None for all.
+        consumer: under which name it reads, None for none.
+    """
+
+    numeric_offsets = True
+    """Offsets are numbers: spans between them can be computed."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        super_stream: bool = False,
+        timeout_ms: int = 30_000,
+        filters: FilterValues | None = None,
+        consumer: Consumer | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._super_stream = super_stream
+        self._timeout_ms = timeout_ms
+        self._filters = filters
+        self._consumer = consumer
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._nodes: dict[str, tuple[str, int]] = {}
+        self._closed = False
+
+    def __enter__(self) -> RabbitClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections in good order; never raises."""
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # --- what there is
+
+    def partitions(self, stream: str) -> tuple[str, ...]:
+        """Return the streams that a name stands for: itself, or the partitions of the super stream, in their order.
+
+        Raises:
+            NotFound: no such super stream.
+        """
+        if not self._super_stream:
+            return (stream,)
+        answer = self._connection().request(Partitions(stream), PartitionsAnswer, f"super stream '{stream}'")
+        if not answer.streams:
+            raise refusal(ResponseCode.STREAM_DOES_NOT_EXIST, f"super stream '{stream}' has no partition")
+        return answer.streams
+
+    def describe(self, stream: str) -> StreamDescription:
+        """Return the partitions of a stream and what they retain, as the broker says it now.
+
+        A partition that the super stream has, and that is not there or cannot be reached for a moment, is waited for:
+        it is never left out.
+
+        Raises:
+            NotFound: no such stream.
+            Refused: no permission, or a partition stayed unavailable.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+        return retrying(lambda: self._describe(stream))
+
+    def _describe(self, stream: str) -> StreamDescription:
+        deadline = Deadline(self._timeout_ms)
+        while True:
+            names = self.partitions(stream)
+            try:
+                return StreamDescription(stream, None, {name: self._bounds(name) for name in names})
+            except (NotFound, Refused) as fault:
+                passing = fault.retriable or (self._super_stream and isinstance(fault, NotFound))
+                if not passing or not self._has_time(deadline):
+                    raise
+            time.sleep(_ABSENT_PAUSE_S)
+
+    @staticmethod
+    def _has_time(deadline: Deadline) -> bool:
+        try:
+            return deadline.left_s("") > _ABSENT_PAUSE_S
+        except SparkStreamsError:
+            return False
+
+    def _bounds(self, name: str) -> Bounds:
+        return bounds.to_bounds(self._near(name, lambda connection: bounds.extent(connection, name)))
+
+    def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
+        """Return how many offsets there are from each position on; None where the position is not an offset."""
+        described = self.describe(stream).partitions
+        out: dict[str, int | None] = {}
+        for partition, position in positions.items():
+            there = described.get(partition)
+            if there is None or not isinstance(position, (Earliest, At, After)):
+                out[partition] = None
+                continue
+            first = first_wanted(position)
+            if there.earliest is None or there.latest is None:
+                out[partition] = 0
+            else:
+                first = max(offset_number(there.earliest), first or 0)
+                out[partition] = max(0, offset_number(there.latest) + 1 - first)
+        return out
+
+    def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
+        """Return the first offset of the first chunk that is not earlier than ``timestamp_ms``.
+
+        Returns:
+            None when there is no such chunk now. It is the broker's answer, never a guess from a silence.
+
+        Raises:
+            As ``describe``.
+        """
+
+        def ask() -> int | None:
+            return self._near(partition, lambda connection: bounds.first_at_time(connection, partition, timestamp_ms))
+
+        found = retrying(ask)
+        return None if found is None else offset_text(found)
+
+    def first_matching(self, stream: str, partition: str, text: str) -> str | None:
+        """Not to be had: a broker has no such search.
+
+        Raises:
+            LocalProtocolError: always.
+        """
+        raise LocalProtocolError("RabbitMQ streams have no positions by expression")
+
+    def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
+        """Return what tells the chunk at each offset from one of a stream that was created anew; None: nothing there.
+
+        RabbitMQ gives a stream no identity. The time of the chunk that holds an offset is another one after the stream
+        was deleted and created again.
+
+        Raises:
+            As ``describe``.
+        """
+
+        def ask(partition: str, offset: str) -> str | None:
+            number = offset_number(offset)
+            return self._near(partition, lambda connection: bounds.witness(connection, partition, number))
+
+        return {p: retrying(lambda p=p, o=o: ask(p, o)) for p, o in offsets.items()}  # type: ignore[misc]
+
+    # --- reading
+
+    def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> None:
+        """Not needed: offsets are numbers.
+
+        Raises:
+            LocalProtocolError: always.
+        """
+        raise LocalProtocolError("offsets of RabbitMQ streams are numbers, nobody has to walk over them")
+
+    def fetch(self, read: RangeRead, *, max_rows: int = 65_536, max_bytes: int = 8 << 20) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range, in log order, none twice; memory stays bounded whatever the range's size.
+
+        Args:
+            read: the range and its columns.
+            max_rows: about how many rows a batch has at most; a chunk is not divided.
+            max_bytes: a batch takes no further chunk once it has this many bytes.
+
+        Returns:
+            Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``.
+
+        Raises:
+            PositionLost: events of the range are gone (only with ``read.fail_on_data_loss``).
+            NotFound, Refused, RemoteProtocolError, ConnectionLost, DeadlineExceeded: as they say.
+        """
+        name = read.partition
+        properties = properties_of(self._filters, self._consumer, read.stream if self._super_stream else None)
+
+        def subscribe(offset: OffsetSpecification, credit: int) -> Subscription:
+            return self._near(name, lambda connection: Subscription(connection, name, offset, credit, properties))
+
+        def extent() -> bounds.Extent:
+            return self._near(name, lambda connection: bounds.extent(connection, name))
+
+        reader = RangeReader(
+            read,
+            self._filters,
+            subscribe,
+            extent,
+            max_rows=max_rows,
+            max_bytes=max_bytes,
+            timeout_ms=self._timeout_ms,
+        )
+        return reader.batches()
+
+    def store_offsets(self, offsets: Mapping[str, str]) -> None:
+        """Have the broker remember how far the consumer came, for tools that show its lag; never read back.
+
+        Args:
+            offsets: partition to the last offset that was read (inclusive).
+
+        Raises:
+            TransportError: no connection. Whether the broker stored anything it does not say.
+        """
+        if self._consumer is None:
+            raise LocalProtocolError("storing offsets needs a consumer's name")
+        for partition, offset in offsets.items():
+            command = StoreOffset(self._consumer.name, partition, offset_number(offset))
+            connection = self._connection()
+            connection.send(command.encode())
+        self._connection().turn()
+
+    # --- connections
+
+    def _near(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
+        """Run an operation on a node that has a member of the stream; the one we know of first.
+
+        Raises:
+            PeerError: of the operation.
+        """
+        try:
+            return operation(self._connection(self._nodes.get(stream)))
+        except Refused as fault:
+            if "0x06" not in fault.condition:
+                raise
+            for node in self._members(stream):
+                try:
+                    found = operation(self._connection(node))
+                except SparkStreamsError as other:
+                    if not other.retriable:
+                        raise
+                    continue
+                self._nodes[stream] = node
+                return found
+            raise
+
+    def _members(self, stream: str) -> list[tuple[str, int]]:
+        answer = self._connection().request(Metadata((stream,)), MetadataAnswer, f"stream '{stream}': metadata")
+        brokers = {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
+        own = (self._endpoint.host, self._endpoint.port)
+        return [
+            brokers[reference]
+            for each in answer.streams
+            for reference in (*each.replicas, each.leader)
+            if reference in brokers and brokers[reference] != own
+        ]
+
+    def _connection(self, node: tuple[str, int] | None = None) -> Connection:
+        if self._closed:
+            raise LocalProtocolError(f"the client of {self._endpoint.address} is closed")
+        key = node or (self._endpoint.host, self._endpoint.port)
+        connection = self._connections.get(key)
+        if connection is None or connection.broken:
+            endpoint = replace(self._endpoint, host=key[0], port=key[1])
+            connection = self._connections[key] = Connection(endpoint, timeout_ms=self._timeout_ms)
+        return connection

@@ -1,0 +1,225 @@
+"""From the records of chunks to rows: decoded in columns, whatever the bytes are, and filtered where the user wants it.
+
+By convention a message is a sequence of AMQP 1.0 sections. What is not becomes a row whose value is the bytes
+themselves. All records of a chunk share its timestamp.
+
+Spec: notes, sections 3, 4 and 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_streams.client.model import FilterValues, RangeRead
+from spark_streams.client.rabbit.offsets import offset_column
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
+from spark_streams.wire.columns import Block, TimestampOverflow, decode_columns, incoming_columns
+
+__all__ = ["Piece", "RowDecoder"]
+
+_OURS: Final = frozenset({"stream", "partition", "offset", "timestamp"})
+"""Columns that do not come out of the message."""
+_JOINED_BYTES: Final = 256 << 10
+"""Pieces smaller than this are copied together, so that one decoding covers many small chunks."""
+_MAX_MS: Final = (2**63 - 1) // 1000
+NO_TIMESTAMP: Final = -(2**63)
+"""A chunk's time that says that its records have none: only the reference log has such."""
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Records of one chunk that belong to the range.
+
+    Args:
+        offsets: int64[n].
+        timestamp_ms: of the chunk.
+        buffer: holds the messages.
+        starts, ends: int64[n], each message's range in ``buffer``.
+    """
+
+    offsets: Longs
+    timestamp_ms: int
+    buffer: Any
+    starts: Longs
+    ends: Longs
+
+    @property
+    def size(self) -> int:
+        """Bytes from the first message to the last one."""
+        return int(self.ends[-1] - self.starts[0]) if len(self.starts) else 0
+
+
+class RowDecoder:
+    """Decodes the records of one range.
+
+    Args:
+        read: the range and its columns.
+        filters: which rows are kept, None for all.
+
+    Raises:
+        LocalProtocolError: a column that there is not, or a filter taken from none.
+    """
+
+    def __init__(self, read: RangeRead, filters: FilterValues | None) -> None:
+        unknown = set(read.columns) - set(FULL_MESSAGE_SCHEMA.names)
+        if unknown:
+            raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
+        self._read = read
+        self._filters = filters
+        self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in read.columns])
+        names = set(read.columns) - _OURS
+        if filters is not None:
+            names.add(_column_of(filters.taken_from))
+        self._decoded = tuple(sorted(names))
+        self._values = None if filters is None else pa.array(filters.values, pa.string())
+
+    def batches(self, pieces: Sequence[Piece]) -> list[pa.RecordBatch]:
+        """Return the rows of some pieces, in their order; one batch for pieces that were small enough to be joined."""
+        batches = []
+        joined: list[Piece] = []
+        for piece in pieces:
+            if piece.size >= _JOINED_BYTES:
+                batches += self._together(joined)
+                joined = []
+                batches.append(self._batch(_block(piece), [piece]))
+            else:
+                joined.append(piece)
+        batches += self._together(joined)
+        return [batch for batch in batches if batch.num_rows]
+
+    def _together(self, pieces: list[Piece]) -> list[pa.RecordBatch]:
+        if not pieces:
+            return []
+        return [self._batch(_joined(pieces) if len(pieces) > 1 else _block(pieces[0]), pieces)]
+
+    def _batch(self, block: Block, pieces: list[Piece]) -> pa.RecordBatch:
+        count = len(block.starts)
+        columns = decoded_or_raw(block, self._decoded, self._read.timestamp_overflow) if self._decoded else {}
+        for name in self._read.columns:
+            if name in ("stream", "partition"):
+                text = self._read.stream if name == "stream" else self._read.partition
+                columns[name] = pa.repeat(pa.scalar(text, pa.string()), count)
+            elif name == "offset":
+                columns[name] = offset_column(np.concatenate([piece.offsets for piece in pieces]))
+            elif name == "timestamp":
+                columns[name] = self._timestamps(pieces)
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._read.columns], schema=self._schema)
+        if self._filters is None:
+            return batch
+        return batch.filter(self._wanted(self._filters, columns))
+
+    def _timestamps(self, pieces: list[Piece]) -> pa.Array:
+        instants = np.array([piece.timestamp_ms for piece in pieces], np.int64)
+        absent = instants == NO_TIMESTAMP
+        beyond = ~absent & ((instants > _MAX_MS) | (instants < -_MAX_MS))
+        if beyond.any() and self._read.timestamp_overflow == "fail":
+            raise TimestampOverflow(
+                f"column 'timestamp': a chunk's time, {int(instants[beyond][0])} ms, does not fit microseconds; option "
+                "'timestampOverflow' set to 'null' makes it NULL"
+            )
+        absent |= beyond
+        counts = [len(piece.offsets) for piece in pieces]
+        micros = np.repeat(np.where(absent, 0, instants) * 1000, counts)
+        return pa.array(micros, mask=np.repeat(absent, counts) if absent.any() else None).cast(TIMESTAMP)
+
+    def _wanted(self, filters: FilterValues, columns: dict[str, pa.Array]) -> pa.BooleanArray:
+        kind, _, name = filters.taken_from.partition(".")
+        column = columns[_column_of(filters.taken_from)]
+        if kind == "application_properties":
+            column = pc.map_lookup(column, pa.scalar(name), "first")
+        elif kind == "properties":
+            column = pc.struct_field(column, name).cast(pa.string())
+        wanted = pc.is_in(column, value_set=self._values)
+        return pc.or_(wanted, column.is_null()) if filters.match_unfiltered else wanted
+
+
+def _column_of(taken_from: str) -> str:
+    kind, _, name = taken_from.partition(".")
+    fields = {f.name for f in FULL_MESSAGE_SCHEMA.field("properties").type}
+    if taken_from == "key" or (kind == "application_properties" and name) or (kind == "properties" and name in fields):
+        return kind
+    raise LocalProtocolError(f"filter values taken from '{taken_from}': there is no such thing")
+
+
+def _block(piece: Piece) -> Block:
+    return Block(piece.buffer, piece.starts, piece.ends)
+
+
+def _joined(pieces: list[Piece]) -> Block:
+    """Copy the messages of several pieces into one buffer."""
+    parts, starts, ends, at = [], [], [], 0
+    for piece in pieces:
+        if not len(piece.starts):
+            continue
+        first = int(piece.starts[0])
+        part = memoryview(piece.buffer)[first : int(piece.ends[-1])]
+        parts.append(part)
+        starts.append(piece.starts + (at - first))
+        ends.append(piece.ends + (at - first))
+        at += len(part)
+    if not parts:
+        return Block(b"", np.empty(0, np.int64), np.empty(0, np.int64))
+    return Block(b"".join(parts), np.concatenate(starts), np.concatenate(ends))
+
+
+def decoded_or_raw(block: Block, names: Sequence[str], overflow: Any) -> dict[str, pa.Array]:
+    """Decode columns of messages, of which some may be anything but AMQP: such a row has its bytes as ``value``.
+
+    Args:
+        block: the messages.
+        names: of ``COLUMN_TYPES``, none of those that only deliveries have.
+        overflow: ``fail`` or ``null``, as for ``decode_columns``.
+    """
+    starts, ends = np.asarray(block.starts), np.asarray(block.ends)
+    empty = starts == ends
+    # An AMQP section begins with byte 0: what begins otherwise needs no closer look.
+    raw = ~empty
+    raw[raw] = np.frombuffer(block.buffer, np.uint8)[starts[raw]] != 0
+    try:
+        columns = _mixed(block, names, overflow, raw)
+    except TimestampOverflow:
+        raise
+    except RemoteProtocolError:
+        good = np.flatnonzero(~raw)
+        raw[good] = incoming_columns(Block(block.buffer, starts[good], ends[good]), thorough=True).malformed
+        columns = _mixed(block, names, overflow, raw)
+    if "value" in columns and empty.any():
+        # A message of no bytes at all has no sections, and its body is as empty as it is.
+        columns["value"] = pc.if_else(pa.array(empty), pa.scalar(b""), columns["value"])
+    return columns
+
+
+def _mixed(block: Block, names: Sequence[str], overflow: Any, raw: NDArray[np.bool_]) -> dict[str, pa.Array]:
+    if not raw.any():
+        return decode_columns(block, names, overflow=overflow)
+    starts, ends = np.asarray(block.starts), np.asarray(block.ends)
+    good, rows = np.flatnonzero(~raw), np.flatnonzero(raw)
+    columns = decode_columns(Block(block.buffer, starts[good], ends[good]), names, overflow=overflow)
+    place = np.zeros(len(raw), np.int64)
+    place[good] = np.arange(len(good))
+    mixed = {name: column.take(pa.array(place, mask=raw)) for name, column in columns.items()}
+    for name in mixed.keys() & {"value", "message"}:
+        place[rows] = len(good) + np.arange(len(rows))
+        bodies = _bodies(block.buffer, starts[rows], ends[rows]).cast(columns[name].type)
+        mixed[name] = pa.concat_arrays([columns[name], bodies]).take(pa.array(place))
+    return mixed
+
+
+def _bodies(buffer: Any, starts: Longs, ends: Longs) -> pa.LargeBinaryArray:
+    """Copy ranges together: what lies between two of them is a row too, and every second row is taken."""
+    edges = np.empty(2 * len(starts) + 1, np.int64)
+    edges[0] = starts[0]
+    edges[1::2], edges[2::2] = starts, ends
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(buffer)]
+    whole = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 2 * len(starts), buffers)
+    return whole.take(pa.array(np.arange(1, 2 * len(starts), 2)))

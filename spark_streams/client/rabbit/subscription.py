@@ -1,0 +1,214 @@
+"""One subscription: credit out, chunks in.
+
+One credit is given back for each chunk that the caller is done with, so the credit outstanding and the chunks on the
+way always add up to the initial number, as brokers need it (notes, section 7: half-of-initial threshold).
+
+Spec: Streams Protocol Reference, Subscribe, Credit, Deliver, ConsumerUpdate; notes, sections 6 to 8 and 14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spark_streams.client.model import Consumer, FilterValues
+from spark_streams.client.rabbit.connection import Connection
+from spark_streams.client.rabbit.faults import refusal
+from spark_streams.client.retry import Deadline
+from spark_streams.errors import DeadlineExceeded, RemoteProtocolError
+from spark_streams.wire.rabbit.chunk import HEADER_BYTES, ChunkHeader
+from spark_streams.wire.rabbit.codes import ResponseCode
+from spark_streams.wire.rabbit.consuming import (
+    DELIVER_KEY,
+    ConsumerUpdate,
+    ConsumerUpdateAnswer,
+    Credit,
+    CreditAnswer,
+    OffsetSpecification,
+    Subscribe,
+    SubscribeAnswer,
+    Unsubscribe,
+    UnsubscribeAnswer,
+)
+from spark_streams.wire.rabbit.frames import Command, Frame
+from spark_streams.wire.rabbit.streams import Metadata, MetadataAnswer, MetadataUpdate
+
+__all__ = ["Delivered", "Subscription", "properties_of"]
+
+_DELIVER_HEAD: Final = {1: 1, 2: 9}
+"""Bytes before the chunk, by version: the subscription's id, and the committed chunk's in version 2."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """One chunk as it came.
+
+    Args:
+        header: of the chunk.
+        buffer: holds the chunk, from ``start`` (inclusive) on.
+        start: where its header begins.
+        end: exclusive.
+    """
+
+    header: ChunkHeader
+    buffer: bytes
+    start: int
+    end: int
+
+
+def properties_of(filters: FilterValues | None, consumer: Consumer | None, super_stream: str | None) -> dict[str, str]:
+    """Return the properties that say what a subscription wants."""
+    properties: dict[str, str] = {}
+    if filters is not None:
+        properties.update({f"filter.{i}": value for i, value in enumerate(filters.values)})
+        properties["match-unfiltered"] = "true" if filters.match_unfiltered else "false"
+    if consumer is not None and consumer.single_active:
+        properties.update({"single-active-consumer": "true", "name": consumer.name})
+        if super_stream is not None:
+            properties["super-stream"] = super_stream
+    return properties
+
+
+class Subscription:
+    """An open subscription; the only one with its id on the connection.
+
+    Args:
+        connection: which.
+        stream: the stream's name.
+        offset: where to begin.
+        credit: chunks that may be on the way.
+        properties: of ``properties_of``.
+        number: the subscription's id on the connection.
+
+    Raises:
+        PeerError: the broker refused; the code's name is in it.
+        DeadlineExceeded: another consumer of the group is the active one.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: str,
+        offset: OffsetSpecification,
+        credit: int,
+        properties: Mapping[str, str] | None = None,
+        number: int = 0,
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._offset = offset
+        self._number = number
+        self._what = f"stream '{stream}': subscribe"
+        self._gone = False
+        properties = properties or {}
+        self._active = "single-active-consumer" not in properties
+        connection.request(Subscribe(number, stream, offset, credit, properties), SubscribeAnswer, self._what)
+        if not self._active:
+            self._become_active(properties["name"])
+
+    def _become_active(self, group: str) -> None:
+        deadline = Deadline(self._connection.timeout_ms)
+        others = []
+        while not self._active:
+            try:
+                left = deadline.left_s("")
+            except DeadlineExceeded:
+                self.close()
+                raise DeadlineExceeded(
+                    f"stream '{self._stream}': another consumer of '{group}' is the active one, for longer than option "
+                    f"'requestTimeout' ({deadline.timeout_ms} ms): stop it, use another 'consumerName', or leave out "
+                    "'singleActiveConsumer'"
+                ) from None
+            event = self._connection.receive(left)
+            if event is not None and not self._handled(event):
+                others.append(event)
+        self._connection.put_back(others)
+
+    def next(self, timeout_s: float) -> Delivered | None:
+        """Return the next chunk, None when none comes within ``timeout_s`` seconds.
+
+        Raises:
+            Refused: the broker has dropped the subscription: the stream was deleted, or its node is gone.
+            TransportError, RemoteProtocolError: the connection broke.
+        """
+        deadline = Deadline(max(1, int(timeout_s * 1000)))
+        while True:
+            event = self._connection.receive(timeout_s)
+            if event is None:
+                return None
+            if isinstance(event, Frame) and event.key == DELIVER_KEY:
+                if event.buffer[event.start] == self._number:
+                    return self._delivered(event)
+            else:
+                self._handled(event)
+            try:
+                timeout_s = deadline.left_s("")
+            except DeadlineExceeded:
+                timeout_s = 0.0
+
+    def _delivered(self, frame: Frame) -> Delivered:
+        head = _DELIVER_HEAD.get(frame.version)
+        if head is None or frame.end - frame.start < head + HEADER_BYTES:
+            raise RemoteProtocolError(f"{self._what}: a Deliver frame, version {frame.version}, of {frame.size} bytes")
+        start = frame.start + head
+        return Delivered(ChunkHeader.decode(frame.buffer, start, frame.end), frame.buffer, start, frame.end)
+
+    def _handled(self, event: Command | Frame) -> bool:
+        """Deal with what is about this subscription and no chunk; return whether it was."""
+        if isinstance(event, MetadataUpdate) and event.stream == self._stream:
+            self._gone = True
+            raise refusal(ResponseCode.STREAM_NOT_AVAILABLE, f"stream '{self._stream}': the broker dropped the reader")
+        if isinstance(event, ConsumerUpdate) and event.subscription_id == self._number:
+            # Nothing is stored on the broker: reading goes on where this subscription was to start.
+            answer = ConsumerUpdateAnswer(event.correlation_id, ResponseCode.OK, self._offset)
+            self._connection.answer_unasked(answer)
+            if self._active and not event.active:
+                self._gone = True
+                raise refusal(
+                    ResponseCode.STREAM_NOT_AVAILABLE,
+                    f"stream '{self._stream}': another consumer of the group is the active one now",
+                )
+            self._active = bool(event.active)
+            return True
+        if isinstance(event, CreditAnswer) and event.subscription_id == self._number:
+            raise refusal(event.code, f"stream '{self._stream}': credit")
+        return False
+
+    def give_back(self, chunks: int = 1) -> None:
+        """Grant as much credit as chunks were consumed."""
+        self._connection.send(Credit(self._number, chunks).encode())
+
+    def look_again(self) -> bool:
+        """Have the broker look for more once more; return whether it found a chunk, which ``next`` then returns.
+
+        A broker deals with one frame of a connection after the other, and with a credit it sends what there is before
+        it looks at the next frame. So when the answer to a further request is here, whatever it found is here too.
+        """
+        self.give_back()
+        events = self.barrier()
+        self._connection.put_back(events)
+        return any(self._is_mine(event) for event in events)
+
+    def first(self) -> Delivered | None:
+        """Return the first chunk that the broker found for the initial credit, None when it found none."""
+        events = self.barrier()
+        mine = [event for event in events if self._is_mine(event)]
+        self._connection.put_back([event for event in events if not self._is_mine(event)])
+        return self._delivered(mine[0]) if mine else None  # type: ignore[arg-type]
+
+    def _is_mine(self, event: Command | Frame) -> bool:
+        return isinstance(event, Frame) and event.key == DELIVER_KEY and event.buffer[event.start] == self._number
+
+    def barrier(self) -> list[Command | Frame]:
+        """Ask for something small; return what came before its answer, which the caller takes or puts back."""
+        self._connection.request(Metadata((self._stream,)), MetadataAnswer, f"{self._what}: barrier")
+        return self._connection.pending()
+
+    def close(self) -> None:
+        """Unsubscribe and drop what was still on the way; a connection that broke is left alone."""
+        if self._connection.broken:
+            return
+        if not self._gone:
+            self._connection.ask(Unsubscribe(self._number), UnsubscribeAnswer, f"stream '{self._stream}': unsubscribe")
+        self._connection.put_back([event for event in self._connection.pending() if not self._is_mine(event)])
