@@ -10,18 +10,31 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from spark_streams.errors import OptionError
 
-__all__ = ["AMQP_SCHEMES", "DEFAULT_PORTS", "Endpoint", "Secret", "Tls", "parse_url", "redact_url"]
+__all__ = [
+    "AMQP_SCHEMES",
+    "DEFAULT_PORTS",
+    "RABBITMQ_SCHEMES",
+    "Endpoint",
+    "Secret",
+    "Tls",
+    "parse_url",
+    "redact_url",
+    "with_tls_scheme",
+]
 
-DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
-"""The port that a url without one means, by scheme (IANA)."""
+DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671, "rabbitmq-stream": 5552, "rabbitmq-stream+tls": 5551}
+"""The port that a url without one means, by scheme (AMQP: IANA; RabbitMQ: its stream plugin)."""
 
-AMQP_SCHEMES: Final = frozenset(DEFAULT_PORTS)
+AMQP_SCHEMES: Final = frozenset({"amqp", "amqps"})
+RABBITMQ_SCHEMES: Final = frozenset({"rabbitmq-stream", "rabbitmq-stream+tls"})
+"""The schemes whose urls may have a virtual host as their path."""
 
-_TLS_SCHEMES: Final = frozenset({"amqps"})
+_TLS_SCHEME_OF: Final = {"amqp": "amqps", "rabbitmq-stream": "rabbitmq-stream+tls"}
+_TLS_SCHEMES: Final = frozenset(_TLS_SCHEME_OF.values())
 _USERINFO: Final = re.compile(r"(?<=//).*@", re.DOTALL)
 
 
@@ -90,12 +103,13 @@ class Endpoint:
     """One peer: frozen, picklable, and safe to print.
 
     Args:
-        scheme: ``amqp`` or ``amqps``.
+        scheme: ``amqp``, ``amqps``, ``rabbitmq-stream`` or ``rabbitmq-stream+tls``.
         host: name or address, without the brackets of an IPv6 address.
         port: TCP port.
         username: None when no credentials are to be sent.
         password: None when there is none.
         tls: None for plain TCP.
+        vhost: RabbitMQ's virtual host.
 
     """
 
@@ -105,6 +119,7 @@ class Endpoint:
     username: str | None = None
     password: Secret | None = field(default=None)
     tls: Tls | None = None
+    vhost: str = "/"
 
     @property
     def address(self) -> str:
@@ -113,8 +128,9 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """The url without credentials."""
-        return f"{self.scheme}://{self.address}"
+        """The url without credentials; a virtual host other than ``/`` is its path."""
+        path = "" if self.vhost == "/" else f"/{quote(self.vhost, safe='')}"
+        return f"{self.scheme}://{self.address}{path}"
 
     def __str__(self) -> str:
         return self.url
@@ -135,6 +151,8 @@ def redact_url(url: str) -> str:
 
 def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str = "url") -> Endpoint:
     """Read ``scheme://[user[:password]@]host[:port]``; user and password may be percent-encoded.
+
+    A url of RabbitMQ may go on with ``/vhost``, percent-encoded; nothing and ``/`` alone mean the virtual host ``/``.
 
     Args:
         url: what the user wrote.
@@ -158,6 +176,10 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
     shown = redact_url(f"{scheme}://{rest}")
     if not hostport.strip("/") or hostport.startswith("/"):
         raise OptionError(option, f"{shown} names no host, expected {_example((scheme,))}")
+    vhost = "/"
+    if scheme in RABBITMQ_SCHEMES:
+        hostport, _, path = hostport.partition("/")
+        vhost = _vhost(path, shown, option)
     if re.search(r"[/?#]", hostport.rstrip("/")):
         raise OptionError(
             option, f"{shown} has a path, query or fragment after the host; the stream goes into option 'stream'"
@@ -173,7 +195,34 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
         unquote(user) if at else None,
         Secret(unquote(word)) if colon else None,
         Tls() if scheme in _TLS_SCHEMES else None,
+        vhost,
     )
+
+
+def with_tls_scheme(url: str) -> str:
+    """Return ``url`` with the scheme that means TLS in place of its plain one; a url of no such scheme as it is."""
+    scheme, separator, rest = url.strip().partition("://")
+    return f"{_TLS_SCHEME_OF.get(scheme.lower(), scheme)}{separator}{rest}"
+
+
+def _vhost(path: str, shown: str, option: str) -> str:
+    """Return the virtual host that a url's path means, which comes without its first slash."""
+    if not path:
+        return "/"
+    if re.search(r"[/?#]", path):
+        raise OptionError(
+            option,
+            f"{shown} has more than a virtual host after the host: a '/', '?' or '#' in its name is to be "
+            "percent-encoded ('/' is %2F), and the stream goes into option 'stream'",
+        )
+    try:
+        if re.search(r"%(?![0-9a-fA-F]{2})", path):
+            raise ValueError(path)
+        return unquote(path, errors="strict")
+    except ValueError:
+        raise OptionError(
+            option, f"{shown} has a virtual host that is not percent-encoded UTF-8, expected such as /team%2Fa"
+        ) from None
 
 
 def _host_and_port(hostport: str, scheme: str, shown: str, option: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The values of options: numbers, booleans, instants and positions, each with a message fit for the user."""
+"""The values of options: numbers, booleans, instants, durations, lists and JSON, with messages fit for the user."""
 
 from __future__ import annotations
 
@@ -12,22 +12,30 @@ from spark_streams.filters.event_streams import parse_sql
 from spark_streams.position import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
-    AtTime,
     Matching,
-    Position,
-    position_from_json,
 )
 
-__all__ = ["boolean", "expression", "instant_ms", "integer", "positions_json"]
+__all__ = ["boolean", "duration_ms", "expression", "instant_ms", "integer", "json_object", "words_list"]
 
-_OFFSETS_EXAMPLE: Final = '{"0": "earliest", "1": {"at": "00000000000000000042"}, "2": "00000000000000000042"}'
-_TIMESTAMPS_EXAMPLE: Final = '{"0": 1585672841000, "1": -386380800000}'
+_LIST_EXAMPLE: Final = '["eu", "us, ca"]'
+_UNITS_US: Final = {
+    "us": 1,
+    "ms": 1_000,
+    "": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+}
+"""The units of Spark's JavaUtils.timeStringAsMs, in microseconds."""
 _ISO: Final = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})"
     r"(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*(Z|z|[+-]\d{2}(?::?\d{2})?)?)?"
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NS_PER_MS: Final = 1_000_000
+_MAX_INT64: Final = 2**63 - 1
 
 
 def integer(option: str, text: str, *, low: int, high: int, unit: str) -> int:
@@ -37,7 +45,8 @@ def integer(option: str, text: str, *, low: int, high: int, unit: str) -> int:
         OptionError: it is not one.
     """
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text) or not low <= int(text) <= high:
-        raise OptionError(option, f"'{_short(text)}' is not {unit} as a whole number, at least {low}")
+        most = "" if high >= _MAX_INT64 else f" and at most {high}"
+        raise OptionError(option, f"'{_short(text)}' is not {unit} as a whole number, at least {low}{most}")
     return int(text)
 
 
@@ -80,51 +89,82 @@ def instant_ms(option: str, value: object) -> int:
     )
 
 
-def positions_json(option: str, text: str, *, timestamps: bool) -> dict[str, Position]:
-    """Return the position of each partition that a JSON object says.
+def duration_ms(option: str, text: str) -> int:
+    """Return a length of time as Spark writes them: ``15m``, ``30s``, ``1h``, or a bare number of milliseconds.
+
+    The units are Spark's: us (rounded up to a millisecond), ms, s, m or min, h and d, in any case.
+
+    Raises:
+        OptionError: it is none, shorter than a millisecond, or beyond int64 milliseconds.
+    """
+    match = re.fullmatch(r"([0-9]{1,19})\s*([a-z]*)", text.strip().lower())
+    unit_us = _UNITS_US.get(match[2]) if match else None
+    ms = -(-int(match[1]) * unit_us // 1000) if match and unit_us else 0
+    if not 1 <= ms <= _MAX_INT64:
+        raise OptionError(
+            option,
+            f"'{_short(text)}' is no length of time, expected such as 15m, 30s or 1h (units us, ms, s, m, h and d), or "
+            "milliseconds as a whole number, at least 1",
+        )
+    return ms
+
+
+def json_object(option: str, text: str, *, words: str, example: str) -> dict[str, Any]:
+    """Return a JSON object that has something for each partition.
 
     Args:
         option: the option's name, for messages.
         text: the JSON.
-        timestamps: whether the values are instants, not positions.
+        words: what else the option takes, for messages, such as ``'earliest' or ``; empty for nothing.
+        example: an object that would do, for messages.
 
     Raises:
-        OptionError: bad JSON (with the place), or a value that is no position here.
+        OptionError: bad JSON (with the place), another value than an object, an empty one, or a name that is there
+            twice.
     """
-    example = _TIMESTAMPS_EXAMPLE if timestamps else _OFFSETS_EXAMPLE
-    words = "" if timestamps else "'earliest', 'latest' or "
+    expected = f"expected {words}a JSON object"
     try:
         value = json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(option, pairs))
     except json.JSONDecodeError as fault:
         near = text[max(0, fault.pos - 10) : fault.pos + 10]
         raise OptionError(
             option,
-            f"bad JSON at line {fault.lineno} column {fault.colno} (near {near!r}): {fault.msg}; expected {words}a "
-            f"JSON object such as {example}",
+            f"bad JSON at line {fault.lineno} column {fault.colno} (near {near!r}): {fault.msg}; {expected} such as "
+            f"{example}",
         ) from None
+    except OptionError:
+        raise
+    except (ValueError, RecursionError):  # more digits, or more brackets, than Python takes
+        raise OptionError(option, f"bad JSON, too long a number or too deep; {expected} such as {example}") from None
     if not isinstance(value, dict) or not value:
-        raise OptionError(option, f"expected {words}a JSON object with each partition's position, such as {example}")
-    return {
-        partition: AtTime(instant_ms(option, position)) if timestamps else _position(option, partition, position)
-        for partition, position in value.items()
-    }
+        raise OptionError(option, f"{expected} with each partition's position, such as {example}")
+    return value
 
 
-def _position(option: str, partition: str, value: object) -> Position:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+def words_list(option: str, text: str) -> tuple[str, ...]:
+    """Return texts that are separated by commas, or those of a JSON list, each once and in their order.
+
+    Blanks around a text between commas do not belong to it; a JSON list is for texts that have commas or such blanks.
+
+    Raises:
+        OptionError: none is there, one is empty, or bad JSON.
+    """
+    found: list[object] = [word.strip() for word in text.split(",")]
+    if text.strip().startswith("["):
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as fault:
+            raise OptionError(
+                option, f"bad JSON ({fault}), expected values separated by commas or a list such as {_LIST_EXAMPLE}"
+            ) from None
+        found = list(value)
+    if not found or not all(isinstance(word, str) and word for word in found):
         raise OptionError(
             option,
-            f"partition '{partition}' has the number {value}, but offsets of AMQP event streams are opaque strings, to "
-            'be compared and never counted: write an offset as the log gave it, "…" to start after it or {"at": "…"} '
-            "to start with it",
+            f"'{_short(text)}' has an empty value or one that is no string, expected values separated by commas, such "
+            f"as eu,us, or a JSON list such as {_LIST_EXAMPLE}",
         )
-    try:
-        position = position_from_json(value)
-    except ValueError as fault:
-        raise OptionError(option, f"partition '{partition}': {fault}") from None
-    if isinstance(position, Matching):
-        return expression(option, position.text)
-    return position
+    return tuple(dict.fromkeys(str(word) for word in found))
 
 
 def expression(option: str, text: str) -> Matching:

@@ -24,11 +24,13 @@ PUBLIC = {
     "spark_streams.endpoint": [
         "AMQP_SCHEMES",
         "DEFAULT_PORTS",
+        "RABBITMQ_SCHEMES",
         "Endpoint",
         "Secret",
         "Tls",
         "parse_url",
         "redact_url",
+        "with_tls_scheme",
     ],
     "spark_streams.errors": [
         "AuthenticationFailed",

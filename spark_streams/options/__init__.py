@@ -1,0 +1,37 @@
+"""Options as Spark hands them over -> frozen dataclasses, one module a format; ``names`` spells each option's name.
+
+What all formats take is read by ``peer``, ``positions`` and ``source``; a format's own module describes the rest in a
+``Format`` and has its parsers.
+"""
+
+from spark_streams.options.amqp_events import parse_sink_options, parse_source, validate
+from spark_streams.options.hidden import HiddenOptions
+from spark_streams.options.names import MAX_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY, MIN_OFFSETS_PER_TRIGGER
+from spark_streams.options.positions import Span
+from spark_streams.options.rabbitmq_stream import (
+    RabbitSinkOptions,
+    RabbitSourceOptions,
+    parse_rabbit_sink,
+    parse_rabbit_source,
+    validate_rabbit,
+)
+from spark_streams.options.sink import SinkOptions
+from spark_streams.options.source import SourceOptions
+
+__all__ = [
+    "MAX_OFFSETS_PER_TRIGGER",
+    "MAX_TRIGGER_DELAY",
+    "MIN_OFFSETS_PER_TRIGGER",
+    "HiddenOptions",
+    "RabbitSinkOptions",
+    "RabbitSourceOptions",
+    "SinkOptions",
+    "SourceOptions",
+    "Span",
+    "parse_rabbit_sink",
+    "parse_rabbit_source",
+    "parse_sink_options",
+    "parse_source",
+    "validate",
+    "validate_rabbit",
+]

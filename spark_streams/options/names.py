@@ -1,0 +1,75 @@
+"""The name of every option of every format, spelled here and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+URL: Final = "url"
+STREAM: Final = "stream"
+USERNAME: Final = "username"
+PASSWORD: Final = "password"
+TLS_CA_FILE: Final = "tls.caFile"
+TLS_CERT_FILE: Final = "tls.certFile"
+TLS_KEY_FILE: Final = "tls.keyFile"
+TLS_VERIFY_HOSTNAME: Final = "tls.verifyHostname"
+REQUEST_TIMEOUT: Final = "requestTimeout"
+
+STARTING_OFFSETS: Final = "startingOffsets"
+STARTING_TIMESTAMP: Final = "startingTimestamp"
+STARTING_OFFSETS_BY_TIMESTAMP: Final = "startingOffsetsByTimestamp"
+STARTING_EXPRESSION: Final = "startingExpression"
+STARTING_STRATEGY: Final = "startingOffsetsByTimestampStrategy"
+ENDING_OFFSETS: Final = "endingOffsets"
+ENDING_TIMESTAMP: Final = "endingTimestamp"
+ENDING_OFFSETS_BY_TIMESTAMP: Final = "endingOffsetsByTimestamp"
+FAIL_ON_DATA_LOSS: Final = "failOnDataLoss"
+MAX_OFFSETS_PER_TRIGGER: Final = "maxOffsetsPerTrigger"
+MIN_OFFSETS_PER_TRIGGER: Final = "minOffsetsPerTrigger"
+MAX_TRIGGER_DELAY: Final = "maxTriggerDelay"
+MIN_PARTITIONS: Final = "minPartitions"
+POLL_INTERVAL: Final = "pollInterval"
+TIMESTAMP_OVERFLOW: Final = "timestampOverflow"
+
+CONSUMER_GROUP: Final = "consumerGroup"
+EPOCH: Final = "epoch"
+
+SUPER_STREAM: Final = "superStream"
+FILTER_VALUES: Final = "filterValues"
+MATCH_UNFILTERED: Final = "matchUnfiltered"
+FILTER_VALUE_FROM: Final = "filterValueFrom"
+CONSUMER_NAME: Final = "consumerName"
+SINGLE_ACTIVE_CONSUMER: Final = "singleActiveConsumer"
+STORE_OFFSETS: Final = "storeOffsets"
+ROUTING: Final = "routing"
+FILTER_VALUE_COLUMN: Final = "filterValueColumn"
+COMPRESSION: Final = "compression"
+SUB_ENTRY_SIZE: Final = "subEntrySize"
+MAX_IN_FLIGHT: Final = "maxInFlight"
+
+FILTER: Final = "filter"
+PUSHDOWN: Final = "pushdown"
+TOKEN: Final = "token"
+
+PATH: Final = "path"
+"""The argument of ``load`` and ``save``, as Spark puts it into the map."""
+
+OF_EVERY_FORMAT: Final = (
+    URL, STREAM, USERNAME, PASSWORD, TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME, REQUEST_TIMEOUT,
+)  # fmt: skip
+"""What readers and writers of all formats take."""
+
+OF_EVERY_READER: Final = (
+    STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_STRATEGY,
+    ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, FAIL_ON_DATA_LOSS, MAX_OFFSETS_PER_TRIGGER,
+    MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY, MIN_PARTITIONS, POLL_INTERVAL, TIMESTAMP_OVERFLOW,
+)  # fmt: skip
+"""What readers of all formats take, and no writer."""
+
+OF_SPARK: Final = frozenset(
+    (PATH, "paths", "checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingenabled",
+     "asyncprogresstrackingcheckpointintervalms", "__provider__", "name", "sourcename")
+)  # fmt: skip
+"""What Spark itself puts into, or takes from, the same map; in lower case."""
+
+SECRET: Final = frozenset((URL, PASSWORD.lower(), TOKEN))
+"""Options that hold secrets; in lower case."""

@@ -1,0 +1,110 @@
+"""The options that say where reading starts and where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_streams.errors import OptionError
+from spark_streams.option_values import expression, instant_ms, json_object
+from spark_streams.options.given import Given
+from spark_streams.options.names import (
+    ENDING_OFFSETS,
+    ENDING_OFFSETS_BY_TIMESTAMP,
+    ENDING_TIMESTAMP,
+    STARTING_EXPRESSION,
+    STARTING_OFFSETS,
+    STARTING_OFFSETS_BY_TIMESTAMP,
+    STARTING_TIMESTAMP,
+)
+from spark_streams.position import EARLIEST, LATEST, AtTime, Matching, Position
+
+__all__ = ["Span", "read_ending", "read_starting", "refuse_empty_spans", "refuse_endings"]
+
+_TIMESTAMPS_EXAMPLE = '{"0": 1585672841000, "1": -386380800000}'
+
+
+@dataclass(frozen=True)
+class Span:
+    """One side of what is to be read: a position for all partitions, or one for each.
+
+    Args:
+        everywhere: the position in every partition, or None when ``each`` says it.
+        each: partition identifier to position, complete: every partition of the stream has to be there.
+        option: the option that said so, for messages.
+    """
+
+    everywhere: Position | None
+    each: Mapping[str, Position] = field(default_factory=dict, hash=False)
+    option: str = STARTING_OFFSETS
+
+
+def read_starting(given: Given, default: Position | None) -> Span | None:
+    """Return where reading starts.
+
+    Raises:
+        OptionError: two options say so, or a value is no position.
+    """
+    others = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS)
+    if given.one_of(*others, STARTING_EXPRESSION) == STARTING_EXPRESSION:
+        text = given.required(STARTING_EXPRESSION, "such as d.event-streams-timestamp >= 1585672841000")
+        return Span(expression(STARTING_EXPRESSION, text), option=STARTING_EXPRESSION)
+    return _span(given, STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, default)
+
+
+def read_ending(given: Given, default: Position | None) -> Span | None:
+    """Return where reading ends: the position at which it would go on.
+
+    Raises:
+        OptionError: two options say so, or a value is no position.
+    """
+    return _span(given, ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, default)
+
+
+def refuse_endings(given: Given) -> None:
+    """Refuse an end of what has none.
+
+    Raises:
+        OptionError: one is there.
+    """
+    for name in (ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP):
+        if given.has(name):
+            raise OptionError(name, "a stream has no end: this is for batch queries (spark.read)")
+
+
+def refuse_empty_spans(starting: Span, ending: Span | None) -> None:
+    """Refuse what leaves a batch query nothing to read.
+
+    Raises:
+        OptionError: it starts at the latest event, or ends at the earliest or at an expression.
+    """
+    _refuse(starting, LATEST, "a batch query that starts at the latest event has nothing to read")
+    if ending is None:
+        return
+    _refuse(ending, EARLIEST, "a batch query that ends at the earliest event has nothing to read")
+    for partition, position in ending.each.items():
+        if isinstance(position, Matching):
+            raise OptionError(ending.option, f"partition '{partition}': an expression says where to start only")
+
+
+def _span(given: Given, offsets: str, timestamp: str, by_timestamp: str, default: Position | None) -> Span | None:
+    name = given.one_of(timestamp, by_timestamp, offsets)
+    if name is None:
+        return None if default is None else Span(default, option=offsets)
+    text = given.get(name) or ""
+    if name == timestamp:
+        return Span(AtTime(instant_ms(name, text)), option=name)
+    if name == by_timestamp:
+        instants = json_object(name, text, words="", example=_TIMESTAMPS_EXAMPLE)
+        return Span(None, {partition: AtTime(instant_ms(name, value)) for partition, value in instants.items()}, name)
+    if text.strip().lower() in ("earliest", "latest"):
+        return Span(EARLIEST if text.strip().lower() == "earliest" else LATEST, option=name)
+    positions = json_object(name, text, words="'earliest', 'latest' or ", example=given.form.offsets_example)
+    return Span(None, {partition: given.form.position(name, partition, v) for partition, v in positions.items()}, name)
+
+
+def _refuse(span: Span, word: Position, why: str) -> None:
+    where = [partition for partition, position in span.each.items() if position == word]
+    if span.everywhere == word or where:
+        partitions = f" (partition {', '.join(repr(p) for p in where)})" if where else ""
+        raise OptionError(span.option, f"'{word}' cannot be used here{partitions}: {why}")

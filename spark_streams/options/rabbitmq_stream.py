@@ -1,0 +1,334 @@
+"""The options of format ``rabbitmq-stream``: streams and super streams of RabbitMQ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, cast
+
+from spark_streams.endpoint import RABBITMQ_SCHEMES
+from spark_streams.errors import OptionError
+from spark_streams.option_values import words_list
+from spark_streams.options.given import MAX_INT64, Format, Given
+from spark_streams.options.names import (
+    COMPRESSION,
+    CONSUMER_GROUP,
+    CONSUMER_NAME,
+    EPOCH,
+    FILTER,
+    FILTER_VALUE_COLUMN,
+    FILTER_VALUE_FROM,
+    FILTER_VALUES,
+    MATCH_UNFILTERED,
+    MAX_IN_FLIGHT,
+    MIN_PARTITIONS,
+    PASSWORD,
+    PUSHDOWN,
+    ROUTING,
+    SINGLE_ACTIVE_CONSUMER,
+    STARTING_EXPRESSION,
+    STARTING_TIMESTAMP,
+    STORE_OFFSETS,
+    STREAM,
+    SUB_ENTRY_SIZE,
+    SUPER_STREAM,
+    TOKEN,
+    USERNAME,
+)
+from spark_streams.options.peer import read_endpoint, request_timeout_ms
+from spark_streams.options.sink import SinkOptions
+from spark_streams.options.source import SourceOptions, read_source
+from spark_streams.position import EARLIEST, LATEST, After, At, Matching, Position, position_from_json
+
+__all__ = ["RabbitSinkOptions", "RabbitSourceOptions", "parse_rabbit_sink", "parse_rabbit_source", "validate_rabbit"]
+
+Routing = Literal["hash", "key"]
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+MAX_NAME_BYTES: Final = 255
+"""The longest name of a consumer, in UTF-8: the broker drops offsets under a longer one without a word."""
+MAX_SUB_ENTRY_SIZE: Final = 65_535
+"""Messages of a sub-entry batch, which counts them in 16 bits."""
+DEFAULT_MAX_IN_FLIGHT: Final = 10_000
+
+OFFSET_DIGITS: Final = 20
+"""Digits of an offset as text, zero padded, so that the order of the texts is that of the numbers."""
+
+_FROM: Final = re.compile(
+    r"key|application_properties\..+|properties\.(?:message_id|to|subject|reply_to|correlation_id|content_type|"
+    r"content_encoding|group_id|reply_to_group_id)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class RabbitSourceOptions(SourceOptions):
+    """Everything that a reader of RabbitMQ needs to know; picklable, and safe to print.
+
+    Args:
+        super_stream: whether ``stream`` names a super stream, so that its partitions are read.
+        filter_values: read only messages with one of these filter values; empty for all messages.
+        match_unfiltered: whether messages without a filter value are read too.
+        filter_value_from: where a message has what its publisher took its filter value from: ``key``,
+            ``application_properties.<name>`` or ``properties.<field>``; None without ``filter_values``.
+        consumer_name: the name under which the broker knows this consumer, or None.
+        single_active_consumer: whether consumers of that name take turns.
+        store_offsets: whether the position that the query has reached is stored in the broker, for lag tools.
+    """
+
+    super_stream: bool = False
+    filter_values: tuple[str, ...] = ()
+    match_unfiltered: bool = False
+    filter_value_from: str | None = None
+    consumer_name: str | None = None
+    single_active_consumer: bool = False
+    store_offsets: bool = False
+
+
+@dataclass(frozen=True)
+class RabbitSinkOptions(SinkOptions):
+    """Everything that a writer to RabbitMQ needs to know; picklable, and safe to print.
+
+    Args:
+        super_stream: the super stream that all rows go to, or None; then ``stream``, or column ``stream`` when that is
+            None too, says where.
+        routing: which partition of the super stream a row goes to: ``hash`` of its key (murmur3, as RabbitMQ's
+            clients), or the one whose binding key is the row's ``key``.
+        filter_value_column: the column that has each message's filter value, or None.
+        compression: of sub-entry batches.
+        sub_entry_size: messages of a sub-entry batch; 1 for none, each message an entry of its own.
+        max_in_flight: messages that may wait for their confirm, at most.
+    """
+
+    super_stream: str | None = None
+    routing: Routing = "hash"
+    filter_value_column: str | None = None
+    compression: Compression = "none"
+    sub_entry_size: int = 1
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+
+
+def validate_rabbit(options: Mapping[str, str], *, reading: bool = False) -> None:
+    """Check names, values and conflicts of all options that are there.
+
+    Args:
+        options: as Spark hands them over.
+        reading: whether they are known to be a reader's, which needs a stream or super stream; a writer whose rows
+            name their streams does not.
+
+    Raises:
+        OptionError: the first fault found.
+    """
+    given = Given(options, _FORMAT)
+    if reading:
+        _required_name(given)
+    _source(given, None)
+    _sink(given)
+
+
+def parse_rabbit_source(options: Mapping[str, str], *, streaming: bool) -> RabbitSourceOptions:
+    """Read the options of a reader.
+
+    Args:
+        options: as Spark hands them over.
+        streaming: whether they are for ``readStream``: the default start is then ``latest``, else ``earliest``.
+
+    Raises:
+        OptionError: an option that is unknown, has a bad value, contradicts another, or does not suit the mode.
+    """
+    given = Given(options, _FORMAT)
+    given.no_path()
+    given.only_for_writing()
+    _required_name(given)
+    if not streaming and given.has(STORE_OFFSETS):
+        raise OptionError(STORE_OFFSETS, "a batch query has no position that goes on: this is for streams")
+    return _source(given, streaming)
+
+
+def parse_rabbit_sink(options: Mapping[str, str]) -> RabbitSinkOptions:
+    """Read the options of a writer.
+
+    Raises:
+        OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
+    """
+    given = Given(options, _FORMAT)
+    given.no_path()
+    given.only_for_reading()
+    return _sink(given)
+
+
+def _name(given: Given) -> tuple[str | None, bool]:
+    """Return the name of what is read or written, and whether it is a super stream."""
+    option = given.one_of(STREAM, SUPER_STREAM)
+    if option is None:
+        return None, False
+    return given.required(option, "the name of the stream, such as orders").strip(), option == SUPER_STREAM
+
+
+def _required_name(given: Given) -> None:
+    if _name(given)[0] is None:
+        given.required(STREAM, given.form.stream_example)
+
+
+def _source(given: Given, streaming: bool | None) -> RabbitSourceOptions:
+    name, super_stream = _name(given)
+    common = read_source(given, name or "", streaming=streaming)
+    values, unfiltered, taken_from = _filter(given)
+    consumer = given.text(CONSUMER_NAME, "the name of a consumer")
+    if consumer is not None and len(consumer.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise OptionError(CONSUMER_NAME, f"is longer than the {MAX_NAME_BYTES} bytes of UTF-8 that RabbitMQ takes")
+    single, store = given.boolean(SINGLE_ACTIVE_CONSUMER, False), given.boolean(STORE_OFFSETS, False)
+    if consumer is None and (single or store):
+        option = SINGLE_ACTIVE_CONSUMER if single else STORE_OFFSETS
+        raise OptionError(option, f"needs '{CONSUMER_NAME}' beside it: the broker knows consumers by their name")
+    if single and given.has(MIN_PARTITIONS):
+        raise OptionError(
+            MIN_PARTITIONS,
+            f"cannot be used together with '{SINGLE_ACTIVE_CONSUMER}': one consumer of a name reads a partition at a "
+            "time",
+        )
+    of_all: dict[str, Any] = {f.name: getattr(common, f.name) for f in fields(common)}
+    return RabbitSourceOptions(
+        **of_all,
+        super_stream=super_stream,
+        filter_values=values,
+        match_unfiltered=unfiltered,
+        filter_value_from=taken_from,
+        consumer_name=consumer,
+        single_active_consumer=single,
+        store_offsets=store,
+    )
+
+
+def _filter(given: Given) -> tuple[tuple[str, ...], bool, str | None]:
+    """Return the filter values, whether messages without one match too, and where messages have theirs."""
+    text = given.get(FILTER_VALUES)
+    unfiltered = given.boolean(MATCH_UNFILTERED, False)
+    taken_from = given.text(FILTER_VALUE_FROM, "such as application_properties.region")
+    if taken_from is not None and not _FROM.fullmatch(taken_from):
+        raise OptionError(
+            FILTER_VALUE_FROM,
+            f"'{taken_from}' is no part of a message that a filter value can be compared with, expected 'key', "
+            "'application_properties.<name>' or 'properties.<field>' with a text field such as properties.subject",
+        )
+    if text is None:
+        if unfiltered or taken_from is not None:
+            option = MATCH_UNFILTERED if unfiltered else FILTER_VALUE_FROM
+            raise OptionError(option, f"needs '{FILTER_VALUES}' beside it: all messages are read without it")
+        return (), False, None
+    values = words_list(FILTER_VALUES, text)
+    if taken_from is None:
+        raise OptionError(
+            FILTER_VALUES,
+            f"needs '{FILTER_VALUE_FROM}' beside it, which says where messages have what their filter value was taken "
+            "from: the broker leaves out whole chunks only, and the rest is compared here",
+        )
+    return values, unfiltered, taken_from
+
+
+def _sink(given: Given) -> RabbitSinkOptions:
+    name, is_super = _name(given)
+    routing = given.word(ROUTING, "hash", "key")
+    if given.has(ROUTING) and not is_super:
+        raise OptionError(ROUTING, f"needs '{SUPER_STREAM}' beside it: a stream has one partition")
+    column = given.text(FILTER_VALUE_COLUMN, "the name of a column")
+    size = given.integer(SUB_ENTRY_SIZE, 1, "messages", high=MAX_SUB_ENTRY_SIZE) or 1
+    compression = given.word(COMPRESSION, "none", "gzip", "snappy", "lz4", "zstd")
+    if compression != "none" and size == 1:
+        raise OptionError(
+            COMPRESSION, f"needs '{SUB_ENTRY_SIZE}' of more than 1 beside it: what is compressed is a sub-entry batch"
+        )
+    if column is not None and size > 1:
+        raise OptionError(
+            FILTER_VALUE_COLUMN,
+            f"cannot be used together with '{SUB_ENTRY_SIZE}' of more than 1: a sub-entry batch has no filter values",
+        )
+    in_flight = given.integer(MAX_IN_FLIGHT, 1, "messages") or max(DEFAULT_MAX_IN_FLIGHT, size)
+    if in_flight < size:
+        raise OptionError(
+            MAX_IN_FLIGHT, f"{in_flight} is less than the {size} of '{SUB_ENTRY_SIZE}': one batch would not fit"
+        )
+    return RabbitSinkOptions(
+        endpoint=read_endpoint(given),
+        stream=None if is_super else name,
+        request_timeout_ms=request_timeout_ms(given),
+        super_stream=name if is_super else None,
+        routing=cast(Routing, routing),
+        filter_value_column=column,
+        compression=cast(Compression, compression),
+        sub_entry_size=size,
+        max_in_flight=in_flight,
+    )
+
+
+def _position(option: str, partition: str, value: object) -> Position:
+    """Read a position whose offsets are numbers: as a number at it, as text after it, -2 earliest and -1 latest."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value in (-2, -1):
+            return EARLIEST if value == -2 else LATEST
+        return At(_offset(option, partition, value))
+    if isinstance(value, dict) and len(value) == 1:
+        ((word, operand),) = value.items()
+        if word in ("at", "after") and isinstance(operand, (int, str)) and not isinstance(operand, bool):
+            offset = _offset(option, partition, operand)
+            return At(offset) if word == "at" else After(offset)
+    try:
+        position = position_from_json(value)
+    except ValueError:
+        raise OptionError(
+            option,
+            f"partition '{partition}': {value!r} is not a position: expected an offset as a number (reading starts "
+            'with it; -2 for earliest, -1 for latest) or as a string (reading starts after it), "earliest", "latest", '
+            '{"at": offset}, {"after": offset} or {"timestamp": milliseconds}',
+        ) from None
+    if isinstance(position, Matching):
+        raise OptionError(option, f"partition '{partition}': {_NO_EXPRESSIONS}")
+    return After(_offset(option, partition, position.offset)) if isinstance(position, After) else position
+
+
+def _offset(option: str, partition: str, value: int | str) -> str:
+    if isinstance(value, str) and not re.fullmatch(r"[0-9]{1,20}", value):
+        raise OptionError(
+            option, f"partition '{partition}': '{value}' is no offset of RabbitMQ, expected 1 to 20 decimal digits"
+        )
+    if not 0 <= int(value) <= MAX_INT64:
+        why = "negative, and only -2 (earliest) and -1 (latest) are" if int(value) < 0 else "more than 2^63-1"
+        raise OptionError(option, f"partition '{partition}': offset {value} is {why}; offsets go from 0 to 2^63-1")
+    return f"{int(value):0{OFFSET_DIGITS}d}"
+
+
+_LATER: Final = "rabbitmq-stream does not take it in this version"
+
+_NO_EXPRESSIONS: Final = (
+    "rabbitmq-stream takes no expressions in this version, as RabbitMQ does not evaluate them: they come with option "
+    f"'{FILTER}' in a later version; start with an offset, or at a time with '{STARTING_TIMESTAMP}'"
+)
+
+_FORMAT: Final = Format(
+    name="rabbitmq-stream",
+    schemes=RABBITMQ_SCHEMES,
+    url_example="such as rabbitmq-stream://localhost:5552 or rabbitmq-stream+tls://user:password@host/vhost",
+    stream_example=f"the name of the stream, such as orders; or give '{SUPER_STREAM}' to have all its partitions",
+    naming=f"name the stream with option '{STREAM}' or '{SUPER_STREAM}'",
+    position=_position,
+    offsets_example='{"orders-0": "earliest", "orders-1": 42, "orders-2": {"after": 41}}',
+    both=(SUPER_STREAM,),
+    reading=(
+        FILTER_VALUES,
+        MATCH_UNFILTERED,
+        FILTER_VALUE_FROM,
+        CONSUMER_NAME,
+        SINGLE_ACTIVE_CONSUMER,
+        STORE_OFFSETS,
+    ),
+    writing=(ROUTING, FILTER_VALUE_COLUMN, COMPRESSION, SUB_ENTRY_SIZE, MAX_IN_FLIGHT),
+    refused={
+        STARTING_EXPRESSION: _NO_EXPRESSIONS,
+        CONSUMER_GROUP: f"rabbitmq-stream has no such option; did you mean '{CONSUMER_NAME}'?",
+        EPOCH: f"rabbitmq-stream has no such option; did you mean '{CONSUMER_NAME}', with '{SINGLE_ACTIVE_CONSUMER}'?",
+        FILTER: f"{_LATER}; use '{FILTER_VALUES}', or filter the DataFrame",
+        PUSHDOWN: f"{_LATER}; filters of the DataFrame are applied by Spark",
+        TOKEN: f"{_LATER}; use '{USERNAME}' and '{PASSWORD}'",
+    },
+)
