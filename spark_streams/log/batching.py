@@ -58,22 +58,20 @@ def _binary(values: pa.Array | Sequence[bytes | None]) -> pa.LargeBinaryArray:
     return array if pa.types.is_large_binary(array.type) else array.cast(pa.large_binary())
 
 
-def _runs(timestamps: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def _runs(sizes: npt.NDArray[np.int64], timestamps: npt.NDArray[np.int64] | None) -> Iterator[tuple[int, int]]:
     """Cut rows into batches: by bytes, and wherever "no timestamp" and instants meet.
 
     MIN + delta would overflow if the two were mixed, so records without a timestamp get batches of their own.
     """
-    none = timestamps == NO_TIMESTAMP
-    cuts = set(np.flatnonzero(none[1:] != none[:-1]) + 1)
     chunk = np.cumsum(sizes) // MAX_BATCH_BYTES
-    cuts |= set(np.flatnonzero(chunk[1:] != chunk[:-1]) + 1)
-    edges = [0, *sorted(int(c) for c in cuts), len(timestamps)]
-    yield from pairwise(edges)
+    cuts = set((np.flatnonzero(chunk[1:] != chunk[:-1]) + 1).tolist())
+    if timestamps is not None:
+        none = timestamps == NO_TIMESTAMP
+        cuts.update((np.flatnonzero(none[1:] != none[:-1]) + 1).tolist())
+    yield from pairwise([0, *sorted(cuts), len(sizes)])
 
 
-def _instants(timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None, count: int) -> npt.NDArray[np.int64]:
-    if timestamps is None:
-        return np.full(count, NO_TIMESTAMP, np.int64)
+def _instants(timestamps: npt.NDArray[np.int64] | Sequence[int | None]) -> npt.NDArray[np.int64]:
     if isinstance(timestamps, np.ndarray):
         if timestamps.dtype.kind != "i":
             raise ValueError(f"timestamps are {timestamps.dtype}, expected int64, in ms since the epoch")
@@ -149,26 +147,30 @@ def encode_records(
     names = None if keys is None else _binary(keys)
     if not len(bodies) or bodies.null_count:
         raise ValueError("an append needs at least one value, and none of them null")
-    instants = _instants(timestamps, len(bodies))
-    if len(instants) != len(bodies) or (names is not None and len(names) != len(bodies)):
-        raise ValueError(f"{len(bodies)} values, but keys or timestamps of another number")
-    if batching.append_time_ms is not None:
-        instants = np.full(len(bodies), NO_TIMESTAMP, np.int64)
-    stored = to_stored(instants, batching.extended, batching.config.legacy_negative)
+    instants = None if timestamps is None else _instants(timestamps)
+    for column in (names, instants):
+        if column is not None and len(column) != len(bodies):
+            raise ValueError(f"{len(bodies)} values, but keys or timestamps of another number")
     # Keys and what a record costs by itself count too: a million empty values are no small batch.
     sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False).astype(np.int64) + RECORD_BYTES
     if names is not None:
         sizes += pc.fill_null(pc.binary_length(names), 0).to_numpy(zero_copy_only=False)
+    stored: npt.NDArray[np.int64] | int
+    if batching.append_time_ms is None:
+        instants = np.full(len(bodies), NO_TIMESTAMP, np.int64) if instants is None else instants
+        stored = to_stored(instants, batching.extended, batching.config.legacy_negative)
+        runs = _runs(sizes, np.where(stored < 0, instants, stored))
+    else:
+        stored, runs = batching.append_time_ms, _runs(sizes, None)
     batches: list[tuple[BatchHeader, bytes]] = []
     offset = batching.next_offset
-    for start, stop in _runs(np.where(stored < 0, instants, stored), sizes):
+    for start, stop in runs:
         encoded = encode_batch(
             bodies.slice(start, stop - start),
             None if names is None else names.slice(start, stop - start),
-            stored[start:stop],
+            stored if isinstance(stored, int) else stored[start:stop],
             base_offset=offset,
             extended=batching.extended,
-            append_time_ms=batching.append_time_ms,
             notes=notes,
         )
         batches.append((parse_header(encoded), encoded))

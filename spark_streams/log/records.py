@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_streams.log.record_batch import HEADER_BYTES, BatchFault, BatchHeader, Header
+from spark_streams.log.record_batch import BatchFault, BatchHeader, Header
+from spark_streams.log.record_bounds import record_bounds
 from spark_streams.log.timestamps import from_stored
 from spark_streams.log.varint import decode_varint, decode_varints, encode_varint
 
@@ -72,38 +73,6 @@ class Records:
         )
 
 
-def _record_starts(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> tuple[Longs, Longs]:
-    """Return where each record's body starts and ends; a record is found only through the length of the one before."""
-    starts: list[int] = []
-    ends: list[int] = []
-    add_start, add_end = starts.append, ends.append
-    for position, header in batches:
-        at = position + HEADER_BYTES
-        stop = position + header.size
-        for _ in range(header.records_count):
-            if at >= stop:
-                raise BatchFault(f"the batch ends before its {header.records_count} records do")
-            byte = buffer[at]
-            at += 1
-            length = byte & 0x7F
-            shift = 7
-            while byte & 0x80:
-                if at >= stop or shift > 28:
-                    raise BatchFault("a record's length runs past the batch")
-                byte = buffer[at]
-                at += 1
-                length |= (byte & 0x7F) << shift
-                shift += 7
-            if length & 1:
-                raise BatchFault("a record has a negative length")
-            add_start(at)
-            at += length >> 1
-            add_end(at)
-        if at != stop:
-            raise BatchFault(f"the batch's records end at byte {at - position} of {header.size}")
-    return np.array(starts, np.int64), np.array(ends, np.int64)
-
-
 def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Records:
     """Decode verified batches that lie in one buffer.
 
@@ -115,7 +84,7 @@ def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Rec
         BatchFault: a record does not fit its batch.
 
     """
-    starts, ends = _record_starts(buffer, batches)
+    starts, ends = record_bounds(buffer, batches)
     raw = np.frombuffer(buffer, np.uint8)
     counts = np.array([h.records_count for _, h in batches], np.int64)
 
@@ -126,12 +95,16 @@ def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Rec
         delta, at = decode_varints(raw, starts + 1)
         offset_delta, at = decode_varints(raw, at)
         key_size, at = decode_varints(raw, at)
-        # Differences, not sums: a size near 2^63 would wrap around and seem to fit.
-        if (key_size < -1).any() or (key_size > ends - at).any():
-            raise ValueError("a key runs past its record")
-        key_starts = np.where(key_size < 0, np.int64(-1), at)
-        key_ends = np.where(key_size < 0, np.int64(-1), at + key_size)
-        value_size, value_starts = decode_varints(raw, at + np.maximum(key_size, 0))
+        key_starts, key_ends = np.full(len(at), -1), np.full(len(at), -1)
+        if (key_size != -1).any():
+            # Differences, not sums: a size near 2^63 would wrap around and seem to fit.
+            if (key_size < -1).any() or (key_size > ends - at).any():
+                raise ValueError("a key runs past its record")
+            known = key_size >= 0
+            np.copyto(key_starts, at, where=known)
+            at = at + np.maximum(key_size, 0)
+            np.copyto(key_ends, at, where=known)
+        value_size, value_starts = decode_varints(raw, at)
         if (value_size < -1).any() or (np.maximum(value_size, 0) >= ends - value_starts).any():
             raise ValueError("a value runs past its record")
         value_ends = value_starts + np.maximum(value_size, 0)
@@ -141,15 +114,16 @@ def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Rec
     expected = np.arange(len(starts), dtype=np.int64) - np.repeat(firsts, counts)
     if not np.array_equal(offset_delta, expected):
         raise BatchFault("the records' offset deltas do not count up from 0")
-    base = spread([h.base_timestamp for _, h in batches])
-    with np.errstate(over="ignore"):
-        created = base + delta  # modulo 2^64
-    stored = np.where(
-        spread([h.append_time for _, h in batches]).astype(np.bool_),
-        spread([h.max_timestamp for _, h in batches]),
-        created,
-    )
-    timestamps = from_stored(stored, spread([h.extended for _, h in batches]).astype(np.bool_))
+    appended = np.array([h.append_time for _, h in batches], np.bool_)
+    extended = np.array([h.extended for _, h in batches], np.bool_)
+    highest = np.array([h.max_timestamp for _, h in batches], np.int64)
+    if appended.all():
+        timestamps = np.repeat(from_stored(highest, extended), counts)
+    else:
+        with np.errstate(over="ignore"):
+            created = spread([h.base_timestamp for _, h in batches]) + delta  # modulo 2^64
+        stored = np.where(np.repeat(appended, counts), np.repeat(highest, counts), created)
+        timestamps = from_stored(stored, np.repeat(extended, counts))
     offsets = spread([h.base_offset for _, h in batches]) + offset_delta
     rows = tuple(firsts.tolist())
     return Records(offsets, timestamps, buffer, value_starts, value_ends, key_starts, key_ends, rows)
@@ -167,7 +141,7 @@ def restamp(batch: bytes, header: BatchHeader, timestamps: Longs) -> bytes:
         BatchFault: a record does not fit its batch.
 
     """
-    starts, ends = _record_starts(batch, [(0, header)])
+    starts, ends = record_bounds(batch, [(0, header)])
     _, after = decode_varints(np.frombuffer(batch, np.uint8), starts + 1)
     deltas = timestamps - timestamps[0]
     pieces: list[bytes] = []

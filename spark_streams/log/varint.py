@@ -63,18 +63,25 @@ def encode_varints(values: Longs) -> tuple[Bytes, npt.NDArray[np.bool_]]:
     Returns:
         A matrix [n, width] whose row i starts with the bytes of value i, and a mask of the same shape that says which
         of its bytes count: ``matrix[mask]`` is their concatenation. The width, at most ten, is that of the longest.
+        Columns, not rows, are contiguous.
 
     """
     rest = zigzag(values)
     # Most columns of a batch need one or two groups; always working out ten was two thirds of an append's time.
-    longest = int(rest.max()).bit_length() if len(rest) else 0
-    shifts = np.arange(0, max(longest, 1), 7, dtype=np.uint64)
-    groups = (rest[:, None] >> shifts[None, :]) & np.uint64(0x7F)
-    used = np.ones(groups.shape, np.bool_)
-    used[:, 1:] = (rest[:, None] >> shifts[None, 1:]) != 0
-    matrix = groups.astype(np.uint8)
-    matrix[:, :-1][used[:, 1:]] |= 0x80
-    return matrix, used
+    longest = max(int(rest.max()).bit_length() if len(rest) else 0, 1)
+    kinds = ((16, np.uint16), (32, np.uint32), (64, np.uint64))
+    rest = rest.astype(next(kind for bits, kind in kinds if longest <= bits))
+    # Group by group: what is done to one group of all values is one stretch of memory.
+    width = -(-longest // 7)
+    matrix = np.empty((width, len(values)), np.uint8)
+    used = np.ones((width, len(values)), np.bool_)
+    for group in range(width):
+        matrix[group] = rest & 0x7F
+        rest >>= 7
+        if group + 1 < width:
+            used[group + 1] = rest != 0
+            matrix[group] |= used[group + 1].view(np.uint8) << 7
+    return matrix.T, used.T
 
 
 def decode_varints(buffer: Bytes, positions: Longs) -> tuple[Longs, Longs]:
@@ -87,25 +94,55 @@ def decode_varints(buffer: Bytes, positions: Longs) -> tuple[Longs, Longs]:
         ValueError: a varint runs past the buffer or past ten bytes.
 
     """
-    values = np.zeros(len(positions), np.uint64)
-    at = positions.copy()
-    if len(at) and (int(at.min()) < 0 or int(at.max()) >= len(buffer)):
+    if not len(positions):
+        return np.zeros(0, np.int64), positions.copy()
+    last = int(positions.max())
+    if int(positions.min()) < 0 or last >= len(buffer):
         raise ValueError("a varint starts outside the batch")
-    first = buffer[at] if len(at) else np.zeros(0, np.uint8)
-    values |= (first & 0x7F).astype(np.uint64)
-    at += 1
-    open_rows = np.flatnonzero(first & 0x80)
-    shift = 7
-    while len(open_rows):
-        if shift >= 70:
+    # Nearly all varints of a batch take one byte or two: those are worked out for all rows at once.
+    low = buffer[positions]
+    longer = low >= 0x80
+    if not longer.any():
+        return _ONE_BYTE[low], positions + 1
+    following = positions + 1
+    if last + 1 >= len(buffer):
+        if longer[following >= len(buffer)].any():
+            raise ValueError("a varint runs past the end of the batch")
+        np.minimum(following, len(buffer) - 1, out=following)
+    high = buffer[following]
+    rest = np.where(longer, (low & 0x7F) | (high & 0x7F).astype(np.uint16) << 7, low)
+    at = positions + 1 + longer
+    signed = _TWO_BYTES[rest]
+    rows = np.flatnonzero(longer & (high >= 0x80))
+    if len(rows):
+        values, at[rows] = _long_varints(buffer, at[rows], rest[rows].astype(np.uint64))
+        signed[rows] = _unzigzag(values)
+    return signed, at
+
+
+def _long_varints(buffer: Bytes, at: Longs, values: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], Longs]:
+    """Go on with varints that are longer than the two bytes in ``values``; ``at`` is where their third byte lies."""
+    shift = 14
+    rows = np.arange(len(at))
+    while len(rows):
+        if shift >= 7 * MAX_VARINT_BYTES:
             raise ValueError("a varint is longer than ten bytes")
-        where = at[open_rows]
+        where = at[rows]
         if int(where.max()) >= len(buffer):
             raise ValueError("a varint runs past the end of the batch")
         byte = buffer[where]
-        values[open_rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-        at[open_rows] += 1
-        open_rows = open_rows[(byte & 0x80) != 0]
+        values[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        at[rows] += 1
+        rows = rows[(byte & 0x80) != 0]
         shift += 7
-    signed = (values >> np.uint64(1)).view(np.int64) ^ -(values & np.uint64(1)).view(np.int64)
-    return signed, at
+    return values, at
+
+
+def _unzigzag(values: npt.NDArray[np.uint64]) -> Longs:
+    signed: Longs = (values >> np.uint64(1)).view(np.int64) ^ -(values & np.uint64(1)).view(np.int64)
+    return signed
+
+
+_TWO_BYTES = _unzigzag(np.arange(1 << 14, dtype=np.uint64))
+"""What the 14 bits of a varint of two bytes mean; a look-up is one pass over the rows, the arithmetic five."""
+_ONE_BYTE = _TWO_BYTES[: 1 << 7]
