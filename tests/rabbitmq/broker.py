@@ -81,6 +81,7 @@ listeners.tcp.1 = 127.0.0.1:{amqp}
 stream.listeners.tcp.1 = 127.0.0.1:{stream}
 stream.advertised_host = 127.0.0.1
 stream.advertised_port = {stream}
+cluster_name = spark-streams
 vm_memory_high_watermark.absolute = 1GiB
 vm_memory_calculation_strategy = allocated
 disk_free_limit.absolute = 50MB
