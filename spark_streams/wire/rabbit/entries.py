@@ -9,7 +9,8 @@ with care.
 from __future__ import annotations
 
 import struct
-from itertools import repeat
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,10 +25,12 @@ SPECIAL: Final = 1 << 31
 """The bit of a length that says that it is none: a sub-batch's head begins there."""
 _U32: Final = struct.Struct(">I")
 _LENGTH: Final = 4
-_FIRST_GUESS: Final = 64
-"""How many entries are guessed to be alike at first; eight times as many after each guess that was right."""
-_STRETCH: Final = 1024
-"""How many entries are read one by one before alike ones are looked for again."""
+_FEWEST_ALIKE: Final = 64
+"""How many entries are guessed to be alike at first, eight times as many after each guess that was right; fewer alike
+ones are not worth the comparison."""
+_STRETCH: Final = (16, 4096)
+"""How many entries are followed one by one before alike ones are looked for again: at first, twice as many while all
+goes well, at most. Little is lost where plain entries and sub-batches take turns."""
 
 Positions = NDArray[np.int64]
 
@@ -67,33 +70,34 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
     Raises:
         RemoteProtocolError: an entry does not end by ``end``.
     """
-    head, first = before + _LENGTH, at
-    runs: list[tuple[Positions, Positions]] = []
-    left, guess = count, _FIRST_GUESS
+    head = before + _LENGTH
+    starts: list[Positions] = []
+    ends: list[Positions] = []
+    left, guess, stretch, narrow = count, _FEWEST_ALIKE, _STRETCH[0], True
     while left:
         length = _length_at(buffer, at, end, before)
         if length >= SPECIAL:
             break
         step = head + length
         alike = min(guess, left, (end - at) // step)
-        lengths = np.ndarray((alike,), ">u4", buffer, at + before, (step,))
-        same = lengths == length
+        same = np.ndarray((alike,), ">u4", buffer, at + before, (step,)) == length
         good = alike if same.all() else int(same.argmin())
-        if good < min(left, _FIRST_GUESS):
-            starts, stop = _one_by_one(buffer, at, end, min(left, _STRETCH), before)
-            ends = np.append(starts[1:] - head, stop)
-            good, guess = starts.size, _FIRST_GUESS
+        if good >= min(left, _FEWEST_ALIKE):
+            begins = np.arange(at, at + (good + 1) * step, step, dtype=np.int64)
+            guess *= 8
         else:
-            starts = np.arange(at + head, at + head + good * step, step, dtype=np.int64)
-            ends = starts + length
-            stop, guess = at + good * step, guess * 8
-        runs.append((starts, ends))
-        at, left = stop, left - good
-    if len(runs) == 1:
-        return Entries(*runs[0], at)
-    if not runs:
-        return Entries(np.empty(0, np.int64), np.empty(0, np.int64), first)
-    return Entries(np.concatenate([run[0] for run in runs]), np.concatenate([run[1] for run in runs]), at)
+            asked = min(left, stretch)
+            begins = _followed(buffer, at, end, asked, before, narrow and length < 256)
+            good, guess = begins.size - 1, _FEWEST_ALIKE
+            stretch = min(2 * stretch, _STRETCH[1]) if good == asked else _STRETCH[0]
+            narrow = narrow and good == asked
+        starts.append(begins[:-1] + head)
+        ends.append(begins[1:])
+        at, left = int(begins[-1]), left - good
+    if len(starts) == 1:
+        return Entries(starts[0], ends[0], at)
+    nothing = np.empty(0, np.int64)
+    return Entries(np.concatenate((nothing, *starts)), np.concatenate((nothing, *ends)), at)
 
 
 def _length_at(buffer: Readable, at: int, end: int, before: int) -> int:
@@ -108,42 +112,44 @@ def _length_at(buffer: Readable, at: int, end: int, before: int) -> int:
     return length
 
 
-def _one_by_one(buffer: Readable, at: int, end: int, count: int, before: int) -> tuple[Positions, int]:
-    """Return where the bodies of at most ``count`` entries, and at least one, start, and where the last one ends."""
+def _followed(buffer: Readable, at: int, end: int, count: int, before: int, narrow: bool) -> Positions:
+    """Return where the next entries begin, at most ``count`` and at least one, and then where the last one ends.
+
+    The first is known to be a plain one that ends in time; those that are not, and all behind them, are left out.
+
+    Args:
+        buffer: the bytes.
+        at: where the first entry begins.
+        end: where the last one ends at the latest.
+        count: how many, at most.
+        before: bytes in front of each length.
+        narrow: whether to guess that all lengths fit in one byte.
+    """
     head = before + _LENGTH
-    length = _length_at(buffer, at, end, before)
+    shift = head - 1 if narrow else before
+    chain = _by_lowest_byte(buffer, at + shift, head) if narrow else _by_length(buffer, at + shift, head)
+    begins = np.fromiter(islice(chain, count + 1), np.int64) - shift
+    begins = begins[: np.searchsorted(begins, end, "right")]
+    right = words_at(buffer, begins[:-1] + before, ">u4") == np.diff(begins) - head
+    return begins if right.all() else begins[: int(right.argmin()) + 1]
+
+
+def _by_lowest_byte(buffer: Readable, at: int, head: int) -> Iterator[int]:
+    """Return where the lowest byte of each length is, guessing that the others are zero; the first is at ``at``."""
     try:
-        if length < 256:
-            low = at + before + _LENGTH - 1
-            found = [low := low + buffer[low] + head for _ in repeat(None, count)]
-            last = at + before + _LENGTH - 1
-        else:
-            low = at + before
-            found = [low := low + _U32.unpack_from(buffer, low)[0] + head for _ in repeat(None, count)]
-            last = at + before
-    except (IndexError, struct.error):
-        return _with_care(buffer, at, end, count, before)
-    shift = last - at
-    begins = np.empty(count + 1, np.int64)
-    begins[0] = at
-    begins[1:] = found
-    begins[1:] -= shift
-    inside = int(np.searchsorted(begins, end, "right")) - 1
-    begins = begins[: inside + 1]
-    wrong = words_at(buffer, begins[:-1] + before, ">u4") != np.diff(begins) - head
-    good = int(wrong.argmax()) if wrong.any() else inside
-    if good == 0:
-        return _with_care(buffer, at, end, count, before)
-    return begins[:good] + head, int(begins[good])
+        while True:
+            yield at
+            at += buffer[at] + head
+    except IndexError:
+        return
 
 
-def _with_care(buffer: Readable, at: int, end: int, count: int, before: int) -> tuple[Positions, int]:
-    starts: list[int] = []
-    for _ in range(count):
-        length = _length_at(buffer, at, end, before)
-        if length >= SPECIAL:
-            break
-        at += before + _LENGTH
-        starts.append(at)
-        at += length
-    return np.array(starts, np.int64), at
+def _by_length(buffer: Readable, at: int, head: int) -> Iterator[int]:
+    """Return where each length is; the first is at ``at``."""
+    length_at = _U32.unpack_from
+    try:
+        while True:
+            yield at
+            at += length_at(buffer, at)[0] + head
+    except struct.error:
+        return
