@@ -1,0 +1,70 @@
+"""Arguments of streams: strings on the wire, settings of the log here.
+
+Spec: notes, section 13 (Create arguments).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from spark_streams.log import StreamConfig
+
+__all__ = ["DEFAULT_FILTER_BYTES", "BadArgument", "filter_bytes", "stream_config"]
+
+DEFAULT_FILTER_BYTES: Final = 16
+_LOCATORS: Final = frozenset({"client-local", "balanced", "least-leaders"})
+_AGE: Final = re.compile(r"(\d{1,9})([YMDhms])")
+_AGE_MS: Final = {"Y": 365 * 86_400_000, "M": 30 * 86_400_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
+_MAX_SEGMENT_BYTES: Final = 3_000_000_000
+"""What brokers allow."""
+
+
+class BadArgument(ValueError):
+    """An argument that is unknown, or has a value that cannot be used."""
+
+
+def stream_config(arguments: Mapping[str, str], default: StreamConfig) -> StreamConfig:
+    """Return the settings that arguments say.
+
+    Raises:
+        BadArgument: names it.
+    """
+    config = default
+    for name, value in arguments.items():
+        if name == "max-length-bytes":
+            config = replace(config, retention_max_bytes=_number(name, value, 0, 2**63 - 1))
+        elif name == "max-age":
+            config = replace(config, retention_max_age_ms=_age_ms(name, value))
+        elif name == "stream-max-segment-size-bytes":
+            config = replace(config, segment_max_bytes=_number(name, value, 1, _MAX_SEGMENT_BYTES))
+        elif name == "initial-cluster-size":
+            _number(name, value, 1, 2**31 - 1)
+        elif name == "queue-leader-locator":
+            if value not in _LOCATORS:
+                raise BadArgument(f"{name} is '{value}', expected one of {', '.join(sorted(_LOCATORS))}")
+        elif name == "stream-filter-size-bytes":
+            _number(name, value, 16, 255)
+        else:
+            raise BadArgument(f"'{name}' is no argument of a stream")
+    return config
+
+
+def filter_bytes(arguments: Mapping[str, str]) -> int:
+    """Return the size of the bloom filters of a stream's chunks."""
+    return int(arguments.get("stream-filter-size-bytes", DEFAULT_FILTER_BYTES))
+
+
+def _number(name: str, value: str, low: int, high: int) -> int:
+    if not re.fullmatch(r"\d{1,19}", value) or not low <= int(value) <= high:
+        raise BadArgument(f"{name} is '{value}', expected a number from {low} to {high}")
+    return int(value)
+
+
+def _age_ms(name: str, value: str) -> int:
+    match = _AGE.fullmatch(value)
+    if match is None:
+        raise BadArgument(f"{name} is '{value}', expected such as 7D: a number and one of Y M D h m s")
+    return int(match[1]) * _AGE_MS[match[2]]

@@ -1,0 +1,103 @@
+"""Settings of the RabbitMQ streams door."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_streams.wire.rabbit.frames import DEFAULT_FRAME_MAX_BYTES, INITIAL_FRAME_MAX_BYTES
+
+__all__ = ["Permissions", "RabbitConfig"]
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """What one user may do, by regular expressions over stream names, which have to match whole names.
+
+    Args:
+        configure: create and delete.
+        write: publish, and store offsets.
+        read: subscribe, and ask for stored offsets and sequences.
+    """
+
+    configure: str = ".*"
+    write: str = ".*"
+    read: str = ".*"
+
+    def allow(self, action: str, stream: str) -> bool:
+        """Say whether ``action`` (``configure``, ``write`` or ``read``) is allowed."""
+        pattern: str = getattr(self, action)
+        return re.fullmatch(pattern, stream) is not None
+
+
+@dataclass(frozen=True)
+class RabbitConfig:
+    """How the RabbitMQ streams door listens, whom it lets in, and what it limits.
+
+    Args:
+        host: address to bind to.
+        port: TCP port; 0 takes any free one.
+        users: user name to password, for SASL PLAIN.
+        permissions: user name to what it may do; one that is not here may do everything.
+        loopback_users: users that are let in from loopback addresses only.
+        loopback: addresses that count as such.
+        tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
+        tls_key: PEM file with its private key.
+        tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
+            SASL EXTERNAL, and its identity is the certificate's common name.
+        advertised_host: the name that metadata give clients to connect to; None: the address that they came to.
+        advertised_port: likewise; None: the door's port.
+        frame_max_bytes: proposed in Tune; 0 for no limit.
+        heartbeat_s: proposed in Tune; 0 for none.
+        handshake_timeout_ms: how long each step of the handshake may take.
+        authentication_delay_ms: how long a failed authentication is answered late, against guessing.
+        max_connections: connections that are served at a time.
+        max_super_stream_partitions: of one super stream.
+        max_publishers: references whose last publishing id is remembered, a stream (brokers: 255).
+        max_unconfirmed: entries of one connection that are being stored before no more are read from its socket.
+        max_outgoing_bytes: bytes that may wait for a client that does not read; nothing is delivered above.
+        consumer_update_timeout_ms: how long a consumer may take to answer ConsumerUpdate.
+        half_credit: deliver only while more than half of the first credit is left, as brokers do (notes, section 7).
+        committed_offset: tell ``committed_offset`` in stream stats (RabbitMQ from 4.3).
+        without: keys of commands that are unknown, to play an older broker.
+        filtering: take Publish 2 (RabbitMQ from 3.13).
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 5552
+    users: Mapping[str, str] = field(default_factory=lambda: {"guest": "guest"}, repr=False)
+    permissions: Mapping[str, Permissions] = field(default_factory=dict)
+    loopback_users: frozenset[str] = frozenset()
+    loopback: frozenset[str] = frozenset({"127.0.0.1", "::1"})
+    tls_cert: str | os.PathLike[str] | None = None
+    tls_key: str | os.PathLike[str] | None = None
+    tls_client_ca: str | os.PathLike[str] | None = None
+    advertised_host: str | None = None
+    advertised_port: int | None = None
+    frame_max_bytes: int = DEFAULT_FRAME_MAX_BYTES
+    heartbeat_s: int = 60
+    handshake_timeout_ms: int = 10_000
+    authentication_delay_ms: int = 500
+    max_connections: int = 1_024
+    max_super_stream_partitions: int = 1_000
+    max_publishers: int = 255
+    max_unconfirmed: int = 50_000
+    max_outgoing_bytes: int = 8 << 20
+    consumer_update_timeout_ms: int = 60_000
+    half_credit: bool = False
+    committed_offset: bool = True
+    without: frozenset[int] = frozenset()
+    filtering: bool = True
+
+    def __post_init__(self) -> None:
+        if 0 < self.frame_max_bytes < INITIAL_FRAME_MAX_BYTES:
+            raise ValueError(f"frame_max_bytes is {self.frame_max_bytes}, expected 0 or {INITIAL_FRAME_MAX_BYTES} up")
+        for name in ("max_connections", "max_publishers", "max_unconfirmed", "max_outgoing_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key are needed together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")

@@ -1,0 +1,243 @@
+"""Which streams there are under which names.
+
+::
+
+    log `orders`, one partition         stream `orders`
+    log `orders`, partitions 0 … n-1    super stream `orders` with streams `orders-0` … and binding keys "0" …
+    made by CreateSuperStream           the names and binding keys that it gave
+
+Arguments of streams, and the names and keys of super streams that were created through this door, are in the log's
+state store. Logs that other doors made, and partitions that were added later, have the names above. A log of exactly
+the name that is asked for goes before a partition of that name.
+
+Spec: notes, section 13 (super streams).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from spark_streams.errors import StreamExists, UnknownStream
+from spark_streams.log import Partition, ReferenceLog, Stream
+from spark_streams.server.rabbit.arguments import BadArgument, filter_bytes, stream_config
+from spark_streams.wire.rabbit.codes import ResponseCode
+
+__all__ = ["Served", "Topology"]
+
+logger = logging.getLogger("spark_streams.server")
+
+NAMESPACE: Final = "rabbitmq-streams"
+RESERVED_PREFIX: Final = "amq."
+
+
+@dataclass(frozen=True)
+class Served:
+    """One stream as clients see it.
+
+    Args:
+        name: its name.
+        stream: the log that it belongs to.
+        partition: the partition that it is.
+        super_stream: the super stream's name, None for a stream of its own.
+        index: the partition's number in the super stream.
+        filter_bytes: size of the bloom filters of its chunks.
+    """
+
+    name: str
+    stream: Stream
+    partition: Partition
+    super_stream: str | None
+    index: int
+    filter_bytes: int
+
+    @property
+    def key(self) -> str:
+        """What tells it from one that was deleted and created again."""
+        return f"{self.stream.incarnation}/{self.partition.id}"
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What the state store knows of a log: only while its incarnation is the same."""
+
+    incarnation: str
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    partitions: tuple[str, ...] | None = None
+    bindings: tuple[str, ...] = ()
+
+
+class Topology:
+    """All streams of a log.
+
+    Args:
+        log: the log.
+        max_partitions: of one super stream.
+    """
+
+    def __init__(self, log: ReferenceLog, max_partitions: int) -> None:
+        self._log = log
+        self._max_partitions = max_partitions
+        self._records: dict[str, _Record] = {}
+        for name, stored in log.state.items(NAMESPACE):
+            content: dict[str, Any] = json.loads(stored)
+            partitions = content.get("partitions")
+            self._records[name] = _Record(
+                content["incarnation"],
+                content["arguments"],
+                None if partitions is None else tuple(partitions),
+                tuple(content.get("bindings", ())),
+            )
+
+    # --- finding
+
+    def find(self, name: str) -> Served | None:
+        """Return the stream of a name, None when there is none."""
+        stream = self._stream(name)
+        if stream is not None and not self._is_super(stream):
+            return self._served(stream, 0, name, None)
+        for other, record in self._records.items():
+            if record.partitions is not None and name in record.partitions:
+                owner = self._stream(other)
+                if owner is not None and self._record(owner) is record:
+                    return self._served(owner, record.partitions.index(name), name, other)
+        above, dash, number = name.rpartition("-")
+        if dash and number.isascii() and number.isdigit() and str(int(number)) == number:
+            owner = self._stream(above)
+            if owner is not None and self._is_super(owner):
+                names = self._names(owner)
+                if int(number) < len(names) and names[int(number)] == name:
+                    return self._served(owner, int(number), name, above)
+        return None
+
+    def super_stream(self, name: str) -> tuple[Served, ...] | None:
+        """Return the partitions of a super stream, in their order; None when there is no such super stream."""
+        stream = self._stream(name)
+        if stream is None or not self._is_super(stream):
+            return None
+        return tuple(self._served(stream, i, each, name) for i, each in enumerate(self._names(stream)))
+
+    def route(self, name: str, key: str) -> tuple[str, ...] | None:
+        """Return the partitions that a binding key leads to; None when there is no such super stream."""
+        partitions = self.super_stream(name)
+        if partitions is None:
+            return None
+        record = self._record(partitions[0].stream)
+        known = record.bindings if record is not None else ()
+        keys = [*known, *(str(i) for i in range(len(known), len(partitions)))]
+        return tuple(p.name for p, bound in zip(partitions, keys, strict=True) if bound == key)
+
+    def is_current(self, served: Served) -> bool:
+        """Say whether a stream that was found earlier is still the one of its name."""
+        stream = self._stream(served.stream.name)
+        return stream is not None and stream.incarnation == served.stream.incarnation
+
+    def _stream(self, name: str) -> Stream | None:
+        try:
+            return self._log.stream(name)
+        except UnknownStream:
+            return None
+
+    def _record(self, stream: Stream) -> _Record | None:
+        record = self._records.get(stream.name)
+        return record if record is not None and record.incarnation == stream.incarnation else None
+
+    def _is_super(self, stream: Stream) -> bool:
+        record = self._record(stream)
+        return len(stream.partitions) > 1 or (record is not None and record.partitions is not None)
+
+    def _names(self, stream: Stream) -> list[str]:
+        record = self._record(stream)
+        given = record.partitions or () if record is not None else ()
+        return [*given, *(f"{stream.name}-{i}" for i in range(len(given), len(stream.partitions)))]
+
+    def _served(self, stream: Stream, index: int, name: str, super_stream: str | None) -> Served:
+        record = self._record(stream)
+        arguments = record.arguments if record is not None else {}
+        partition = list(stream.partitions.values())[index]
+        return Served(name, stream, partition, super_stream, index, filter_bytes(arguments))
+
+    # --- changing
+
+    def create(self, name: str, arguments: Mapping[str, str]) -> ResponseCode:
+        """Create a stream; return the code to answer."""
+        stream = self._stream(name)
+        if stream is not None and not self._is_super(stream):
+            record = self._record(stream)
+            same = dict(arguments) == dict(record.arguments if record is not None else {})
+            return ResponseCode.STREAM_ALREADY_EXISTS if same else ResponseCode.PRECONDITION_FAILED
+        if self.find(name) is not None or stream is not None:
+            return ResponseCode.STREAM_ALREADY_EXISTS
+        return self._create(name, 1, arguments, None, ())
+
+    def create_super(
+        self, name: str, partitions: Sequence[str], bindings: Sequence[str], arguments: Mapping[str, str]
+    ) -> ResponseCode:
+        """Create a super stream; return the code to answer."""
+        counts = (len(partitions), len(bindings), len(set(partitions)), len(set(bindings)))
+        if len(set(counts)) > 1 or not 1 <= len(partitions) <= self._max_partitions:
+            return ResponseCode.PRECONDITION_FAILED
+        if any(not each or each.startswith(RESERVED_PREFIX) for each in partitions):
+            return ResponseCode.PRECONDITION_FAILED
+        if self._stream(name) is not None or any(self.find(each) is not None for each in (name, *partitions)):
+            return ResponseCode.STREAM_ALREADY_EXISTS
+        return self._create(name, len(partitions), arguments, tuple(partitions), tuple(bindings))
+
+    def _create(
+        self,
+        name: str,
+        count: int,
+        arguments: Mapping[str, str],
+        partitions: tuple[str, ...] | None,
+        bindings: tuple[str, ...],
+    ) -> ResponseCode:
+        if not name or name.startswith(RESERVED_PREFIX):
+            return ResponseCode.PRECONDITION_FAILED
+        try:
+            stream = self._log.create_stream(name, count, stream_config(arguments, self._log.config.stream))
+        except StreamExists:
+            return ResponseCode.STREAM_ALREADY_EXISTS
+        except (BadArgument, ValueError) as fault:
+            logger.info("stream %r is not created: %s", name, fault)
+            return ResponseCode.PRECONDITION_FAILED
+        except OSError as fault:
+            logger.error("stream %r is not created: %s", name, fault)
+            return ResponseCode.INTERNAL_ERROR
+        if arguments or partitions is not None:
+            record = _Record(stream.incarnation, dict(arguments), partitions, bindings)
+            content = {"incarnation": record.incarnation, "arguments": dict(arguments)}
+            if partitions is not None:
+                content |= {"partitions": list(partitions), "bindings": list(bindings)}
+            self._log.state.put(NAMESPACE, name, json.dumps(content).encode())
+            self._records[name] = record
+        return ResponseCode.OK
+
+    def delete(self, name: str) -> ResponseCode:
+        """Delete a stream; return the code to answer. A partition goes only with its super stream."""
+        served = self.find(name)
+        if served is None:
+            return ResponseCode.STREAM_DOES_NOT_EXIST
+        if served.super_stream is not None:
+            return ResponseCode.PRECONDITION_FAILED
+        return self._delete(name)
+
+    def delete_super(self, name: str) -> ResponseCode:
+        """Delete a super stream with its partitions; return the code to answer."""
+        if self.super_stream(name) is None:
+            return ResponseCode.STREAM_DOES_NOT_EXIST
+        return self._delete(name)
+
+    def _delete(self, name: str) -> ResponseCode:
+        try:
+            self._log.delete_stream(name)
+        except UnknownStream:
+            return ResponseCode.STREAM_DOES_NOT_EXIST
+        except OSError as fault:
+            logger.error("stream %r is not deleted: %s", name, fault)
+            return ResponseCode.INTERNAL_ERROR
+        self._records.pop(name, None)
+        self._log.state.delete(NAMESPACE, name)
+        return ResponseCode.OK
