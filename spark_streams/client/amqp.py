@@ -52,6 +52,9 @@ class AmqpClient:
             ``AMQP_EVENT_STREAMS_V1_0`` is an error (ES-012). Plain sending needs no capability.
     """
 
+    numeric_offsets = False
+    """Offsets are opaque (ES-301)."""
+
     def __init__(
         self,
         endpoint: Endpoint,
@@ -153,6 +156,10 @@ class AmqpClient:
                 link.close()
 
         return retrying(lambda: self._at(stream, ask))
+
+    def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
+        """Return nothing: what an AMQP event log has is an identity, in ``describe``."""
+        return {}
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
         """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""

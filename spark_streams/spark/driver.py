@@ -13,7 +13,8 @@ from spark_streams.options import SourceOptions, Span
 from spark_streams.planning import chunk_sizes, pieces
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 from spark_streams.spark.log_client import Connect, LogClient, OffsetWalk
-from spark_streams.spark.walks import Walk, sample, split_points
+from spark_streams.spark.numeric import NumericWalk, events_between
+from spark_streams.spark.walks import Ahead, Walk, sample, split_points
 
 __all__ = ["Driver", "position_in", "require_all"]
 
@@ -36,6 +37,7 @@ class Driver:
         self._client: LogClient | None = None
         self._description: StreamDescription | None = None
         self._described_at = 0.0
+        self._numeric: bool | None = None
 
     def describe(self, *, fresh: bool = False) -> StreamDescription:
         """Return the partitions and their bounds, not older than the poll interval (``fresh``: asked now)."""
@@ -64,6 +66,8 @@ class Driver:
         """
         if not spans:
             return {}
+        if self._offsets_are_numbers():
+            return {p: events_between(start, end, self._earliest(p)) for p, (start, end) in spans.items()}
         after_start = self.remaining({p: start for p, (start, _) in spans.items()})
         after_end = self.remaining({p: After(end) for p, (_, end) in spans.items()})
         counts: dict[str, int | None] = {}
@@ -74,11 +78,28 @@ class Driver:
 
     def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many events there are from each position on, None where the peer does not tell."""
+        if self._offsets_are_numbers():
+            partitions = self._last_description().partitions
+            newest = {p: bounds.latest for p, bounds in partitions.items() if bounds.latest is not None}
+            return {
+                p: events_between(start, newest[p], self._earliest(p)) if p in newest else 0
+                for p, start in positions.items()
+            }
         counts = self.ask(lambda client: client.remaining(self.options.stream, positions))
         return {partition: counts.get(partition) for partition in positions}
 
-    def walk(self, partition: str, start: Position) -> Walk:
+    def witnesses(self, positions: Mapping[str, Position]) -> dict[str, str]:
+        """Return the witness of each ``After`` position, where the peer has one."""
+        offsets = {p: position.offset for p, position in positions.items() if isinstance(position, After)}
+        if not offsets:
+            return {}
+        told = self.ask(lambda client: client.witnesses(self.options.stream, offsets))
+        return {p: text for p, text in told.items() if text is not None}
+
+    def walk(self, partition: str, start: Position) -> Ahead:
         """Return a new walk over the offsets of a partition; the caller closes it."""
+        if self._offsets_are_numbers():
+            return NumericWalk(start, lambda: self._earliest(partition))
         return self.ask(lambda client: Walk(self._links(client, partition), start))
 
     def split(self, reads: list[RangeRead]) -> list[RangeRead]:
@@ -138,6 +159,19 @@ class Driver:
         client, self._client = self._client, None
         if client is not None:
             client.__exit__(None, None, None)
+
+    def _offsets_are_numbers(self) -> bool:
+        if self._numeric is None:
+            self._numeric = self.ask(lambda client: client.numeric_offsets)
+        return self._numeric
+
+    def _last_description(self) -> StreamDescription:
+        """Return what the peer said last, whatever its age: arithmetic asks nothing."""
+        return self._description or self.describe()
+
+    def _earliest(self, partition: str) -> str | None:
+        bounds = self._last_description().partitions.get(partition)
+        return None if bounds is None else bounds.earliest
 
     def _links(self, client: LogClient, partition: str) -> Callable[[Position], OffsetWalk]:
         return lambda start: client.offsets(self.options.stream, partition, start, None)

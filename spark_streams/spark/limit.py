@@ -1,7 +1,7 @@
 """Option ``maxOffsetsPerTrigger``: how far a limited micro-batch goes in each partition.
 
-Offsets are opaque, so there is no arithmetic: the driver walks the annotations ahead, over links that stay open from
-trigger to trigger, and stops each where its share ends.
+Where offsets are opaque there is no arithmetic: the driver walks the annotations ahead, over links that stay open from
+trigger to trigger, and stops each where its share ends. Where they are numbers a walk is an addition.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from spark_streams.planning import equal_shares, shares
 from spark_streams.position import After
 from spark_streams.spark.driver import Driver
 from spark_streams.spark.ranges import Resolved
-from spark_streams.spark.walks import Walk
+from spark_streams.spark.walks import Ahead
 
 __all__ = ["Limiter"]
 
@@ -26,7 +26,7 @@ class Limiter:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._walks: dict[str, Walk] = {}
+        self._walks: dict[str, Ahead] = {}
         self._waited: dict[str, int] = {}
 
     def limited(

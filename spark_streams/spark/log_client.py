@@ -28,6 +28,13 @@ class OffsetWalk(Protocol):
 class LogClient(Protocol):
     """One connection to a log, used by one thread."""
 
+    @property
+    def numeric_offsets(self) -> bool:
+        """Whether offsets are numbers, written as decimal digits of a fixed width.
+
+        Then ``remaining`` and ``offsets`` are never called: what they tell is computed.
+        """
+
     def __enter__(self) -> LogClient: ...
 
     def __exit__(
@@ -48,6 +55,21 @@ class LogClient(Protocol):
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
         """Walk from ``start`` to ``end`` (inclusive; None for without end)."""
+
+    def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
+        """Return what tells this creation of a partition's log from another, as seen at an offset.
+
+        It is for peers that give a log no identity. Two answers for one partition and offset that differ mean that the
+        log was deleted and created again in between; equal ones mean nearly always that it was not.
+
+        Args:
+            stream: the stream's name.
+            offsets: partition to the offset, inclusive, of an event or of anything else that uses one up.
+
+        Returns:
+            A text for each partition; None or left out where there is nothing at the offset (any more). Empty where
+            the peer has identities (``StreamDescription.incarnation``) or nothing of the kind.
+        """
 
     def fetch(self, read: RangeRead, *, max_rows: int = ..., max_bytes: int = ...) -> Iterator[pa.RecordBatch]:
         """Return the rows of a range, columns in the order of ``read.columns``."""

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from spark_streams.position import After, Position
 from spark_streams.spark.log_client import OffsetWalk
 
-__all__ = ["Walk", "split_points"]
+__all__ = ["Ahead", "Walk", "sample", "split_points"]
 
 CHUNK: Final = 4096
 """Offsets taken from a client at once: what a walk holds in memory."""
 MAX_SAMPLES: Final = 4096
 """Offsets remembered of a range whose number of events the peer does not tell."""
+
+
+class Ahead(Protocol):
+    """What limits and splits need of a walk, whatever offsets are (``Walk``, ``numeric.NumericWalk``)."""
+
+    position: Position
+
+    def advance(self, events: int, bound: str) -> tuple[int, str | None]:
+        """Go on by ``events``, but not past offset ``bound`` (inclusive); say how many there were, and the last one."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
 
 
 class Walk:
@@ -57,7 +69,7 @@ class Walk:
         self._link.close()
 
 
-def split_points(walk: Walk, bound: str, sizes: Sequence[int]) -> list[str]:
+def split_points(walk: Ahead, bound: str, sizes: Sequence[int]) -> list[str]:
     """Return the offset of the last event of each piece but the last one.
 
     Args:
@@ -76,7 +88,7 @@ def split_points(walk: Walk, bound: str, sizes: Sequence[int]) -> list[str]:
     return points
 
 
-def sample(walk: Walk, bound: str) -> tuple[int, list[str]]:
+def sample(walk: Ahead, bound: str) -> tuple[int, list[str]]:
     """Walk a whole range of unknown size and remember offsets at equal distances.
 
     Returns:

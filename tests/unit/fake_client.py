@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 
 from spark_streams.client.model import Bounds, RangeRead, StreamDescription
-from spark_streams.errors import NotFound
+from spark_streams.errors import ConnectionLost, NotFound
 from spark_streams.filters.event_streams import PaddedDecimalOrder, mask, parse_sql
 from spark_streams.options import SourceOptions
 from spark_streams.position import EARLIEST, After, At, Position
@@ -20,19 +20,39 @@ def name(number: int) -> str:
     return f"e{number:06d}"
 
 
+def digits(number: int) -> str:
+    """The offset of an event where offsets are numbers."""
+    return f"{number:020d}"
+
+
 class FakePartition:
-    def __init__(self) -> None:
+    """One partition.
+
+    Args:
+        spell: how an offset is written.
+        created: what tells this creation of it from another, where the log has witnesses.
+    """
+
+    def __init__(self, spell: Callable[[int], str] = name, created: str = "one") -> None:
         self.first, self.next, self.timestamps = 0, 0, list[int]()
+        self.spell, self.created = spell, created
+        self.blanks: set[int] = set()
+        """Offsets that hold no event."""
 
     def append(self, count: int, timestamp: int = 0) -> None:
         self.timestamps += [timestamp] * count
         self.next += count
 
+    def append_blank(self, count: int = 1) -> None:
+        """Use up offsets without an event, as a tracking chunk does."""
+        self.blanks |= set(range(self.next, self.next + count))
+        self.append(count)
+
     def truncate(self, first: int) -> None:
         self.first = min(first, self.next)
 
     def offsets(self, start: Position, end: str | None = None) -> list[str]:
-        every = [name(n) for n in range(self.first, self.next)]
+        every = [self.spell(n) for n in range(self.first, self.next) if n not in self.blanks]
         low = 0
         if isinstance(start, At):
             low = bisect.bisect_left(every, start.offset)
@@ -42,6 +62,9 @@ class FakePartition:
             assert start == EARLIEST
         return every[low : len(every) if end is None else bisect.bisect_right(every, end)]
 
+    def witness(self, offset: str) -> str | None:
+        return self.created if self.spell(self.first) <= offset < self.spell(self.next) else None
+
 
 class FakeLog:
     """One stream.
@@ -49,14 +72,23 @@ class FakeLog:
     Args:
         partitions: identifiers.
         tells: whether the peer has our extensions: incarnation, newest removed offset, events remaining.
+        numeric: whether it is like RabbitMQ's: offsets are numbers, witnesses instead of an incarnation, and what was
+            removed is told.
     """
 
-    def __init__(self, *partitions: str, tells: bool = True, stream: str = "orders") -> None:
+    def __init__(self, *partitions: str, tells: bool = True, stream: str = "orders", numeric: bool = False) -> None:
         self.stream = stream
         self.tells = tells
+        self.numeric = numeric
         self.incarnation = "one"
-        self.partitions = {p: FakePartition() for p in partitions or ("0",)}
-        self.described = self.counted = self.connected = self.walks = self.walked = 0
+        self.partitions = {p: FakePartition(digits if numeric else name) for p in partitions or ("0",)}
+        self.described = self.counted = self.connected = self.walks = self.walked = self.witnessed = self.fetched = 0
+        self.hidden: set[str] = set()
+        """Partitions that are missing for a moment."""
+        self.stored: list[tuple[str, dict[str, str]]] = []
+        """Positions stored with the log, each with its reference."""
+        self.broken = 0
+        """How many of the next questions find the connection broken."""
 
     def connect(self, options: SourceOptions) -> FakeClient:
         self.connected += 1
@@ -82,6 +114,10 @@ class FakeClient:
     def __init__(self, log: FakeLog) -> None:
         self.log = log
 
+    @property
+    def numeric_offsets(self) -> bool:
+        return self.log.numeric
+
     def __enter__(self) -> FakeClient:
         return self
 
@@ -93,17 +129,37 @@ class FakeClient:
         if stream != self.log.stream:
             raise NotFound("amqp:not-found", "no such log", f"attach to '{stream}/$info'")
         bounds = {}
+        tells = self.log.tells or self.log.numeric
         for p, held in self.log.partitions.items():
+            if p in self.log.hidden:
+                continue
             some = held.first < held.next
             bounds[p] = Bounds(
-                name(held.first) if some else None,
-                name(held.next - 1) if some else None,
-                name(held.first - 1) if self.log.tells and held.first else None,
-                self.log.tells,
+                held.spell(held.first) if some else None,
+                held.spell(held.next - 1) if some else None,
+                held.spell(held.first - 1) if tells and held.first else None,
+                tells,
             )
-        return StreamDescription(stream, self.log.incarnation if self.log.tells else None, bounds)
+        identity = self.log.incarnation if self.log.tells and not self.log.numeric else None
+        return StreamDescription(stream, identity, bounds)
+
+    def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
+        if not self.log.numeric:
+            return {}
+        self.log.witnessed += 1
+        there = {p: held for p, held in self.log.partitions.items() if p not in self.log.hidden}
+        return {p: there[p].witness(offset) if p in there else None for p, offset in offsets.items()}
+
+    def store_offsets(self, stream: str, positions: Mapping[str, str], reference: str) -> None:
+        if self.log.broken:
+            self.log.broken -= 1
+            raise ConnectionLost("h:5552 closed the connection")
+        self.log.stored.append((reference, dict(positions)))
+        for partition in positions:
+            self.log.partitions[partition].append_blank()  # a tracking chunk
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
+        assert not self.log.numeric, "numbers need no question"
         self.log.counted += 1
         return {
             p: len(self.log.partitions[p].offsets(position)) if self.log.tells else None
@@ -114,7 +170,7 @@ class FakeClient:
         held = self.log.partitions[partition]
         for number in range(held.first, held.next):
             if held.timestamps[number] >= timestamp_ms:
-                return name(number)
+                return held.spell(number)
         return None
 
     def first_matching(self, stream: str, partition: str, text: str) -> str | None:
@@ -122,13 +178,15 @@ class FakeClient:
         numbers = np.arange(held.first, held.next)
         instants = np.array([held.timestamps[number] for number in numbers], np.int64)
         matching = mask(parse_sql(text), numbers, instants, PaddedDecimalOrder())
-        return name(int(numbers[matching][0])) if matching.any() else None
+        return held.spell(int(numbers[matching][0])) if matching.any() else None
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> FakeWalk:
+        assert not self.log.numeric, "numbers need no walk"
         self.log.walks += 1
         return FakeWalk(self.log, partition, start, end)
 
     def fetch(self, read: RangeRead, *, max_rows: int = 1000, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+        self.log.fetched += 1
         offsets = self.log.partitions[read.partition].offsets(read.start, read.end)
         columns = {
             "offset": pa.array(offsets, pa.string()),
