@@ -1,7 +1,7 @@
 """Options as Spark hands them over -> frozen dataclasses, one module a format; ``names`` spells each option's name.
 
-What all formats take is read by ``peer``, ``positions`` and ``source``; a format's own module describes the rest in a
-``Format`` and has its parsers.
+What all formats take is read by ``peer``, ``positions`` and ``source``. A format has a module of its own, which
+describes in a ``Format`` what else it takes, and has its parsers: ``amqp_events`` and ``rabbitmq_stream``.
 """
 
 from spark_streams.options.amqp_events import parse_sink_options, parse_source, validate

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 from spark_streams.endpoint import RABBITMQ_SCHEMES
 from spark_streams.errors import OptionError
 from spark_streams.option_values import words_list
-from spark_streams.options.given import MAX_INT64, Format, Given
+from spark_streams.options.given import Format, Given
 from spark_streams.options.names import (
     COMPRESSION,
     CONSUMER_GROUP,
@@ -28,7 +28,6 @@ from spark_streams.options.names import (
     ROUTING,
     SINGLE_ACTIVE_CONSUMER,
     STARTING_EXPRESSION,
-    STARTING_TIMESTAMP,
     STORE_OFFSETS,
     STREAM,
     SUB_ENTRY_SIZE,
@@ -36,10 +35,10 @@ from spark_streams.options.names import (
     TOKEN,
     USERNAME,
 )
+from spark_streams.options.numbered import NO_EXPRESSIONS, numbered_position
 from spark_streams.options.peer import read_endpoint, request_timeout_ms
 from spark_streams.options.sink import SinkOptions
 from spark_streams.options.source import SourceOptions, read_source
-from spark_streams.position import EARLIEST, LATEST, After, At, Matching, Position, position_from_json
 
 __all__ = ["RabbitSinkOptions", "RabbitSourceOptions", "parse_rabbit_sink", "parse_rabbit_source", "validate_rabbit"]
 
@@ -51,9 +50,6 @@ MAX_NAME_BYTES: Final = 255
 MAX_SUB_ENTRY_SIZE: Final = 65_535
 """Messages of a sub-entry batch, which counts them in 16 bits."""
 DEFAULT_MAX_IN_FLIGHT: Final = 10_000
-
-OFFSET_DIGITS: Final = 20
-"""Digits of an offset as text, zero padded, so that the order of the texts is that of the numbers."""
 
 _FROM: Final = re.compile(
     r"key|application_properties\..+|properties\.(?:message_id|to|subject|reply_to|correlation_id|content_type|"
@@ -141,9 +137,10 @@ def parse_rabbit_source(options: Mapping[str, str], *, streaming: bool) -> Rabbi
     given.no_path()
     given.only_for_writing()
     _required_name(given)
-    if not streaming and given.has(STORE_OFFSETS):
-        raise OptionError(STORE_OFFSETS, "a batch query has no position that goes on: this is for streams")
-    return _source(given, streaming)
+    parsed = _source(given, streaming)
+    if parsed.store_offsets and not streaming:
+        raise OptionError(STORE_OFFSETS, "a batch query has no position to go on from: this is for streams")
+    return parsed
 
 
 def parse_rabbit_sink(options: Mapping[str, str]) -> RabbitSinkOptions:
@@ -262,48 +259,7 @@ def _sink(given: Given) -> RabbitSinkOptions:
     )
 
 
-def _position(option: str, partition: str, value: object) -> Position:
-    """Read a position whose offsets are numbers: as a number at it, as text after it, -2 earliest and -1 latest."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value in (-2, -1):
-            return EARLIEST if value == -2 else LATEST
-        return At(_offset(option, partition, value))
-    if isinstance(value, dict) and len(value) == 1:
-        ((word, operand),) = value.items()
-        if word in ("at", "after") and isinstance(operand, (int, str)) and not isinstance(operand, bool):
-            offset = _offset(option, partition, operand)
-            return At(offset) if word == "at" else After(offset)
-    try:
-        position = position_from_json(value)
-    except ValueError:
-        raise OptionError(
-            option,
-            f"partition '{partition}': {value!r} is not a position: expected an offset as a number (reading starts "
-            'with it; -2 for earliest, -1 for latest) or as a string (reading starts after it), "earliest", "latest", '
-            '{"at": offset}, {"after": offset} or {"timestamp": milliseconds}',
-        ) from None
-    if isinstance(position, Matching):
-        raise OptionError(option, f"partition '{partition}': {_NO_EXPRESSIONS}")
-    return After(_offset(option, partition, position.offset)) if isinstance(position, After) else position
-
-
-def _offset(option: str, partition: str, value: int | str) -> str:
-    if isinstance(value, str) and not re.fullmatch(r"[0-9]{1,20}", value):
-        raise OptionError(
-            option, f"partition '{partition}': '{value}' is no offset of RabbitMQ, expected 1 to 20 decimal digits"
-        )
-    if not 0 <= int(value) <= MAX_INT64:
-        why = "negative, and only -2 (earliest) and -1 (latest) are" if int(value) < 0 else "more than 2^63-1"
-        raise OptionError(option, f"partition '{partition}': offset {value} is {why}; offsets go from 0 to 2^63-1")
-    return f"{int(value):0{OFFSET_DIGITS}d}"
-
-
 _LATER: Final = "rabbitmq-stream does not take it in this version"
-
-_NO_EXPRESSIONS: Final = (
-    "rabbitmq-stream takes no expressions in this version, as RabbitMQ does not evaluate them: they come with option "
-    f"'{FILTER}' in a later version; start with an offset, or at a time with '{STARTING_TIMESTAMP}'"
-)
 
 _FORMAT: Final = Format(
     name="rabbitmq-stream",
@@ -311,7 +267,7 @@ _FORMAT: Final = Format(
     url_example="such as rabbitmq-stream://localhost:5552 or rabbitmq-stream+tls://user:password@host/vhost",
     stream_example=f"the name of the stream, such as orders; or give '{SUPER_STREAM}' to have all its partitions",
     naming=f"name the stream with option '{STREAM}' or '{SUPER_STREAM}'",
-    position=_position,
+    position=numbered_position,
     offsets_example='{"orders-0": "earliest", "orders-1": 42, "orders-2": {"after": 41}}',
     both=(SUPER_STREAM,),
     reading=(
@@ -324,7 +280,7 @@ _FORMAT: Final = Format(
     ),
     writing=(ROUTING, FILTER_VALUE_COLUMN, COMPRESSION, SUB_ENTRY_SIZE, MAX_IN_FLIGHT),
     refused={
-        STARTING_EXPRESSION: _NO_EXPRESSIONS,
+        STARTING_EXPRESSION: NO_EXPRESSIONS,
         CONSUMER_GROUP: f"rabbitmq-stream has no such option; did you mean '{CONSUMER_NAME}'?",
         EPOCH: f"rabbitmq-stream has no such option; did you mean '{CONSUMER_NAME}', with '{SINGLE_ACTIVE_CONSUMER}'?",
         FILTER: f"{_LATER}; use '{FILTER_VALUES}', or filter the DataFrame",

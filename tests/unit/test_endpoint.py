@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from spark_streams.endpoint import Endpoint, Secret, Tls, parse_url, redact_url
+from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint, Secret, Tls, parse_url, redact_url, with_tls_scheme
 from spark_streams.errors import OptionError
 
 
@@ -78,3 +78,73 @@ def test_a_secret_shows_nowhere() -> None:
 def test_redact_url_hides_up_to_the_last_at_sign() -> None:
     assert redact_url("amqp://me:hun/ter@2@broker:1") == "amqp://***@broker:1"
     assert redact_url("amqp://broker") == "amqp://broker"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("rabbitmq-stream://h", Endpoint("rabbitmq-stream", "h", 5552)),
+        ("RabbitMQ-Stream://h:1/", Endpoint("rabbitmq-stream", "h", 1)),
+        ("rabbitmq-stream+tls://h", Endpoint("rabbitmq-stream+tls", "h", 5551, tls=Tls())),
+        ("rabbitmq-stream://h/%2F", Endpoint("rabbitmq-stream", "h", 5552)),
+        ("rabbitmq-stream://h/prod", Endpoint("rabbitmq-stream", "h", 5552, vhost="prod")),
+        ("rabbitmq-stream://h/%2f%2Fa%20%C3%A9", Endpoint("rabbitmq-stream", "h", 5552, vhost="//a é")),
+        (
+            "rabbitmq-stream://u:p%2Fw@[::1]:7/v%40w",
+            Endpoint("rabbitmq-stream", "::1", 7, "u", Secret("p/w"), vhost="v@w"),
+        ),
+    ],
+)
+def test_urls_of_rabbitmq(url: str, expected: Endpoint) -> None:
+    assert parse_url(url, schemes=RABBITMQ_SCHEMES) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("amqp://h", "scheme 'amqp' where one of 'rabbitmq-stream' or 'rabbitmq-stream+tls' was expected"),
+        ("rabbitmq-stream:///prod", "names no host"),
+        ("rabbitmq-stream://me:hunter2@h//", "***@h// has more than a virtual host"),
+        ("rabbitmq-stream://me:hunter2@h//prod", "more than a virtual host"),
+        ("rabbitmq-stream://me:hunter2@h/a/b", "'/' is %2F"),
+        ("rabbitmq-stream://me:hunter2@h/a/", "'/' is %2F"),
+        ("rabbitmq-stream://h/a?heartbeat=5", "more than a virtual host"),
+        ("rabbitmq-stream://h?heartbeat=5", "query"),
+        ("rabbitmq-stream://h/%zz", "not percent-encoded UTF-8"),
+        ("rabbitmq-stream://h/50%", "not percent-encoded UTF-8"),
+        ("rabbitmq-stream://h/%ff", "not percent-encoded UTF-8"),
+    ],
+)
+def test_bad_urls_of_rabbitmq(url: str, message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_url(url, schemes=RABBITMQ_SCHEMES)
+    assert message in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_schemes_of_amqp_are_the_default() -> None:
+    with pytest.raises(OptionError, match="scheme 'rabbitmq-stream' where one of 'amqp' or 'amqps' was expected"):
+        parse_url("rabbitmq-stream://h")
+
+
+def test_a_virtual_host_is_shown_and_comes_back() -> None:
+    endpoint = parse_url("rabbitmq-stream://u:hunter2@h/a%2Fb%20%3F", schemes=RABBITMQ_SCHEMES)
+    assert str(endpoint) == endpoint.url == "rabbitmq-stream://h:5552/a%2Fb%20%3F"
+    assert parse_url(endpoint.url, schemes=RABBITMQ_SCHEMES).vhost == endpoint.vhost == "a/b ?"
+    assert parse_url("rabbitmq-stream://h/", schemes=RABBITMQ_SCHEMES).url == "rabbitmq-stream://h:5552"
+    assert pickle.loads(pickle.dumps(endpoint)) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("AMQP://u:p@h", "amqps://u:p@h"),
+        (" rabbitmq-stream://h:1/v ", "rabbitmq-stream+tls://h:1/v"),
+        ("amqps://h", "amqps://h"),
+        ("rabbitmq-stream+tls://h", "rabbitmq-stream+tls://h"),
+        ("http://h", "http://h"),
+        ("amqp:h", "amqp:h"),
+    ],
+)
+def test_the_scheme_that_means_tls(url: str, expected: str) -> None:
+    assert with_tls_scheme(url) == expected

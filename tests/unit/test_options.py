@@ -276,3 +276,54 @@ def test_expressions_say_where_to_start() -> None:
     refused("cannot be used together with 'startingTimestamp'", startingTimestamp="0", startingExpression="TRUE")
     refused("is required", startingExpression=" ")
     refused("says where to start only", call=batch, endingOffsets='{"0": {"expression": "TRUE"}}')
+
+
+def test_min_offsets_per_trigger() -> None:
+    assert (stream().min_offsets_per_trigger, stream().max_trigger_delay_ms) == (None, 900_000)
+    options = stream(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="10", maxTriggerDelay="90s")
+    assert (options.min_offsets_per_trigger, options.max_offsets_per_trigger) == (10, 10)
+    assert options.max_trigger_delay_ms == 90_000
+    refused("11 is more than the 10 of 'maxOffsetsPerTrigger'", minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
+    refused("option 'maxTriggerDelay': needs 'minOffsetsPerTrigger'", maxTriggerDelay="1m")
+    refused("option 'minOffsetsPerTrigger': '0' is not events", minOffsetsPerTrigger="0")
+    refused("option 'minOffsetsPerTrigger': a batch query has no triggers", batch, minOffsetsPerTrigger="5")
+    refused("option 'maxTriggerDelay': a batch query has no triggers", batch, maxTriggerDelay="5m")
+    with pytest.raises(OptionError, match=r"minOffsetsPerTrigger.*this is for reading"):
+        parse_sink_options({**BASE, "minOffsetsPerTrigger": "1"})
+    with pytest.raises(OptionError, match="11 is more than the 10"):
+        validate({**BASE, "minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"})
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("15m", 900_000),
+        ("15min", 900_000),
+        (" 30S ", 30_000),
+        ("1h", 3_600_000),
+        ("2d", 172_800_000),
+        ("250ms", 250),
+        ("250", 250),
+        ("1500us", 2),
+        ("30 s", 30_000),
+        (str(2**63 - 1), 2**63 - 1),
+    ],
+)
+def test_durations(text: str, ms: int) -> None:
+    assert stream(minOffsetsPerTrigger="1", maxTriggerDelay=text).max_trigger_delay_ms == ms
+
+
+@pytest.mark.parametrize("text", ["", "m", "-1s", "1.5h", "1h30m", "0", "0s", "1 week", "1y", str(2**63), "٣s"])
+def test_bad_durations(text: str) -> None:
+    refused(f"option 'maxTriggerDelay': '{text}' is no length of time", minOffsetsPerTrigger="1", maxTriggerDelay=text)
+
+
+def test_json_that_python_does_not_take() -> None:
+    for text in ('{"0": ' + "1" * 5000 + "}", "[" * 200_000):
+        assert len(refused("option 'startingOffsets': bad JSON", startingOffsets=text)) < 400
+
+
+def test_a_url_of_another_format() -> None:
+    with pytest.raises(OptionError, match="scheme 'rabbitmq-stream' where one of 'amqp' or 'amqps'"):
+        parse_source({"url": "rabbitmq-stream://h", "stream": "s"}, streaming=True)
+    refused("amqp-events has no such option; did you mean 'stream'?", superStream="orders")
