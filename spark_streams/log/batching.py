@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,12 +29,15 @@ from spark_streams.log.record_batch import (
 from spark_streams.log.records import decode_batches, restamp
 from spark_streams.log.timestamps import NO_TIMESTAMP, TimestampRefused, to_stored
 
-__all__ = ["Batching", "encode_records", "reframe"]
+__all__ = ["Batching", "Notes", "encode_records", "reframe"]
 
 RECORD_BYTES = 8
 """What a record without headers takes beside its key and value, about."""
 MAX_BATCH_BYTES = 1 << 20
 """A larger append is stored as several batches, so that a reader never has to decode much more than it asked for."""
+
+Notes = Sequence[Header] | Callable[[int, int], Sequence[Header]]
+"""Notes of every batch, or what answers those of the batch of rows ``start`` (inclusive) to ``stop`` (exclusive)."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def _encode_few(
     keys: pa.Array | Sequence[bytes | None] | None,
     timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None,
     batching: Batching,
-    notes: Sequence[Header],
+    notes: Notes,
 ) -> list[tuple[BatchHeader, bytes]] | None:
     """Encode a few records of an append-time stream without Arrow, whose fixed cost is most of such an append's.
 
@@ -121,7 +124,7 @@ def _encode_few(
         base_offset=batching.next_offset,
         extended=batching.extended,
         append_time=True,
-        notes=notes,
+        notes=notes(0, len(known)) if callable(notes) else notes,
     )
     return [(parse_header(encoded), encoded)]
 
@@ -131,7 +134,7 @@ def encode_records(
     keys: pa.Array | Sequence[bytes | None] | None,
     timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None,
     batching: Batching,
-    notes: Sequence[Header] = (),
+    notes: Notes = (),
 ) -> list[tuple[BatchHeader, bytes]]:
     """Encode one append as batches; the first record of each gets ``notes`` as its headers.
 
@@ -171,7 +174,7 @@ def encode_records(
             stored if isinstance(stored, int) else stored[start:stop],
             base_offset=offset,
             extended=batching.extended,
-            notes=notes,
+            notes=notes(start, stop) if callable(notes) else notes,
         )
         batches.append((parse_header(encoded), encoded))
         offset += stop - start

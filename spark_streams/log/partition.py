@@ -19,10 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_streams.errors import CorruptLog, LogError
-from spark_streams.log.batching import Batching, encode_records, reframe
+from spark_streams.log.batching import Batching, Notes, encode_records, reframe
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import sync_directory
-from spark_streams.log.record_batch import BatchHeader, Header
+from spark_streams.log.record_batch import BatchHeader
 from spark_streams.log.records import Records
 from spark_streams.log.recovery import open_segments
 from spark_streams.log.recovery_point import RecoveryPointFile
@@ -137,7 +137,7 @@ class Partition:
         keys: pa.Array | Sequence[bytes | None] | None = None,
         timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None = None,
         *,
-        notes: Sequence[Header] = (),
+        notes: Notes = (),
     ) -> Appended:
         """Append records.
 
@@ -147,7 +147,11 @@ class Partition:
             timestamps: as many instants in ms, ``NO_TIMESTAMP`` or None for none; they count only in a stream whose
                 timestamp type is ``create``.
             notes: what is to be stored or lost together with these records: record headers of the first record of
-                each batch that the append makes (a large one is cut into several). ``batches`` tells them.
+                each batch that the append makes; ``batches`` tells them. An append of more than 1 MiB, or with instants
+                and "no timestamp" in a stream of create time, is cut into several batches, and when the process is
+                killed before the append is acknowledged, the first of them may be kept without the others. Notes that
+                must not speak of records that were lost are therefore given as a function, which is asked for those
+                of rows ``start`` (inclusive) to ``stop`` (exclusive) of this append.
 
         Raises:
             ValueError: no value, a null value, or lengths that differ.
