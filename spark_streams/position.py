@@ -156,16 +156,22 @@ class Checkpoint:
             ``EARLIEST`` there means that the partition was empty.
         incarnation: the identity that the peer gives this creation of the log, or None where it gives none; another
             one under the same name means that the log was deleted and created again.
+        witnesses: partition identifier to what the peer says about the event at its position, for peers that give no
+            identity; another answer later means that the partition was deleted and created again.
     """
 
     stream: str
     partitions: Mapping[str, Position] = field(default_factory=dict)
     incarnation: str | None = None
+    witnesses: Mapping[str, str] = field(default_factory=dict)
 
     VERSION = 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object ``{"version": 1, "stream": …, "partitions": {id: position}[, "incarnation": …]}``."""
+        """Return the JSON object.
+
+        It is ``{"version": 1, "stream": …, "partitions": {id: position}[, "incarnation": …][, "witnesses": {id: …}]}``.
+        """
         out: dict[str, Any] = {
             "version": self.VERSION,
             "stream": self.stream,
@@ -173,6 +179,8 @@ class Checkpoint:
         }
         if self.incarnation is not None:
             out["incarnation"] = self.incarnation
+        if self.witnesses:
+            out["witnesses"] = {p: self.witnesses[p] for p in sorted(self.witnesses)}
         return out
 
     @classmethod
@@ -189,10 +197,8 @@ class Checkpoint:
                 "written by another release; install that one, or start anew with another checkpointLocation"
             )
         try:
-            return cls(
-                str(value["stream"]),
-                {str(p): position_from_json(v) for p, v in value["partitions"].items()},
-                value.get("incarnation"),
-            )
+            partitions = {str(p): position_from_json(v) for p, v in value["partitions"].items()}
+            witnesses = {str(p): str(text) for p, text in value.get("witnesses", {}).items() if p in partitions}
+            return cls(str(value["stream"]), partitions, value.get("incarnation"), witnesses)
         except (KeyError, AttributeError, ValueError) as fault:
             raise CheckpointError(f"not a checkpoint of spark-streams: {fault!r}") from fault

@@ -40,9 +40,15 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
             until[partition] = stop.offset if isinstance(stop, At) else None
             reads.append(range_read(options, columns, partition, start, stop.offset))
         last = {read.partition: read.end for read in reads}
+        seen = driver.witnesses({p: After(offset) for p, offset in last.items()})
         return [
-            # Only the piece that holds the end of the range has an event to leave out.
-            PlannedRead(r, until[r.partition] if r.end == last[r.partition] else None, description.incarnation)
+            PlannedRead(
+                r,
+                # Only the piece that holds the end of the range has an event to leave out.
+                until[r.partition] if r.end == last[r.partition] else None,
+                description.incarnation,
+                (last[r.partition], seen[r.partition]) if r.partition in seen else None,
+            )
             for r in driver.split(reads)
         ]
     finally:

@@ -40,18 +40,15 @@ def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[st
     """Return where each partition ends now, for a batch that begins at ``begin``.
 
     Returns:
-        The position after the newest event of each partition that is there: new ones are among them, vanished ones are
-        not. A partition with nothing new keeps the position that it has. And the losses.
+        The position after the newest event of each partition that is there, new ones among them. A partition with
+        nothing new keeps the position that it has, and so does one that vanished: it may have been missing for a
+        moment only, and then goes on from there. And the losses.
     """
     if recreated(begin, description):
         losses = [Loss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
         return {p: ending(bounds) for p, bounds in description.partitions.items()}, losses
-    ends: dict[str, Position] = {}
-    losses = [
-        Loss(p, str(position), "the partition is no longer there")
-        for p, position in begin.partitions.items()
-        if p not in description.partitions
-    ]
+    ends = {p: position for p, position in begin.partitions.items() if p not in description.partitions}
+    losses = [Loss(p, str(position), "the partition is no longer there") for p, position in ends.items()]
     for p, bounds in description.partitions.items():
         position = begin.partitions.get(p)
         if position is None:

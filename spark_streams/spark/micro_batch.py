@@ -1,19 +1,22 @@
 """The driver's side of a stream: where it starts, where each micro-batch ends, and the ranges between.
 
 A micro-batch is the range (start, end] of each partition, by comparison of offsets. Its end is ``After`` the newest
-event that ``$info`` names, or after fewer events when the batch is limited. docs/adr/0006-micro-batch-ranges.md has
-the decisions: what the first end carries, how losses are noticed, how a limit is shared.
+event that the peer names, or after fewer events when the batch is limited. docs/adr/0006-micro-batch-ranges.md has
+the decisions: what the first end carries, how losses are noticed, how a limit is shared; 0009 what a partition that is
+missing or was created again means.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_streams.client.model import StreamDescription
 from spark_streams.options import SourceOptions
 from spark_streams.position import (
+    EARLIEST,
     After,
     Checkpoint,
     CheckpointError,
@@ -26,12 +29,24 @@ from spark_streams.spark.driver import Driver, position_in, require_all
 from spark_streams.spark.limit import Limiter
 from spark_streams.spark.log_client import Connect
 from spark_streams.spark.loss import LossPolicy, ending
-from spark_streams.spark.ranges import PlannedRead, range_read, resolve_start, span_start
+from spark_streams.spark.patience import Patience
+from spark_streams.spark.ranges import PlannedRead, Resolved, range_read, resolve_start, span_start
+from spark_streams.spark.witnesses import Witnesses, without
 
 __all__ = ["MicroBatches"]
 
 STARTED = "started"
 """Key of the first end's JSON: where the stream began, so that a restart in batch 0 begins at the same place."""
+ANEW = "anew"
+"""Key of an end's JSON: partitions that were created again, which this batch reads from their beginning."""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """Where a batch ends, and how many events of each partition it holds (None or absent: not known)."""
+
+    end: Checkpoint
+    counts: Mapping[str, int | None]
 
 
 class MicroBatches:
@@ -56,11 +71,15 @@ class MicroBatches:
         self._driver = Driver(options, connect, clock)
         self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
         self._limiter = Limiter(self._driver)
+        self._patience = Patience(self._driver, clock)
+        self._witnesses = Witnesses(self._driver)
         self._progress = BatchProgress(self._driver, clock)
         self._first: StreamDescription | None = None
         self._initial: dict[str, Any] | None = None
         self._last_end: Checkpoint | None = None
         self._fixed_end: Checkpoint | None = None
+        self._told_starts = True
+        self._left_out: dict[str, Position] = {}
 
     def initial(self) -> dict[str, Any]:
         """Return where a new query starts; Spark asks more than once, and gets the same answer.
@@ -85,15 +104,17 @@ class MicroBatches:
     def fix_end(self) -> None:
         """Fix the end for Trigger.AvailableNow: what is there now will be read, and nothing that comes later."""
         description = self._driver.describe(fresh=True)
-        ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
-        self._fixed_end = Checkpoint(self._options.stream, ends, description.incarnation)
+        ends: dict[str, Position] = {p: ending(bounds) for p, bounds in description.partitions.items()}
+        witnesses = self._witnesses.of(ends, None)
+        self._fixed_end = Checkpoint(self._options.stream, ends, description.incarnation, witnesses)
 
-    def next_end(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
-        """Return where the batch that starts at ``start`` ends; ``start`` itself when there is nothing to read.
+    def next_end(self, start: dict[str, Any], limit: int | None, *, patient: bool = True) -> dict[str, Any]:
+        """Return where the batch that starts at ``start`` ends; ``start`` itself when there is nothing to read yet.
 
         Args:
             start: where the batch before ended, or the initial one.
             limit: events in the batch, at most; None for no limit.
+            patient: whether the batch may wait for ``minOffsetsPerTrigger``; Trigger.AvailableNow never does.
 
         Raises:
             PositionLost: events were lost, and losses are to fail the query.
@@ -101,6 +122,36 @@ class MicroBatches:
         """
         begin = self._checkpoint(start)
         self._progress.reached(begin)
+        first = start == self._initial
+        anew: list[str] = []
+        while True:
+            planned = self._plan(begin, limit, patient and self._fixed_end is None)
+            if planned is None or (_same(planned.end, begin) and not first and not anew):
+                return start
+            moved = [p for p, end in planned.end.partitions.items() if begin.partitions.get(p) != end]
+            end = replace(planned.end, witnesses=self._witnesses.of(planned.end.partitions, begin))
+            # The old end is asked about after the new one: if it is the same log then, both are of the same log.
+            losses = self._witnesses.differing(begin, moved)
+            if not losses:
+                break
+            self._report(losses)
+            created_again = [loss.partition for loss in losses if loss.partition is not None]
+            self._forget_fixed_end(created_again)
+            begin = without(begin, created_again)
+            anew += created_again
+            self._driver.describe(fresh=True)
+        self._progress.planned(end, planned.counts)
+        self._patience.planned()
+        self._last_end = end
+        out = end.to_json()
+        if first:
+            out[STARTED] = start["partitions"]
+        if anew:
+            out[ANEW] = sorted(anew)
+        return out
+
+    def _plan(self, begin: Checkpoint, limit: int | None, patient: bool) -> _Planned | None:
+        """Return where the batch that begins at ``begin`` ends, without witnesses; None if it waits for more."""
         description, ends = self._checked_ends(begin)
         kept = {} if recreated(begin, description) else begin.partitions
         if self._fixed_end is not None:
@@ -111,6 +162,8 @@ class MicroBatches:
             for p, end in ends.items()
             if isinstance(end, After) and (s := span_start(kept.get(p), end)) is not None
         }
+        if spans and patient and self._patience.waits(spans):
+            return None
         counts: Mapping[str, int | None] = {}
         if spans and (limit is not None or self._progress.wanted):
             counts = self._driver.count(spans)
@@ -124,36 +177,38 @@ class MicroBatches:
                 else:
                     del ends[p]  # a new partition that gets nothing yet stays new
             counts = {p: count for p, (count, _) in taken.items()}
-        end = Checkpoint(self._options.stream, ends, description.incarnation)
-        first = start == self._initial
-        if end == begin and not first:
-            return start
-        self._progress.planned(end, counts)
-        self._last_end = end
-        out = end.to_json()
-        if first:
-            out[STARTED] = start["partitions"]
-        return out
+        return _Planned(Checkpoint(self._options.stream, ends, description.incarnation), counts)
+
+    def _forget_fixed_end(self, partitions: list[str]) -> None:
+        """Forget where Trigger.AvailableNow ends in partitions created again, unless that is of the new log."""
+        if self._fixed_end is not None:
+            other = {loss.partition for loss in self._witnesses.differing(self._fixed_end, partitions)}
+            self._fixed_end = without(self._fixed_end, [p for p in partitions if p in other])
 
     def next_end_without_start(self) -> dict[str, Any]:
         """Return the end of what is there now, for Spark before 4.2, which does not say where the batch starts.
 
         Losses are noticed when the ranges are planned.
         """
+        self._told_starts = False
         description = self._driver.describe()
         if self._first is None:
             self._first = description
-        last = self._last_end.partitions if self._last_end is not None else {}
-        ends = {
+        last = {**self._left_out, **(self._last_end.partitions if self._last_end is not None else {})}
+        ends: dict[str, Position] = {
             # An empty partition has no newest event to name: what was there before still says it best.
             p: last[p] if p in last and bounds.latest is None and bounds.truncated is None else ending(bounds)
             for p, bounds in description.partitions.items()
         }
+        if self._last_end is None or not recreated(self._last_end, description):
+            # What is missing may be so for a moment only, and goes on where it was.
+            ends.update({p: position for p, position in last.items() if p not in ends})
         end = Checkpoint(self._options.stream, ends, description.incarnation)
-        if end != self._last_end:
-            self._progress.planned(end, {"": None})
-        self._last_end = end
-        return end.to_json()
+        if self._last_end is not None and _same(end, self._last_end):
+            return self._last_end.to_json()
+        self._progress.planned(end, {"": None})
+        self._last_end = replace(end, witnesses=self._witnesses.of(ends, self._last_end))
+        return self._last_end.to_json()
 
     def done(self, end: dict[str, Any]) -> None:
         """Note that Spark has committed the batch that ends here; nothing but a log line hangs on it."""
@@ -181,21 +236,52 @@ class MicroBatches:
             # Batch 0 is planned again after a restart: where it began is what the first attempt wrote down.
             positions = {p: position_from_json(value) for p, value in end[STARTED].items()}
             begin = Checkpoint(begin.stream, positions, stop.incarnation)
+        begin = self._with_left_out(without(begin, end.get(ANEW, ())), stop)
         replayed = first and self._last_end is None
         description = self._driver.describe()
         spans, losses = retained_spans(begin, stop, description, replayed=replayed)
         if losses:
             description = self._driver.describe(fresh=True)
             spans, losses = retained_spans(begin, stop, description, replayed=replayed)
-        self._report(losses)
+        spans, strange = self._of_the_same_log(begin, stop, spans)
+        self._report(losses + strange)
         ranges = [
             range_read(self._options, self._columns, p, first_at, offset) for p, (first_at, offset) in spans.items()
         ]
-        return [PlannedRead(r, None, description.incarnation) for r in self._driver.split(ranges)]
+        seen = {p: (last, text) for p, (_, last) in spans.items() if (text := self._witnesses.at(stop, p, last))}
+        return [
+            PlannedRead(r, None, description.incarnation, seen.get(r.partition)) for r in self._driver.split(ranges)
+        ]
+
+    def _of_the_same_log(
+        self, begin: Checkpoint, stop: Checkpoint, spans: dict[str, tuple[Resolved, str]]
+    ) -> tuple[dict[str, tuple[Resolved, str]], list[Loss]]:
+        """Ask for witnesses, unless the batch was planned just now and compared then.
+
+        Returns:
+            The spans without those of partitions created again after they were planned, and with the beginning of
+            those created again before; and the losses.
+        """
+        if self._told_starts and stop == self._last_end:
+            return spans, []
+        after = [] if stop == self._last_end else self._witnesses.differing(stop, spans)
+        spans = {p: span for p, span in spans.items() if p not in {loss.partition for loss in after}}
+        before = self._witnesses.differing(begin, spans)
+        spans.update({loss.partition: (EARLIEST, spans[loss.partition][1]) for loss in before if loss.partition})
+        return spans, after + before
+
+    def _with_left_out(self, begin: Checkpoint, stop: Checkpoint) -> Checkpoint:
+        """Before Spark 4.2 a restart while a partition is missing makes an end without it: remember where it was."""
+        if self._told_starts or stop.incarnation != begin.incarnation:
+            return begin
+        self._left_out.update({p: at for p, at in begin.partitions.items() if p not in stop.partitions})
+        known = {p: at for p, at in self._left_out.items() if p in stop.partitions and p not in begin.partitions}
+        return replace(begin, partitions={**known, **begin.partitions})
 
     def close(self) -> None:
         """Disconnect."""
         self._limiter.close()
+        self._patience.close()
         self._driver.close()
 
     def _checked_ends(self, begin: Checkpoint) -> tuple[StreamDescription, dict[str, Position]]:
@@ -220,3 +306,8 @@ class MicroBatches:
                 "use another checkpointLocation for another stream"
             )
         return checkpoint
+
+
+def _same(one: Checkpoint, other: Checkpoint) -> bool:
+    """Return whether two checkpoints say the same; witnesses are evidence, not a part of what they say."""
+    return replace(one, witnesses=other.witnesses) == other

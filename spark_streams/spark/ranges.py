@@ -25,11 +25,13 @@ class PlannedRead:
         read: the range.
         until: offset of the first event that is not to be read any more, or None; then ``read.end`` is part of it.
         incarnation: the creation of the log that the offsets belong to, or None where the peer does not say.
+        witness: an offset of the partition and its witness (``LogClient.witnesses``), or None where there is none.
     """
 
     read: RangeRead
     until: str | None = None
     incarnation: str | None = None
+    witness: tuple[str, str] | None = None
 
 
 def order(position: Position) -> tuple[str, int]:

@@ -19,16 +19,24 @@ from pyspark.sql.types import StructType
 
 from spark_streams.client.model import RangeRead
 from spark_streams.errors import OptionError, PositionLost
-from spark_streams.options import MAX_OFFSETS_PER_TRIGGER, SourceOptions
+from spark_streams.options import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, SourceOptions
+from spark_streams.position import Checkpoint
 from spark_streams.spark.batch_plan import plan_batch
-from spark_streams.spark.log_client import Connect
+from spark_streams.spark.log_client import Connect, LogClient
 from spark_streams.spark.micro_batch import MicroBatches
 from spark_streams.spark.progress import show_log_lines
 from spark_streams.spark.ranges import PlannedRead
 from spark_streams.spark.row_schema import arrow_schema, chosen_columns
+from spark_streams.spark.stored import ConnectStore, StoredPositions
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
 except ImportError:  # Spark before 4.2
     HAS_ADMISSION_CONTROL = False
 else:
@@ -98,10 +106,17 @@ class BatchReader(_Reading, DataSourceReader):  # type: ignore[misc]
 
 class _AnyStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[misc]
     def __init__(
-        self, options: SourceOptions, schema: StructType, rows: pa.Schema, format_name: str, connect: Connect
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        rows: pa.Schema,
+        format_name: str,
+        connect: Connect,
+        connect_store: ConnectStore | None = None,
     ) -> None:
         super().__init__(options, schema, rows, format_name, connect)
         self._batches = MicroBatches(options, self._columns, connect)
+        self._stored = None if connect_store is None else StoredPositions(options, connect_store)
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts."""
@@ -112,9 +127,16 @@ class _AnyStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[misc]
         """Plan the tasks of the batch (start, end]."""
         return [RangePartition(planned) for planned in self._batches.reads(start, end)]
 
+    def commit(self, end: dict[str, Any]) -> None:
+        """Store where a committed batch ends with the peer, if the query wants that; Spark tells it a batch late."""
+        if self._stored is not None:
+            self._stored.store(Checkpoint.from_json(end))
+
     def stop(self) -> None:
         """Disconnect; it may never be called."""
         self._batches.close()
+        if self._stored is not None:
+            self._stored.close()
 
 
 if HAS_ADMISSION_CONTROL:
@@ -123,14 +145,21 @@ if HAS_ADMISSION_CONTROL:
         """A stream on Spark 4.2 and later, which says where a batch starts and how much it may hold."""
 
         def getDefaultReadLimit(self) -> ReadLimit:
-            """Return option ``maxOffsetsPerTrigger``."""
-            limit = self._options.max_offsets_per_trigger
-            return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+            """Return option ``maxOffsetsPerTrigger``, or ``minOffsetsPerTrigger``.
+
+            Spark puts ``ReadAllAvailable`` in its place where a trigger reads all there is, so it must not be that
+            when a batch may wait.
+            """
+            most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
+            if most is not None:
+                return ReadMaxRows(most)
+            return ReadAllAvailable() if least is None else ReadMinRows(least)
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
             """Return where the batch ends that starts at ``start`` (exclusive)."""
             show_log_lines()
-            return self._batches.next_end(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+            most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            return self._batches.next_end(start, most, patient=not isinstance(limit, ReadAllAvailable))
 
         def reportLatestOffset(self) -> dict[str, Any] | None:
             """Return the end of the log and each partition's lag, for the progress of the query."""
@@ -153,24 +182,43 @@ else:
         def commit(self, end: dict[str, Any]) -> None:
             """Note that a batch is done."""
             self._batches.done(end)
+            super().commit(end)
 
 
 def stream_reader(
-    options: SourceOptions, schema: StructType, rows: pa.Schema, format_name: str, connect: Connect
+    options: SourceOptions,
+    schema: StructType,
+    rows: pa.Schema,
+    format_name: str,
+    connect: Connect,
+    connect_store: ConnectStore | None = None,
 ) -> StreamReader:
     """Return the reader that this Spark can use.
+
+    Args:
+        options: checked.
+        schema: the rows that Spark wants.
+        rows: all columns that the format has.
+        format_name: for messages.
+        connect: opens a client.
+        connect_store: opens a client that stores committed positions with the peer; None if that is not wanted.
 
     Raises:
         OptionError: an option that needs a later Spark.
         SchemaError: a column that the format does not have, or of another type.
     """
-    if options.max_offsets_per_trigger is not None and not HAS_ADMISSION_CONTROL:
-        raise OptionError(
-            MAX_OFFSETS_PER_TRIGGER,
-            f"needs Spark 4.2 or later, this is {pyspark.__version__}, which does not tell a Python source where a "
-            "batch starts; leave the option out",
-        )
-    return StreamReader(options, schema, rows, format_name, connect)
+    needing = {
+        MAX_OFFSETS_PER_TRIGGER: options.max_offsets_per_trigger,
+        MIN_OFFSETS_PER_TRIGGER: options.min_offsets_per_trigger,
+    }
+    for name, value in needing.items():
+        if value is not None and not HAS_ADMISSION_CONTROL:
+            raise OptionError(
+                name,
+                f"needs Spark 4.2 or later, this is {pyspark.__version__}, which does not tell a Python source where a "
+                "batch starts; leave the option out",
+            )
+    return StreamReader(options, schema, rows, format_name, connect, connect_store)
 
 
 def read_range(
@@ -195,17 +243,25 @@ def read_range(
                 batch = batch.filter(pc.less(batch.column("offset"), until)).select(list(read.columns))
             if batch.num_rows:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-        if planned.incarnation is None:
-            return
-        # Asked after the last event: an identity that is still the same then was the same all the time.
-        incarnation = client.describe(read.stream).incarnation
-        if incarnation != planned.incarnation:
+        if _created_again(client, planned):
             lost = PositionLost(
                 read.stream, read.partition, f"to offset '{read.end}'", "the log was deleted and created again"
             )
             if read.fail_on_data_loss:
                 raise lost
             _log.warning("%s", lost)
+
+
+def _created_again(client: LogClient, planned: PlannedRead) -> bool:
+    """Ask, after the last event, whether the log is another one: if it is the same then, it was so all the time."""
+    read = planned.read
+    if planned.incarnation is not None and client.describe(read.stream).incarnation != planned.incarnation:
+        return True
+    if planned.witness is None:
+        return False
+    offset, witness = planned.witness
+    now = client.witnesses(read.stream, {read.partition: offset}).get(read.partition)
+    return now is not None and now != witness
 
 
 def _with_offset(read: RangeRead) -> RangeRead:

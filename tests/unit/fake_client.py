@@ -94,6 +94,11 @@ class FakeLog:
         self.connected += 1
         return FakeClient(self)
 
+    def connect_store(self, options: SourceOptions) -> FakeClient:
+        """A client that stores positions under the name ``tools``."""
+        self.connected += 1
+        return FakeClient(self, "tools")
+
 
 class FakeWalk:
     def __init__(self, log: FakeLog, partition: str, start: Position, end: str | None) -> None:
@@ -111,8 +116,8 @@ class FakeWalk:
 
 
 class FakeClient:
-    def __init__(self, log: FakeLog) -> None:
-        self.log = log
+    def __init__(self, log: FakeLog, reference: str | None = None) -> None:
+        self.log, self.reference = log, reference
 
     @property
     def numeric_offsets(self) -> bool:
@@ -150,11 +155,12 @@ class FakeClient:
         there = {p: held for p, held in self.log.partitions.items() if p not in self.log.hidden}
         return {p: there[p].witness(offset) if p in there else None for p, offset in offsets.items()}
 
-    def store_offsets(self, stream: str, positions: Mapping[str, str], reference: str) -> None:
+    def store_offsets(self, positions: Mapping[str, str]) -> None:
+        assert self.reference is not None
         if self.log.broken:
             self.log.broken -= 1
             raise ConnectionLost("h:5552 closed the connection")
-        self.log.stored.append((reference, dict(positions)))
+        self.log.stored.append((self.reference, dict(positions)))
         for partition in positions:
             self.log.partitions[partition].append_blank()  # a tracking chunk
 
