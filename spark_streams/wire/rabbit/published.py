@@ -109,7 +109,13 @@ def _read_head(buffer: Readable, start: int, end: int, least: int, what: str) ->
 
 
 def decode_publish(
-    buffer: Readable, start: int, end: int, version: int, *, max_uncompressed_bytes: int = MAX_PLAIN_BYTES
+    buffer: Readable,
+    start: int,
+    end: int,
+    version: int,
+    *,
+    max_uncompressed_bytes: int = MAX_PLAIN_BYTES,
+    max_inflated_bytes: int = MAX_INFLATED_BYTES,
 ) -> Published:
     """Read the content of a Publish frame.
 
@@ -119,20 +125,23 @@ def decode_publish(
         end: of the frame, exclusive.
         version: of the frame, 1 or 2.
         max_uncompressed_bytes: what one sub-batch may inflate to; one that wants more is a bad one.
+        max_inflated_bytes: what all of the frame's may inflate to together; the first that wants more is a bad one.
 
     Raises:
         RemoteProtocolError: the frame itself is malformed. A bad sub-batch is not an error: see ``Published.bad_from``.
     """
     if version == 1:
-        return _decode_plain(buffer, start, end, max_uncompressed_bytes)
+        return _decode_plain(buffer, start, end, max_uncompressed_bytes, max_inflated_bytes)
     if version == 2:
         return _decode_filtered(buffer, start, end)
     raise RemoteProtocolError(f"Publish version {version}: expected 1 or 2")
 
 
-def _decode_plain(buffer: Readable, start: int, end: int, max_uncompressed_bytes: int) -> Published:
+def _decode_plain(
+    buffer: Readable, start: int, end: int, max_sub_batch_bytes: int, max_inflated_bytes: int
+) -> Published:
     publisher_id, count, at = _read_head(buffer, start, end, _ID + 4, "Publish")
-    spans = RecordSpans(buffer, max_uncompressed_bytes, MAX_INFLATED_BYTES)
+    spans = RecordSpans(buffer, max_sub_batch_bytes, max_inflated_bytes)
     ids: list[Ids] = []
     counts = np.ones(count, np.int64)
     done, bad_from = 0, None
