@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Runs what follows beside a RabbitMQ of its own; without one, saying why in a line, where none can be started.
+WITH_BROKER := $(BIN)/python tests/rabbitmq/broker.py run --
 export SPARK_CONF_DIR := $(CURDIR)/conf
 
 .PHONY: help setup lint typecheck test unit test-slow wheel-test bench demo clean
@@ -30,18 +32,18 @@ typecheck: $(READY)  ## mypy, strict, on everything that is shipped
 	@ln -s $(CURDIR)/sources build/mypy/spark_streams/sources
 	@ln -s $(CURDIR)/sinks build/mypy/spark_streams/sinks
 	@# mypy cannot follow the package-dir mapping of pyproject.toml: it sees the same files through this view.
-	@ln -s $(CURDIR)/pyspark_amqp_events.py build/mypy/
-	@cd build/mypy && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p spark_streams -m pyspark_amqp_events
+	@ln -s $(CURDIR)/pyspark_*.py build/mypy/
+	@cd build/mypy && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p spark_streams -m pyspark_amqp_events -m pyspark_rabbitmq_stream
 
 test: lint typecheck wheel-test unit  ## everything that CI runs: lint, types, the installed wheel on two Sparks, the tests
 
-unit: $(READY)  ## the tests
+unit: $(READY)  ## the tests, those marked `rabbitmq` too where a real RabbitMQ can be started
 	@bash conf/system-requirements.sh java
-	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	@$(WITH_BROKER) $(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
 test-slow: $(READY)  ## the long tests, which `make test` leaves out
 	@bash conf/system-requirements.sh java
-	@$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	@$(WITH_BROKER) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 wheel-test: $(READY)  ## build the wheel, install it in new environments, use it with the highest and the lowest Spark
 	@bash conf/system-requirements.sh java

@@ -23,15 +23,17 @@ def register(spark: SparkSession) -> None:
     A session that found them already keeps what it found.
 
     Args:
-        spark: the session; it then knows the format ``amqp-events``.
+        spark: the session; it then knows the formats ``amqp-events`` and ``rabbitmq-stream``.
     """
     from pyspark.errors import AnalysisException
 
     from spark_streams.sources.amqp_events import AmqpEventsDataSource
+    from spark_streams.sources.rabbitmq_stream import RabbitStreamDataSource
 
-    try:
-        spark.dataSource.register(AmqpEventsDataSource)
-    except AnalysisException as fault:
-        # Spark does not let a format that it found by itself be registered over.
-        if "DATA_SOURCE_ALREADY_EXISTS" not in str(fault):
-            raise
+    for source in (AmqpEventsDataSource, RabbitStreamDataSource):
+        try:
+            spark.dataSource.register(source)
+        except AnalysisException as fault:
+            # Spark does not let a format that it found by itself be registered over.
+            if "DATA_SOURCE_ALREADY_EXISTS" not in str(fault):
+                raise

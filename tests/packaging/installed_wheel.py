@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 SPARKS = {"newest": ROOT / "constraints.txt", "4.0": HERE / "constraints-spark-4.0.txt"}
-MODULES_AT_TOP = {"spark_streams", "pyspark_amqp_events"}
+MODULES_AT_TOP = {"spark_streams", "pyspark_amqp_events", "pyspark_rabbitmq_stream"}
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
@@ -66,7 +66,9 @@ def test_the_wheel_holds_our_packages_and_nothing_else_at_the_top(wheel: Path) -
     assert tops == MODULES_AT_TOP
     for needed in (
         "sources/amqp_events.py",
+        "sources/rabbitmq_stream.py",
         "sinks/amqp_events.py",
+        "sinks/rabbitmq_stream.py",
         "py.typed",
         "conf/log.toml",
         "conf/spark-defaults.conf",

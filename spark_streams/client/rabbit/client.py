@@ -21,6 +21,7 @@ from spark_streams.client.rabbit.offsets import first_wanted, offset_number, off
 from spark_streams.client.rabbit.reader import RangeReader
 from spark_streams.client.rabbit.subscription import Subscription, properties_of
 from spark_streams.client.retry import Deadline, retrying
+from spark_streams.client.walk import OffsetWalk
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import LocalProtocolError, NotFound, Refused, SparkStreamsError
 from spark_streams.position import After, At, Earliest, Position
@@ -96,6 +97,24 @@ class RabbitClient:
         if not answer.streams:
             raise refusal(ResponseCode.STREAM_DOES_NOT_EXIST, f"super stream '{stream}' has no partition")
         return answer.streams
+
+    def check(self, stream: str) -> None:
+        """Return if there is such a stream, or super stream.
+
+        Raises:
+            NotFound: there is none.
+            As ``describe``.
+        """
+
+        def ask() -> None:
+            for name in self.partitions(stream):
+                what = f"stream '{name}': metadata"
+                answer = self._connection().request(Metadata((name,)), MetadataAnswer, what)
+                for each in answer.streams:
+                    if each.code != ResponseCode.OK:
+                        raise refusal(each.code, f"stream '{name}'")
+
+        retrying(ask)
 
     def describe(self, stream: str) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the broker says it now.
@@ -191,7 +210,7 @@ class RabbitClient:
 
     # --- reading
 
-    def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> None:
+    def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
         """Not needed: offsets are numbers.
 
         Raises:

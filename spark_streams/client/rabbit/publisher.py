@@ -1,0 +1,164 @@
+"""One publisher of one stream: frames go out, confirms come in, and what is not confirmed is known by its row.
+
+Spec: Streams Protocol Reference, DeclarePublisher to QueryPublisherSequence; notes, section 10.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.client.rabbit.connection import Connection
+from spark_streams.errors import DeliveryFailed
+from spark_streams.wire.rabbit.codes import code_name
+from spark_streams.wire.rabbit.publish_frames import encode_publish, encode_sub_batches
+from spark_streams.wire.rabbit.published import PublishErrors
+from spark_streams.wire.rabbit.publishing import (
+    DeclarePublisher,
+    DeclarePublisherAnswer,
+    QueryPublisherSequence,
+    QueryPublisherSequenceAnswer,
+)
+
+__all__ = ["Entries", "StreamPublisher", "query_sequence"]
+
+Ids = NDArray[np.uint64]
+Label = Callable[[int], str]
+
+
+def query_sequence(connection: Connection, stream: str, reference: str) -> int:
+    """Return the last publishing id that the broker has of a reference, 0 for none.
+
+    Raises:
+        PeerError: the broker refused.
+    """
+    what = f"stream '{stream}': query the publisher's sequence"
+    return connection.request(QueryPublisherSequence(reference, stream), QueryPublisherSequenceAnswer, what).sequence
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Messages as they are to be published: each an entry of its own, or several in a sub-entry batch.
+
+    Args:
+        ids: uint64[m], rising: one an entry.
+        counts: int64[m], messages of each entry; None: one each, no sub-entry batches.
+        values: large_binary, the messages.
+        filter_values: string, as many as messages, or None; only without sub-entry batches.
+        rows: int64[m], the row that names an entry in errors: its first message's.
+    """
+
+    ids: Ids
+    counts: NDArray[np.int64] | None
+    values: pa.LargeBinaryArray
+    filter_values: pa.StringArray | None
+    rows: NDArray[np.int64]
+
+
+@dataclass
+class _Flying:
+    ids: Ids
+    rows: NDArray[np.int64]
+    messages: NDArray[np.int64]
+    label: Label
+
+
+class StreamPublisher:
+    """Publishes to one stream over a connection that others share.
+
+    Args:
+        connection: which.
+        number: the publisher's id on the connection.
+        stream: the stream's name.
+        reference: for deduplication; empty for none.
+        compression: of sub-entry batches.
+
+    Raises:
+        NotFound, Refused: the broker does not let us publish there.
+    """
+
+    def __init__(self, connection: Connection, number: int, stream: str, reference: str, compression: int) -> None:
+        self.stream = stream
+        self.number = number
+        self.unconfirmed = 0
+        """Messages that have been sent and not confirmed."""
+        self._connection = connection
+        self._compression = compression
+        self._flying: deque[_Flying] = deque()
+        connection.request(
+            DeclarePublisher(number, reference, stream), DeclarePublisherAnswer, f"stream '{stream}': declare publisher"
+        )
+
+    def send(self, entries: Entries, label: Label) -> None:
+        """Send entries; does not wait for confirms.
+
+        Args:
+            entries: what to publish.
+            label: names a row of ``entries.rows`` in errors.
+
+        Raises:
+            TransportError: the connection broke.
+        """
+        limit = self._connection.frame_max_bytes
+        if entries.counts is None:
+            counts = np.ones(len(entries.ids), np.int64)
+            frames = encode_publish(self.number, entries.ids, entries.values, entries.filter_values, limit)
+        else:
+            counts = entries.counts
+            frames = encode_sub_batches(self.number, entries.ids, counts, entries.values, self._compression, limit)
+        self._flying.append(_Flying(entries.ids, entries.rows, counts, label))
+        self.unconfirmed += int(counts.sum())
+        for frame in frames:
+            self._connection.send(frame.bytes)
+
+    def confirmed(self, ids: Ids) -> None:
+        """Take a PublishConfirm: its ids, in any order."""
+        while len(ids) and self._flying:
+            head = self._flying[0]
+            count = min(len(ids), len(head.ids))
+            if np.array_equal(ids[:count], head.ids[:count]):
+                here, ids = np.arange(count), ids[count:]
+            else:
+                mine = np.isin(ids, head.ids)
+                here = np.flatnonzero(np.isin(head.ids, ids[mine]))
+                ids = ids[~mine]
+                if not len(here):
+                    self._confirm_later(ids)
+                    return
+            self._take(head, here)
+            if not len(head.ids):
+                self._flying.popleft()
+
+    def _confirm_later(self, ids: Ids) -> None:
+        """Confirm entries that were sent after others which are not confirmed yet."""
+        for flying in self._flying:
+            self._take(flying, np.flatnonzero(np.isin(flying.ids, ids)))
+        self._flying = deque(flying for flying in self._flying if len(flying.ids))
+
+    def _take(self, flying: _Flying, here: NDArray[np.int64]) -> None:
+        self.unconfirmed -= int(flying.messages[here].sum())
+        left = np.ones(len(flying.ids), np.bool_)
+        left[here] = False
+        flying.ids, flying.rows, flying.messages = flying.ids[left], flying.rows[left], flying.messages[left]
+
+    def refused(self, errors: PublishErrors) -> DeliveryFailed:
+        """Return the error for a PublishError: it names the first of its rows, and the code."""
+        first = int(errors.ids.min())
+        code = int(errors.codes[int(np.argmin(errors.ids))])
+        return DeliveryFailed("refused", code_name(code), "", self._row_of(first), self.stream)
+
+    def abandoned(self, why: str, description: str = "") -> DeliveryFailed:
+        """Return the error for all that is not confirmed: it names the first row."""
+        return DeliveryFailed("not confirmed", why, description, self._row_of(None), self.stream)
+
+    def _row_of(self, entry: int | None) -> str:
+        for flying in self._flying:
+            at = 0 if entry is None else int(np.searchsorted(flying.ids, np.uint64(entry)))
+            if len(flying.ids) and (entry is None or (at < len(flying.ids) and int(flying.ids[at]) == entry)):
+                return flying.label(int(flying.rows[at]))
+        return "a row"
