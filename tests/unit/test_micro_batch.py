@@ -11,69 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import OptionError, PositionLost
-from spark_streams.options import parse_source
 from spark_streams.position import CheckpointError
-from spark_streams.spark.micro_batch import MicroBatches
 from tests.unit.fake_client import FakeLog, name
+from tests.unit.fake_query import Query, everything
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Query:
-    """What Spark does with a source, and what a restart loses: everything but the JSON of two offset logs."""
-
-    def __init__(self, log: FakeLog, **options: str) -> None:
-        self.log, self.options, self.clock = log, options, Clock()
-        self.committed: dict | None = None
-        self.rows: list[tuple[str, str]] = []
-        self.restart()
-
-    def restart(self) -> None:
-        parsed = parse_source({"url": "amqp://h", "stream": "orders", **self.options}, streaming=True)
-        self.source = MicroBatches(parsed, ("offset",), self.log.connect, self.clock)
-
-    def plan(self, limit: int | None = None) -> tuple[dict, dict]:
-        self.clock.now += 1
-        first = self.committed is None
-        start = self.source.initial() if first else self.committed
-        start = json.loads(json.dumps(start))
-        return start, json.loads(json.dumps(self.source.next_end(start, limit)))
-
-    def read(self, start: dict, end: dict) -> list[tuple[str, str]]:
-        rows = []
-        for planned in self.source.reads(start, end):
-            offsets = self.log.partitions[planned.read.partition].offsets(planned.read.start, planned.read.end)
-            rows += [(planned.read.partition, o) for o in offsets]
-        return rows
-
-    def batch(self, limit: int | None = None) -> int:
-        """Run a batch; return its rows, or -1 when there is none to run."""
-        first = self.committed is None
-        start, end = self.plan(limit)
-        if start == end and not first:
-            return -1
-        rows = self.read(start, end)
-        self.rows += rows
-        self.committed = end
-        return len(rows)
-
-    def drain(self, limit: int | None = None) -> list[int]:
-        sizes = []
-        while (size := self.batch(limit)) >= 0:
-            sizes.append(size)
-            assert len(sizes) < 1000
-        return sizes
-
-
-def everything(log: FakeLog) -> list[tuple[str, str]]:
-    return [(p, name(n)) for p, held in log.partitions.items() for n in range(held.next)]
 
 
 def test_earliest_reads_all_in_one_batch() -> None:
@@ -485,13 +427,24 @@ def test_another_streams_checkpoint_is_refused() -> None:
 @pytest.mark.parametrize("path", sorted(CHECKPOINTS.glob("*.json")), ids=lambda p: p.stem)
 def test_checkpoints_of_every_release_are_read(path: Path) -> None:
     golden = json.loads(path.read_text())
-    log = FakeLog("0", "1", "2")
-    log.incarnation = golden["log"]["incarnation"]
+    log = FakeLog(*golden["log"].get("partitions", "012"), numeric="witness" in golden["log"])
+    log.incarnation = golden["log"].get("incarnation", "none")
     for held in log.partitions.values():
         held.append(golden["log"]["events"])
+        held.created = golden["log"].get("witness", "none")
     query = Query(log)
     start = query.source.initial() if golden["start"] == "resolved anew" else golden["start"]
     assert sorted(query.read(start, golden["end"])) == sorted(tuple(row) for row in golden["rows"])
+
+
+def test_a_checkpoint_of_another_creation_is_refused() -> None:
+    golden = json.loads((CHECKPOINTS / "rabbitmq-stream-0.1.0-later-batch.json").read_text())
+    log = FakeLog(*golden["log"]["partitions"], numeric=True)
+    for held in log.partitions.values():
+        held.append(golden["log"]["events"])
+        held.created = "1700000099999"
+    with pytest.raises(PositionLost, match="the stream was deleted and created again"):
+        Query(log).read(golden["start"], golden["end"])
 
 
 # --- without a start (Spark 4.0 and 4.1)
