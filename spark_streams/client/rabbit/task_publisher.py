@@ -231,13 +231,13 @@ class TaskPublisher:
         before = self._unconfirmed
         while before > limit:
             try:
-                event = self._connection.receive(deadline.left_s("no confirm"))
+                came = self._connection.receive(deadline.left_s("no confirm"))
             except DeadlineExceeded:
                 raise self._first_unconfirmed("no-confirm", f"none within {deadline.timeout_ms} ms") from None
             except (TransportError, PeerError) as fault:
                 raise self._first_unconfirmed("connection-lost", str(fault)) from fault
-            if event is not None:
-                self._take(event)
+            if came is not None:
+                self._take(came)
             left = self._unconfirmed
             if left < before:
                 deadline.restart()
