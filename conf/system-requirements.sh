@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What pip cannot bring: Python 3.10 or later, a C compiler for python-qpid-proton (it comes as source), Java 17 or later.
 # Says plainly what is missing, and installs it with apt-get where it may.
-#   usage: system-requirements.sh [python] [compiler] [java]
+# And debootstrap, where the tests want a real RabbitMQ and can do without (tests/rabbitmq/broker.py asks for it).
+#   usage: system-requirements.sh [python] [compiler] [java] [debootstrap]
 set -u
 python=${PYTHON:-python3}
 
@@ -63,6 +64,7 @@ for what in "$@"; do
     python) need_python ;;
     compiler) need_compiler ;;
     java) need_java ;;
-    *) fail "unknown requirement '$what': expected python, compiler or java" ;;
+    debootstrap) command -v debootstrap >/dev/null || install debootstrap debootstrap ;;
+    *) fail "unknown requirement '$what': expected python, compiler, java or debootstrap" ;;
   esac
 done

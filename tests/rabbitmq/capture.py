@@ -1,4 +1,4 @@
-"""Record golden frames from a real broker: python tests/rabbitmq/capture.py URL OUTPUT.hex
+"""Record golden frames from a real broker: python -m tests.rabbitmq.capture URL OUTPUT.hex
 
 Client frames are rstream's, through a recording proxy, and by_hand.py's where rstream has no such command; server
 frames are the broker's. Sub-batches are made by cramjam (snappy), lz4 and zstandard, which nothing else here uses:
@@ -16,7 +16,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from by_hand import (
+from tests.rabbitmq.by_hand import (
     CLOSE,
     CONSUMER_UPDATE,
     CREATE,
@@ -39,9 +39,9 @@ from by_hand import (
     pairs,
     text,
 )
-from capture_messages import chunks, consuming, publishing, single_active_consumer, tracking
-from capture_rstream import with_rstream
-from recording import STREAM, Capture, Recording
+from tests.rabbitmq.capture_messages import chunks, consuming, publishing, single_active_consumer, tracking
+from tests.rabbitmq.capture_rstream import with_rstream
+from tests.rabbitmq.recording import STREAM, Capture, Recording
 
 
 def opening(capture: Capture) -> None:

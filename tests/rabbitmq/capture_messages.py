@@ -9,7 +9,8 @@ import time
 import cramjam
 import lz4.frame
 import zstandard
-from by_hand import (
+
+from tests.rabbitmq.by_hand import (
     CONSUMER_UPDATE,
     CREDIT,
     DELETE_PUBLISHER,
@@ -34,7 +35,7 @@ from by_hand import (
     text,
     timestamp,
 )
-from recording import SETTLE_S, STREAM, Capture
+from tests.rabbitmq.recording import SETTLE_S, STREAM, Capture
 
 
 def publishing(capture: Capture) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlsplit
 
-from recording import SETTLE_S, STREAM, Capture, Proxy
 from rstream import schema
 from rstream.client import ClientPool
 from rstream.compression import CompressionHelper, CompressionType
 from rstream.constants import OffsetType
+
+from tests.rabbitmq.recording import SETTLE_S, STREAM, Capture, Proxy
 
 
 async def with_rstream(capture: Capture) -> None:

@@ -12,6 +12,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,9 @@ def root_file_system(major: str) -> Path:
             remove_leftovers(folder)
             unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.unfinished-", dir=folder.parent))
             unfinished.chmod(0o755)
+            print(
+                f"spark-streams: making a Debian {suite} with RabbitMQ in {folder}, once", file=sys.stderr, flush=True
+            )
             try:
                 debootstrap(suite, unfinished, log=folder.with_suffix(".log"))
                 unfinished.rename(folder)
@@ -68,7 +72,8 @@ def lock(path: Path) -> Iterator[None]:
 def debootstrap(suite: str, folder: Path, *, log: Path) -> None:
     """Fill ``folder`` with a minimal Debian and rabbitmq-server; what debootstrap prints goes to ``log``."""
     if shutil.which("debootstrap") is None:
-        made = subprocess.run(["bash", str(REQUIREMENTS), "debootstrap"], stdout=subprocess.DEVNULL, check=False)
+        command = ["bash", str(REQUIREMENTS), "debootstrap"]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode != 0 or shutil.which("debootstrap") is None:
             raise CannotStart("the package debootstrap is missing and could not be installed")
     command = ["debootstrap", "--force-check-gpg", "--variant=minbase", "--include=rabbitmq-server", suite]

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from by_hand import FIRST, PARTITIONS, RESPONSE, ROUTE, Frame, Peer
+from tests.rabbitmq.by_hand import FIRST, PARTITIONS, RESPONSE, ROUTE, Frame, Peer
 
 STREAM = "golden"
 SETTLE_S = 0.3
