@@ -2,6 +2,7 @@
 
 from spark_streams.server.config import AmqpConfig, Redirect
 from spark_streams.server.log_server import LogServer
+from spark_streams.server.rabbit.config import Permissions, RabbitConfig
 from spark_streams.server.thread import ServerThread
 
-__all__ = ["AmqpConfig", "LogServer", "Redirect", "ServerThread"]
+__all__ = ["AmqpConfig", "LogServer", "Permissions", "RabbitConfig", "Redirect", "ServerThread"]

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable, Collection
+from typing import Protocol
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.config import AmqpConfig
 from spark_streams.server.connection import AmqpConnection
 from spark_streams.server.node import Node
-from spark_streams.server.tls import server_context
+from spark_streams.server.rabbit.config import RabbitConfig
+from spark_streams.server.rabbit.connection import RabbitConnection
+from spark_streams.server.rabbit.node import RabbitNode
+from spark_streams.server.tls import TlsFiles, server_context
 
 __all__ = ["LogServer"]
 
 STOP_TIMEOUT_S = 2.0
 """How long peers may take to read what they are told at the end."""
+
+
+class _Connection(Protocol):
+    def shut_down(self) -> None: ...
+    def drop(self) -> None: ...
+
+
+class _Where(TlsFiles, Protocol):
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
 
 
 class LogServer:
@@ -23,19 +40,22 @@ class LogServer:
     Args:
         log: the log; it stays open when the server stops.
         amqp: settings of the AMQP door; None leaves it shut.
+        rabbit: settings of the RabbitMQ streams door; None leaves it shut.
 
     Attributes:
         urls: door to where it listens, without credentials; filled by ``start``.
 
     """
 
-    def __init__(self, log: ReferenceLog, amqp: AmqpConfig | None) -> None:
+    def __init__(self, log: ReferenceLog, amqp: AmqpConfig | None = None, rabbit: RabbitConfig | None = None) -> None:
         self.log = log
         self.urls: dict[str, str] = {}
         self._amqp = amqp
+        self._rabbit = rabbit
         self._node: Node | None = None
-        self._listener: asyncio.Server | None = None
-        self._connections: set[AmqpConnection] = set()
+        self._rabbit_node: RabbitNode | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._amqp_connections: set[AmqpConnection] = set()
         self._container = f"spark-streams-{uuid.uuid4().hex}"
 
     async def start(self) -> None:
@@ -45,36 +65,64 @@ class LogServer:
             OSError: a port is taken, or a TLS file cannot be read. Nothing listens then.
 
         """
-        if self._amqp is None:
-            return
-        loop = asyncio.get_running_loop()
+        try:
+            await self._open_amqp()
+            await self._open_rabbit()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _open_amqp(self) -> None:
         config = self._amqp
-        context = server_context(config)
-        node = Node(self.log, config, loop)
-        self._listener = await loop.create_server(
-            lambda: AmqpConnection(node, self._connections, self._container), config.host, config.port, ssl=context
+        if config is None:
+            return
+        node = self._node = Node(self.log, config, asyncio.get_running_loop())
+        await self._listen(
+            "amqp", "amqp", "amqps", config, lambda: AmqpConnection(node, self._amqp_connections, self._container)
         )
-        self._node = node
-        port = self._listener.sockets[0].getsockname()[1]
+
+    async def _open_rabbit(self) -> None:
+        config = self._rabbit
+        if config is None:
+            return
+        node = self._rabbit_node = RabbitNode(self.log, config, asyncio.get_running_loop())
+        scheme = "rabbitmq-stream"
+        await self._listen(scheme, scheme, f"{scheme}+tls", config, lambda: RabbitConnection(node))
+
+    async def _listen(
+        self, door: str, plain: str, secured: str, config: _Where, protocol: Callable[[], asyncio.Protocol]
+    ) -> None:
+        context = server_context(config)
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(protocol, config.host, config.port, ssl=context)
+        self._listeners.append(listener)
+        port = listener.sockets[0].getsockname()[1]
         host = f"[{config.host}]" if ":" in config.host else config.host
-        self.urls["amqp"] = f"{'amqp' if context is None else 'amqps'}://{host}:{port}"
+        self.urls[door] = f"{plain if context is None else secured}://{host}:{port}"
+
+    def _connections(self) -> Collection[_Connection]:
+        rabbit = self._rabbit_node.connections if self._rabbit_node is not None else ()
+        return [*self._amqp_connections, *rabbit]
 
     async def stop(self) -> None:
         """Close the doors: no new connections, a close frame to each peer, durable state written down."""
-        if self._listener is not None:
-            self._listener.close()
-        for connection in list(self._connections):
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        for connection in self._connections():
             connection.shut_down()
         deadline = asyncio.get_running_loop().time() + STOP_TIMEOUT_S
-        while self._connections and asyncio.get_running_loop().time() < deadline:
+        while self._connections() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.005)
-        for connection in list(self._connections):
+        left = self._connections()
+        for connection in left:
             connection.drop()
-        if self._connections:
+        if left:
             await asyncio.sleep(0)
-        if self._node is not None:
-            self._node.close()
-            self._node = None
+        for node in (self._node, self._rabbit_node):
+            if node is not None:
+                node.close()
+        self._node = self._rabbit_node = None
         self.urls.clear()
 
     def renegotiate(self, stream: str, group: str) -> int:

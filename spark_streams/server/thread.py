@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TypeVar
 from urllib.parse import quote
@@ -13,6 +13,7 @@ from urllib.parse import quote
 from spark_streams.log import ReferenceLog
 from spark_streams.server.config import AmqpConfig
 from spark_streams.server.log_server import LogServer
+from spark_streams.server.rabbit.config import RabbitConfig
 
 __all__ = ["ServerThread"]
 
@@ -26,13 +27,15 @@ class ServerThread:
     Args:
         log: the log; it stays open.
         amqp: settings of the AMQP door; None leaves it shut.
+        rabbit: settings of the RabbitMQ streams door; None leaves it shut.
 
     """
 
-    def __init__(self, log: ReferenceLog, amqp: AmqpConfig | None) -> None:
+    def __init__(self, log: ReferenceLog, amqp: AmqpConfig | None = None, rabbit: RabbitConfig | None = None) -> None:
         self.log = log
-        self.server = LogServer(log, amqp)
+        self.server = LogServer(log, amqp, rabbit)
         self._amqp = amqp
+        self._rabbit = rabbit
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -78,11 +81,12 @@ class ServerThread:
     @property
     def amqp_url(self) -> str:
         """The AMQP door's URL with the first user's credentials in it, for tests."""
-        users = self._amqp.users if self._amqp is not None else {}
-        scheme, _, where = self.urls["amqp"].partition("://")
-        for user, password in users.items():
-            return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{where}"
-        return self.urls["amqp"]
+        return _signed_in(self.urls["amqp"], self._amqp.users if self._amqp is not None else {})
+
+    @property
+    def rabbit_url(self) -> str:
+        """The RabbitMQ streams door's URL with the first user's credentials in it, for tests."""
+        return _signed_in(self.urls["rabbitmq-stream"], self._rabbit.users if self._rabbit is not None else {})
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function on the server's loop and return its result."""
@@ -106,3 +110,10 @@ class ServerThread:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _signed_in(url: str, users: Mapping[str, str]) -> str:
+    scheme, _, where = url.partition("://")
+    for user, password in users.items():
+        return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{where}"
+    return url

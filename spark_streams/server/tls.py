@@ -1,15 +1,31 @@
-"""The TLS side of the AMQP door."""
+"""The TLS side of the doors."""
 
 from __future__ import annotations
 
+import os
 import ssl
+from typing import Protocol
 
-from spark_streams.server.config import AmqpConfig
-
-__all__ = ["server_context"]
+__all__ = ["TlsFiles", "server_context"]
 
 
-def server_context(config: AmqpConfig) -> ssl.SSLContext | None:
+class TlsFiles(Protocol):
+    """What a door's settings say about TLS; the names are those of ``AmqpConfig``."""
+
+    @property
+    def tls_cert(self) -> str | os.PathLike[str] | None:
+        """PEM file with the server's certificate chain."""
+
+    @property
+    def tls_key(self) -> str | os.PathLike[str] | None:
+        """PEM file with its private key."""
+
+    @property
+    def tls_client_ca(self) -> str | os.PathLike[str] | None:
+        """PEM file of the authorities whose client certificates are taken."""
+
+
+def server_context(config: TlsFiles) -> ssl.SSLContext | None:
     """Return the context for the configured certificate; None for a door without TLS.
 
     Raises:

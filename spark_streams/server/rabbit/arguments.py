@@ -1,4 +1,4 @@
-"""Arguments of streams: strings on the wire, settings of the log here.
+"""Arguments of streams: strings on the wire, settings of the log here. Unknown ones are ignored, as brokers do.
 
 Spec: notes, section 13 (Create arguments).
 """
@@ -12,9 +12,19 @@ from typing import Final
 
 from spark_streams.log import StreamConfig
 
-__all__ = ["DEFAULT_FILTER_BYTES", "BadArgument", "filter_bytes", "stream_config"]
+__all__ = ["DEFAULT_FILTER_BYTES", "BadArgument", "filter_bytes", "known_arguments", "stream_config"]
 
 DEFAULT_FILTER_BYTES: Final = 16
+_KNOWN: Final = frozenset(
+    {
+        "max-length-bytes",
+        "max-age",
+        "stream-max-segment-size-bytes",
+        "initial-cluster-size",
+        "queue-leader-locator",
+        "stream-filter-size-bytes",
+    }
+)
 _LOCATORS: Final = frozenset({"client-local", "balanced", "least-leaders"})
 _AGE: Final = re.compile(r"(\d{1,9})([YMDhms])")
 _AGE_MS: Final = {"Y": 365 * 86_400_000, "M": 30 * 86_400_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
@@ -23,7 +33,7 @@ _MAX_SEGMENT_BYTES: Final = 3_000_000_000
 
 
 class BadArgument(ValueError):
-    """An argument that is unknown, or has a value that cannot be used."""
+    """An argument has a value that cannot be used."""
 
 
 def stream_config(arguments: Mapping[str, str], default: StreamConfig) -> StreamConfig:
@@ -46,10 +56,13 @@ def stream_config(arguments: Mapping[str, str], default: StreamConfig) -> Stream
             if value not in _LOCATORS:
                 raise BadArgument(f"{name} is '{value}', expected one of {', '.join(sorted(_LOCATORS))}")
         elif name == "stream-filter-size-bytes":
-            _number(name, value, 16, 255)
-        else:
-            raise BadArgument(f"'{name}' is no argument of a stream")
+            _number(name, value, DEFAULT_FILTER_BYTES, 255)
     return config
+
+
+def known_arguments(arguments: Mapping[str, str]) -> dict[str, str]:
+    """Return the arguments that mean something: those that make two streams of one name different."""
+    return {name: value for name, value in arguments.items() if name in _KNOWN}
 
 
 def filter_bytes(arguments: Mapping[str, str]) -> int:

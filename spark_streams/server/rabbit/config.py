@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Mapping
@@ -42,7 +43,7 @@ class RabbitConfig:
         users: user name to password, for SASL PLAIN.
         permissions: user name to what it may do; one that is not here may do everything.
         loopback_users: users that are let in from loopback addresses only.
-        loopback: addresses that count as such.
+        loopback: addresses and networks that count as such.
         tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
         tls_key: PEM file with its private key.
         tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
@@ -61,6 +62,7 @@ class RabbitConfig:
         consumer_update_timeout_ms: how long a consumer may take to answer ConsumerUpdate.
         half_credit: deliver only while more than half of the first credit is left, as brokers do (notes, section 7).
         committed_offset: tell ``committed_offset`` in stream stats (RabbitMQ from 4.3).
+        version: the broker version that peers are told; clients look there for what a broker can do.
         without: keys of commands that are unknown, to play an older broker.
         filtering: take Publish 2 (RabbitMQ from 3.13).
     """
@@ -70,7 +72,7 @@ class RabbitConfig:
     users: Mapping[str, str] = field(default_factory=lambda: {"guest": "guest"}, repr=False)
     permissions: Mapping[str, Permissions] = field(default_factory=dict)
     loopback_users: frozenset[str] = frozenset()
-    loopback: frozenset[str] = frozenset({"127.0.0.1", "::1"})
+    loopback: frozenset[str] = frozenset({"127.0.0.0/8", "::1"})
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = None
     tls_client_ca: str | os.PathLike[str] | None = None
@@ -88,6 +90,7 @@ class RabbitConfig:
     consumer_update_timeout_ms: int = 60_000
     half_credit: bool = False
     committed_offset: bool = True
+    version: str = "4.3.0"
     without: frozenset[int] = frozenset()
     filtering: bool = True
 
@@ -101,3 +104,5 @@ class RabbitConfig:
             raise ValueError("tls_cert and tls_key are needed together")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        for network in self.loopback:
+            ipaddress.ip_network(network)

@@ -1,11 +1,17 @@
 """Offsets that named consumers store: in the log's state store, for each creation of a stream.
 
+StoreOffset has no answer, and some consumers send one for every message. So what came is written down together a
+moment later, and before a question is answered: an offset that was told survives kill -9.
+
 Spec: notes, section 11.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import sqlite3
 from typing import Final
 
 from spark_streams.log import ReferenceLog
@@ -13,7 +19,12 @@ from spark_streams.server.rabbit.topology import Served
 
 __all__ = ["StoredOffsets"]
 
+logger = logging.getLogger("spark_streams.server")
+
 NAMESPACE: Final = "rabbitmq-offsets"
+WRITE_INTERVAL_S: Final = 0.1
+MAX_WAITING: Final = 1_000
+"""Offsets that are written at once: some 20 ms of the loop."""
 
 
 class StoredOffsets:
@@ -21,26 +32,68 @@ class StoredOffsets:
 
     Args:
         log: the log.
+        loop: the server's.
     """
 
-    def __init__(self, log: ReferenceLog) -> None:
+    def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log
+        self._loop = loop
+        self._waiting: dict[tuple[str, str], int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        known = {stream.incarnation for stream in log.streams()}
+        for key, _ in log.state.items(NAMESPACE):
+            if _incarnation(json.loads(key)[0]) not in known:
+                log.state.delete(NAMESPACE, key)  # another door deleted the stream while this one was shut
 
     def store(self, served: Served, reference: str, offset: int) -> None:
-        """Remember an offset; it survives kill -9 when this returns."""
-        self._log.state.put(NAMESPACE, _key(served, reference), b"%d" % offset)
+        """Remember an offset."""
+        self._waiting[(served.key, reference)] = offset
+        if len(self._waiting) >= MAX_WAITING:
+            self.write()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(WRITE_INTERVAL_S, self.write)
 
     def query(self, served: Served, reference: str) -> int | None:
-        """Return what was stored last, None when nothing was."""
-        stored = self._log.state.get(NAMESPACE, _key(served, reference))
+        """Return what was stored last, None when nothing was.
+
+        Raises:
+            sqlite3.Error: what is waiting cannot be written down.
+            CorruptLog: the state store does not pass its check.
+        """
+        offset = self._waiting.pop((served.key, reference), None)
+        if offset is not None:
+            self._log.state.put(NAMESPACE, _key(served.key, reference), b"%d" % offset)
+            return offset
+        stored = self._log.state.get(NAMESPACE, _key(served.key, reference))
         return None if stored is None else int(stored)
+
+    def write(self) -> None:
+        """Write down what is waiting; when the system refuses, it is lost, as it may be to brokers (no answer)."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        try:
+            for (stream, reference), offset in waiting.items():
+                self._log.state.put(NAMESPACE, _key(stream, reference), b"%d" % offset)
+        except sqlite3.Error as fault:
+            logger.error("stored offsets are not written down: %s", fault)
 
     def forget(self, incarnation: str) -> None:
         """Remove what was stored about a stream that is gone."""
+        self._waiting = {key: offset for key, offset in self._waiting.items() if _incarnation(key[0]) != incarnation}
         for key, _ in self._log.state.items(NAMESPACE):
-            if json.loads(key)[0].startswith(f"{incarnation}/"):
+            if _incarnation(json.loads(key)[0]) == incarnation:
                 self._log.state.delete(NAMESPACE, key)
 
+    def close(self) -> None:
+        """Write down what is waiting."""
+        self.write()
 
-def _key(served: Served, reference: str) -> str:
-    return json.dumps([served.key, reference])
+
+def _incarnation(stream_key: str) -> str:
+    return stream_key.partition("/")[0]
+
+
+def _key(stream_key: str, reference: str) -> str:
+    return json.dumps([stream_key, reference])

@@ -23,7 +23,13 @@ from typing import Any, Final
 
 from spark_streams.errors import StreamExists, UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
-from spark_streams.server.rabbit.arguments import BadArgument, filter_bytes, stream_config
+from spark_streams.server.rabbit.arguments import (
+    DEFAULT_FILTER_BYTES,
+    BadArgument,
+    filter_bytes,
+    known_arguments,
+    stream_config,
+)
 from spark_streams.wire.rabbit.codes import ResponseCode
 
 __all__ = ["Served", "Topology"]
@@ -82,15 +88,33 @@ class Topology:
         self._log = log
         self._max_partitions = max_partitions
         self._records: dict[str, _Record] = {}
+        # Name of a partition that CreateSuperStream gave, to the super stream's.
+        self._owners: dict[str, str] = {}
         for name, stored in log.state.items(NAMESPACE):
             content: dict[str, Any] = json.loads(stored)
             partitions = content.get("partitions")
-            self._records[name] = _Record(
+            record = _Record(
                 content["incarnation"],
                 content["arguments"],
                 None if partitions is None else tuple(partitions),
                 tuple(content.get("bindings", ())),
             )
+            stream = self._stream(name)
+            if stream is not None and stream.incarnation == record.incarnation:
+                self._keep(name, record)
+            else:
+                log.state.delete(NAMESPACE, name)  # another door deleted it while this one was shut
+
+    def _keep(self, name: str, record: _Record) -> None:
+        self._forget(name)
+        self._records[name] = record
+        self._owners.update(dict.fromkeys(record.partitions or (), name))
+
+    def _forget(self, name: str) -> None:
+        record = self._records.pop(name, None)
+        for partition in record.partitions or () if record is not None else ():
+            if self._owners.get(partition) == name:
+                del self._owners[partition]
 
     # --- finding
 
@@ -99,11 +123,11 @@ class Topology:
         stream = self._stream(name)
         if stream is not None and not self._is_super(stream):
             return self._served(stream, 0, name, None)
-        for other, record in self._records.items():
-            if record.partitions is not None and name in record.partitions:
-                owner = self._stream(other)
-                if owner is not None and self._record(owner) is record:
-                    return self._served(owner, record.partitions.index(name), name, other)
+        other = self._owners.get(name)
+        owner = None if other is None else self._stream(other)
+        record = None if owner is None else self._record(owner)
+        if owner is not None and record is not None and record.partitions is not None:
+            return self._served(owner, record.partitions.index(name), name, owner.name)
         above, dash, number = name.rpartition("-")
         if dash and number.isascii() and number.isdigit() and str(int(number)) == number:
             owner = self._stream(above)
@@ -130,10 +154,16 @@ class Topology:
         keys = [*known, *(str(i) for i in range(len(known), len(partitions)))]
         return tuple(p.name for p, bound in zip(partitions, keys, strict=True) if bound == key)
 
-    def is_current(self, served: Served) -> bool:
-        """Say whether a stream that was found earlier is still the one of its name."""
-        stream = self._stream(served.stream.name)
-        return stream is not None and stream.incarnation == served.stream.incarnation
+    def names(self) -> dict[str, str]:
+        """Return all streams: name to ``Served.key``, which another stream of the same name does not have."""
+        supers, plain = {}, {}
+        for stream in self._log.streams():
+            if self._is_super(stream):
+                for name, partition in zip(self._names(stream), list(stream.partitions), strict=False):
+                    supers[name] = f"{stream.incarnation}/{partition}"
+            else:
+                plain[stream.name] = f"{stream.incarnation}/{next(iter(stream.partitions))}"
+        return supers | plain
 
     def _stream(self, name: str) -> Stream | None:
         try:
@@ -166,19 +196,31 @@ class Topology:
         """Create a stream; return the code to answer."""
         stream = self._stream(name)
         if stream is not None and not self._is_super(stream):
-            record = self._record(stream)
-            same = dict(arguments) == dict(record.arguments if record is not None else {})
+            same = self._has(stream, arguments)
             return ResponseCode.STREAM_ALREADY_EXISTS if same else ResponseCode.PRECONDITION_FAILED
         if self.find(name) is not None or stream is not None:
             return ResponseCode.STREAM_ALREADY_EXISTS
         return self._create(name, 1, arguments, None, ())
 
+    def _has(self, stream: Stream, arguments: Mapping[str, str]) -> bool:
+        """Say whether a stream is what ``create`` with these arguments would have made."""
+        record = self._record(stream)
+        if record is not None:
+            return known_arguments(arguments) == record.arguments
+        try:
+            # Made by another door, or without arguments: what is asked for has to be so, and the rest does not matter.
+            same = stream_config(arguments, stream.config) == stream.config
+        except BadArgument:
+            return False
+        return same and filter_bytes(arguments) == DEFAULT_FILTER_BYTES
+
     def create_super(
         self, name: str, partitions: Sequence[str], bindings: Sequence[str], arguments: Mapping[str, str]
     ) -> ResponseCode:
         """Create a super stream; return the code to answer."""
-        counts = (len(partitions), len(bindings), len(set(partitions)), len(set(bindings)))
-        if len(set(counts)) > 1 or not 1 <= len(partitions) <= self._max_partitions:
+        # Two partitions may have one binding key: a message with it goes to both.
+        counts = {len(partitions), len(bindings), len(set(partitions))}
+        if len(counts) > 1 or not 1 <= len(partitions) <= self._max_partitions:
             return ResponseCode.PRECONDITION_FAILED
         if any(not each or each.startswith(RESERVED_PREFIX) for each in partitions):
             return ResponseCode.PRECONDITION_FAILED
@@ -206,13 +248,12 @@ class Topology:
         except OSError as fault:
             logger.error("stream %r is not created: %s", name, fault)
             return ResponseCode.INTERNAL_ERROR
-        if arguments or partitions is not None:
-            record = _Record(stream.incarnation, dict(arguments), partitions, bindings)
-            content = {"incarnation": record.incarnation, "arguments": dict(arguments)}
-            if partitions is not None:
-                content |= {"partitions": list(partitions), "bindings": list(bindings)}
-            self._log.state.put(NAMESPACE, name, json.dumps(content).encode())
-            self._records[name] = record
+        record = _Record(stream.incarnation, known_arguments(arguments), partitions, bindings)
+        content: dict[str, Any] = {"incarnation": record.incarnation, "arguments": record.arguments}
+        if partitions is not None:
+            content |= {"partitions": list(partitions), "bindings": list(bindings)}
+        self._log.state.put(NAMESPACE, name, json.dumps(content).encode())
+        self._keep(name, record)
         return ResponseCode.OK
 
     def delete(self, name: str) -> ResponseCode:
@@ -238,6 +279,6 @@ class Topology:
         except OSError as fault:
             logger.error("stream %r is not deleted: %s", name, fault)
             return ResponseCode.INTERNAL_ERROR
-        self._records.pop(name, None)
+        self._forget(name)
         self._log.state.delete(NAMESPACE, name)
         return ResponseCode.OK

@@ -1,0 +1,414 @@
+"""One connection of a RabbitMQ stream client: bytes in, frames in turn to those who deal with them, bytes out.
+
+::
+
+    data_received -> FrameReader -> Handshake                       until it is open
+                                 -> requests.handle                 then: publishers, subscriptions, streams …
+                 -> Publishers.received_all                         what one read brought is appended together
+
+Frames are dealt with one after the other, and all that a frame lets go out is sent before the next one is looked at.
+No frame is looked at, and nothing is read from the socket, while the peer does not read what it is sent, or while more
+than ``max_unconfirmed`` of its entries are being stored.
+
+Spec: Streams Protocol Reference, "Frame Structure", Close, Heartbeat; notes, sections 1, 2 and 10 (flow control).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.server.rabbit import requests
+from spark_streams.server.rabbit.handshake import Handshake, Reply, Step
+from spark_streams.server.rabbit.publishers import Publishers
+from spark_streams.server.rabbit.subscriptions import Subscriptions
+from spark_streams.wire.rabbit.codes import ResponseCode, code_name
+from spark_streams.wire.rabbit.commands import COLUMNAR_KEYS, decode
+from spark_streams.wire.rabbit.connecting import Close, CloseAnswer, Heartbeat
+from spark_streams.wire.rabbit.consuming import DELIVER_KEY, Credit, StoreOffset
+from spark_streams.wire.rabbit.frames import (
+    INITIAL_FRAME_MAX_BYTES,
+    Answer,
+    Command,
+    Frame,
+    FrameReader,
+    FrameTooLarge,
+    Request,
+)
+from spark_streams.wire.rabbit.publishing import PUBLISH_KEY
+from spark_streams.wire.rabbit.streams import MetadataUpdate
+
+if TYPE_CHECKING:
+    from spark_streams.server.rabbit.node import RabbitNode
+
+__all__ = ["RabbitConnection"]
+
+LINGER_S: Final = 2.0
+"""How long a peer may take to answer Close, and to read what it is told at the end."""
+SILENT_INTERVALS: Final = 2
+"""Heartbeat intervals without a byte after which a peer is dead (notes, section 1)."""
+_HEARTBEAT: Final = Heartbeat().encode()
+_BETWEEN_MESSAGES: Final = (Heartbeat, Credit, StoreOffset)
+"""Commands that clients send while they publish; what they published before waits for the rest of the read."""
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class RabbitConnection(asyncio.Protocol):
+    """A peer.
+
+    Args:
+        node: what it is connected to.
+    """
+
+    def __init__(self, node: RabbitNode) -> None:
+        self.node = node
+        self.client_versions: dict[int, int] = {}
+        self.congested = False
+        """Whether the peer does not read: nothing should be delivered until ``Subscriptions.resume``."""
+        self.publishers: Publishers = Publishers(self)
+        self.subscriptions: Subscriptions = Subscriptions(self)
+        self.handshake: Handshake
+        self._reader = FrameReader(INITIAL_FRAME_MAX_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._peer = "?"
+        self._open = False
+        self._ending = False
+        self._proceeding = False
+        self._reading = True
+        self._unconfirmed = 0
+        self._held_back = False
+        self._correlation = 0
+        self._last_received = 0.0
+        self._last_sent = 0.0
+        self._waiting_bytes = 0
+        self._step_timer: asyncio.TimerHandle | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the peer to introduce itself."""
+        assert isinstance(transport, asyncio.Transport)
+        node = self.node
+        self._transport = transport
+        address = transport.get_extra_info("peername")
+        self._peer = str(address)
+        if len(node.connections) >= node.config.max_connections:
+            logger.warning("%s: refused, there are %d connections already", self._peer, len(node.connections))
+            transport.abort()
+            return
+        node.joined(self)
+        transport.set_write_buffer_limits(high=node.config.max_outgoing_bytes)
+        self._last_received = self._last_sent = node.loop.time()
+        self.handshake = Handshake(
+            node.config,
+            address[0] if isinstance(address, tuple) else None,
+            transport.get_extra_info("peercert"),
+            node.properties,
+            self.advertised,
+        )
+        self._await_step()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the peer."""
+        self._last_received = self.node.loop.time()
+        if self._transport is not None:
+            self._reader.feed(data)
+            self.proceed()
+
+    def pause_writing(self) -> None:
+        """Note that the peer does not read."""
+        self.congested = True
+        self._waiting_bytes = 0
+        self._regulate()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self.congested = False
+        self.guarded(self.subscriptions.resume)
+        self.proceed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of everything."""
+        self._transport = None
+        for timer in (self._step_timer, self._heartbeat_timer, self._end_timer):
+            if timer is not None:
+                timer.cancel()
+        self._let_go()
+        self.node.left(self)
+
+    def _let_go(self) -> None:
+        """End publishers and subscriptions, each whatever becomes of the other."""
+        for end in (self.publishers.close, self.subscriptions.close):
+            try:
+                end()
+            except Exception:
+                logger.exception("%s: could not be ended in good order", self._peer)
+
+    # --- frames
+
+    def proceed(self) -> None:
+        """Deal with the frames that have come, as far as that may go now."""
+        if self._proceeding:
+            return
+        self._proceeding = True
+        try:
+            while self._may_proceed and (frame := self._reader.next()) is not None:
+                self._take(frame)
+            self.publishers.received_all()
+        except FrameTooLarge as fault:
+            self._broken(ResponseCode.FRAME_TOO_LARGE, "frame too large", fault)
+        except RemoteProtocolError as fault:
+            self._broken(ResponseCode.UNKNOWN_FRAME, "unknown frame", fault)
+        except Exception:
+            self._crashed()
+        finally:
+            self._proceeding = False
+        self._regulate()
+
+    @property
+    def _may_proceed(self) -> bool:
+        if self._transport is None:
+            return False
+        # At the end what comes is read, for the answer to Close that may be among it, and for nothing else.
+        return self._ending or not (self.congested or self._held_back or self.subscriptions.blocked)
+
+    def _take(self, frame: Frame) -> None:
+        if self._ending:
+            if frame.key == CloseAnswer.KEY:
+                self._close_transport()
+        elif not self._open:
+            self._shake_hands(decode(frame))
+        elif frame.key == PUBLISH_KEY:
+            if frame.version > (2 if self.node.config.filtering else 1):
+                raise RemoteProtocolError(f"Publish, version {frame.version}")
+            self.publishers.publish(frame)
+        elif frame.key in COLUMNAR_KEYS or frame.key in self.node.config.without:
+            raise RemoteProtocolError(f"key 0x{frame.key:04x} from a client")
+        else:
+            command = decode(frame)
+            if not isinstance(command, _BETWEEN_MESSAGES):
+                # What was published before is in the log before a question about it is answered.
+                self.publishers.received_all()
+            requests.handle(self, command)
+
+    def _regulate(self) -> None:
+        """Read from the socket while what comes can be dealt with."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        wanted = self._may_proceed
+        if wanted != self._reading:
+            self._reading = wanted
+            if wanted:
+                self._last_received = self.node.loop.time()
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def unconfirmed(self, entries: int) -> None:
+        """Count entries that are being stored; with too many under way nothing more is read (notes, section 10)."""
+        self._unconfirmed += entries
+        most = self.node.config.max_unconfirmed
+        if self._held_back and self._unconfirmed <= most - most // 4:
+            self._held_back = False
+            self.proceed()
+        elif not self._held_back and self._unconfirmed > most:
+            self._held_back = True
+
+    # --- opening
+
+    def _await_step(self) -> None:
+        """Give the peer its time for the next step of the handshake."""
+        if self._step_timer is not None:
+            self._step_timer.cancel()
+        self._step_timer = self.node.loop.call_later(self.node.config.handshake_timeout_ms / 1000, self._too_slow)
+
+    def _too_slow(self) -> None:
+        logger.info("%s: dropped, the handshake's next step did not come in time", self._peer)
+        self.drop()
+
+    def _shake_hands(self, command: Command) -> None:
+        before = self.handshake.step
+        self._reply(self.handshake.receive(command))
+        if self.handshake.step is not before:
+            self._await_step()
+        if self.handshake.step is Step.OPEN:
+            self._opened()
+
+    def _reply(self, reply: Reply) -> None:
+        """Send what a step of the handshake answers; refusals that would help to guess are sent late."""
+        frames = b"".join(command.encode() for command in reply.send)
+        if not reply.end:
+            self.send(frames)
+            return
+        logger.info("%s: refused: %s", self._peer, ", ".join(map(_code_of, reply.send)) or "not expected at this step")
+        self._ending = True
+        self._let_go()
+        delay_s = self.node.config.authentication_delay_ms / 1000 if reply.late else 0.0
+        if delay_s:
+            self._end_timer = self.node.loop.call_later(delay_s, self._last_words, frames)
+        else:
+            self._last_words(frames)
+
+    def _last_words(self, frames: bytes) -> None:
+        self.send(frames)
+        self._close_transport()
+
+    def _opened(self) -> None:
+        self._open = True
+        self._reader.max_bytes = self.handshake.frame_max_bytes
+        if self._step_timer is not None:
+            self._step_timer.cancel()
+        if self.handshake.heartbeat_s:
+            self._heartbeat_timer = self.node.loop.call_later(self.handshake.heartbeat_s / 2, self._beat)
+
+    @property
+    def user(self) -> str:
+        """Who it is."""
+        return self.handshake.user
+
+    def authenticate_again(self, reply: Reply) -> None:
+        """Answer an authentication on an open connection; a refusal ends it."""
+        self._reply(reply)
+
+    def advertised(self) -> tuple[str, int]:
+        """Return host and port that clients are told to connect to: configured ones, or where this one came to."""
+        config = self.node.config
+        came_to = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        host, port = came_to[:2] if isinstance(came_to, tuple) else (config.host, config.port)
+        return config.advertised_host or str(host), config.advertised_port or int(port)
+
+    def may(self, action: str, stream: str) -> bool:
+        """Say whether the user may do ``action`` (``configure``, ``write`` or ``read``) to a stream."""
+        permissions = self.node.config.permissions.get(self.user)
+        return permissions is None or permissions.allow(action, stream)
+
+    # --- sending
+
+    @property
+    def deliver_version(self) -> int:
+        """The version of Deliver that the peer takes: 2 only if it said exactly that (notes, section 2)."""
+        return 2 if self.client_versions.get(DELIVER_KEY) == 2 else 1
+
+    def send(self, frames: bytes) -> None:
+        """Send whole frames; they are dropped when the connection has ended."""
+        if self._transport is not None and frames:
+            self._transport.write(frames)
+            self._last_sent = self.node.loop.time()
+
+    def send_all(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send whole frames that lie in several pieces."""
+        if self._transport is not None:
+            self._transport.writelines(pieces)
+            self._last_sent = self.node.loop.time()
+
+    def answer(self, request: Request, kind: type[Answer], code: int = ResponseCode.OK, **fields: Any) -> None:
+        """Answer a request."""
+        self.send(kind(request.correlation_id, code, **fields).encode())
+
+    def correlation(self) -> int:
+        """Return the correlation id of the next request to the peer, from 0 on."""
+        number = self._correlation
+        self._correlation = (number + 1) % 2**32
+        return number
+
+    def stream_gone(self, stream: str) -> None:
+        """Drop what the connection has on a stream that is gone, and tell the peer if there was something."""
+        publishers, subscriptions = self.publishers.drop(stream), self.subscriptions.drop(stream)
+        if publishers or subscriptions:
+            self.send(MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, stream).encode())
+
+    # --- signs of life
+
+    def _beat(self) -> None:
+        """Send a heartbeat if nothing else was sent for half an interval, and drop a peer that gave no sign of life."""
+        loop, interval_s = self.node.loop, self.handshake.heartbeat_s
+        now = loop.time()
+        if self._is_stuck(now - self._last_received > SILENT_INTERVALS * interval_s):
+            logger.info(
+                "%s: dropped, no sign of life for %d intervals of %d s", self._peer, SILENT_INTERVALS, interval_s
+            )
+            self.drop()
+            return
+        if not self.congested and now - self._last_sent >= interval_s / 2:
+            self.send(_HEARTBEAT)
+        self._heartbeat_timer = loop.call_later(interval_s / 2, self._beat)
+
+    def _is_stuck(self, silent: bool) -> bool:
+        """Say whether the peer is dead: silent, or, while it is not read from, taking nothing of what it is sent."""
+        if self._transport is None or self._reading or not self.congested:
+            return silent and self._reading
+        waiting = self._transport.get_write_buffer_size()
+        if waiting != self._waiting_bytes:
+            self._waiting_bytes, self._last_received = waiting, self.node.loop.time()
+            return False
+        return silent
+
+    # --- the end
+
+    def closed_by_peer(self, request: Close) -> None:
+        """Agree to a Close, and close."""
+        if request.code != ResponseCode.OK:
+            logger.info("%s: closed by the peer: %s %s", self._peer, code_name(request.code), request.reason)
+        self._ending = True
+        self._let_go()
+        self.answer(request, CloseAnswer)
+        self._close_transport()
+
+    def fail(self, code: int, reason: str) -> None:
+        """End the connection: Close with a code and a reason, and the socket once the peer has answered."""
+        if self._ending or self._transport is None:
+            return
+        if not self._open:
+            self.drop()  # somebody unknown is told nothing
+            return
+        self._ending = True
+        self._let_go()
+        self.send(Close(code, reason, correlation_id=self.correlation()).encode())
+        self._end_timer = self.node.loop.call_later(LINGER_S, self.drop)
+        self._regulate()
+
+    def shut_down(self) -> None:
+        """Close in good order: the server stops."""
+        self.fail(ResponseCode.OK, "the server stops")
+
+    def drop(self) -> None:
+        """Close the socket without waiting for the peer."""
+        self._ending = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _close_transport(self) -> None:
+        """Close the socket once what is written has gone out; a peer that does not read is dropped."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+            if self._end_timer is not None:
+                self._end_timer.cancel()
+            self._end_timer = self.node.loop.call_later(LINGER_S, self.drop)
+
+    def _broken(self, code: ResponseCode, reason: str, fault: RemoteProtocolError) -> None:
+        logger.info("%s: %s: %s", self._peer, reason, fault)
+        if self._ending:
+            self.drop()
+        else:
+            self.fail(code, reason)
+
+    def _crashed(self) -> None:
+        logger.exception("%s: the connection is closed after an unexpected error", self._peer)
+        self.fail(ResponseCode.INTERNAL_ERROR, "an unexpected error in the server, see its log")
+
+    def guarded(self, function: Callable[[], None]) -> None:
+        """Call a function of this connection from elsewhere: what goes wrong in it ends this connection only."""
+        try:
+            function()
+        except Exception:
+            self._crashed()
+
+
+def _code_of(command: Command) -> str:
+    return f"{type(command).__name__} {code_name(getattr(command, 'code', 0))}"

@@ -1,0 +1,122 @@
+"""What all connections of the RabbitMQ door share."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Final
+
+from spark_streams.log import ReferenceLog
+from spark_streams.server.appender import Appender
+from spark_streams.server.feed import Feeds
+from spark_streams.server.rabbit.chunks import Chunks
+from spark_streams.server.rabbit.config import RabbitConfig
+from spark_streams.server.rabbit.sequences import Sequences
+from spark_streams.server.rabbit.single_active import Groups
+from spark_streams.server.rabbit.stored_offsets import StoredOffsets
+from spark_streams.server.rabbit.topology import Served, Topology
+
+if TYPE_CHECKING:
+    from spark_streams.server.rabbit.connection import RabbitConnection
+
+__all__ = ["RabbitNode"]
+
+FOLLOW_INTERVAL_S: Final = 0.1
+"""How soon connections notice what other doors did to their streams; the log itself tells nobody."""
+
+
+class RabbitNode:
+    """A served log.
+
+    Args:
+        log: the log.
+        config: the door's settings.
+        loop: the server's.
+    """
+
+    def __init__(self, log: ReferenceLog, config: RabbitConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.log = log
+        self.config = config
+        self.loop = loop
+        self.topology = Topology(log, config.max_super_stream_partitions)
+        self.sequences = Sequences(log, config.max_publishers)
+        self.offsets = StoredOffsets(log, loop)
+        self.groups = Groups()
+        self.feeds = Feeds(loop)
+        self.appender = Appender(loop, off_loop=log.config.fsync == "always")
+        self.connections: set[RabbitConnection] = set()
+        self.properties = _properties(config)
+        self._chunks: dict[str, Chunks] = {}
+        self._known = self.topology.names()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def chunks(self, served: Served) -> Chunks:
+        """Return a stream's chunks, which all subscriptions share."""
+        found = self._chunks.get(served.key)
+        if found is None:
+            found = self._chunks[served.key] = Chunks(served.partition)
+        return found
+
+    # --- connections
+
+    def joined(self, connection: RabbitConnection) -> None:
+        """Count a new connection."""
+        if not self.connections:
+            self._known = self.topology.names()
+            self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
+        self.connections.add(connection)
+
+    def left(self, connection: RabbitConnection) -> None:
+        """Count a connection that has ended."""
+        self.connections.discard(connection)
+        if not self.connections and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- what changes while streams are used
+
+    def _follow(self) -> None:
+        self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
+        self.follow()
+
+    def follow(self) -> None:
+        """Tell connections about streams that are gone since the last look; another one of the same name is another."""
+        known, self._known = self._known, self.topology.names()
+        if known == self._known:
+            return
+        for name, key in known.items():
+            if self._known.get(name) != key:
+                for connection in list(self.connections):
+                    connection.guarded(functools.partial(connection.stream_gone, name))
+        gone = {key.partition("/")[0] for key in known.values()} - {
+            key.partition("/")[0] for key in self._known.values()
+        }
+        for incarnation in gone:
+            self._forget(incarnation)
+
+    def _forget(self, incarnation: str) -> None:
+        """Forget what was kept about a log that was deleted."""
+        self.sequences.forget(incarnation)
+        self.offsets.forget(incarnation)
+        for key in [key for key in self._chunks if key.startswith(f"{incarnation}/")]:
+            del self._chunks[key]
+
+    def close(self) -> None:
+        """Write down what is to be kept; all connections have ended before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.appender.close()
+        self.offsets.close()
+        self.sequences.close()
+
+
+def _properties(config: RabbitConfig) -> dict[str, str]:
+    """Return what the door says about itself; the names are those that brokers use."""
+    return {
+        "product": "spark-streams",
+        "version": config.version,
+        "platform": "Python",
+        "cluster_name": "spark-streams",
+        "copyright": "",
+        "information": "the embedded log of spark-streams, which speaks RabbitMQ's stream protocol",
+    }

@@ -1,0 +1,102 @@
+"""What is done about each command of an open connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.server.rabbit import streams, super_streams
+from spark_streams.wire.rabbit.commands import SERVER_RECEIVES
+from spark_streams.wire.rabbit.connecting import (
+    Close,
+    CommandVersions,
+    ExchangeCommandVersions,
+    ExchangeCommandVersionsAnswer,
+    Heartbeat,
+    SaslAuthenticate,
+    Tune,
+    TuneAnswer,
+)
+from spark_streams.wire.rabbit.consuming import (
+    ConsumerUpdateAnswer,
+    Credit,
+    QueryOffset,
+    ResolveOffsetSpec,
+    StoreOffset,
+    Subscribe,
+    Unsubscribe,
+)
+from spark_streams.wire.rabbit.frames import Command
+from spark_streams.wire.rabbit.publishing import (
+    PUBLISH_KEY,
+    DeclarePublisher,
+    DeletePublisher,
+    QueryPublisherSequence,
+)
+from spark_streams.wire.rabbit.streams import Create, Delete, Metadata, StreamStats
+from spark_streams.wire.rabbit.super_streams import CreateSuperStream, DeleteSuperStream, Partitions, Route
+
+if TYPE_CHECKING:
+    from spark_streams.server.rabbit.connection import RabbitConnection
+
+__all__ = ["handle"]
+
+_HANDSHAKE_KEYS: Final = range(0x11, 0x16)
+
+
+def handle(connection: RabbitConnection, command: Command) -> None:
+    """Do what a command asks for.
+
+    Raises:
+        RemoteProtocolError: a command that no client sends, or not at this time.
+    """
+    handler = _HANDLERS.get(type(command))
+    if handler is None:
+        raise RemoteProtocolError(f"{type(command).__name__} on an open connection")
+    handler(connection, command)
+
+
+def _exchange_versions(connection: RabbitConnection, request: ExchangeCommandVersions) -> None:
+    config = connection.node.config
+    connection.client_versions = {each.key: each.maximum for each in request.commands}
+    listed = []
+    for each in SERVER_RECEIVES:
+        # Clients exist that take the list's place for the key: brokers list Publish second, and no handshake.
+        if each.key in config.without or each.key in _HANDSHAKE_KEYS:
+            continue
+        single = each.key == PUBLISH_KEY and not config.filtering
+        listed.append(CommandVersions(each.key, 1, 1) if single else each)
+    connection.answer(request, ExchangeCommandVersionsAnswer, commands=tuple(listed))
+
+
+def _authenticate_again(connection: RabbitConnection, request: SaslAuthenticate) -> None:
+    connection.authenticate_again(connection.handshake.again(request))
+
+
+_HANDLERS: Final[dict[type[Command], Callable[[RabbitConnection, Any], None]]] = {
+    Heartbeat: lambda connection, command: None,
+    Tune: lambda connection, command: None,  # late, after Open: it is agreed on by then
+    TuneAnswer: lambda connection, command: None,
+    Close: lambda connection, command: connection.closed_by_peer(command),
+    ExchangeCommandVersions: _exchange_versions,
+    SaslAuthenticate: _authenticate_again,
+    DeclarePublisher: lambda connection, command: connection.publishers.declare(command),
+    DeletePublisher: lambda connection, command: connection.publishers.delete(command),
+    QueryPublisherSequence: lambda connection, command: connection.publishers.query_sequence(command),
+    Subscribe: lambda connection, command: connection.subscriptions.subscribe(command),
+    Credit: lambda connection, command: connection.subscriptions.credit(command),
+    Unsubscribe: lambda connection, command: connection.subscriptions.unsubscribe(command),
+    ConsumerUpdateAnswer: lambda connection, command: connection.subscriptions.consumer_updated(command),
+    ResolveOffsetSpec: lambda connection, command: connection.subscriptions.resolve(command),
+    Create: streams.create,
+    Delete: streams.delete,
+    Metadata: streams.metadata,
+    StreamStats: streams.stats,
+    StoreOffset: streams.store_offset,
+    QueryOffset: streams.query_offset,
+    CreateSuperStream: super_streams.create,
+    DeleteSuperStream: super_streams.delete,
+    Route: super_streams.route,
+    Partitions: super_streams.partitions,
+}

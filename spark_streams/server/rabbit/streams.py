@@ -1,0 +1,118 @@
+"""Commands about streams: create, delete, where they live, what they hold, how far their consumers came.
+
+Spec: Streams Protocol Reference, Create to MetadataUpdate, StreamStats, StoreOffset, QueryOffset; notes, sections 11
+to 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_streams.server.rabbit.topology import Served
+from spark_streams.wire.rabbit.codes import ResponseCode
+from spark_streams.wire.rabbit.consuming import QueryOffset, QueryOffsetAnswer, StoreOffset
+from spark_streams.wire.rabbit.publishing import MAX_REFERENCE_BYTES
+from spark_streams.wire.rabbit.streams import (
+    NO_LEADER,
+    Broker,
+    Create,
+    CreateAnswer,
+    Delete,
+    DeleteAnswer,
+    Metadata,
+    MetadataAnswer,
+    Statistic,
+    StreamMetadata,
+    StreamStats,
+    StreamStatsAnswer,
+)
+
+if TYPE_CHECKING:
+    from spark_streams.server.rabbit.connection import RabbitConnection
+
+__all__ = ["create", "delete", "metadata", "query_offset", "stats", "store_offset"]
+
+BROKER = 0
+"""Metadata's number of the one broker there is."""
+
+
+def create(connection: RabbitConnection, request: Create) -> None:
+    """Create a stream, or answer why not."""
+    if not connection.may("configure", request.stream):
+        code = ResponseCode.ACCESS_REFUSED
+    else:
+        code = connection.node.topology.create(request.stream, request.arguments)
+    connection.answer(request, CreateAnswer, code)
+
+
+def delete(connection: RabbitConnection, request: Delete) -> None:
+    """Delete a stream, and tell all connections that use it; or answer why not."""
+    if not connection.may("configure", request.stream):
+        code = ResponseCode.ACCESS_REFUSED
+    else:
+        code = connection.node.topology.delete(request.stream)
+    connection.answer(request, DeleteAnswer, code)
+    connection.node.follow()
+
+
+def metadata(connection: RabbitConnection, request: Metadata) -> None:
+    """Answer where streams live: here, or nowhere."""
+    found = []
+    for name in request.streams:
+        if connection.node.topology.find(name) is None:
+            found.append(StreamMetadata(name, ResponseCode.STREAM_DOES_NOT_EXIST, NO_LEADER, ()))
+        else:
+            found.append(StreamMetadata(name, ResponseCode.OK, BROKER, ()))
+    brokers: tuple[Broker, ...] = ()
+    if any(each.leader == BROKER for each in found):
+        brokers = (Broker(BROKER, *connection.advertised()),)
+    connection.send(MetadataAnswer(request.correlation_id, brokers, tuple(found)).encode())
+
+
+def stats(connection: RabbitConnection, request: StreamStats) -> None:
+    """Answer a stream's first and last chunk, and its last offset."""
+    served = connection.node.topology.find(request.stream)
+    if not connection.may("read", request.stream):
+        connection.answer(request, StreamStatsAnswer, ResponseCode.ACCESS_REFUSED)
+    elif served is None:
+        connection.answer(request, StreamStatsAnswer, ResponseCode.STREAM_DOES_NOT_EXIST)
+    else:
+        connection.answer(request, StreamStatsAnswer, statistics=_statistics(connection, served))
+
+
+def _statistics(connection: RabbitConnection, served: Served) -> tuple[Statistic, ...]:
+    partition = served.partition
+    end = partition.next_offset
+    first = last = -1
+    if end:
+        # Of a log that retention has emptied nothing is left but where it goes on: first and next are the same then.
+        first, last = partition.first_offset, end - 1
+        chunk = connection.node.chunks(served).last()
+        if chunk is not None:
+            last = chunk.first_offset
+    values = {"first_chunk_id": first, "last_chunk_id": last, "committed_chunk_id": last}
+    if connection.node.config.committed_offset:
+        values["committed_offset"] = end - 1
+    return tuple(Statistic(name, value) for name, value in values.items())
+
+
+def store_offset(connection: RabbitConnection, command: StoreOffset) -> None:
+    """Remember how far a consumer came; what cannot be remembered is dropped without a word (notes, section 11)."""
+    served = connection.node.topology.find(command.stream)
+    size = len(command.reference.encode())
+    if served is not None and size <= MAX_REFERENCE_BYTES and connection.may("write", command.stream):
+        connection.node.offsets.store(served, command.reference, command.offset)
+
+
+def query_offset(connection: RabbitConnection, request: QueryOffset) -> None:
+    """Answer how far a consumer came."""
+    code, offset = ResponseCode.OK, 0
+    served = connection.node.topology.find(request.stream)
+    if not connection.may("read", request.stream):
+        code = ResponseCode.ACCESS_REFUSED
+    elif served is None:
+        code = ResponseCode.STREAM_DOES_NOT_EXIST
+    else:
+        stored = connection.node.offsets.query(served, request.reference)
+        code, offset = (ResponseCode.NO_OFFSET, 0) if stored is None else (ResponseCode.OK, stored)
+    connection.answer(request, QueryOffsetAnswer, code, offset=offset)

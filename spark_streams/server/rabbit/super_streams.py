@@ -1,0 +1,60 @@
+"""Commands about super streams.
+
+Spec: Streams Protocol Reference, Route, Partitions, CreateSuperStream, DeleteSuperStream; notes, section 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_streams.wire.rabbit.codes import ResponseCode
+from spark_streams.wire.rabbit.super_streams import (
+    CreateSuperStream,
+    CreateSuperStreamAnswer,
+    DeleteSuperStream,
+    DeleteSuperStreamAnswer,
+    Partitions,
+    PartitionsAnswer,
+    Route,
+    RouteAnswer,
+)
+
+if TYPE_CHECKING:
+    from spark_streams.server.rabbit.connection import RabbitConnection
+
+__all__ = ["create", "delete", "partitions", "route"]
+
+
+def create(connection: RabbitConnection, request: CreateSuperStream) -> None:
+    """Create a super stream with its streams, or answer why not."""
+    if not all(connection.may("configure", name) for name in (request.name, *request.partitions)):
+        code = ResponseCode.ACCESS_REFUSED
+    else:
+        code = connection.node.topology.create_super(
+            request.name, request.partitions, request.binding_keys, request.arguments
+        )
+    connection.answer(request, CreateSuperStreamAnswer, code)
+
+
+def delete(connection: RabbitConnection, request: DeleteSuperStream) -> None:
+    """Delete a super stream with its streams, and tell all connections that use them; or answer why not."""
+    if not connection.may("configure", request.name):
+        code = ResponseCode.ACCESS_REFUSED
+    else:
+        code = connection.node.topology.delete_super(request.name)
+    connection.answer(request, DeleteSuperStreamAnswer, code)
+    connection.node.follow()
+
+
+def route(connection: RabbitConnection, request: Route) -> None:
+    """Answer the streams that a binding key leads to; none is an answer too."""
+    found = connection.node.topology.route(request.super_stream, request.routing_key)
+    code = ResponseCode.STREAM_DOES_NOT_EXIST if found is None else ResponseCode.OK
+    connection.answer(request, RouteAnswer, code, streams=found or ())
+
+
+def partitions(connection: RabbitConnection, request: Partitions) -> None:
+    """Answer the streams of a super stream."""
+    found = connection.node.topology.super_stream(request.super_stream)
+    code = ResponseCode.STREAM_DOES_NOT_EXIST if found is None else ResponseCode.OK
+    connection.answer(request, PartitionsAnswer, code, streams=tuple(each.name for each in found or ()))
