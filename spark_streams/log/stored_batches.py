@@ -45,7 +45,7 @@ class StoredBatch(NamedTuple):
 
 
 class _Window:
-    """A part of one segment's file; it moves on when bytes are asked for that are not in it."""
+    """A part of one segment's file that moves on to bytes that are not in it yet; positions only rise."""
 
     def __init__(self, segment: Segment, start: int, end: int) -> None:
         self._file = segment.file()
@@ -56,7 +56,7 @@ class _Window:
     def bytes_at(self, position: int, size: int) -> tuple[bytes, int]:
         """Return bytes, and where in them ``position`` lies; ``size`` bytes follow, fewer only at the end."""
         at = position - self._start
-        if at < 0 or at + size > len(self._content):
+        if at + size > len(self._content):
             wanted = min(max(size, WINDOW_BYTES), self._end - position)
             self._start, self._content, at = position, read_exactly(self._file.fd, wanted, position), 0
         return self._content, at
@@ -100,8 +100,6 @@ def _notes(window: _Window, position: int, header: BatchHeader) -> tuple[Header,
 
     def prefix(place: int) -> tuple[bytes, int, int]:
         # ``place`` in the segment is ``at`` in the buffer; the difference turns one into the other.
-        if place >= stop:
-            raise ValueError("the first record runs past its batch")
         buffer, at = window.bytes_at(place, min(PREFIX_BYTES, stop - place))
         return buffer, at, place - at
 

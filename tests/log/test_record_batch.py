@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from spark_streams.log import NO_TIMESTAMP, BatchFault, StreamConfig, TimestampRefused
 from spark_streams.log import record_batch as format_module
 from spark_streams.log.batching import Batching, encode_records, reframe
-from spark_streams.log.record_batch import HEADER_BYTES, encode_batch, parse_header, seal, single_record, verify
+from spark_streams.log.record_batch import (
+    FEW_RECORDS,
+    HEADER_BYTES,
+    encode_batch,
+    parse_header,
+    seal,
+    single_record,
+    verify,
+)
 from spark_streams.log.records import Records, decode_batches, record_headers
 from spark_streams.log.timestamps import read_as_legacy, to_stored
 from spark_streams.log.varint import decode_varints, encode_varint, encode_varints
@@ -281,8 +289,14 @@ def test_a_size_near_2_to_the_63_does_not_wrap_around(record: str) -> None:
         decode(seal(body, 1, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0x40))
 
 
+@pytest.mark.parametrize("record", ["0c" + "000000" + "03" + "01" + "00", "0c" + "000000" + "01" + "03" + "00"])
+def test_a_size_below_that_of_null_is_refused(record: str) -> None:
+    with pytest.raises(BatchFault, match="runs past its record"):
+        decode(seal(bytes.fromhex(record), 1, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0x40))
+
+
 def test_slices_strings_and_few_records_give_the_same_bytes() -> None:
-    for count in (1, 3, 8, 9, 40):
+    for count in (1, 3, FEW_RECORDS, FEW_RECORDS + 1, 300):
         plain = [b"v%d" % n for n in range(count)]
         keys = [None if n % 3 else b"k%d" % n for n in range(count)]
         padded = [b"before", *plain, b"after"]

@@ -15,6 +15,7 @@ from spark_streams.log import NO_TIMESTAMP, Header, LogConfig, Partition, Refere
 from spark_streams.log import segment as segment_module
 from spark_streams.log import stored_batches as walk_module
 from spark_streams.log.partition import PartitionClosed
+from spark_streams.log.record_batch import HEADER_BYTES
 from spark_streams.log.records import Records, record_headers
 
 
@@ -117,12 +118,11 @@ def test_timestamps_of_batches(tmp_path: Path) -> None:
 def test_the_walk_ends_where_the_log_ended_when_it_began(tmp_path: Path) -> None:
     with ReferenceLog(tmp_path) as log:
         partition = log.create_stream("s", 1, StreamConfig(segment_max_bytes=500)).partitions["0"]
-        for _ in range(10):
+        for ends in range(1, 12):
             partition.append([b"v" * 100])
-        walk = partition.batches(3)
-        for _ in range(10):
-            partition.append([b"v" * 100])
-        assert [batch.first_offset for batch in walk] == list(range(3, 10))
+            walk = partition.batches(0)
+            partition.append([b"w"])
+            assert [batch.first_offset for batch in walk] == list(range(2 * ends - 1))
 
 
 def test_retention_under_a_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +214,19 @@ def test_the_walk_reads_little_of_large_batches(tmp_path: Path, monkeypatch: pyt
         last = partition.last_batch()
         assert last is not None
         assert (last.first_offset, last.notes, len(read)) == (14, (), 1)
+
+
+def test_any_window_tells_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ReferenceLog(tmp_path) as log:
+        partition = log.create_stream("s", 1, StreamConfig(timestamp_type="create")).partitions["0"]
+        for n in range(40):
+            notes = [(b"n%d" % n, b"x" * 37 * n), (b"", None)][: n % 3]
+            partition.append([b"v" * 17 * n] * (n % 4 + 1), [b"k" * 23 * n] * (n % 4 + 1), notes=notes)
+        expected = as_walked(partition)
+        assert expected == as_read(partition)
+        for size in (*range(100), 500):
+            monkeypatch.setattr(walk_module, "WINDOW_BYTES", HEADER_BYTES + size)
+            assert as_walked(partition) == expected
 
 
 def test_a_batch_at_another_place_is_damage(tmp_path: Path) -> None:
