@@ -227,15 +227,15 @@ class RabbitOutlet:
         except SchemaError as fault:
             raise SchemaError(f"{fault} (counted from {label(0)})") from fault
         with self._served():
-            self._publisher.send(payloads, self._destinations(columns, streams, len(payloads), label), filters, label)
+            self._publisher.send(payloads, self._destinations(columns, streams, label), filters, label)
 
     def _destinations(
-        self, columns: Mapping[str, pa.Array], streams: pa.Array | None, rows: int, label: Callable[[int], str]
-    ) -> pa.StringArray:
+        self, columns: Mapping[str, pa.Array], streams: pa.Array | None, label: Callable[[int], str]
+    ) -> pa.StringArray | str:
         if self._options.super_stream is not None:
             return columns["key"].cast(pa.string())
         if self._options.stream is not None:
-            return pa.repeat(pa.scalar(self._options.stream, pa.string()), rows)
+            return self._options.stream
         if streams is None or streams.null_count:
             row = label(0 if streams is None else pc.index(streams.is_null(), True).as_py())
             raise SchemaError(

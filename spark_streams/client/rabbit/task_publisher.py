@@ -100,6 +100,7 @@ class TaskPublisher:
         self._windows = Windows(max(WINDOW_ROWS, how.sub_entry_size))
         self._labels: list[tuple[int, Label]] = []
         self._row = 0
+        self._only: str | None = None
         self._router: Router | None = None
         if how.super_stream is not None:
             self._router = open_router(self._connection, how.super_stream, how.by_binding_key)
@@ -117,7 +118,8 @@ class TaskPublisher:
 
         Args:
             payloads: the encoded messages.
-            destinations: what decides where each goes: its key in a super stream, else its stream's name.
+            destinations: what decides where each goes: its key in a super stream, else its stream's name; one name for
+                all of them when all go to one stream.
             filters: filter values, or None.
             label: names row i of these in errors.
 
@@ -126,7 +128,11 @@ class TaskPublisher:
                 earlier attempt.
             TransportError: the connection broke, or nothing is confirmed in time.
         """
-        columns = {"payload": payloads, "destination": destinations}
+        columns = {"payload": payloads}
+        if isinstance(destinations, str):
+            self._only = destinations
+        else:
+            columns["destination"] = destinations
         if filters is not None:
             columns["filter"] = filters
         self._labels.append((self._row, label))
@@ -157,11 +163,14 @@ class TaskPublisher:
     def _publish(self, window: Window, rows: pa.Table) -> None:
         for resumed in self._resumed.values():
             resumed.check(window)
-        destinations = rows.column("destination").combine_chunks()
-        if self._router is not None:
-            streams = self._router.route(destinations, lambda row: self._label(window.first_row + row))
+        if self._only is not None:
+            streams = {self._only: np.arange(window.rows)}
         else:
-            streams = {name: np.flatnonzero(np.asarray(mask)) for name, mask in _by_name(destinations)}
+            destinations = rows.column("destination").combine_chunks()
+            if self._router is not None:
+                streams = self._router.route(destinations, lambda row: self._label(window.first_row + row))
+            else:
+                streams = {name: np.flatnonzero(np.asarray(mask)) for name, mask in _by_name(destinations)}
         for stream, chosen in streams.items():
             self._publish_to(stream, window, rows, chosen)
         self._forget_labels()
