@@ -260,7 +260,7 @@ class ConsumerLink(AttachedLink):
     def _wait_for_events(self) -> bool:
         """Have the next append wake this link; True when one has come meanwhile."""
         for cursor in self._order:
-            cursor.feed.wait(self._wake)
+            cursor.feed.waiting.add(self._wake)
         return any(cursor.behind for cursor in self._order)
 
     def _wake(self) -> None:
@@ -350,7 +350,7 @@ class ConsumerLink(AttachedLink):
             else:
                 node.termini.suspend(self.terminus)
         for cursor in self._order:
-            cursor.feed.forget(self._wake)
+            cursor.feed.waiting.remove(self._wake)
             node.feeds.release(cursor.feed)
         self.cursors = {}
         self._order = []

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +11,7 @@ from cproton_ffi import ffi
 from numpy.typing import NDArray
 
 from spark_streams.log import Partition, Records
+from spark_streams.server.waiting import Waiting
 from spark_streams.wire.columns import delivery_annotations
 
 __all__ = ["Block", "Feed", "Feeds"]
@@ -73,18 +72,18 @@ class Feed:
 
     Args:
         partition: of the log.
-        loop: where ``waiting`` functions are called.
+        loop: where those who wait are called.
+
+    Attributes:
+        waiting: who is called after the next append.
 
     """
 
     def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
         self.partition = partition
         self.users = 0
-        self._loop = loop
+        self.waiting = Waiting(partition, loop)
         self._blocks: deque[Block] = deque(maxlen=CACHED_BLOCKS)
-        self._waiting: set[Callable[[], None]] = set()
-        self._lock = threading.Lock()
-        self._scheduled = False
 
     def block(self, offset: int) -> Block | None:
         """Return a block that holds the event ``offset``, or begins with the first retained one after it.
@@ -106,45 +105,10 @@ class Feed:
         self._blocks.append(block)
         return block
 
-    def wait(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called on the loop after the next append; once, however many there are."""
-        if not self._waiting:
-            self.partition.add_listener(self._appended)
-        self._waiting.add(wake)
-
-    def forget(self, wake: Callable[[], None]) -> None:
-        """Take back ``wait``."""
-        if wake in self._waiting:
-            self._waiting.discard(wake)
-            if not self._waiting:
-                self.partition.remove_listener(self._appended)
-
-    def _appended(self) -> None:
-        # Called in the appending thread, which may be any: one call on the loop for many appends.
-        with self._lock:
-            if self._scheduled:
-                return
-            self._scheduled = True
-        try:
-            self._loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:
-            self._scheduled = False  # the loop has ended: nobody waits any more
-
-    def _wake(self) -> None:
-        with self._lock:
-            self._scheduled = False
-        woken, self._waiting = self._waiting, set()
-        if woken:
-            self.partition.remove_listener(self._appended)
-        for wake in woken:
-            wake()
-
     def close(self) -> None:
         """Drop the cache and all who wait."""
         self._blocks.clear()
-        if self._waiting:
-            self._waiting.clear()
-            self.partition.remove_listener(self._appended)
+        self.waiting.clear()
 
 
 class Feeds:

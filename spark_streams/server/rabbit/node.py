@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from spark_streams.log import ReferenceLog
 from spark_streams.server.appender import Appender
 from spark_streams.server.feed import Feeds
-from spark_streams.server.rabbit.chunks import Chunks
+from spark_streams.server.rabbit.chunks import ChunkCache, Chunks
 from spark_streams.server.rabbit.config import RabbitConfig
 from spark_streams.server.rabbit.sequences import Sequences
 from spark_streams.server.rabbit.single_active import Groups
@@ -47,14 +47,14 @@ class RabbitNode:
         self.connections: set[RabbitConnection] = set()
         self.properties = _properties(config)
         self._chunks: dict[str, Chunks] = {}
-        self._known = self.topology.names()
+        self._chunk_cache = ChunkCache()
         self._timer: asyncio.TimerHandle | None = None
 
     def chunks(self, served: Served) -> Chunks:
         """Return a stream's chunks, which all subscriptions share."""
         found = self._chunks.get(served.key)
         if found is None:
-            found = self._chunks[served.key] = Chunks(served.partition)
+            found = self._chunks[served.key] = Chunks(served.partition, self._chunk_cache)
         return found
 
     # --- connections
@@ -62,7 +62,6 @@ class RabbitNode:
     def joined(self, connection: RabbitConnection) -> None:
         """Count a new connection."""
         if not self.connections:
-            self._known = self.topology.names()
             self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
         self.connections.add(connection)
 
@@ -81,17 +80,14 @@ class RabbitNode:
 
     def follow(self) -> None:
         """Tell connections about streams that are gone since the last look; another one of the same name is another."""
-        known, self._known = self._known, self.topology.names()
-        if known == self._known:
+        gone = self.topology.changed()
+        if not gone:
             return
-        for name, key in known.items():
-            if self._known.get(name) != key:
-                for connection in list(self.connections):
-                    connection.guarded(functools.partial(connection.stream_gone, name))
-        gone = {key.partition("/")[0] for key in known.values()} - {
-            key.partition("/")[0] for key in self._known.values()
-        }
-        for incarnation in gone:
+        for name in gone:
+            for connection in list(self.connections):
+                connection.guarded(functools.partial(connection.stream_gone, name))
+        there = {stream.incarnation for stream in self.log.streams()}
+        for incarnation in {key.partition("/")[0] for key in gone.values()} - there:
             self._forget(incarnation)
 
     def _forget(self, incarnation: str) -> None:
@@ -99,7 +95,7 @@ class RabbitNode:
         self.sequences.forget(incarnation)
         self.offsets.forget(incarnation)
         for key in [key for key in self._chunks if key.startswith(f"{incarnation}/")]:
-            del self._chunks[key]
+            self._chunks.pop(key).close()
 
     def close(self) -> None:
         """Write down what is to be kept; all connections have ended before."""

@@ -15,10 +15,8 @@ Spec: Streams Protocol Reference, ConsumerUpdate; notes, section 14.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Protocol
-
-from spark_streams.wire.rabbit.consuming import OffsetSpecification
 
 __all__ = ["Group", "Groups", "Member"]
 
@@ -27,70 +25,68 @@ class Member(Protocol):
     """A subscription of a group."""
 
     def update(self, active: bool) -> None:
-        """Tell the consumer; its answer comes back to ``Group.answered``."""
-
-    def activate(self, offset: OffsetSpecification) -> None:
-        """Begin to deliver where the consumer wants to go on."""
-
-    def deactivate(self) -> None:
-        """Deliver no more."""
+        """Tell the consumer what it is from now on; its answer comes back to ``Group.answered``."""
 
 
-@dataclass
 class Group:
     """The members of one group, in the order in which they came.
 
     Args:
         index: the partition's number in its super stream, None on a plain stream.
+        forget: called when the last member has left.
     """
 
-    index: int | None
-    members: list[Member] = field(default_factory=list)
-    active: Member | None = None
-    asked: Member | None = None
-    """Who was sent a ConsumerUpdate that it has not answered yet."""
+    def __init__(self, index: int | None, forget: Callable[[], None]) -> None:
+        self.index = index
+        self._forget = forget
+        self._members: list[Member] = []
+        self._active: Member | None = None
+        self._asked: Member | None = None
+        """Who was sent a ConsumerUpdate that it has not answered yet; nobody else is sent one meanwhile."""
+        self._ended = False
 
     def join(self, member: Member) -> None:
         """Add a member."""
-        self.members.append(member)
+        self._members.append(member)
         self._settle()
 
     def leave(self, member: Member) -> None:
         """Remove a member, whatever it was."""
-        if member not in self.members:
-            return
-        self.members.remove(member)
-        if self.active is member:
-            self.active = None
-        if self.asked is member:
-            self.asked = None
-        self._settle()
-
-    def answered(self, member: Member, active: bool, offset: OffsetSpecification) -> None:
-        """Take a consumer's answer to ``update``."""
-        if self.asked is not member:
-            return
-        self.asked = None
-        if active:
-            self.active = member
-            member.activate(offset)
+        self._members.remove(member)
+        if self._active is member:
+            self._active = None
+        if self._asked is member:
+            self._asked = None
+        if self._members:
+            self._settle()
         else:
-            self.active = None
+            self._forget()
+
+    def answered(self, member: Member, active: bool) -> bool:
+        """Take a consumer's answer to ``update``; return whether it is to receive now.
+
+        It may have agreed to be the active one, and another one should be it by now: then it is asked to step down at
+        once, without having received anything.
+        """
+        if self._asked is not member:
+            return False
+        self._asked = None
+        self._active = member if active else None
         self._settle()
+        return active and self._asked is None
+
+    def end(self) -> None:
+        """Let nobody become active any more: the stream is gone, and the members are about to leave."""
+        self._ended = True
 
     def _settle(self) -> None:
-        if self.asked is not None or not self.members:
+        if self._ended or self._asked is not None:
             return
-        wanted = self.members[0 if self.index is None else self.index % len(self.members)]
-        if self.active is wanted:
+        wanted = self._members[0 if self.index is None else self.index % len(self._members)]
+        if self._active is wanted:
             return
-        if self.active is not None:
-            self.asked = self.active
-            self.active.deactivate()
-            self.active.update(False)
-        else:
-            self.asked = wanted
-            wanted.update(True)
+        self._asked = wanted if self._active is None else self._active
+        self._asked.update(self._active is None)
 
 
 class Groups:
@@ -100,12 +96,21 @@ class Groups:
         self._groups: dict[tuple[str, str], Group] = {}
 
     def of(self, stream_key: str, name: str, index: int | None) -> Group | None:
-        """Return the group of a name on a stream, made when it is not there.
+        """Return the group of a name on a stream, made when it is not there; somebody is about to join it.
+
+        Args:
+            stream_key: tells the stream from all others, and from one that was deleted and created again.
+            name: of the group.
+            index: the partition's number in its super stream, None for a consumer of the stream alone.
 
         Returns:
             None when the group's members say another partition number, or none: the two do not go together.
         """
-        group = self._groups.get((stream_key, name))
-        if group is None or not group.members:
-            group = self._groups[(stream_key, name)] = Group(index)
+        key = stream_key, name
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(index, lambda: self._forget(key))
         return group if group.index == index else None
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        del self._groups[key]

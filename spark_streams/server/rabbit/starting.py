@@ -1,0 +1,46 @@
+"""Where a subscription starts: which chunk each offset specification means.
+
+The unit is the chunk: whatever lies inside of one starts at its first record, and the client leaves out what it did not
+ask for.
+
+Spec: notes, section 6.
+"""
+
+from __future__ import annotations
+
+from spark_streams.log import NO_TIMESTAMP, Partition
+from spark_streams.server.rabbit.chunks import Chunks
+from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType
+
+__all__ = ["start_offset"]
+
+
+def start_offset(partition: Partition, chunks: Chunks, wanted: OffsetSpecification) -> int:
+    """Return the id of the chunk that a specification means, or the next offset of the log where there is none yet.
+
+    Args:
+        partition: of the log.
+        chunks: of the partition.
+        wanted: of any type but NONE. An offset below the first chunk means the first one, as do instants before it; an
+            offset or instant beyond the last chunk means what is appended next.
+
+    Raises:
+        CorruptLog: what is stored there fails its check.
+        PartitionClosed: the stream was deleted, or the log closed.
+    """
+    end = partition.next_offset
+    if wanted.type == OffsetType.NEXT:
+        return end
+    if wanted.type == OffsetType.LAST:
+        last = chunks.last()
+        return end if last is None else last.first_offset
+    offset = partition.first_offset
+    if wanted.type == OffsetType.OFFSET:
+        offset = max(offset, wanted.value)
+    elif wanted.type == OffsetType.TIMESTAMP and wanted.value != NO_TIMESTAMP:
+        found = partition.offset_for_time(wanted.value)
+        offset = end if found is None else found[0]
+    if offset >= end:
+        return end
+    chunk = chunks.at(offset)
+    return end if chunk is None else chunk.first_offset
