@@ -197,6 +197,18 @@ def test_a_bomb_takes_no_more_than_was_declared(kind: Compression) -> None:
     assert peak < 4 * size
 
 
+@pytest.mark.parametrize("kind", PACKED)
+def test_a_few_bytes_that_say_64_mib(kind: Compression) -> None:
+    packed = compress(kind, b"abc")
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError):
+            decompress(kind, packed, 64 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_gzip_members_and_zlib_streams() -> None:
     plain = pattern(5000)
     with pytest.raises(RemoteProtocolError):

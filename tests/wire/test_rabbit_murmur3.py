@@ -6,7 +6,7 @@ import mmh3
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import LocalProtocolError
@@ -40,6 +40,7 @@ def test_the_notes_vectors(kind: pa.DataType) -> None:
     assert (int(partitions[0] % 3), int(partitions[0] % 5)) == (2, 3)
 
 
+@settings(deadline=None)
 @given(keys=st.lists(st.binary(max_size=70)), before=st.integers(0, 3), after=st.integers(0, 3))
 def test_like_mmh3(keys: list[bytes], before: int, after: int) -> None:
     for kind in BYTES:
@@ -47,6 +48,7 @@ def test_like_mmh3(keys: list[bytes], before: int, after: int) -> None:
         assert murmur3_32(whole[before : before + len(keys)]).tolist() == expected(keys)
 
 
+@settings(deadline=None)
 @given(key=st.text(max_size=40), seed=st.integers(0, 2**32 - 1))
 def test_any_seed_and_text(key: str, seed: int) -> None:
     assert murmur3_32(pa.array([key, key + "x"]), seed).tolist() == expected([key.encode(), (key + "x").encode()], seed)

@@ -55,6 +55,9 @@ _LZ4_HEAD: Final = bytes.fromhex("04224d18 60 70 73")
 """Magic; version 1, independent blocks, no checksums, no content size; blocks of 4 MiB; the header's own check byte."""
 _LZ4_BLOCK: Final = 4 << 20
 _LZ4_PLAIN: Final = 1 << 31
+_MOST: Final = {3: 255, 4: 32_768}
+"""How many bytes one byte can become: in lz4 it lengthens a match by 255, in zstd 4 bytes are a block of 128 KiB. For
+these two the result is allocated before anything is inflated, so that sizes that cannot be are refused first."""
 _U32: Final = struct.Struct("<I")
 
 _SNAPPY: Final = pa.Codec("snappy")
@@ -99,6 +102,9 @@ def decompress(kind: int, packed: Readable, size: int) -> bytes:
         raise RemoteProtocolError(f"a sub-batch with compression {kind}: expected 0 to 4")
     if kind != Compression.NONE and not packed:
         raise RemoteProtocolError(f"a {Compression(kind).name.lower()} sub-batch without content")
+    most = _MOST.get(kind)
+    if most is not None and size > most * len(packed):
+        raise _broken(kind, f"of {len(packed)} bytes: cannot inflate to {size} bytes, as its header says")
     try:
         return unpack(memoryview(packed), size)
     except (pa.ArrowException, OSError, zlib.error) as fault:

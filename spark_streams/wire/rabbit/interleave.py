@@ -36,7 +36,9 @@ def interleave(*columns: Heads | Ranges) -> pa.Buffer:
         LocalProtocolError: the columns point into more bytes than Arrow's views can.
     """
     n = len(columns[0].starts if isinstance(columns[0], Ranges) else columns[0])
-    alike = _strided(columns) if n else None
+    if not n:
+        return pa.py_buffer(b"")
+    alike = _strided(columns)
     if alike is not None:
         width = sum(part.shape[1] for part in alike)
         rows = np.empty((n, width), np.uint8)
@@ -55,8 +57,9 @@ def interleave(*columns: Heads | Ranges) -> pa.Buffer:
             views[:, index] = _inline(column)
     array = pa.Array.from_buffers(pa.binary_view(), n * len(columns), [None, pa.py_buffer(views), *content])
     # Arrow's cast of views copies all ranges behind one another: the fastest gather there is here.
-    joined: pa.Buffer | None = array.cast(pa.large_binary()).buffers()[2]
-    return pa.py_buffer(b"") if joined is None else joined
+    _, offsets, joined = array.cast(pa.large_binary()).buffers()
+    # Arrow's buffer may be larger than what it holds.
+    return joined.slice(0, int(np.frombuffer(offsets, np.int64, len(array) + 1)[-1]))
 
 
 def _strided(columns: tuple[Heads | Ranges, ...]) -> list[NDArray[np.uint8]] | None:
