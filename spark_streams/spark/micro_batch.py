@@ -104,9 +104,8 @@ class MicroBatches:
     def fix_end(self) -> None:
         """Fix the end for Trigger.AvailableNow: what is there now will be read, and nothing that comes later."""
         description = self._driver.describe(fresh=True)
-        ends: dict[str, Position] = {p: ending(bounds) for p, bounds in description.partitions.items()}
-        witnesses = self._witnesses.of(ends, None)
-        self._fixed_end = Checkpoint(self._options.stream, ends, description.incarnation, witnesses)
+        ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
+        self._fixed_end = Checkpoint(self._options.stream, ends, description.incarnation)
 
     def next_end(self, start: dict[str, Any], limit: int | None, *, patient: bool = True) -> dict[str, Any]:
         """Return where the batch that starts at ``start`` ends; ``start`` itself when there is nothing to read yet.
@@ -126,7 +125,7 @@ class MicroBatches:
         anew: list[str] = []
         while True:
             planned = self._plan(begin, limit, patient and self._fixed_end is None)
-            if planned is None or (_same(planned.end, begin) and not first and not anew):
+            if planned is None or (_same(planned.end, begin) and not first):
                 return start
             moved = [p for p, end in planned.end.partitions.items() if begin.partitions.get(p) != end]
             end = replace(planned.end, witnesses=self._witnesses.of(planned.end.partitions, begin))
@@ -136,7 +135,6 @@ class MicroBatches:
                 break
             self._report(losses)
             created_again = [loss.partition for loss in losses if loss.partition is not None]
-            self._forget_fixed_end(created_again)
             begin = without(begin, created_again)
             anew += created_again
             self._driver.describe(fresh=True)
@@ -178,12 +176,6 @@ class MicroBatches:
                     del ends[p]  # a new partition that gets nothing yet stays new
             counts = {p: count for p, (count, _) in taken.items()}
         return _Planned(Checkpoint(self._options.stream, ends, description.incarnation), counts)
-
-    def _forget_fixed_end(self, partitions: list[str]) -> None:
-        """Forget where Trigger.AvailableNow ends in partitions created again, unless that is of the new log."""
-        if self._fixed_end is not None:
-            other = {loss.partition for loss in self._witnesses.differing(self._fixed_end, partitions)}
-            self._fixed_end = without(self._fixed_end, [p for p in partitions if p in other])
 
     def next_end_without_start(self) -> dict[str, Any]:
         """Return the end of what is there now, for Spark before 4.2, which does not say where the batch starts.

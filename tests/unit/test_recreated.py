@@ -17,7 +17,7 @@ from spark_streams.position import EARLIEST
 from spark_streams.spark import reader
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.ranges import PlannedRead
-from tests.unit.fake_client import FakeLog, FakePartition, digits, name
+from tests.unit.fake_client import FakeClient, FakeLog, FakePartition, digits, name
 from tests.unit.fake_query import Query, everything
 
 LENIENT = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
@@ -129,22 +129,32 @@ def test_a_partition_that_comes_back_as_another_is_noticed() -> None:
         assert query.rows == [("orders-1", digits(n)) for n in range(events)]
 
 
-def test_without_a_start_a_missing_partition_goes_on_where_it_was() -> None:
+@pytest.mark.parametrize("restarts", ["no", "while it is missing", "before it is missing", "before it is back"])
+def test_without_a_start_a_missing_partition_goes_on_where_it_was(restarts: str) -> None:
     log = numeric(5, 5)
     query = Query(log, **LENIENT)
     start = query.source.next_end_without_start()
     rows = query.read(query.source.initial(), start)
-    for restart in (False, True, False):
-        if restart:
-            query.restart()
-        for hidden in ({"orders-1"}, set()):
+    for _ in range(2):
+        for hidden, moment in [
+            (set(), "before it is missing"),
+            ({"orders-1"}, ""),
+            ({"orders-1"}, "while it is missing"),
+        ]:
             log.hidden = hidden
+            if restarts == moment:
+                query.restart()
             for held in log.partitions.values():
                 held.append(1)
             query.clock.now += 1
             end = json.loads(json.dumps(query.source.next_end_without_start()))
             rows += query.read(start, end)
             start = end
+        log.hidden = set()
+        if restarts == "before it is back":
+            query.restart()
+    query.clock.now += 1
+    rows += query.read(start, query.source.next_end_without_start())
     assert sorted(rows) == everything(log)
 
 
@@ -296,18 +306,40 @@ def test_available_now_and_a_stream_created_again(again: str) -> None:
     query.rows.clear()
     if again == "before":
         create_again(log, "orders-0", 8)
+    else:
+        log.partitions["orders-0"].append(1)
     log.partitions["orders-1"].append(1)
     query.source.fix_end()
     if again == "after":
         create_again(log, "orders-0", 8)
     query.drain(3)
-    expected = [("orders-1", digits(5))]
-    new = [("orders-0", digits(n)) for n in range(8)]
-    assert sorted(query.rows) == (new + expected if again == "before" else expected)
+    fixed = 8 if again == "before" else 6
+    assert sorted(query.rows) == [("orders-0", digits(n)) for n in range(fixed)] + [("orders-1", digits(5))]
     query.restart()
     query.source.fix_end()
     query.drain(3)
-    assert sorted(query.rows) == new + expected
+    assert sorted(query.rows) == [("orders-0", digits(n)) for n in range(8)] + [("orders-1", digits(5))]
+
+
+def test_a_stream_that_is_missing_when_it_was_just_seen_to_be_another_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = numeric(5)
+    query = Query(log, **LENIENT)
+    query.batch()
+    create_again(log, "orders-0", 8)
+    describe = FakeClient.describe
+
+    def missing_when_asked_again(self: FakeClient, stream: str):
+        described = describe(self, stream)
+        log.hidden = {"orders-0"}
+        return described
+
+    monkeypatch.setattr(FakeClient, "describe", missing_when_asked_again)
+    monkeypatch.setattr(FakeClient, "witnesses", lambda *_: {"orders-0": "one+"})
+    assert query.batch() == -1
+    monkeypatch.undo()
+    log.hidden, query.rows = set(), []
+    query.drain()
+    assert query.rows == everything(log)
 
 
 def test_without_a_start_a_stream_created_again_is_noticed_when_planned() -> None:
