@@ -112,7 +112,11 @@ class TaskPublisher:
     # --- rows in
 
     def send(
-        self, payloads: pa.LargeBinaryArray, destinations: pa.StringArray, filters: pa.StringArray | None, label: Label
+        self,
+        payloads: pa.LargeBinaryArray,
+        destinations: pa.StringArray | str,
+        filters: pa.StringArray | None,
+        label: Label,
     ) -> None:
         """Take rows; waits while too many messages are not confirmed.
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from spark_streams.log import NO_TIMESTAMP
 from spark_streams.wire.columns import Block, incoming_columns
+from spark_streams.wire.rabbit.compression import Readable
 
 __all__ = ["ESCAPE", "Stored", "stored_form", "unescape"]
 
@@ -49,7 +50,7 @@ class Stored:
     timestamps: Longs | None
 
 
-def stored_form(buffer: bytes, starts: Longs, ends: Longs) -> Stored:
+def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
     """Return what is appended for published messages.
 
     Args:
@@ -87,7 +88,7 @@ def _scatter(column: pa.Array, rows: Longs, count: int) -> pa.Array | None:
     return column.take(pa.array(choice, mask=~there))
 
 
-def unescape(buffer: bytes, starts: Longs, ends: Longs) -> Longs:
+def unescape(buffer: Readable, starts: Longs, ends: Longs) -> Longs:
     """Return where the published bytes of stored messages start: behind the escape of those that have one.
 
     Args:
@@ -99,7 +100,7 @@ def unescape(buffer: bytes, starts: Longs, ends: Longs) -> Longs:
     return np.where(escaped, starts + ESCAPE_BYTES, starts) if escaped.any() else starts
 
 
-def _take(buffer: bytes, starts: Longs, ends: Longs) -> pa.LargeBinaryArray:
+def _take(buffer: Readable, starts: Longs, ends: Longs) -> pa.LargeBinaryArray:
     """Copy ranges together: what lies between two of them is a row too, and every second row is taken."""
     count = len(starts)
     edges = np.empty(2 * count + 1, np.int64)
@@ -112,13 +113,13 @@ def _take(buffer: bytes, starts: Longs, ends: Longs) -> pa.LargeBinaryArray:
     return whole.take(pa.array(np.arange(1, 2 * count, 2)))
 
 
-def _words(buffer: bytes, at: Longs, last: int) -> NDArray[np.uint64]:
+def _words(buffer: Readable, at: Longs, last: int) -> NDArray[np.uint64]:
     """Return eight bytes, big-endian, at each position not beyond ``last``, the last one with eight bytes behind it."""
     raw: NDArray[np.uint64] = np.ndarray((last + 1,), ">u8", buffer, strides=(1,))
     return raw[np.minimum(at, last)].astype(np.uint64)
 
 
-def _one_data_section(buffer: bytes, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
+def _one_data_section(buffer: Readable, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
     """Return which messages are one data section and nothing else: there is nothing to read in them."""
     last = len(buffer) - 8
     if last < 0 or not len(starts):
@@ -133,7 +134,7 @@ def _one_data_section(buffer: bytes, starts: Longs, ends: Longs) -> NDArray[np.b
     return found
 
 
-def _begin_with_escape(buffer: bytes, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
+def _begin_with_escape(buffer: Readable, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
     found = np.zeros(len(starts), np.bool_)
     last = len(buffer) - 8
     if last < 0 or not len(starts):
