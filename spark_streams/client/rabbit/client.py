@@ -18,9 +18,9 @@ from spark_streams.client.rabbit import bounds
 from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.faults import refusal
 from spark_streams.client.rabbit.offsets import first_wanted, offset_number, offset_text
-from spark_streams.client.rabbit.reader import RangeReader
+from spark_streams.client.rabbit.reader import PATIENT, RangeReader
 from spark_streams.client.rabbit.subscription import Subscription, properties_of
-from spark_streams.client.retry import Deadline, retrying
+from spark_streams.client.retry import DEFAULT_BACKOFF, Deadline, retrying
 from spark_streams.client.walk import OffsetWalk
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import LocalProtocolError, NotFound, Refused, SparkStreamsError
@@ -127,7 +127,7 @@ class RabbitClient:
             Refused: no permission, or a partition stayed unavailable.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
         """
-        return retrying(lambda: self._describe(stream))
+        return self._retrying(lambda: self._describe(stream))
 
     def _describe(self, stream: str) -> StreamDescription:
         deadline = Deadline(self._timeout_ms)
@@ -181,7 +181,7 @@ class RabbitClient:
         def ask() -> int | None:
             return self._near(partition, lambda connection: bounds.first_at_time(connection, partition, timestamp_ms))
 
-        found = retrying(ask)
+        found = self._retrying(ask)
         return None if found is None else offset_text(found)
 
     def first_matching(self, stream: str, partition: str, text: str) -> str | None:
@@ -206,7 +206,7 @@ class RabbitClient:
             number = offset_number(offset)
             return self._near(partition, lambda connection: bounds.witness(connection, partition, number))
 
-        return {p: retrying(lambda p=p, o=o: ask(p, o)) for p, o in offsets.items()}  # type: ignore[misc]
+        return {p: self._retrying(lambda p=p, o=o: ask(p, o)) for p, o in offsets.items()}  # type: ignore[misc]
 
     # --- reading
 
@@ -271,6 +271,10 @@ class RabbitClient:
         self._connection().turn()
 
     # --- connections
+
+    def _retrying(self, operation: Callable[[], _T]) -> _T:
+        """Try again while that can help: for long when the broker was there before, as it may be restarting."""
+        return retrying(operation, PATIENT if self._connections else DEFAULT_BACKOFF)
 
     def _near(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
         """Run an operation on a node that has a member of the stream; the one we know of first.

@@ -33,6 +33,7 @@ from spark_streams.wire.rabbit import commands
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.connecting import Close, CloseAnswer, Heartbeat
 from spark_streams.wire.rabbit.frames import ANSWER, Answer, Command, Frame, FrameReader, Request
+from spark_streams.wire.rabbit.super_streams import Partitions, Route
 
 __all__ = ["MAX_DELIVER_BYTES", "Connection"]
 
@@ -40,6 +41,8 @@ A = TypeVar("A", bound=Command)
 
 MAX_DELIVER_BYTES: Final = 256 << 20
 """The largest frame taken. Deliver carries a whole chunk, which the agreed frame size does not bound (notes, 1)."""
+_ANSWERED_AS_ASKED: Final = frozenset({Route.KEY, Partitions.KEY})
+"""RabbitMQ 3.10 answers these without the bit that marks an answer (seen on 3.10.8)."""
 RECEIVE_BYTES: Final = 1 << 20
 MAX_QUEUED_BYTES: Final = 4 << 20
 """``send`` waits while more than this has not left yet."""
@@ -247,6 +250,8 @@ class Connection:
         if frame.key in commands.COLUMNAR_KEYS:
             self._events.append(frame)
             return
+        if frame.key in _ANSWERED_AS_ASKED:
+            frame = frame._replace(key=frame.key | ANSWER)
         command = commands.decode(frame)
         if isinstance(command, Heartbeat):
             return

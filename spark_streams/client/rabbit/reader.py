@@ -31,13 +31,15 @@ from spark_streams.client.rabbit.bounds import Extent
 from spark_streams.client.rabbit.offsets import first_wanted, offset_number, offset_text
 from spark_streams.client.rabbit.rows import Piece, RowDecoder
 from spark_streams.client.rabbit.subscription import Delivered, Subscription
-from spark_streams.client.retry import Attempts, Deadline
+from spark_streams.client.retry import Attempts, Backoff, Deadline
 from spark_streams.errors import DeadlineExceeded, SparkStreamsError
 from spark_streams.wire.rabbit.chunk import decode_chunk
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType
 
 __all__ = ["RangeReader"]
 
+PATIENT: Final = Backoff(attempts=24)
+"""Some 40 s: a broker that restarts takes 5 to 10 s, and then its streams come back one by one."""
 CREDIT: Final = 10
 """Chunks on the way: enough to hide a round trip; a chunk has rarely more than 4 MB."""
 GLANCE_S: Final = 0.02
@@ -93,7 +95,7 @@ class RangeReader:
             RemoteProtocolError: the broker broke a rule, or a chunk fails its check.
             TransportError: the connection broke more often than is tried, or the broker fell silent.
         """
-        attempts = Attempts()
+        attempts = Attempts(PATIENT)
         while self._next is None or self._next <= self._end:
             try:
                 for pieces, following in self._runs():

@@ -16,7 +16,7 @@ from spark_streams.client.model import Consumer, FilterValues
 from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.faults import refusal
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import DeadlineExceeded, RemoteProtocolError
+from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError
 from spark_streams.wire.rabbit.chunk import HEADER_BYTES, ChunkHeader
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.consuming import (
@@ -103,6 +103,14 @@ class Subscription:
         self._gone = False
         properties = properties or {}
         self._active = "single-active-consumer" not in properties
+        if not self._active and not connection.versions:
+            # It would deliver to every member of the group at once.
+            version = connection.properties.get("version", "an unknown version")
+            raise Refused(
+                "single-active-consumer",
+                f"needs RabbitMQ 3.11 or later, this is {version}: leave out option 'singleActiveConsumer'",
+                self._what,
+            )
         connection.request(Subscribe(number, stream, offset, credit, properties), SubscribeAnswer, self._what)
         if not self._active:
             self._become_active(properties["name"])
