@@ -25,9 +25,12 @@ SPECIAL: Final = 1 << 31
 """The bit of a length that says that it is none: a sub-batch's head begins there."""
 _U32: Final = struct.Struct(">I")
 _LENGTH: Final = 4
+_FEW: Final = 12
+"""Up to so many entries are read one by one, which takes less than one NumPy operation for each step."""
+_FIRST_GUESS: Final = 256
+"""How many entries are guessed to be alike at first; eight times as many after each guess that was right."""
 _FEWEST_ALIKE: Final = 64
-"""How many entries are guessed to be alike at first, eight times as many after each guess that was right; fewer alike
-ones are not worth the comparison."""
+"""Fewer alike entries than these are not worth what the comparison costs."""
 _STRETCH: Final = (16, 4096)
 """How many entries are followed one by one before alike ones are looked for again: at first, twice as many while all
 goes well, at most. Little is lost where plain entries and sub-batches take turns."""
@@ -70,10 +73,12 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
     Raises:
         RemoteProtocolError: an entry does not end by ``end``.
     """
+    if count <= _FEW:
+        return _few(buffer, at, end, count, before)
     head = before + _LENGTH
     starts: list[Positions] = []
     ends: list[Positions] = []
-    left, guess, stretch, narrow = count, _FEWEST_ALIKE, _STRETCH[0], True
+    left, guess, stretch, narrow = count, _FIRST_GUESS, _STRETCH[0], True
     while left:
         length = _length_at(buffer, at, end, before)
         if length >= SPECIAL:
@@ -88,7 +93,7 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
         else:
             asked = min(left, stretch)
             begins = _followed(buffer, at, end, asked, before, narrow and length < 256)
-            good, guess = begins.size - 1, _FEWEST_ALIKE
+            good, guess = begins.size - 1, _FIRST_GUESS
             stretch = min(2 * stretch, _STRETCH[1]) if good == asked else _STRETCH[0]
             narrow = narrow and good == asked
         starts.append(begins[:-1] + head)
@@ -98,6 +103,20 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
         return Entries(starts[0], ends[0], at)
     nothing = np.empty(0, np.int64)
     return Entries(np.concatenate((nothing, *starts)), np.concatenate((nothing, *ends)), at)
+
+
+def _few(buffer: Readable, at: int, end: int, count: int, before: int) -> Entries:
+    starts: list[int] = []
+    ends: list[int] = []
+    for _ in range(count):
+        length = _length_at(buffer, at, end, before)
+        if length >= SPECIAL:
+            break
+        at += before + _LENGTH
+        starts.append(at)
+        at += length
+        ends.append(at)
+    return Entries(np.array(starts, np.int64), np.array(ends, np.int64), at)
 
 
 def _length_at(buffer: Readable, at: int, end: int, before: int) -> int:

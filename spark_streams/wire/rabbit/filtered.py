@@ -6,6 +6,8 @@ Spec: Streams Protocol Reference, "Publish", version 2.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,7 +22,10 @@ FILTERED_HEAD_BYTES: Final = 10
 """Publishing id and the filter value's length."""
 _HEAD: Final = struct.Struct(">8xh")
 _LENGTH: Final = struct.Struct(">i")
+_FIRST_GUESS: Final = 256
+"""How many entries are guessed to be alike at first; eight times as many after each guess that was right."""
 _FEWEST_ALIKE: Final = 64
+"""Fewer alike entries than these are not worth what the comparison costs."""
 _STRETCH: Final = 1024
 """How many entries are read one by one before alike ones are looked for again."""
 
@@ -54,7 +59,7 @@ def read_filtered(buffer: Readable, at: int, end: int, count: int) -> FilteredEn
     # Where each entry begins, where its message's length stands, both as runs.
     begins: list[Positions] = [np.empty(0, np.int64)]
     middles: list[Positions] = [np.empty(0, np.int64)]
-    left, guess = count, _FEWEST_ALIKE
+    left, guess = count, _FIRST_GUESS
     while left:
         middle, following = _one(buffer, at, end)
         step = following - at
@@ -64,10 +69,11 @@ def read_filtered(buffer: Readable, at: int, end: int, count: int) -> FilteredEn
         same = (filters == filters[0]) & (messages == messages[0])
         good = alike if same.all() else int(same.argmin())
         if good < min(left, _FEWEST_ALIKE):
-            good, guess = min(left, _STRETCH), _FEWEST_ALIKE
-            pairs, at = _one_by_one(buffer, at, end, good)
-            begins.append(pairs[:, 0])
-            middles.append(pairs[:, 1])
+            good, guess = min(left, _STRETCH), _FIRST_GUESS
+            run = _one_by_one(buffer, at, end, good)
+            begins.append(run[:-1:2])
+            middles.append(run[1::2])
+            at = int(run[-1])
         else:
             run = np.arange(0, good * step, step, dtype=np.int64)
             begins.append(run + at)
@@ -106,10 +112,32 @@ def _one(buffer: Readable, at: int, end: int) -> tuple[int, int]:
     return middle, middle + 4 + length
 
 
-def _one_by_one(buffer: Readable, at: int, end: int, count: int) -> tuple[Positions, int]:
-    pairs: list[tuple[int, int]] = []
+def _one_by_one(buffer: Readable, at: int, end: int, count: int) -> Positions:
+    """Return where each of ``count`` entries begins and its message's length stands, in turns; then where they end."""
+    run = np.fromiter(islice(_followed(buffer, at), 2 * count + 1), np.int64)
+    if run.size == 2 * count + 1 and run[-1] <= end:
+        return run
+    # Something is wrong, and reading with care says what.
+    careful = [at]
     for _ in range(count):
-        middle, following = _one(buffer, at, end)
-        pairs.append((at, middle))
-        at = following
-    return np.array(pairs, np.int64), at
+        careful += _one(buffer, careful[-1], end)
+    return np.array(careful, np.int64)
+
+
+def _followed(buffer: Readable, at: int) -> Iterator[int]:
+    """Return where each entry begins and where its message's length stands, in turns, until something is wrong."""
+    filter_length_at, length_at = _HEAD.unpack_from, _LENGTH.unpack_from
+    try:
+        while True:
+            yield at
+            (length,) = filter_length_at(buffer, at)
+            at += FILTERED_HEAD_BYTES + (length if length > 0 else 0)
+            if length < -1:
+                return
+            yield at
+            (length,) = length_at(buffer, at)
+            at += 4 + length
+            if length < 0:
+                return
+    except struct.error:
+        return

@@ -17,6 +17,10 @@ __all__ = ["Heads", "Ranges", "interleave"]
 _INLINE: Final = 12
 """Arrow's binary_view holds up to this many bytes itself; a longer one holds 4 of them and points at the rest."""
 
+_WORD: Final = 8
+_MASK: Final = np.array([(1 << 8 * n) - 1 for n in range(_WORD + 1)], np.uint64)
+"""Which bits of a little-endian word belong to its first 0 to 8 bytes."""
+
 Heads = NDArray[np.uint8]
 """Bytes of one width a row, shape (n, width), width at most 12."""
 
@@ -41,12 +45,16 @@ def interleave(*columns: Heads | Ranges) -> pa.Buffer:
     alike = _strided(columns)
     if alike is not None:
         width = sum(part.shape[1] for part in alike)
-        rows = np.empty((n, width), np.uint8)
+        # Arrow's allocator keeps what was freed: new pages for every chunk would cost more than filling them.
+        joined = pa.allocate_buffer(n * width)
+        if not width:
+            return joined
+        rows = np.frombuffer(joined, np.uint8).reshape(n, width)
         at = 0
         for part in alike:
             rows[:, at : at + part.shape[1]] = part
             at += part.shape[1]
-        return pa.py_buffer(rows)
+        return joined
     views = np.empty((n, len(columns), 2), np.uint64)
     content: list[pa.Buffer] = []
     for index, column in enumerate(columns):
@@ -93,15 +101,32 @@ def _point(views: NDArray[np.uint64], column: Ranges, buffer_index: int) -> None
     if raw.size >= 1 << 31:
         raise LocalProtocolError(f"a buffer of {raw.size} bytes: expected less than 2 GiB")
     lengths = column.ends - column.starts
+    short = lengths <= _INLINE
+    if short.all():
+        views[:] = _inlined(raw, column.starts, lengths)
+        return
     views[:, 0] = lengths
     views[:, 1] = (column.starts << 32) | buffer_index
-    short = np.flatnonzero(lengths <= _INLINE)
-    if short.size:
-        few = lengths[short]
-        wanted = np.arange(_INLINE) < few[:, None]
-        at = np.where(wanted, column.starts[short, None] + np.arange(_INLINE), 0)
-        inline = np.zeros((short.size, 16), np.uint8)
-        inline[:, 0] = few
-        if raw.size:
-            inline[:, 4:] = np.where(wanted, raw[at], 0)
-        views[short] = inline.view(np.uint64)
+    if short.any():
+        views[short] = _inlined(raw, column.starts[short], lengths[short])
+
+
+def _inlined(raw: NDArray[np.uint8], starts: Positions, lengths: Positions) -> NDArray[np.uint64]:
+    """Return the views of ranges of at most 12 bytes, which hold them."""
+    views = np.empty((starts.size, 2), np.uint64)
+    bits = lengths * 8
+    if raw.size < 2 * _WORD:
+        raw = np.concatenate((raw, np.zeros(2 * _WORD, np.uint8)))
+    words: NDArray[np.uint64] = np.ndarray((raw.size - _WORD + 1,), "<u8", raw, strides=(1,))
+    # A word of eight bytes from each start on; near the buffer's end one that begins earlier, shifted.
+    last = raw.size - _WORD
+    shift = np.maximum(starts - last, 0) * 8
+    low = words[np.minimum(starts, last)] >> shift.astype(np.uint64)
+    low &= _MASK[np.minimum(bits, 64) // 8]
+    after = starts + _WORD
+    shift = np.clip(after - last, 0, 7) * 8
+    high = words[np.minimum(after, last)] >> shift.astype(np.uint64)
+    high &= _MASK[np.maximum(bits - 64, 0) // 8]
+    views[:, 0] = lengths.astype(np.uint64) | low << np.uint64(32)
+    views[:, 1] = low >> np.uint64(32) | high << np.uint64(32)
+    return views
