@@ -108,11 +108,14 @@ def _rows(columns: Sequence[Column], count: int) -> pa.LargeBinaryArray:
     if not partly:
         content = pa.py_buffer(matrix)
     else:
-        mask = np.ones((count, total), np.bool_)
         left_out = np.zeros(count, np.int64)
-        for at, used in partly:
-            mask[:, at] = used
+        for _, used in partly:
             left_out += ~used
         ends[1:] -= np.cumsum(left_out)
-        content = pa.py_buffer(matrix[mask])
+        # Small numbers come first in most batches; behind the last row that leaves a byte out, rows lie as they are.
+        stop = int(np.flatnonzero(left_out)[-1]) + 1
+        mask = np.ones((stop, total), np.bool_)
+        for at, used in partly:
+            mask[:, at] = used[:stop]
+        content = pa.py_buffer(np.concatenate([matrix[:stop][mask], matrix[stop:].reshape(-1)]))
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(ends), content])

@@ -74,6 +74,8 @@ CONTROL: Final = 0x20
 EXTENDED: Final = 0x40
 KNOWN_BITS: Final = APPEND_TIME | EXTENDED
 
+COPIED_BYTES: Final = 16 << 10
+"""A copy of so much costs as much as a view does."""
 NULL: Final = encode_varint(-1)
 """The length of a null key or value."""
 MAX_BATCH_LENGTH: Final = 2**31 - 1
@@ -157,7 +159,7 @@ def verify(buffer: bytes | memoryview, position: int, header: BatchHeader) -> No
     end = position + header.size
     if end > len(buffer):
         raise BatchFault(f"the batch says {header.size} bytes, {len(buffer) - position} are there")
-    found = google_crc32c.value(bytes(memoryview(buffer)[position + CRC_START : end]))
+    found = google_crc32c.value(_checked_part(buffer, position + CRC_START, end))
     if found != header.crc:
         raise BatchFault(f"CRC-32C is {found:08x}, the batch says {header.crc:08x}")
     compression = header.attributes & COMPRESSION_MASK
@@ -168,6 +170,13 @@ def verify(buffer: bytes | memoryview, position: int, header: BatchHeader) -> No
         raise BatchFault("the batch is transactional or a control batch; this log stores neither")
     if header.attributes & ~KNOWN_BITS:
         raise BatchFault(f"attributes {header.attributes:#06x} have bits that this log does not know")
+
+
+def _checked_part(buffer: bytes | memoryview, start: int, end: int) -> bytes | npt.NDArray[np.uint8]:
+    """Return a part in a form that the CRC takes: a copy, or where that would cost more than the CRC, a view."""
+    if end - start < COPIED_BYTES:
+        return bytes(memoryview(buffer)[start:end])
+    return np.frombuffer(buffer, np.uint8)[start:end]
 
 
 def seal(
@@ -200,8 +209,10 @@ def _seal(
     if length > MAX_BATCH_LENGTH:
         raise ValueError(f"{length} bytes are more than a batch holds, {MAX_BATCH_LENGTH}: send less")
     stamped = _STAMPED.pack(attributes, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
-    body = b"".join((stamped, *records))
-    return _UNSTAMPED.pack(base_offset, length, 0, MAGIC, google_crc32c.value(body)) + body
+    crc = google_crc32c.value(stamped)
+    for piece in records:
+        crc = google_crc32c.extend(crc, piece if isinstance(piece, bytes) else np.frombuffer(piece, np.uint8))
+    return b"".join((_UNSTAMPED.pack(base_offset, length, 0, MAGIC, crc), stamped, *records))
 
 
 def encode_batch(
