@@ -349,6 +349,7 @@ def main() -> int:
     action.add_argument("folder", type=Path)
     action.add_argument("arguments", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
+    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"  # of chroot and debootstrap
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `run` stops its broker
     try:
         if arguments.action == "run":

@@ -144,15 +144,14 @@ class Peer:
             self.waiting.append(frame)
 
     def expect(self, key: int) -> Frame:
-        """Return the first waiting or coming frame of that key."""
-        for index, frame in enumerate(self.waiting):
-            if frame.key == key:
-                return self.waiting.pop(index)
+        """Return the first waiting or coming frame of that key; EOFError when the stream is taken away instead."""
         while True:
-            frame = self.read()
-            if frame.key == key:
-                return frame
-            self.waiting.append(frame)
+            for index, frame in enumerate(self.waiting):
+                if frame.key == key:
+                    return self.waiting.pop(index)
+                if frame.key == METADATA_UPDATE:
+                    raise EOFError(f"the stream is not available any more: {frame.body!r}")
+            self.waiting.append(self.read())
 
     def take(self, key: int) -> Iterator[Frame]:
         """Yield, and forget, the waiting frames of that key; nothing is read from the wire."""

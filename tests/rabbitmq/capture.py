@@ -3,6 +3,7 @@
 Client frames are rstream's, through a recording proxy, and by_hand.py's where rstream has no such command; server
 frames are the broker's. Sub-batches are made by cramjam (snappy), lz4 and zstandard, which nothing else here uses:
     pip install rstream==1.1.1 cramjam lz4 zstandard
+3.10 makes super streams by `broker.py ctl FOLDER rabbitmq-streams add_super_stream golden-super --partitions 3` only.
 Streams that are made are deleted again. Give it a broker of its own (broker.py start): it provokes errors.
 """
 
