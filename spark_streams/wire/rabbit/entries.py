@@ -99,10 +99,11 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
         starts.append(begins[:-1] + head)
         ends.append(begins[1:])
         at, left = int(begins[-1]), left - good
-    if len(starts) == 1:
+    if len(starts) > 1:
+        return Entries(np.concatenate(starts), np.concatenate(ends), at)
+    if starts:
         return Entries(starts[0], ends[0], at)
-    nothing = np.empty(0, np.int64)
-    return Entries(np.concatenate((nothing, *starts)), np.concatenate((nothing, *ends)), at)
+    return Entries(np.empty(0, np.int64), np.empty(0, np.int64), at)
 
 
 def _few(buffer: Readable, at: int, end: int, count: int, before: int) -> Entries:

@@ -147,9 +147,10 @@ def _decode_plain(
     done, bad_from = 0, None
     while done < count:
         entries = read_entries(buffer, at, end, count - done, before=_ID)
-        ids.append(words_at(buffer, entries.starts - (_ID + 4), ">u8").astype(np.uint64))
-        if bad_from is None:
-            spans.add(entries)
+        if entries.starts.size:
+            ids.append(words_at(buffer, entries.starts - (_ID + 4), ">u8").astype(np.uint64))
+            if bad_from is None:
+                spans.add(entries)
         at, done = entries.stop, done + entries.starts.size
         if done == count:
             break
