@@ -8,6 +8,9 @@
     [amqp]                   AmqpConfig
     [amqp.users]             NAME = "PASSWORD"
     [[amqp.redirects]]       stream, partition, and the fields of Redirect
+    [rabbitmq-stream]        RabbitConfig
+    [rabbitmq-stream.users]  NAME = "PASSWORD"
+    [rabbitmq-stream.permissions.NAME]    configure, write, read
     [[streams]]              name, partitions, and any key of [log.stream]
 
 Keys are the fields of the dataclasses, checked against their types; an unknown one is an error that names the nearest.
@@ -25,17 +28,20 @@ from typing import Any, Final, Literal, NoReturn, TypeVar, get_args, get_origin,
 
 from spark_streams.errors import OptionError
 from spark_streams.log import LogConfig, ReferenceLog, StreamConfig
-from spark_streams.server import AmqpConfig, Redirect
+from spark_streams.server import AmqpConfig, Permissions, RabbitConfig, Redirect
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["Configuration", "StreamRequest", "read_configuration"]
+__all__ = ["AMQP", "RABBITMQ_STREAM", "Configuration", "StreamRequest", "read_configuration"]
 
 _T = TypeVar("_T")
 
+AMQP: Final = "amqp"
+RABBITMQ_STREAM: Final = "rabbitmq-stream"
+"""The doors, by the names of their tables."""
 _OPTION: Final = "--config"
 _PATHS: Final = ("tls_cert", "tls_key", "tls_client_ca")
 """Keys whose values are files: relative ones are beside the configuration file."""
@@ -82,13 +88,17 @@ class Configuration:
         data_dir: where the log lives; None: temporary.
         log: settings of the log.
         amqp: settings of the AMQP door.
+        rabbitmq_stream: settings of the RabbitMQ streams door.
         streams: streams to create.
+        doors: those that the file has a table for.
     """
 
     data_dir: Path | None = None
     log: LogConfig = field(default_factory=LogConfig)
     amqp: AmqpConfig = field(default_factory=AmqpConfig)
+    rabbitmq_stream: RabbitConfig = field(default_factory=RabbitConfig)
     streams: tuple[StreamRequest, ...] = ()
+    doors: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 def read_configuration(path: Path) -> Configuration:
@@ -114,7 +124,7 @@ class _Reader:
         self._path = path
 
     def configuration(self, content: Mapping[str, Any]) -> Configuration:
-        self._known("", content, ("data_dir", "log", "amqp", "streams"))
+        self._known("", content, ("data_dir", "log", AMQP, RABBITMQ_STREAM, "streams"))
         data_dir = content.get("data_dir")
         if data_dir is not None:
             self._expect("data_dir", data_dir, str, "a text: the directory's name")
@@ -123,7 +133,9 @@ class _Reader:
         return Configuration(
             data_dir=None if data_dir is None else self._path.parent / data_dir,
             log=self._settings(LogConfig, "log", log, stream=stream),
-            amqp=self._amqp(dict(self._table("amqp", content.get("amqp", {})))),
+            amqp=self._amqp(dict(self._table(AMQP, content.get(AMQP, {})))),
+            rabbitmq_stream=self._rabbit(dict(self._table(RABBITMQ_STREAM, content.get(RABBITMQ_STREAM, {})))),
+            doors=frozenset({AMQP, RABBITMQ_STREAM} & set(content)),
             streams=tuple(
                 self._stream(f"streams[{n}]", dict(entry), stream)
                 for n, entry in enumerate(self._tables("streams", content.get("streams", [])))
@@ -131,12 +143,7 @@ class _Reader:
         )
 
     def _amqp(self, table: dict[str, Any]) -> AmqpConfig:
-        taken: dict[str, Any] = {}
-        if "users" in table:
-            users = self._table("amqp.users", table.pop("users"))
-            for name, password in users.items():
-                self._expect(f"amqp.users.{name}", password, str, "a text: the password", show=False)
-            taken["users"] = dict(users)
+        taken = self._users(AMQP, table)
         if "groups" in table:
             groups = table.pop("groups")
             if groups != "dynamic" and not (isinstance(groups, list) and all(isinstance(g, str) for g in groups)):
@@ -145,10 +152,34 @@ class _Reader:
         if "redirects" in table:
             entries = self._tables("amqp.redirects", table.pop("redirects"))
             taken["redirects"] = dict(self._redirect(f"amqp.redirects[{n}]", dict(e)) for n, e in enumerate(entries))
+        self._beside(table)
+        return self._settings(AmqpConfig, AMQP, table, **taken)
+
+    def _rabbit(self, table: dict[str, Any]) -> RabbitConfig:
+        taken = self._users(RABBITMQ_STREAM, table)
+        if "permissions" in table:
+            section = f"{RABBITMQ_STREAM}.permissions"
+            taken["permissions"] = {
+                user: self._settings(Permissions, f"{section}.{user}", self._table(f"{section}.{user}", allowed))
+                for user, allowed in self._table(section, table.pop("permissions")).items()
+            }
+        self._beside(table)
+        return self._settings(RabbitConfig, RABBITMQ_STREAM, table, **taken)
+
+    def _users(self, section: str, table: dict[str, Any]) -> dict[str, Any]:
+        """Take the users out of a door's table."""
+        if "users" not in table:
+            return {}
+        users = self._table(f"{section}.users", table.pop("users"))
+        for name, password in users.items():
+            self._expect(f"{section}.users.{name}", password, str, "a text: the password", show=False)
+        return {"users": dict(users)}
+
+    def _beside(self, table: dict[str, Any]) -> None:
+        """Make file names relative to the configuration file's folder."""
         for key in _PATHS:
             if isinstance(table.get(key), str):
                 table[key] = str(self._path.parent / table[key])
-        return self._settings(AmqpConfig, "amqp", table, **taken)
 
     def _redirect(self, section: str, entry: dict[str, Any]) -> tuple[tuple[str, str], Redirect]:
         fields = {"stream": str, "partition": str, **get_type_hints(Redirect)}
@@ -175,8 +206,9 @@ class _Reader:
         self._known(section, table, tuple(hints))
         for key, value in table.items():
             self._check(f"{section}.{key}", value, hints[key])
+        sets = {key: frozenset(value) for key, value in table.items() if get_origin(hints[key]) is frozenset}
         try:
-            return kind(**table, **taken)
+            return kind(**{**table, **sets}, **taken)
         except ValueError as fault:
             self._fail(f"[{section}]", str(fault))
 
@@ -184,6 +216,11 @@ class _Reader:
         if get_origin(hint) is Literal:
             if value not in get_args(hint):
                 self._fail(key, f"is {value!r}, expected one of {', '.join(map(repr, get_args(hint)))}")
+            return
+        if get_origin(hint) is frozenset:
+            (kind,) = get_args(hint)
+            if not isinstance(value, list) or not all(type(entry) is kind for entry in value):
+                self._fail(key, f"is {value!r}, expected a list of {'numbers' if kind is int else 'texts'}")
             return
         kinds = get_args(hint) or (hint,)
         if type(None) in kinds and value is None:

@@ -7,30 +7,47 @@ import dataclasses
 import json
 import signal
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 
-from spark_streams.cli.config_file import Configuration, StreamRequest, read_configuration
+from spark_streams.cli.config_file import (
+    AMQP,
+    RABBITMQ_STREAM,
+    Configuration,
+    StreamRequest,
+    read_configuration,
+)
 from spark_streams.cli.words import credentials, listen, stream_request
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
-from spark_streams.server import AmqpConfig, LogServer
+from spark_streams.server import AmqpConfig, LogServer, RabbitConfig
+from spark_streams.server.log_server import DoorShut
 
 __all__ = ["serve"]
 
 _EPILOG = """\b
 Prints one line of JSON on stdout once it listens, such as
-  {"amqp": "amqp://127.0.0.1:5672"}
+  {"amqp": "amqp://127.0.0.1:5672", "rabbitmq-stream": "rabbitmq-stream://127.0.0.1:5552"}
 SIGTERM or Ctrl-C stop it cleanly. After kill -9 it starts again with every event
 that was acknowledged.
+
+\b
+Doors:
+  The doors that are named are opened, here or by their tables in the file of
+  --config; when none is, all of them, on their usual ports. They serve the same
+  streams: orders with four partitions is the AMQP address orders and the RabbitMQ
+  super stream orders of the streams orders-0 to orders-3; with one partition it is
+  the RabbitMQ stream orders.
 
 \b
 Examples:
   spark-streams log serve --stream orders:4
   spark-streams log serve --data-dir ./data --amqp 0.0.0.0:5672 --user writer:secret
+  spark-streams log serve --rabbitmq-stream 0
   spark-streams log serve --config conf/log.toml
 """
 
@@ -38,8 +55,8 @@ Examples:
 def _not_yet(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     if value:
         raise click.UsageError(
-            f"{param.opts[0]}: this release has the AMQP door only; the doors for RabbitMQ streams and FeedAPI, and "
-            "the bearer tokens of the latter, come with a later one"
+            f"{param.opts[0]}: this release has the doors for AMQP and RabbitMQ streams; the one for FeedAPI, and its "
+            "bearer tokens, come with a later one"
         )
 
 
@@ -54,6 +71,12 @@ def _not_yet(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     type=listen,
     metavar="[HOST:]PORT",
     help="Where the AMQP door listens; port 0 is any free one.  [default: 127.0.0.1:5672]",
+)
+@click.option(
+    "--rabbitmq-stream",
+    type=listen,
+    metavar="[HOST:]PORT",
+    help="Where the RabbitMQ streams door listens; port 0 is any free one.  [default: 127.0.0.1:5552]",
 )
 @click.option(
     "--stream",
@@ -75,7 +98,7 @@ def _not_yet(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     "--tls-cert",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
-    help="PEM file of the server's certificate: the door speaks TLS.",
+    help="PEM file of the server's certificate: the doors speak TLS.",
 )
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="PEM file of its key.")
 @click.option(
@@ -85,35 +108,54 @@ def _not_yet(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     metavar="FILE",
     help="TOML file with everything else, such as conf/log.toml; what is said here counts more.",
 )
-@click.option("--rabbitmq-stream", hidden=True, expose_value=False, callback=_not_yet)
 @click.option("--feedapi", hidden=True, expose_value=False, callback=_not_yet)
 @click.option("--token", hidden=True, multiple=True, expose_value=False, callback=_not_yet)
 def serve(
     data_dir: Path | None,
     amqp: tuple[str, int] | None,
+    rabbitmq_stream: tuple[str, int] | None,
     streams: tuple[StreamRequest, ...],
     users: tuple[tuple[str, str], ...],
     tls_cert: str | None,
     tls_key: str | None,
     config_path: Path | None,
 ) -> None:
-    """Serve the reference log as an AMQP 1.0 event log node."""
+    """Serve the reference log as an AMQP 1.0 event log node and as a RabbitMQ stream broker."""
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key are needed together")
     said = read_configuration(config_path) if config_path is not None else Configuration()
-    changes: dict[str, Any] = {}
-    if amqp is not None:
-        changes["host"], changes["port"] = amqp
-    if users:
-        changes["users"] = dict(users)
+    common: dict[str, Any] = {"users": dict(users)} if users else {}
     if tls_cert is not None:
-        changes["tls_cert"], changes["tls_key"] = tls_cert, tls_key
-    door = dataclasses.replace(said.amqp, **changes)
+        common |= {"tls_cert": tls_cert, "tls_key": tls_key}
+    asked = {AMQP: amqp, RABBITMQ_STREAM: rabbitmq_stream}
+    named = said.doors | {door for door, where in asked.items() if where is not None} or frozenset(asked)
+    doors = _Doors(
+        amqp=_door(said.amqp, amqp, common) if AMQP in named else None,
+        rabbitmq_stream=_door(said.rabbitmq_stream, rabbitmq_stream, common) if RABBITMQ_STREAM in named else None,
+    )
     signal.signal(signal.SIGTERM, _stopped_early)
     with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
         for request in (*said.streams, *streams):
             request.ensure(log)
-        asyncio.run(_serve(log, door))
+        asyncio.run(_serve(log, doors))
+
+
+@dataclass(frozen=True)
+class _Doors:
+    """The doors to open."""
+
+    amqp: AmqpConfig | None
+    rabbitmq_stream: RabbitConfig | None
+
+
+_Config = TypeVar("_Config", AmqpConfig, RabbitConfig)
+
+
+def _door(config: _Config, where: tuple[str, int] | None, common: dict[str, Any]) -> _Config:
+    changes = dict(common)
+    if where is not None:
+        changes["host"], changes["port"] = where
+    return dataclasses.replace(config, **changes)
 
 
 def _stopped_early(number: int, frame: FrameType | None) -> NoReturn:
@@ -121,22 +163,26 @@ def _stopped_early(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-async def _serve(log: ReferenceLog, door: AmqpConfig) -> None:
+async def _serve(log: ReferenceLog, doors: _Doors) -> None:
     """Serve until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = LogServer(log, door)
+    server = LogServer(log, doors.amqp, doors.rabbitmq_stream)
     try:
         await server.start()
-    except ssl.SSLError as fault:
-        raise OptionError("--tls-cert", f"{door.tls_cert} with key {door.tls_key} cannot be used: {fault}") from fault
-    except OSError as fault:
+    except DoorShut as fault:
+        door = doors.amqp if fault.door == AMQP else doors.rabbitmq_stream
+        assert door is not None
+        if isinstance(fault.reason, ssl.SSLError):
+            raise OptionError(
+                "--tls-cert", f"{door.tls_cert} with key {door.tls_key} cannot be used: {fault.reason}"
+            ) from fault
         raise OptionError(
-            "--amqp",
-            f"cannot listen on {door.host}:{door.port}: {fault.strerror or fault}: name another address or port, such "
-            "as --amqp 0 for any free port",
+            f"--{fault.door}",
+            f"cannot listen on {door.host}:{door.port}: {fault.reason.strerror or fault.reason}: name another address "
+            f"or port, such as --{fault.door} 0 for any free port",
         ) from fault
     try:
         click.echo(json.dumps(server.urls))

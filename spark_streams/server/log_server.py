@@ -16,10 +16,24 @@ from spark_streams.server.rabbit.connection import RabbitConnection
 from spark_streams.server.rabbit.node import RabbitNode
 from spark_streams.server.tls import TlsFiles, server_context
 
-__all__ = ["LogServer"]
+__all__ = ["DoorShut", "LogServer"]
 
 STOP_TIMEOUT_S = 2.0
 """How long peers may take to read what they are told at the end."""
+
+
+class DoorShut(OSError):
+    """A door cannot be opened.
+
+    Args:
+        door: which one, as in ``LogServer.urls``.
+        reason: why: a port that is taken, or (``ssl.SSLError`` too) a TLS file that cannot be used.
+    """
+
+    def __init__(self, door: str, reason: OSError) -> None:
+        super().__init__(reason.errno, f"the door {door} cannot be opened: {reason.strerror or reason}")
+        self.door = door
+        self.reason = reason
 
 
 class _Connection(Protocol):
@@ -62,7 +76,7 @@ class LogServer:
         """Open the doors.
 
         Raises:
-            OSError: a port is taken, or a TLS file cannot be read. Nothing listens then.
+            DoorShut: a port is taken, or a TLS file cannot be read. Nothing listens then.
 
         """
         try:
@@ -92,9 +106,12 @@ class LogServer:
     async def _listen(
         self, door: str, plain: str, secured: str, config: _Where, protocol: Callable[[], asyncio.Protocol]
     ) -> None:
-        context = server_context(config)
         loop = asyncio.get_running_loop()
-        listener = await loop.create_server(protocol, config.host, config.port, ssl=context)
+        try:
+            context = server_context(config)
+            listener = await loop.create_server(protocol, config.host, config.port, ssl=context)
+        except OSError as fault:
+            raise DoorShut(door, fault) from fault
         self._listeners.append(listener)
         port = listener.sockets[0].getsockname()[1]
         host = f"[{config.host}]" if ":" in config.host else config.host

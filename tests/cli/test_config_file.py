@@ -12,11 +12,12 @@ import pytest
 from spark_streams.cli.config_file import Configuration, read_configuration
 from spark_streams.errors import OptionError
 from spark_streams.log import LogConfig, StreamConfig
-from spark_streams.server import AmqpConfig, Redirect
+from spark_streams.server import AmqpConfig, Permissions, RabbitConfig, Redirect
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "log.toml"
-TABLES = {"stream", "users", "redirects"}
+TABLES = {"stream", "users", "redirects", "permissions"}
 """Fields that are tables of the file, not keys."""
+KINDS = {"log": LogConfig, "log.stream": StreamConfig, "amqp": AmqpConfig, "rabbitmq-stream": RabbitConfig}
 
 
 def test_the_shipped_file_says_the_defaults() -> None:
@@ -28,7 +29,7 @@ def sections(text: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {"": set()}
     table = ""
     for line in text.splitlines():
-        if header := re.fullmatch(r"(?:# )?\[+([\w.]+)\]+", line):
+        if header := re.fullmatch(r"(?:# )?\[+([\w.-]+)\]+", line):
             table = header[1]
             found[table] = set()
         elif key := re.match(r"(?:# )?(\w+) = ", line):
@@ -38,10 +39,11 @@ def sections(text: str) -> dict[str, set[str]]:
 
 def test_every_field_is_in_the_shipped_file_and_nothing_else() -> None:
     there = sections(SHIPPED.read_text())
-    for table, kind in (("log", LogConfig), ("log.stream", StreamConfig), ("amqp", AmqpConfig)):
+    for table, kind in KINDS.items():
         assert there[table] == {field.name for field in dataclasses.fields(kind)} - TABLES
     assert there["amqp.redirects"] == {"stream", "partition", *(f.name for f in dataclasses.fields(Redirect))}
-    assert there["amqp.users"] == {"guest"}
+    assert there["amqp.users"] == there["rabbitmq-stream.users"] == {"guest"}
+    assert there["rabbitmq-stream.permissions.reader"] == {field.name for field in dataclasses.fields(Permissions)}
     assert {"name", "partitions"} < there["streams"]
     assert there[""] == {"data_dir"}
 
@@ -55,6 +57,10 @@ def test_what_is_commented_out_can_be_put_in(tmp_path: Path) -> None:
     assert read.log.stream.retention_max_age_ms == 604_800_000
     assert read.amqp.tls_cert == str(tmp_path / "server.pem")
     assert read.amqp.redirects[("orders", "3")] == Redirect("log-2.example.com", "10.0.0.2", 5672, "orders")
+    assert read.rabbitmq_stream.tls_client_ca == str(tmp_path / "clients-ca.pem")
+    assert read.rabbitmq_stream.advertised_port == 5552
+    assert read.rabbitmq_stream.permissions == {"reader": Permissions("", "", "orders.*")}
+    assert read.doors == {"amqp", "rabbitmq-stream"}
     (stream,) = read.streams
     assert (stream.name, stream.partitions) == ("orders", 4)
     assert stream.config is not None and stream.config.timestamp_type == "create"
@@ -67,11 +73,15 @@ def other(value: Any, name: str) -> Any:
         return not value
     if isinstance(value, int):
         return value * 2
+    if isinstance(value, frozenset):
+        return frozenset({3} if name == "without" else {"10.0.0.0/8"})
     choices = {"append": "create", "extended": "legacy", "error": "degrade", "interval": "always", "reject": "wait"}
-    return choices.get(value, "0.0.0.0" if name == "host" else 7 if name.startswith(("ret", "seg")) else "x")
+    return choices.get(value, "0.0.0.0" if name == "host" else 7 if re.match("ret|seg|.*_port", name) else "x")
 
 
 def toml(value: Any) -> str:
+    if isinstance(value, frozenset):
+        return f"[{', '.join(map(toml, value))}]"
     return str(value).lower() if isinstance(value, (bool, int)) else f'"{value}"'
 
 
@@ -79,7 +89,7 @@ def toml(value: Any) -> str:
     ("table", "kind", "name"),
     [
         (table, kind, field.name)
-        for table, kind in (("log", LogConfig), ("log.stream", StreamConfig), ("amqp", AmqpConfig))
+        for table, kind in KINDS.items()
         for field in dataclasses.fields(kind)
         if field.name not in TABLES | {"tls_cert", "tls_key", "tls_client_ca", "groups"}
     ],
@@ -90,8 +100,18 @@ def test_every_key_sets_its_field(tmp_path: Path, table: str, kind: type, name: 
     file = tmp_path / "log.toml"
     file.write_text(f"[{table}]\n{name} = {toml(wanted)}\n")
     read = read_configuration(file)
-    part = {"log": read.log, "log.stream": read.log.stream, "amqp": read.amqp}[table]
+    parts = {"log": read.log, "log.stream": read.log.stream, "amqp": read.amqp}
+    part = parts.get(table, read.rabbitmq_stream)
     assert getattr(part, name) == wanted != default
+
+
+def test_a_door_is_named_by_its_table(tmp_path: Path) -> None:
+    file = tmp_path / "log.toml"
+    file.write_text('[rabbitmq-stream.users]\nann = "first"\n')
+    read = read_configuration(file)
+    assert read.doors == {"rabbitmq-stream"} and dict(read.rabbitmq_stream.users) == {"ann": "first"}
+    file.write_text("[log]\n")
+    assert read_configuration(file).doors == frozenset()
 
 
 def test_users_and_groups(tmp_path: Path) -> None:
@@ -104,6 +124,13 @@ def test_users_and_groups(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
+        ("[rabbitmq-stream]\nheartbeat = 3", "rabbitmq-stream.heartbeat is not known: did you mean 'heartbeat_s'?"),
+        ("[rabbitmq-stream]\nwithout = ['x']", "rabbitmq-stream.without is ['x'], expected a list of numbers"),
+        ("[rabbitmq-stream]\nloopback = 3", "rabbitmq-stream.loopback is 3, expected a list of texts"),
+        ("[rabbitmq-stream]\nloopback = ['here']", "[rabbitmq-stream] 'here' does not appear to be"),
+        ("[rabbitmq-stream]\nframe_max_bytes = 8", "frame_max_bytes is 8, expected 0 or 8192 up"),
+        ("[rabbitmq-stream.permissions.ann]\nraed = 'x'", "permissions.ann.raed is not known: did you mean 'read'?"),
+        ("[rabbitmq-stream.permissions.ann]\nread = '('", "[rabbitmq-stream.permissions.ann] read is '('"),
         ("[log]\nfsink = 'always'", "log.fsink is not known: did you mean 'fsync'?"),
         ("[amqp]\nmax_link = 3", "amqp.max_link is not known: did you mean 'max_links'?"),
         ("[ampq]\nport = 3", "ampq is not known: did you mean 'amqp'?"),

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import COMMAND, Ran, Served
+from tests.rabbitmq.by_hand import CLOSE, Peer
 
 Run = Callable[..., Ran]
 Serve = Callable[..., Served]
@@ -23,6 +25,33 @@ def test_one_json_line_names_the_doors(serve: Serve) -> None:
     assert served.doors["amqp"].startswith("amqp://127.0.0.1:")
     assert served.stop() == 0
     assert served.process.stdout is not None and served.process.stdout.read() == ""
+
+
+def test_both_doors_serve_one_log(serve: Serve, run: Run) -> None:
+    served = serve("--rabbitmq-stream", "0", "--stream", "orders:2")
+    assert list(served.doors) == ["amqp", "rabbitmq-stream"]
+    assert run("log", "append", served.url, "orders", "hello", "--partition", "1").code == 0
+    with closing(Peer(served.doors["rabbitmq-stream"]).open()) as peer:
+        assert peer.stats("orders-0")[1]["committed_offset"] == -1
+        assert peer.stats("orders-1")[1]["committed_offset"] == 0
+
+
+def test_the_rabbitmq_door_alone(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "log", "serve", "--rabbitmq-stream", "0", "--user", "ann:se:cret"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    doors = json.loads(process.stdout.readline())
+    assert list(doors) == ["rabbitmq-stream"]
+    with closing(Peer(doors["rabbitmq-stream"].replace("//", "//ann:se%3Acret@"))) as peer:
+        peer.password = "se:cret"
+        peer.open()
+        process.terminate()
+        assert peer.expect(CLOSE).code == 1
+        assert process.wait(timeout=20) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -102,6 +131,8 @@ def test_a_port_that_is_taken(serve: Serve, run: Run) -> None:
     port = serve().doors["amqp"].rpartition(":")[2]
     done = run("log", "serve", "--amqp", port)
     assert done.code == 2 and f"cannot listen on 127.0.0.1:{port}" in done.err and "--amqp 0" in done.err
+    done = run("log", "serve", "--amqp", "0", "--rabbitmq-stream", port)
+    assert done.code == 2 and f"cannot listen on 127.0.0.1:{port}" in done.err and "--rabbitmq-stream 0" in done.err
 
 
 def test_a_data_directory_that_is_taken(serve: Serve, run: Run) -> None:
@@ -113,9 +144,9 @@ def test_a_data_directory_that_is_taken(serve: Serve, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--rabbitmq-stream", "5552"], "--rabbitmq-stream: this release has the AMQP door only"),
-        (["--feedapi", "8080"], "--feedapi: this release has the AMQP door only"),
-        (["--token", "hidden-word"], "--token: this release has the AMQP door only"),
+        (["--feedapi", "8080"], "--feedapi: this release has the doors for AMQP and RabbitMQ streams"),
+        (["--token", "hidden-word"], "--token: this release has the doors for AMQP and RabbitMQ streams"),
+        (["--rabbitmq-stream", "localhost"], "is not [HOST:]PORT"),
         (["--user", "hidden-word"], "expected NAME:PASSWORD"),
         (["--amqp", "localhost"], "is not [HOST:]PORT"),
         (["--amqp", "70000"], "is not [HOST:]PORT"),

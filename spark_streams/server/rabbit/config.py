@@ -27,6 +27,13 @@ class Permissions:
     write: str = ".*"
     read: str = ".*"
 
+    def __post_init__(self) -> None:
+        for action in ("configure", "write", "read"):
+            try:
+                re.compile(getattr(self, action))
+            except re.error as fault:
+                raise ValueError(f"{action} is {getattr(self, action)!r}, no regular expression: {fault}") from fault
+
     def allow(self, action: str, stream: str) -> bool:
         """Say whether ``action`` (``configure``, ``write`` or ``read``) is allowed."""
         pattern: str = getattr(self, action)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -38,6 +39,7 @@ logger = logging.getLogger("spark_streams.server")
 
 NAMESPACE: Final = "rabbitmq-streams"
 RESERVED_PREFIX: Final = "amq."
+_NUMBER: Final = re.compile("0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Topology:
         self._records: dict[str, _Record] = {}
         # Name of a partition that CreateSuperStream gave, to the super stream's.
         self._owners: dict[str, str] = {}
+        self._seen: dict[str, str] = {}
         for name, stored in log.state.items(NAMESPACE):
             content: dict[str, Any] = json.loads(stored)
             partitions = content.get("partitions")
@@ -119,7 +122,25 @@ class Topology:
     # --- finding
 
     def find(self, name: str) -> Served | None:
-        """Return the stream of a name, None when there is none."""
+        """Return the stream of a name, None when there is none. From now on ``changed`` tells what becomes of it."""
+        served = self._find(name)
+        if served is not None:
+            self._seen.setdefault(name, served.key)
+        return served
+
+    def changed(self) -> dict[str, str]:
+        """Return the streams that were found once and are not there any more: name to ``Served.key``.
+
+        One that was deleted and created again is among them too. Each is told once.
+        """
+        gone = {}
+        for name, key in list(self._seen.items()):
+            served = self._find(name)
+            if served is None or served.key != key:
+                gone[name] = self._seen.pop(name)
+        return gone
+
+    def _find(self, name: str) -> Served | None:
         stream = self._stream(name)
         if stream is not None and not self._is_super(stream):
             return self._served(stream, 0, name, None)
@@ -129,11 +150,12 @@ class Topology:
         if owner is not None and record is not None and record.partitions is not None:
             return self._served(owner, record.partitions.index(name), name, owner.name)
         above, dash, number = name.rpartition("-")
-        if dash and number.isascii() and number.isdigit() and str(int(number)) == number:
+        if dash and _NUMBER.fullmatch(number):
             owner = self._stream(above)
             if owner is not None and self._is_super(owner):
-                names = self._names(owner)
-                if int(number) < len(names) and names[int(number)] == name:
+                record = self._record(owner)
+                given = len(record.partitions or ()) if record is not None else 0
+                if given <= int(number) < len(owner.partitions):
                     return self._served(owner, int(number), name, above)
         return None
 
@@ -153,17 +175,6 @@ class Topology:
         known = record.bindings if record is not None else ()
         keys = [*known, *(str(i) for i in range(len(known), len(partitions)))]
         return tuple(p.name for p, bound in zip(partitions, keys, strict=True) if bound == key)
-
-    def names(self) -> dict[str, str]:
-        """Return all streams: name to ``Served.key``, which another stream of the same name does not have."""
-        supers, plain = {}, {}
-        for stream in self._log.streams():
-            if self._is_super(stream):
-                for name, partition in zip(self._names(stream), list(stream.partitions), strict=False):
-                    supers[name] = f"{stream.incarnation}/{partition}"
-            else:
-                plain[stream.name] = f"{stream.incarnation}/{next(iter(stream.partitions))}"
-        return supers | plain
 
     def _stream(self, name: str) -> Stream | None:
         try:
@@ -187,8 +198,7 @@ class Topology:
     def _served(self, stream: Stream, index: int, name: str, super_stream: str | None) -> Served:
         record = self._record(stream)
         arguments = record.arguments if record is not None else {}
-        partition = list(stream.partitions.values())[index]
-        return Served(name, stream, partition, super_stream, index, filter_bytes(arguments))
+        return Served(name, stream, stream.partitions[str(index)], super_stream, index, filter_bytes(arguments))
 
     # --- changing
 
@@ -198,7 +208,7 @@ class Topology:
         if stream is not None and not self._is_super(stream):
             same = self._has(stream, arguments)
             return ResponseCode.STREAM_ALREADY_EXISTS if same else ResponseCode.PRECONDITION_FAILED
-        if self.find(name) is not None or stream is not None:
+        if self._find(name) is not None or stream is not None:
             return ResponseCode.STREAM_ALREADY_EXISTS
         return self._create(name, 1, arguments, None, ())
 
@@ -224,7 +234,7 @@ class Topology:
             return ResponseCode.PRECONDITION_FAILED
         if any(not each or each.startswith(RESERVED_PREFIX) for each in partitions):
             return ResponseCode.PRECONDITION_FAILED
-        if self._stream(name) is not None or any(self.find(each) is not None for each in (name, *partitions)):
+        if self._stream(name) is not None or any(self._find(each) is not None for each in (name, *partitions)):
             return ResponseCode.STREAM_ALREADY_EXISTS
         return self._create(name, len(partitions), arguments, tuple(partitions), tuple(bindings))
 
@@ -258,7 +268,7 @@ class Topology:
 
     def delete(self, name: str) -> ResponseCode:
         """Delete a stream; return the code to answer. A partition goes only with its super stream."""
-        served = self.find(name)
+        served = self._find(name)
         if served is None:
             return ResponseCode.STREAM_DOES_NOT_EXIST
         if served.super_stream is not None:
