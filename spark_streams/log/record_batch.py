@@ -277,24 +277,18 @@ def encode_few(
 ) -> bytes:
     """Encode a few records as one batch, one by one; as ``encode_batch``, from Python objects."""
     base = timestamps[0]
-    records = b"".join(
+    records = [
         single_record(
             value,
             key=key,
             headers=() if row else notes,
-            timestamp_delta=_wrapped(timestamp - base),
+            timestamp_delta=0 if timestamp == base else _wrapped(timestamp - base),
             offset_delta=row,
         )
         for row, (value, key, timestamp) in enumerate(zip(values, keys, timestamps, strict=True))
-    )
-    return seal(
-        records,
-        len(values),
-        base_offset=base_offset,
-        base_timestamp=base,
-        max_timestamp=max(timestamps),
-        attributes=(EXTENDED if extended else 0) | (APPEND_TIME if append_time else 0),
-    )
+    ]
+    attributes = (EXTENDED if extended else 0) | (APPEND_TIME if append_time else 0)
+    return _seal((b"".join(records),), len(values), base_offset, base, max(timestamps), attributes)
 
 
 def _wrapped(delta: int) -> int:
