@@ -49,8 +49,10 @@ wheel-test: $(READY)  ## build the wheel, install it in new environments, use it
 	@bash conf/system-requirements.sh java
 	@$(BIN)/python -m pytest tests/packaging/installed_wheel.py $(PYTEST_ARGS)
 
-bench: $(READY)  ## source and sink beside plain proton, in one run, as ratios
+bench: $(READY)  ## source and sink beside plain proton and plain rstream, as ratios
 	@$(BIN)/python tests/bench/amqp.py
+	@bash conf/system-requirements.sh java
+	@$(WITH_BROKER) $(BIN)/python tests/bench/rabbitmq.py
 
 demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, show what happened, leave nothing behind
 	@bash conf/system-requirements.sh java
