@@ -280,6 +280,31 @@ def test_available_now_with_a_limit_and_restarts(orders: Any, streams: Streams, 
     assert streams.rows() == {"0": numbers(0, 24), "1": numbers(0, 11)}
 
 
+@pytest.mark.parametrize("most", [{}, {"maxOffsetsPerTrigger": "30"}])
+def test_a_stream_waits_for_a_minimum_and_other_triggers_do_not(
+    orders: Any, streams: Streams, rate_limits: bool, most: dict[str, str]
+) -> None:
+    more = {"minOffsetsPerTrigger": "30", "maxTriggerDelay": "1h", **most}
+    if not rate_limits:
+        message = streams.failure(streams.start(orders, **more))
+        assert "OffsetsPerTrigger': needs Spark 4.2 or later" in message
+        return
+    query = streams.start(orders, **more)
+    streams.wait(lambda: 0 in streams.committed(), query)
+    append(orders, "0", numbers(10, 39))
+    time.sleep(2)  # dozens of triggers, each of which could have run a batch
+    assert streams.committed() == {0}
+    append(orders, "1", numbers(10, 11))
+    streams.wait(lambda: 1 in streams.committed(), query)
+    query.stop()
+    assert streams.rows() == {"0": numbers(10, 39), "1": ["e10"]}
+    append(orders, "1", numbers(11, 12))
+    assert streams.drain(orders, **more) == [1]
+    append(orders, "1", numbers(12, 14))
+    assert streams.start(orders, trigger={"once": True}, **more).awaitTermination(WAIT_S)
+    assert streams.rows()["1"] == numbers(10, 14)
+
+
 def test_a_group_reads_batch_after_batch(spark: SparkSession, orders: Any, streams: Streams, rate_limits: bool) -> None:
     group = {"consumerGroup": "billing", "epoch": "2"}
     limit, sizes = ({"maxOffsetsPerTrigger": "4"}, [4] * 5) if rate_limits else ({}, [20])

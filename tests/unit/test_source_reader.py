@@ -11,14 +11,14 @@ from pyspark.sql import types as t
 
 from spark_streams.client.model import RangeRead
 from spark_streams.errors import OptionError, PositionLost, SchemaError
-from spark_streams.options import parse_source
+from spark_streams.options import parse_rabbit_source, parse_source
 from spark_streams.position import EARLIEST
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark import reader
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.ranges import PlannedRead
 from spark_streams.spark.row_schema import arrow_schema, chosen_columns, spark_schema
-from tests.unit.fake_client import FakeLog, name
+from tests.unit.fake_client import FakeLog, digits, name
 
 COLUMNS = pa.schema([("value", pa.binary()), ("offset", pa.string())])
 
@@ -124,6 +124,20 @@ def test_batch_positions(more: dict, low: int, high: int, columns: tuple[str, ..
     assert split == {"0": span(low, high)}
 
 
+def test_a_super_stream_is_planned_from_the_options_of_its_own_format() -> None:
+    log = FakeLog("orders-0", "orders-1", numeric=True)
+    for held in log.partitions.values():
+        held.append(10)
+    starts = json.dumps({"orders-0": 3, "orders-1": -2})
+    given = {"url": "rabbitmq-stream://h", "superStream": "orders", "startingOffsets": starts}
+    parsed = parse_rabbit_source(given, streaming=False)
+    planned = [p.read for p in plan_batch(parsed, ("offset",), log.connect)]
+    assert [(r.stream, r.partition, log.partitions[r.partition].offsets(r.start, r.end)) for r in planned] == [
+        ("orders", "orders-0", [digits(n) for n in range(3, 10)]),
+        ("orders", "orders-1", [digits(n) for n in range(10)]),
+    ]
+
+
 def test_batch_of_nothing() -> None:
     assert rows(FakeLog("0")) == {}
     assert rows(filled(), startingOffsets=json.dumps({"0": name(9)})) == {}
@@ -172,11 +186,12 @@ def test_partitions_show_no_secret() -> None:
     assert "hunter2" not in repr(vars(batch_reader))
 
 
-def test_spark_before_4_2_has_no_rate_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("option", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger"])
+def test_spark_before_4_2_has_no_rate_limit(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "HAS_ADMISSION_CONTROL", False)
-    with pytest.raises(OptionError, match=r"'maxOffsetsPerTrigger': needs Spark 4\.2 or later, this is"):
+    with pytest.raises(OptionError, match=rf"'{option}': needs Spark 4\.2 or later, this is"):
         reader.stream_reader(
-            options(True, maxOffsetsPerTrigger="5"),
+            options(True, **{option: "5"}),
             spark_schema(COLUMNS),
             FULL_MESSAGE_SCHEMA,
             "amqp-events",
@@ -203,3 +218,24 @@ def test_the_read_limit_of_the_option_and_of_the_trigger() -> None:
     planned = stream.partitions(start, stream.latestOffset(start, ReadMaxRows(4)))
     assert [p.value.read.end for p in planned] == [name(3)]
     stream.stop()
+
+
+def test_the_read_limit_says_that_a_batch_may_wait() -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+    log = filled(3)
+    schema, least = spark_schema(COLUMNS), {"minOffsetsPerTrigger": "4", "startingOffsets": "earliest"}
+
+    def stream(**more: str) -> reader.StreamReader:
+        return reader.stream_reader(options(True, **least, **more), schema, FULL_MESSAGE_SCHEMA, "f", log.connect)
+
+    assert stream(maxOffsetsPerTrigger="9").getDefaultReadLimit() == ReadMaxRows(9)
+    waiting = stream(pollInterval="0")
+    limit = waiting.getDefaultReadLimit()
+    assert limit == ReadMinRows(4)
+    start = waiting.initialOffset()
+    assert waiting.latestOffset(start, limit) == start
+    assert waiting.latestOffset(start, ReadAllAvailable())["partitions"] == {"0": {"after": name(2)}}, "Trigger.Once"
+    log.partitions["0"].append(1)
+    assert waiting.latestOffset(start, limit)["partitions"] == {"0": {"after": name(3)}}
+    waiting.stop()
