@@ -11,6 +11,7 @@ from cproton_ffi import ffi
 from numpy.typing import NDArray
 
 from spark_streams.log import Partition, Records
+from spark_streams.server.bare_message import bare_starts
 from spark_streams.server.waiting import Waiting
 from spark_streams.wire.columns import delivery_annotations
 
@@ -28,7 +29,7 @@ class Block:
     Attributes:
         offsets, timestamps: int64[n], for filters.
         heads, head_sizes, values, value_sizes: for each event, where its delivery annotations section starts in
-            ``annotations`` and its stored message in ``buffer``, and how long they are.
+            ``annotations`` and its bare message in ``buffer``, and how long they are.
         annotations, buffer: C pointers, which keep their memory alive.
         largest: bytes of the largest transfer.
 
@@ -53,13 +54,14 @@ class Block:
         self.records = records
         self.heads: list[int] = starts.tolist()
         self.head_sizes: list[int] = sizes.tolist()
-        self.values: list[int] = records.value_starts.tolist()
-        value_sizes = records.value_ends - records.value_starts
+        value_starts = bare_starts(records)
+        self.values: list[int] = value_starts.tolist()
+        value_sizes = records.value_ends - value_starts
         self.value_sizes: list[int] = value_sizes.tolist()
         self.largest = int((sizes + value_sizes).max())
 
     def message(self, row: int) -> tuple[bytes, bytes]:
-        """Return one event's delivery annotations section and its stored message."""
+        """Return one event's delivery annotations section and its bare message."""
         head, value = self.heads[row], self.values[row]
         return (
             self._sections[head : head + self.head_sizes[row]].tobytes(),
