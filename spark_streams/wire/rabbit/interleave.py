@@ -17,6 +17,9 @@ __all__ = ["Heads", "Ranges", "interleave"]
 _INLINE: Final = 12
 """Arrow's binary_view holds up to this many bytes itself; a longer one holds 4 of them and points at the rest."""
 
+_RUN: Final = 32
+"""Rows of an evenly spaced run, on average, from which on copying it as one pays."""
+
 _WORD: Final = 8
 _MASK: Final = np.array([(1 << 8 * n) - 1 for n in range(_WORD + 1)], np.uint64)
 """Which bits of a little-endian word belong to its first 0 to 8 bytes."""
@@ -42,19 +45,9 @@ def interleave(*columns: Heads | Ranges) -> pa.Buffer:
     n = len(columns[0].starts if isinstance(columns[0], Ranges) else columns[0])
     if not n:
         return pa.py_buffer(b"")
-    alike = _strided(columns)
-    if alike is not None:
-        width = sum(part.shape[1] for part in alike)
-        # Arrow's allocator keeps what was freed: new pages for every chunk would cost more than filling them.
-        joined = pa.allocate_buffer(n * width)
-        if not width:
-            return joined
-        rows = np.frombuffer(joined, np.uint8).reshape(n, width)
-        at = 0
-        for part in alike:
-            rows[:, at : at + part.shape[1]] = part
-            at += part.shape[1]
-        return joined
+    widths = [_width(column) for column in columns]
+    if None not in widths:
+        return _equal(columns, [width or 0 for width in widths], n)
     views = np.empty((n, len(columns), 2), np.uint64)
     content: list[pa.Buffer] = []
     for index, column in enumerate(columns):
@@ -70,21 +63,49 @@ def interleave(*columns: Heads | Ranges) -> pa.Buffer:
     return joined.slice(0, int(np.frombuffer(offsets, np.int64, len(array) + 1)[-1]))
 
 
-def _strided(columns: tuple[Heads | Ranges, ...]) -> list[NDArray[np.uint8]] | None:
-    """Return every column as (n, width) bytes, if all ranges are of one length and evenly spaced; nothing is copied."""
-    parts: list[NDArray[np.uint8]] = []
-    for column in columns:
+def _width(column: Heads | Ranges) -> int | None:
+    """Return the number of bytes that every row of a column has; None when they differ."""
+    if not isinstance(column, Ranges):
+        return int(column.shape[1])
+    width = int(column.ends[0] - column.starts[0])
+    return width if (column.ends - column.starts == width).all() else None
+
+
+def _equal(columns: tuple[Heads | Ranges, ...], widths: list[int], n: int) -> pa.Buffer:
+    """Lay out rows of one width: every column is a block of bytes, copied whole."""
+    # Arrow's allocator keeps what was freed: new pages for every chunk would cost more than filling them.
+    joined = pa.allocate_buffer(n * sum(widths))
+    if not sum(widths):
+        return joined
+    rows = np.frombuffer(joined, np.uint8).reshape(n, sum(widths))
+    at = 0
+    for column, width in zip(columns, widths, strict=True):
         if not isinstance(column, Ranges):
-            parts.append(column)
-            continue
-        first, n = int(column.starts[0]), column.starts.size
-        width = int(column.ends[0]) - first
-        step = int(column.starts[1]) - first if n > 1 else width
-        if step < 0 or not (column.ends - column.starts == width).all() or not (np.diff(column.starts) == step).all():
-            return None
-        raw = np.frombuffer(column.buffer, np.uint8)
-        parts.append(np.lib.stride_tricks.as_strided(raw[first:], (n, width), (step, 1), writeable=False))
-    return parts
+            rows[:, at : at + width] = column
+        elif width:
+            _copy(rows[:, at : at + width], column)
+        at += width
+    return joined
+
+
+def _copy(target: NDArray[np.uint8], column: Ranges) -> None:
+    """Copy ranges of one width, a run of evenly spaced ones at a time; one by one where they are not."""
+    n, width = target.shape
+    raw, starts = np.frombuffer(column.buffer, np.uint8), column.starts
+    steps = np.diff(starts)
+    edges = np.flatnonzero(steps[1:] != steps[:-1]) + 1
+    if edges.size * _RUN > n or (steps < 0).any():
+        windows = np.lib.stride_tricks.as_strided(raw, (raw.size - width + 1, width), (1, 1), writeable=False)
+        target[:] = windows[starts]
+        return
+    begin = 0
+    while begin < n:
+        step = int(steps[begin]) if begin < n - 1 else width
+        following = int(edges[np.searchsorted(edges, begin + 1)]) + 1 if edges.size and edges[-1] > begin else n
+        first = int(starts[begin])
+        shape = (following - begin, width)
+        target[begin:following] = np.lib.stride_tricks.as_strided(raw[first:], shape, (step, 1), writeable=False)
+        begin = following
 
 
 def _inline(heads: Heads) -> NDArray[np.uint64]:
