@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["handle"]
 
-_HANDSHAKE_KEYS: Final = range(0x11, 0x16)
+_UNLISTED: Final = frozenset({*range(0x11, 0x16), 0x1A, 0x1B})
+"""Commands of the handshake and of the list itself: brokers leave them out."""
 
 
 def handle(connection: RabbitConnection, command: Command) -> None:
@@ -62,8 +63,7 @@ def _exchange_versions(connection: RabbitConnection, request: ExchangeCommandVer
     connection.client_versions = {each.key: each.maximum for each in request.commands}
     listed = []
     for each in SERVER_RECEIVES:
-        # Clients exist that take the list's place for the key: brokers list Publish second, and no handshake.
-        if each.key in config.without or each.key in _HANDSHAKE_KEYS:
+        if each.key in config.without or each.key in _UNLISTED:
             continue
         single = each.key == PUBLISH_KEY and not config.filtering
         listed.append(CommandVersions(each.key, 1, 1) if single else each)

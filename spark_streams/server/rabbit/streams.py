@@ -86,10 +86,8 @@ def _statistics(connection: RabbitConnection, served: Served) -> tuple[Statistic
     first = last = -1
     if end:
         # Of a log that retention has emptied nothing is left but where it goes on: first and next are the same then.
-        first, last = partition.first_offset, end - 1
-        chunk = connection.node.chunks(served).last()
-        if chunk is not None:
-            last = chunk.first_offset
+        first = partition.first_offset
+        last = connection.node.chunks(served).last_id() if first < end else end - 1
     values = {"first_chunk_id": first, "last_chunk_id": last, "committed_chunk_id": last}
     if connection.node.config.committed_offset:
         values["committed_offset"] = end - 1
