@@ -26,12 +26,14 @@ from spark_streams.server.rabbit.stored_form import unescape
 from spark_streams.wire.rabbit.chunk import ChunkHeader, ChunkType
 from spark_streams.wire.rabbit.interleave import Ranges, interleave
 
-__all__ = ["Chunk", "ChunkCache", "Chunks"]
+__all__ = ["ONE_BATCH", "READ_BYTES", "Chunk", "ChunkCache", "Chunks"]
 
 MAX_RECORDS: Final = 16_384
 """Below the 65,535 entries that a chunk's header can count."""
 READ_BYTES: Final = 512 << 10
 """Read and encoded at a time: enough that working in columns pays, and little enough for a processor's cache."""
+ONE_BATCH: Final = 1
+"""To be read instead, for one stored batch and no more."""
 CACHED_BYTES: Final = 64 << 20
 """Readers of a tail stand within a few chunks of each other; one encoding serves them all."""
 BLOCK_OVERHEAD_BYTES: Final = 2 << 10
@@ -126,19 +128,6 @@ class Chunks:
         self._blocks: list[_Block] = []
         self._last: Chunk | None = None
 
-    def at(self, offset: int) -> Chunk | None:
-        """Return the chunk that holds an offset, or the first one that is retained after it.
-
-        Returns:
-            None at the end of the log.
-
-        Raises:
-            CorruptLog: what is stored there fails its check.
-            PartitionClosed: the stream was deleted, or the log closed.
-        """
-        found = self.run(offset, 1)
-        return found[0] if found else None
-
     def run(self, offset: int, limit: int, read_bytes: int = READ_BYTES) -> list[Chunk]:
         """Return consecutive chunks from the one that holds an offset on, or the first one that is retained after it.
 
@@ -174,7 +163,8 @@ class Chunks:
         if end <= self._partition.first_offset:
             return None
         if self._last is None or self._last.next_offset != end:
-            self._last = self.at(end - 1)
+            found = self.run(end - 1, 1, ONE_BATCH)
+            self._last = found[-1] if found else None
         return self._last
 
     def last_id(self) -> int:

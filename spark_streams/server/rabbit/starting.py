@@ -9,13 +9,15 @@ Spec: notes, section 6.
 from __future__ import annotations
 
 from spark_streams.log import NO_TIMESTAMP, Partition
-from spark_streams.server.rabbit.chunks import Chunks
+from spark_streams.server.rabbit.chunks import READ_BYTES, Chunks
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType
 
 __all__ = ["start_offset"]
 
 
-def start_offset(partition: Partition, chunks: Chunks, wanted: OffsetSpecification) -> int:
+def start_offset(
+    partition: Partition, chunks: Chunks, wanted: OffsetSpecification, read_bytes: int = READ_BYTES
+) -> int:
     """Return the id of the chunk that a specification means, or the next offset of the log where there is none yet.
 
     Args:
@@ -23,6 +25,7 @@ def start_offset(partition: Partition, chunks: Chunks, wanted: OffsetSpecificati
         chunks: of the partition.
         wanted: of any type but NONE. An offset below the first chunk means the first one, as do instants before it; an
             offset or instant beyond the last chunk means what is appended next.
+        read_bytes: about how much to read to find the chunk; what is read is encoded, for those who go on from there.
 
     Raises:
         CorruptLog: what is stored there fails its check.
@@ -42,5 +45,7 @@ def start_offset(partition: Partition, chunks: Chunks, wanted: OffsetSpecificati
         offset = end if found is None else found[0]
     if offset >= end:
         return end
-    chunk = chunks.at(offset)
-    return end if chunk is None else chunk.first_offset
+    if offset == partition.first_offset:
+        return offset
+    holding = chunks.run(offset, 1, read_bytes)
+    return holding[0].first_offset if holding else end

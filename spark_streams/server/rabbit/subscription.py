@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from spark_streams.log.stored_batches import StoredBatch
-from spark_streams.server.rabbit.chunks import READ_BYTES, Chunk
+from spark_streams.server.rabbit.chunks import ONE_BATCH, READ_BYTES, Chunk
 from spark_streams.server.rabbit.publishers import BLOOM_NOTE
 from spark_streams.server.rabbit.starting import start_offset
 from spark_streams.wire.rabbit.bloom import may_match
@@ -83,7 +83,8 @@ class Subscription:
         """Return where deliveries would start; type NONE means where the client subscribed. Raises as the log does."""
         if wanted.type == OffsetType.NONE:
             wanted = self._asked
-        return start_offset(self.served.partition, self._chunks, wanted)
+        read_bytes = ONE_BATCH if self._values else READ_BYTES
+        return start_offset(self.served.partition, self._chunks, wanted, read_bytes)
 
     def start(self, offset: int) -> None:
         """Deliver from the chunk with this id on."""
@@ -191,7 +192,7 @@ class Subscription:
             if self._next >= self._matched_until:
                 return [], skipped
         # Only what matched is read and encoded, unless somebody else has had a need for it.
-        run = self._chunks.run(self._next, self._credit, read_bytes=1)
+        run = self._chunks.run(self._next, self._credit, ONE_BATCH)
         return [chunk for chunk in run if chunk.first_offset < self._matched_until], skipped
 
     def _skip_to_match(self) -> int:
