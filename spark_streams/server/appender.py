@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition
-from spark_streams.log.record_batch import Header
+from spark_streams.log.batching import Notes
 from spark_streams.server.conditions import INTERNAL_ERROR, INVALID_FIELD, RESOURCE_LIMIT, LinkRefused
 
 __all__ = ["Appender", "Batch"]
@@ -43,7 +43,7 @@ class Batch:
         keys: group keys, binary, null for none.
         timestamps: creation times in ms, ``NO_TIMESTAMP`` for none.
         done: called on the loop: with None for each event that is stored, or why not; all events in their order.
-        notes: stored with the batches of this append; an append with notes is not joined with others.
+        notes: stored with the batches of this append (``Partition.append``); it is then not joined with others.
         due: asked on the loop when the append is about to start, after all earlier ones of the partition have been
             told their outcome; False refuses it.
 
@@ -53,7 +53,7 @@ class Batch:
     keys: pa.Array
     timestamps: NDArray[np.int64]
     done: Callable[[list[LinkRefused | None]], None]
-    notes: tuple[Header, ...] = ()
+    notes: Notes = ()
     due: Callable[[], bool] | None = None
 
 
@@ -145,7 +145,7 @@ def _store(
     values: pa.Array,
     keys: pa.Array,
     timestamps: NDArray[np.int64],
-    notes: tuple[Header, ...] = (),
+    notes: Notes = (),
 ) -> list[LinkRefused | None]:
     """Append; events that the stream's rules refuse are found by halving, so that the others are stored."""
     count = len(values)

@@ -49,6 +49,6 @@ def bare_starts(records: Records) -> Longs:
     if not len(rows):
         return starts
     incoming = incoming_columns(Block(records.buffer, starts[rows], ends[rows]))
-    found = starts.copy()
+    found: Longs = starts.copy()
     found[rows] = np.where(incoming.malformed, starts[rows], incoming.value_starts)
     return found

@@ -117,9 +117,13 @@ class LogServer:
         host = f"[{config.host}]" if ":" in config.host else config.host
         self.urls[door] = f"{plain if context is None else secured}://{host}:{port}"
 
+    @property
+    def rabbit_connections(self) -> Collection[RabbitConnection]:
+        """Those of the RabbitMQ streams door. To be called on the server's loop."""
+        return self._rabbit_node.connections if self._rabbit_node is not None else ()
+
     def _connections(self) -> Collection[_Connection]:
-        rabbit = self._rabbit_node.connections if self._rabbit_node is not None else ()
-        return [*self._amqp_connections, *rabbit]
+        return [*self._amqp_connections, *self.rabbit_connections]
 
     async def stop(self) -> None:
         """Close the doors: no new connections, a close frame to each peer, durable state written down."""

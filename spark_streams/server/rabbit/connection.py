@@ -295,6 +295,11 @@ class RabbitConnection(asyncio.Protocol):
         """The version of Deliver that the peer takes: 2 only if it said exactly that (notes, section 2)."""
         return 2 if self.client_versions.get(DELIVER_KEY) == 2 else 1
 
+    @property
+    def outgoing_bytes(self) -> int:
+        """How many bytes wait for the peer to read."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     def send(self, frames: bytes) -> None:
         """Send whole frames; they are dropped when the connection has ended."""
         if self._transport is not None and frames:

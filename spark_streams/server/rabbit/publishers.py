@@ -235,7 +235,7 @@ class Publishers:
             pa.concat_arrays(keys) if len(keys) > 1 else keys[0],
             np.concatenate(instants),
             done,
-            _notes(served, pieces, sequences),
+            _Notes(pieces, served.filter_bytes),
             functools.partial(self._due, served, pieces),
         )
         self._connection.unconfirmed(_entries(pieces))
@@ -280,14 +280,36 @@ def _entries(pieces: list[_Piece]) -> int:
     return sum(len(piece.ids) for piece in pieces)
 
 
-def _notes(served: Served, pieces: list[_Piece], sequences: dict[str, int]) -> tuple[Header, ...]:
-    """Return what is stored with an append: the last ids of its references, and the bloom filter of its values."""
-    notes = [publishers_note(sequences)] if sequences else []
-    filters: frozenset[bytes] = frozenset().union(*(piece.filters for piece in pieces))
-    if filters:
-        unfiltered = any(piece.unfiltered for piece in pieces)
-        notes.append((BLOOM_NOTE, bloom_of(filters, unfiltered, served.filter_bytes)))
-    return tuple(notes)
+@dataclass(frozen=True)
+class _Notes:
+    """What is stored with each batch of an append: the last ids whose records end in it, and its bloom filter.
+
+    A large append is stored as several batches, and when the process is killed in the middle the first ones stay: none
+    of them may say that an id is there whose records are not.
+    """
+
+    pieces: list[_Piece]
+    filter_bytes: int
+
+    def __call__(self, start: int, stop: int) -> tuple[Header, ...]:
+        sequences: dict[str, int] = {}
+        filters: set[bytes] = set()
+        unfiltered = False
+        row = 0
+        for piece in self.pieces:
+            ends = row + np.cumsum(piece.counts[piece.kept])
+            first, row = row, int(ends[-1]) if len(ends) else row
+            if row <= start or first >= stop:
+                continue
+            filters |= piece.filters
+            unfiltered |= piece.unfiltered
+            whole = int(np.searchsorted(ends, stop, side="right"))
+            if piece.publisher.reference and whole and ends[whole - 1] > start:
+                sequences[piece.publisher.reference] = int(piece.ids[piece.kept][whole - 1])
+        notes = [publishers_note(sequences)] if sequences else []
+        if filters:
+            notes.append((BLOOM_NOTE, bloom_of(filters, unfiltered, self.filter_bytes)))
+        return tuple(notes)
 
 
 def _filters(published: Published, kept: Mask) -> tuple[frozenset[bytes], bool]:

@@ -95,6 +95,9 @@ class Groups:
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str], Group] = {}
 
+    def __len__(self) -> int:
+        return len(self._groups)
+
     def of(self, stream_key: str, name: str, index: int | None) -> Group | None:
         """Return the group of a name on a stream, made when it is not there; somebody is about to join it.
 
