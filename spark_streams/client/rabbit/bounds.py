@@ -16,6 +16,7 @@ Spec: notes, sections 6 and 12.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,10 +34,12 @@ from spark_streams.wire.rabbit.consuming import (
 )
 from spark_streams.wire.rabbit.streams import StreamStats, StreamStatsAnswer
 
-__all__ = ["Extent", "extent", "first_at_time", "probe", "to_bounds", "witness"]
+__all__ = ["Extent", "chunk_at", "extent", "first_at_time", "probe", "to_bounds", "witness"]
 
 _FIRST: Final = OffsetSpecification(OffsetType.FIRST)
 _LAST: Final = OffsetSpecification(OffsetType.LAST)
+_EVERY_KIND: Final = {"chunk_selector": "all"}
+"""The property of a subscription that has tracking chunks delivered too; brokers know it, documents do not tell it."""
 _PROBE: Final = 255
 """The id of such subscriptions: readers have 0."""
 _TRIES: Final = 20
@@ -100,9 +103,11 @@ def to_bounds(found: Extent) -> Bounds:
     return Bounds(offset_text(found.first), offset_text(found.last), truncated, tells_truncated=True)
 
 
-def probe(connection: Connection, stream: str, offset: OffsetSpecification) -> ChunkHeader | None:
+def probe(
+    connection: Connection, stream: str, offset: OffsetSpecification, properties: Mapping[str, str] | None = None
+) -> ChunkHeader | None:
     """Return the header of the first user chunk from a starting position on, None when there is none now."""
-    subscription = Subscription(connection, stream, offset, 1, number=_PROBE)
+    subscription = Subscription(connection, stream, offset, 1, properties, number=_PROBE)
     try:
         delivered = subscription.first()
         return None if delivered is None else delivered.header
@@ -110,9 +115,14 @@ def probe(connection: Connection, stream: str, offset: OffsetSpecification) -> C
         subscription.close()
 
 
+def chunk_at(connection: Connection, stream: str, offset: int) -> ChunkHeader | None:
+    """Return the header of the chunk, of any kind, that holds an offset, else of the next one; None when none comes."""
+    return probe(connection, stream, OffsetSpecification(OffsetType.OFFSET, offset), _EVERY_KIND)
+
+
 def witness(connection: Connection, stream: str, offset: int) -> str | None:
-    """Return what tells the chunk that holds an offset from any other one; None when no user chunk holds it."""
-    header = probe(connection, stream, OffsetSpecification(OffsetType.OFFSET, offset))
+    """Return what tells the chunk, of any kind, that holds an offset from any other one; None when none holds it."""
+    header = chunk_at(connection, stream, offset)
     if header is None or not header.first_offset <= offset < header.next_offset:
         return None
     return f"{header.first_offset}@{header.timestamp_ms}"

@@ -5,7 +5,6 @@ Connections are opened when they are first needed, and kept. A stream whose memb
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -16,15 +15,16 @@ import pyarrow as pa
 from spark_streams.client.model import Bounds, Consumer, FilterValues, RangeRead, StreamDescription
 from spark_streams.client.rabbit import bounds
 from spark_streams.client.rabbit.connection import Connection
-from spark_streams.client.rabbit.faults import refusal
+from spark_streams.client.rabbit.faults import is_unavailable, refusal
 from spark_streams.client.rabbit.offsets import first_wanted, offset_number, offset_text
 from spark_streams.client.rabbit.reader import PATIENT, RangeReader
 from spark_streams.client.rabbit.subscription import Subscription, properties_of
-from spark_streams.client.retry import DEFAULT_BACKOFF, Deadline, retrying
+from spark_streams.client.retry import Attempts
 from spark_streams.client.walk import OffsetWalk
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import LocalProtocolError, NotFound, Refused, SparkStreamsError
+from spark_streams.errors import LocalProtocolError, NotFound, OptionError, Refused, SparkStreamsError
 from spark_streams.position import After, At, Earliest, Position
+from spark_streams.wire.rabbit.chunk import ChunkHeader
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, StoreOffset
 from spark_streams.wire.rabbit.streams import Metadata, MetadataAnswer
@@ -33,7 +33,7 @@ from spark_streams.wire.rabbit.super_streams import Partitions, PartitionsAnswer
 __all__ = ["RabbitClient"]
 
 _T = TypeVar("_T")
-_ABSENT_PAUSE_S: Final = 0.2
+_MAX_REFERENCE_BYTES: Final = 255
 
 
 class RabbitClient:
@@ -114,7 +114,7 @@ class RabbitClient:
                     if each.code != ResponseCode.OK:
                         raise refusal(each.code, f"stream '{name}'")
 
-        retrying(ask)
+        self._retrying(ask)
 
     def describe(self, stream: str) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the broker says it now.
@@ -127,29 +127,17 @@ class RabbitClient:
             Refused: no permission, or a partition stayed unavailable.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
         """
-        return self._retrying(lambda: self._describe(stream))
-
-    def _describe(self, stream: str) -> StreamDescription:
-        deadline = Deadline(self._timeout_ms)
-        while True:
-            names = self.partitions(stream)
-            try:
-                return StreamDescription(stream, None, {name: self._bounds(name) for name in names})
-            except (NotFound, Refused) as fault:
-                passing = fault.retriable or (self._super_stream and isinstance(fault, NotFound))
-                if not passing or not self._has_time(deadline):
-                    raise
-            time.sleep(_ABSENT_PAUSE_S)
-
-    @staticmethod
-    def _has_time(deadline: Deadline) -> bool:
-        try:
-            return deadline.left_s("") > _ABSENT_PAUSE_S
-        except SparkStreamsError:
-            return False
+        return self._retrying(
+            lambda: StreamDescription(stream, None, {name: self._bounds(name) for name in self.partitions(stream)})
+        )
 
     def _bounds(self, name: str) -> Bounds:
-        return bounds.to_bounds(self._near(name, lambda connection: bounds.extent(connection, name)))
+        try:
+            return bounds.to_bounds(self._near(name, lambda connection: bounds.extent(connection, name)))
+        except NotFound as fault:
+            # The super stream has it: it may come back, or leave the super stream as well.
+            fault.retriable = self._super_stream
+            raise
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many offsets there are from each position on; None where the position is not an offset."""
@@ -223,8 +211,8 @@ class RabbitClient:
 
         Args:
             read: the range and its columns.
-            max_rows: about how many rows a batch has at most; a chunk is not divided.
-            max_bytes: a batch takes no further chunk once it has this many bytes.
+            max_rows: rows of a batch at most.
+            max_bytes: a batch takes no further chunk, and no further row of a chunk, once it has this many bytes.
 
         Returns:
             Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``.
@@ -242,11 +230,15 @@ class RabbitClient:
         def extent() -> bounds.Extent:
             return self._near(name, lambda connection: bounds.extent(connection, name))
 
+        def chunk_at(offset: int) -> ChunkHeader | None:
+            return self._near(name, lambda connection: bounds.chunk_at(connection, name, offset))
+
         reader = RangeReader(
             read,
             self._filters,
             subscribe,
             extent,
+            chunk_at,
             max_rows=max_rows,
             max_bytes=max_bytes,
             timeout_ms=self._timeout_ms,
@@ -264,6 +256,9 @@ class RabbitClient:
         """
         if self._consumer is None:
             raise LocalProtocolError("storing offsets needs a consumer's name")
+        if len(self._consumer.name.encode()) > _MAX_REFERENCE_BYTES:
+            # Brokers drop it silently, or the connection.
+            raise OptionError("consumerName", f"expected up to {_MAX_REFERENCE_BYTES} bytes, to store offsets under it")
         for partition, offset in offsets.items():
             command = StoreOffset(self._consumer.name, partition, offset_number(offset))
             connection = self._connection()
@@ -273,8 +268,13 @@ class RabbitClient:
     # --- connections
 
     def _retrying(self, operation: Callable[[], _T]) -> _T:
-        """Try again while that can help: for long when the broker was there before, as it may be restarting."""
-        return retrying(operation, PATIENT if self._connections else DEFAULT_BACKOFF)
+        """Try again while that can help: for long once the broker was there, as it may be restarting."""
+        hasty, patient = Attempts(), Attempts(PATIENT)
+        while True:
+            try:
+                return operation()
+            except SparkStreamsError as fault:
+                (patient if self._connections else hasty).after(fault)
 
     def _near(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
         """Run an operation on a node that has a member of the stream; the one we know of first.
@@ -282,10 +282,14 @@ class RabbitClient:
         Raises:
             PeerError: of the operation.
         """
+        known = self._nodes.pop(stream, None)
         try:
-            return operation(self._connection(self._nodes.get(stream)))
+            found = operation(self._connection(known))
+            if known is not None:
+                self._nodes[stream] = known
+            return found
         except Refused as fault:
-            if "0x06" not in fault.condition:
+            if not is_unavailable(fault):
                 raise
             for node in self._members(stream):
                 try:

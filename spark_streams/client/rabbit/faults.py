@@ -14,7 +14,7 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, NotFound, PeerError, Refused, SparkStreamsError
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
 
-__all__ = ["close_fault", "not_a_broker", "refusal"]
+__all__ = ["close_fault", "is_unavailable", "not_a_broker", "refusal"]
 
 _AUTHENTICATION: Final = frozenset(
     {
@@ -57,6 +57,11 @@ def refusal(code: int, what: str) -> PeerError:
     return refused
 
 
+def is_unavailable(fault: SparkStreamsError) -> bool:
+    """Say whether the broker answered that the stream has no member there, or none that can be reached now."""
+    return isinstance(fault, Refused) and fault.condition == code_name(ResponseCode.STREAM_NOT_AVAILABLE)
+
+
 def close_fault(code: int, reason: str, endpoint: Endpoint) -> SparkStreamsError:
     """Return the error for a connection that the broker closed."""
     what = f"{endpoint.address}: the broker closed the connection"
@@ -73,7 +78,8 @@ def not_a_broker(endpoint: Endpoint, why: str) -> ConnectFailed:
     """Return the error for a peer that does not speak the stream protocol."""
     fault = ConnectFailed(
         f"{endpoint.address}: the peer does not speak the RabbitMQ stream protocol ({why}): check the port in option "
-        "'url' (5552 is usual, 5551 with TLS; 5672 is AMQP) and that the plugin rabbitmq_stream is enabled"
+        "'url' (5552 is usual, 5551 with TLS; 5672 is AMQP), that the plugin rabbitmq_stream is enabled, and whether "
+        "the port wants TLS (rabbitmq-stream+tls)"
     )
     fault.retriable = False
     return fault

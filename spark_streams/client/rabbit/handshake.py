@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_streams.client.rabbit.faults import not_a_broker, refusal
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import AuthenticationFailed, ConnectionLost, RemoteProtocolError
+from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.commands import CLIENT_RECEIVES
 from spark_streams.wire.rabbit.connecting import (
@@ -67,9 +67,18 @@ def handshake(connection: Connection) -> Agreed:
     where = endpoint.address
     try:
         properties = connection.request(PeerProperties(_introduction()), PeerPropertiesAnswer, f"{where}: hello")
-    except (RemoteProtocolError, ConnectionLost) as fault:
+    except RemoteProtocolError as fault:
         raise not_a_broker(endpoint, str(fault)) from fault
-    _sign_in(connection)
+    except ConnectionLost as fault:
+        # A broker that is just going down or coming up does so as well.
+        raise ConnectFailed(
+            f"{where}: the peer closed the connection without a word: check that the port in option 'url' is one of "
+            "RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it wants TLS (rabbitmq-stream+tls)"
+        ) from fault
+    try:
+        _sign_in(connection)
+    except ConnectionLost as fault:
+        raise ConnectionLost(f"sign in to {where}: closed without an answer, as some do whom they refuse") from fault
     tune = _tune(connection)
     opened = connection.request(Open(endpoint.vhost), OpenAnswer, f"{where}: open the virtual host '{endpoint.vhost}'")
     versions: Mapping[int, int] = {}

@@ -9,9 +9,14 @@ delivered: tracking chunks use up offsets, filters skip chunks. So when the brok
 asked: whether the stream reaches the end of the range, and, after that, whether there is a chunk all the same
 (``Subscription.look_again``). Only both answers together end a range; a silence never does.
 
+Tracking chunks and filters also leave gaps between chunks, and so does retention when it overtakes a reader: brokers
+then go on with what is left, without a word. Before rows behind a gap are handed out, the broker is asked for the
+chunk, of any kind, where the gap begins.
+
 Delivery guarantee: every record of the range that the stream holds comes exactly once, in order. A connection that
-breaks is replaced, and reading goes on at the offset after the last record that was handed out. Records that are gone
-raise ``PositionLost``, or are told in a warning.
+breaks is replaced, and reading goes on at the offset after the last record that was handed out, if the last chunk that
+came before is still the same: otherwise the stream was deleted and created again. Records that are gone raise
+``PositionLost``, or are told in a warning.
 
 Spec: notes, sections 6 to 9 and 17 (C2 to C9).
 """
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -33,7 +39,7 @@ from spark_streams.client.rabbit.rows import Piece, RowDecoder
 from spark_streams.client.rabbit.subscription import Delivered, Subscription
 from spark_streams.client.retry import Attempts, Backoff, Deadline
 from spark_streams.errors import DeadlineExceeded, SparkStreamsError
-from spark_streams.wire.rabbit.chunk import decode_chunk
+from spark_streams.wire.rabbit.chunk import ChunkHeader, decode_chunk
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType
 
 __all__ = ["RangeReader"]
@@ -43,9 +49,25 @@ PATIENT: Final = Backoff(attempts=24)
 CREDIT: Final = 10
 """Chunks on the way: enough to hide a round trip; a chunk has rarely more than 4 MB."""
 GLANCE_S: Final = 0.02
-"""Silence after which the broker is asked whether there is more."""
+"""Silence after which rows are handed out, or the broker is asked whether there is more."""
 BEHIND_S: Final = 0.1
 """How long to wait before a node that is behind is asked again."""
+
+
+@dataclass
+class _Collected:
+    """Records that came and were not handed out yet."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    rows: int = 0
+    size: int = 0
+    gap: int | None = None
+    """The first offset of the first gap between the chunks that they came in."""
+
+    def add(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        self.rows += len(piece.offsets)
+        self.size += piece.size
 
 
 class RangeReader:
@@ -56,8 +78,9 @@ class RangeReader:
         filters: which rows are wanted, None for all.
         subscribe: opens a subscription at a position, with so much credit.
         extent: what the stream holds now, by the node that the subscription is on.
-        max_rows: rows of a batch, about: a chunk is not divided.
-        max_bytes: a batch takes no further chunk once it has this many bytes.
+        chunk_at: the chunk of any kind that holds an offset, else the first one behind it, else None.
+        max_rows: rows of a batch at most.
+        max_bytes: a batch takes no further chunk, and no further row of a chunk, once it has this many bytes.
         timeout_ms: how long a node may be behind what was planned.
     """
 
@@ -67,24 +90,24 @@ class RangeReader:
         filters: FilterValues | None,
         subscribe: Callable[[OffsetSpecification, int], Subscription],
         extent: Callable[[], Extent],
+        chunk_at: Callable[[int], ChunkHeader | None],
         *,
         max_rows: int,
         max_bytes: int,
         timeout_ms: int,
     ) -> None:
         self._read = read
-        self._filtered = filters is not None
         self._subscribe = subscribe
         self._extent = extent
+        self._chunk_at = chunk_at
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
         self._loss = LossPolicy(read)
-        self._decoder = RowDecoder(read, filters)
+        self._decoder = RowDecoder(read, filters, max_rows, max_bytes)
         self._next = first_wanted(read.start)
         self._end = offset_number(read.end)
-        # The first offset of a gap between chunks that has not been explained yet.
-        self._gap: int | None = None
+        self._last: ChunkHeader | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the range, none twice.
@@ -99,15 +122,30 @@ class RangeReader:
         while self._next is None or self._next <= self._end:
             try:
                 for pieces, following in self._runs():
-                    batches = self._decoder.batches(pieces)
                     # Before the rows are out of our hands: a reconnect must not repeat them.
                     self._next = following
                     attempts.progressed()
-                    yield from batches
-                self._explain_gap()
-                return
+                    yield from self._decoder.batches(pieces)
             except SparkStreamsError as fault:
                 attempts.after(fault)
+                self._compare_last()
+
+    def _compare_last(self) -> None:
+        """Notice, after a fault, that the stream is another one than before."""
+        last = self._last
+        if last is None:
+            return
+        try:
+            now = self._chunk_at(last.first_offset)
+        except SparkStreamsError as fault:
+            if not fault.retriable:
+                raise
+            return  # the next subscription meets the same fault, and is tried again
+        if now is None or now.first_offset > last.first_offset:
+            return  # it does not reach so far, or no longer goes back so far, which is noticed in any case
+        if (now.first_offset, now.timestamp_ms) != (last.first_offset, last.timestamp_ms):
+            self._last = None
+            self._loss.lost(f"after offset '{offset_text(last.next_offset - 1)}'", "the stream was created again since")
 
     def _runs(self) -> Iterator[tuple[list[Piece], int]]:
         """Yield what one subscription delivers, a batch's worth at a time, with the offset that follows."""
@@ -124,36 +162,39 @@ class RangeReader:
 
     def _collected(self, subscription: Subscription) -> Iterator[tuple[list[Piece], int]]:
         expected = self._next
-        pieces: list[Piece] = []
-        rows = size = consumed = 0
+        held = _Collected()
         while True:
-            delivered = subscription.next(0.0 if pieces else GLANCE_S)
-            if delivered is None:
-                if pieces and expected is not None:
-                    yield pieces, expected
-                    pieces, rows, size = [], 0, 0
+            delivered = subscription.next(GLANCE_S)
+            if delivered is not None:
+                expected = self._take(delivered, expected, held)
+                if expected <= self._end:
+                    subscription.give_back()
+                    if held.rows < self._max_rows and held.size < self._max_bytes:
+                        continue
+            elif expected is None or (not held.pieces and held.gap is None):
+                if not self._is_complete(subscription):
                     continue
-                if self._is_complete(subscription):
-                    return
-                continue
-            header = delivered.header
-            if expected is not None and header.first_offset > expected:
-                self._noticed_gap(expected, header.first_offset)
-            if header.first_offset <= self._end:
-                piece = self._piece(delivered, expected)
-                if piece is not None:
-                    pieces.append(piece)
-                    rows += len(piece.offsets)
-                    size += piece.size
-            expected = header.next_offset if expected is None else max(expected, header.next_offset)
+                held.gap = expected
+                expected = self._end + 1
+            regained = self._regained(held)
+            if regained is not None:
+                yield held.pieces, regained
+                return  # what is left begins there, and the broker may have skipped some of it
+            yield held.pieces, min(expected, self._end + 1)
             if expected > self._end:
-                yield pieces, self._end + 1
                 return
-            consumed += 1
-            subscription.give_back()
-            if rows >= self._max_rows or size >= self._max_bytes:
-                yield pieces, expected
-                pieces, rows, size = [], 0, 0
+            held = _Collected()
+
+    def _take(self, delivered: Delivered, expected: int | None, held: _Collected) -> int:
+        """Keep what the range wants of a chunk; return the offset that follows it."""
+        header = self._last = delivered.header
+        if expected is not None and header.first_offset > expected and held.gap is None:
+            held.gap = expected
+        if header.first_offset <= self._end:
+            piece = self._piece(delivered, expected)
+            if piece is not None:
+                held.add(piece)
+        return header.next_offset if expected is None else max(expected, header.next_offset)
 
     def _piece(self, delivered: Delivered, expected: int | None) -> Piece | None:
         records = decode_chunk(delivered.buffer, delivered.start, delivered.end)
@@ -173,16 +214,15 @@ class RangeReader:
         """Say whether the broker has nothing more of the range; it had nothing to send for a moment.
 
         Raises:
-            PositionLost: the stream does not reach, or no longer holds, the end of the range.
-            DeadlineExceeded: this node of the broker is behind, and stays so.
+            PositionLost: the stream does not reach the end of the range, for ``timeout_ms`` already.
         """
         deadline = Deadline(self._timeout_ms)
         while True:
             there = self._extent()
-            if there.last is not None and there.last >= self._end:
-                return not subscription.look_again()
             if subscription.look_again():
                 return False
+            if there.last is not None and there.last >= self._end:
+                return True
             try:
                 left = deadline.left_s("")
             except DeadlineExceeded:
@@ -191,21 +231,20 @@ class RangeReader:
                 return True
             time.sleep(min(left, BEHIND_S))
 
-    def _noticed_gap(self, first: int, following: int) -> None:
-        """Find out whether offsets between two chunks were removed, or held nothing for us.
+    def _regained(self, held: _Collected) -> int | None:
+        """Find out whether the offsets of a gap were removed, or held nothing for us.
 
-        Tracking chunks use up offsets, and filters skip chunks: then the stream still begins before the gap.
+        Returns:
+            None when none was removed. Otherwise, if reading goes on nevertheless, the first offset that is left; what
+            came behind the gap is dropped, to be read again from there.
         """
-        self._gap = first if self._gap is None else self._gap
-        if not self._filtered or first == self._next:
-            self._explain_gap()
-
-    def _explain_gap(self) -> None:
-        if self._gap is None:
-            return
-        first = self._extent().first
-        if first > self._gap:
-            self._loss.lost(
-                f"at offset '{offset_text(self._gap)}'", f"the first offset there is '{offset_text(first)}'"
-            )
-        self._gap = None
+        if held.gap is None:
+            return None
+        chunk = self._chunk_at(held.gap)
+        if chunk is not None and chunk.first_offset <= held.gap:
+            return None
+        left = "there is nothing" if chunk is None else f"the next offset there is '{offset_text(chunk.first_offset)}'"
+        self._loss.lost(f"at offset '{offset_text(held.gap)}'", left)
+        gap = held.gap
+        held.pieces = [piece for piece in held.pieces if piece.offsets[-1] < gap]
+        return self._end + 1 if chunk is None else chunk.first_offset

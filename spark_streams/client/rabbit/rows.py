@@ -8,7 +8,7 @@ Spec: notes, sections 3, 4 and 9.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,8 +27,6 @@ __all__ = ["Piece", "RowDecoder"]
 
 _OURS: Final = frozenset({"stream", "partition", "offset", "timestamp"})
 """Columns that do not come out of the message."""
-_JOINED_BYTES: Final = 256 << 10
-"""Pieces smaller than this are copied together, so that one decoding covers many small chunks."""
 _MAX_MS: Final = (2**63 - 1) // 1000
 NO_TIMESTAMP: Final = -(2**63)
 """A chunk's time that says that its records have none: only the reference log has such."""
@@ -58,6 +56,11 @@ class Piece:
         """Bytes from the first message to the last one."""
         return int(self.ends[-1] - self.starts[0]) if len(self.starts) else 0
 
+    def part(self, first: int, end: int) -> Piece:
+        """Return records ``first`` (inclusive) to ``end`` (exclusive)."""
+        cut = slice(first, end)
+        return Piece(self.offsets[cut], self.timestamp_ms, self.buffer, self.starts[cut], self.ends[cut])
+
 
 class RowDecoder:
     """Decodes the records of one range.
@@ -65,17 +68,21 @@ class RowDecoder:
     Args:
         read: the range and its columns.
         filters: which rows are kept, None for all.
+        max_rows: rows of a batch at most.
+        max_bytes: bytes of a batch's messages at most, but one message.
 
     Raises:
         LocalProtocolError: a column that there is not, or a filter taken from none.
     """
 
-    def __init__(self, read: RangeRead, filters: FilterValues | None) -> None:
+    def __init__(self, read: RangeRead, filters: FilterValues | None, max_rows: int, max_bytes: int) -> None:
         unknown = set(read.columns) - set(FULL_MESSAGE_SCHEMA.names)
         if unknown:
             raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
         self._read = read
         self._filters = filters
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
         self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in read.columns])
         names = set(read.columns) - _OURS
         if filters is not None:
@@ -83,24 +90,38 @@ class RowDecoder:
         self._decoded = tuple(sorted(names))
         self._values = None if filters is None else pa.array(filters.values, pa.string())
 
-    def batches(self, pieces: Sequence[Piece]) -> list[pa.RecordBatch]:
-        """Return the rows of some pieces, in their order; one batch for pieces that were small enough to be joined."""
-        batches = []
-        joined: list[Piece] = []
-        for piece in pieces:
-            if piece.size >= _JOINED_BYTES:
-                batches += self._together(joined)
-                joined = []
-                batches.append(self._batch(_block(piece), [piece]))
-            else:
-                joined.append(piece)
-        batches += self._together(joined)
-        return [batch for batch in batches if batch.num_rows]
+    def batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some pieces, in their order, in batches that are not empty."""
+        for together in self._groups(pieces):
+            block = _joined(together) if len(together) > 1 else _block(together[0])
+            batch = self._batch(block, together)
+            if batch.num_rows:
+                yield batch
 
-    def _together(self, pieces: list[Piece]) -> list[pa.RecordBatch]:
-        if not pieces:
-            return []
-        return [self._batch(_joined(pieces) if len(pieces) > 1 else _block(pieces[0]), pieces)]
+    def _groups(self, pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+        """Yield pieces that become one batch: what is small together, what is too large in parts."""
+        together: list[Piece] = []
+        rows = size = 0
+        for whole in pieces:
+            for piece in self._parts(whole):
+                count = len(piece.offsets)
+                if together and (rows + count > self._max_rows or size + piece.size > self._max_bytes):
+                    yield together
+                    together, rows, size = [], 0, 0
+                together.append(piece)
+                rows += count
+                size += piece.size
+        if together:
+            yield together
+
+    def _parts(self, piece: Piece) -> Iterator[Piece]:
+        first, count = 0, len(piece.offsets)
+        while first < count:
+            limit = int(piece.starts[first]) + self._max_bytes
+            end = max(first + 1, int(np.searchsorted(piece.ends, limit, "right")))
+            end = min(end, first + self._max_rows, count)
+            yield piece if end - first == count else piece.part(first, end)
+            first = end
 
     def _batch(self, block: Block, pieces: list[Piece]) -> pa.RecordBatch:
         count = len(block.starts)

@@ -16,7 +16,7 @@ from spark_streams.client.model import Consumer, FilterValues
 from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.faults import refusal
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError
+from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.rabbit.chunk import HEADER_BYTES, ChunkHeader
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.consuming import (
@@ -172,7 +172,6 @@ class Subscription:
             answer = ConsumerUpdateAnswer(event.correlation_id, ResponseCode.OK, self._offset)
             self._connection.answer_unasked(answer)
             if self._active and not event.active:
-                self._gone = True
                 raise refusal(
                     ResponseCode.STREAM_NOT_AVAILABLE,
                     f"stream '{self._stream}': another consumer of the group is the active one now",
@@ -214,9 +213,16 @@ class Subscription:
         return self._connection.pending()
 
     def close(self) -> None:
-        """Unsubscribe and drop what was still on the way; a connection that broke is left alone."""
-        if self._connection.broken:
-            return
-        if not self._gone:
-            self._connection.ask(Unsubscribe(self._number), UnsubscribeAnswer, f"stream '{self._stream}': unsubscribe")
-        self._connection.put_back([event for event in self._connection.pending() if not self._is_mine(event)])
+        """Unsubscribe and drop what was still on the way; never raises: a connection that fails is given up."""
+        connection = self._connection
+        if not self._gone and not connection.broken:
+            try:
+                connection.ask(Unsubscribe(self._number), UnsubscribeAnswer, f"stream '{self._stream}': unsubscribe")
+            except SparkStreamsError:
+                connection.abandon()
+        connection.put_back([event for event in connection.pending() if not self._is_about_this(event)])
+
+    def _is_about_this(self, event: Command | Frame) -> bool:
+        if isinstance(event, (ConsumerUpdate, CreditAnswer)):
+            return event.subscription_id == self._number
+        return self._is_mine(event)
