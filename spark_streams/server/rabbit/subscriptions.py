@@ -125,13 +125,12 @@ class Subscriptions:
 
     def _group(self, request: Subscribe, served: Served) -> Group | None:
         """Return the group that a consumer wants to be in; None when what it says of it cannot be."""
-        node, properties = self._connection.node, request.properties
-        name, super_stream = properties.get("name"), properties.get("super-stream")
-        if name is None or (super_stream is not None and node.topology.super_stream(super_stream) is None):
+        name, super_stream = request.properties.get("name"), request.properties.get("super-stream")
+        if name is None:
             return None
         # As brokers do: with a super stream that it is no partition of, it is a stream like any.
         index = served.index if super_stream is not None and super_stream == served.super_stream else None
-        return node.groups.of(served.key, name, index)
+        return self._connection.node.groups.of(served.key, name, index)
 
     def credit(self, command: Credit) -> None:
         """Add credit, and deliver; only a refusal is answered."""
