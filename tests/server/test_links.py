@@ -59,7 +59,7 @@ def test_a_failing_disk_rejects_events_and_reading_goes_on(
     sender = peer.sender("orders")
     sender.send(b"before")
 
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise fault
 
     with monkeypatch.context() as patched:
@@ -78,10 +78,10 @@ def test_with_fsync_always_acceptance_waits_for_the_disk_and_others_do_not(
     server = start("always")
     original, appends = Partition.append, []
 
-    def slow(self: Partition, values: Any, *rest: Any) -> Any:
+    def slow(self: Partition, values: Any, *rest: Any, **notes: Any) -> Any:
         time.sleep(0.2)
         appends.append(len(values))
-        return original(self, values, *rest)
+        return original(self, values, *rest, **notes)
 
     monkeypatch.setattr(Partition, "append", slow)
     peer, other = peer_of(server), peer_of(server)
@@ -217,7 +217,7 @@ def test_a_receiver_that_does_not_read_holds_up_nobody_and_no_memory(start: Star
     assert psutil.Process().memory_info().rss - before < 40 << 20
     reader = peer_of(server)
     assert len(reader.receiver("orders", filter=EARLIEST).take(20)) == 20
-    assert server.call(lambda: [c.write_paused for c in server.server._connections]).count(True) == 1
+    assert server.call(lambda: [c.write_paused for c in server.server._amqp_connections]).count(True) == 1
     idle.drop()
 
 
@@ -308,10 +308,10 @@ def test_connections_that_ended_leave_nothing_behind(start: Start) -> None:
         peer.receiver("orders", filter=EARLIEST, properties={symbol("event-streams-consumer-group"): "g"}).take(1)
         (peer.close if n % 2 else peer.drop)()
     deadline = time.monotonic() + 5
-    while server.call(lambda: len(server.server._connections)) and time.monotonic() < deadline:
+    while server.call(lambda: len(server.server._amqp_connections)) and time.monotonic() < deadline:
         time.sleep(0.01)
     node = server.server._node
     assert node is not None
-    assert not server.server._connections and not node._links and not node.feeds._feeds
+    assert not server.server._amqp_connections and not node._links and not node.feeds._feeds
     assert node.groups.free(server.log.stream("orders").incarnation, "g", ["0", "1"]) == ["0", "1"]
     assert [p._listeners for p in server.log.stream("orders").partitions.values()] == [[], []]
