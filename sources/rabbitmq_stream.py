@@ -6,6 +6,7 @@ docs/rabbitmq-stream.md tells users about options, rows and guarantees.
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import Any, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -23,7 +24,7 @@ from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.reader import BatchReader, stream_reader
 from spark_streams.spark.row_schema import spark_schema
 
-__all__ = ["RabbitStreamDataSource", "connect"]
+__all__ = ["RabbitStreamDataSource", "connect", "connect_store"]
 
 FORMAT = "rabbitmq-stream"
 
@@ -44,6 +45,12 @@ def connect(options: SourceOptions) -> RabbitClient:
         filters=filters,
         consumer=consumer,
     )
+
+
+def connect_store(options: SourceOptions) -> RabbitClient:
+    """Return a client that stores offsets: under the consumer's name, in no group, and reading all messages."""
+    chosen = cast(RabbitSourceOptions, options)
+    return connect(replace(chosen, filter_values=(), single_active_consumer=False))
 
 
 class RabbitStreamDataSource(DataSource):  # type: ignore[misc]
@@ -78,7 +85,8 @@ class RabbitStreamDataSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         options = parse_rabbit_source(self.options, streaming=True)
-        return stream_reader(options, schema, FULL_MESSAGE_SCHEMA, FORMAT, connect)
+        store = connect_store if options.store_offsets else None
+        return stream_reader(options, schema, FULL_MESSAGE_SCHEMA, FORMAT, connect, store)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a batch query."""
