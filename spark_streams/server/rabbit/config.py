@@ -55,6 +55,7 @@ class RabbitConfig:
         tls_key: PEM file with its private key.
         tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
             SASL EXTERNAL, and its identity is the certificate's common name.
+        challenge_demo: offer the mechanism RABBIT-CR-DEMO too, which has a challenge, for tests of clients.
         advertised_host: the name that metadata give clients to connect to; None: the address that they came to.
         advertised_port: likewise; None: the door's port.
         frame_max_bytes: proposed in Tune; 0 for no limit.
@@ -83,6 +84,7 @@ class RabbitConfig:
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = None
     tls_client_ca: str | os.PathLike[str] | None = None
+    challenge_demo: bool = False
     advertised_host: str | None = None
     advertised_port: int | None = None
     frame_max_bytes: int = DEFAULT_FRAME_MAX_BYTES

@@ -46,6 +46,10 @@ __all__ = ["Handshake", "Reply", "Step"]
 
 VIRTUAL_HOSTS: Final = frozenset({"/"})
 """All there are: the log has one name space."""
+CHALLENGE_DEMO: Final = "RABBIT-CR-DEMO"
+"""A mechanism of RabbitMQ's that shows what a challenge is, for tests of clients: user, challenge, password."""
+_CHALLENGE: Final = b"Please tell me your password"
+_CHALLENGE_RESPONSE: Final = b"My password is "
 _LATE: Final = frozenset(
     {
         ResponseCode.AUTHENTICATION_FAILURE,
@@ -55,7 +59,7 @@ _LATE: Final = frozenset(
         ResponseCode.SASL_CANNOT_CHANGE_USERNAME,
     }
 )
-"""Refusals that would help somebody who guesses: brokers answer them after three seconds."""
+"""Refusals that would help somebody who guesses: brokers answer them after three seconds (seen on 4.3)."""
 
 
 class Step(Enum):
@@ -112,13 +116,18 @@ class Handshake:
         self._peer_host = peer_host
         self._identity = common_name(certificate)
         self._mechanism = ""
+        self._challenged: str | None = None
         self._server_properties = server_properties
         self._advertised = advertised
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
         """Those that this peer may use."""
-        return (*(["EXTERNAL"] if self._identity is not None else []), *(["PLAIN"] if self._config.users else []))
+        demo = [CHALLENGE_DEMO] if self._config.challenge_demo else []
+        return (
+            *(["EXTERNAL"] if self._identity is not None else []),
+            *(["PLAIN", *demo] if self._config.users else []),
+        )
 
     def receive(self, command: Command) -> Reply:
         """Take a command of a connection that is not open yet; afterwards ``step`` says what is expected next."""
@@ -147,6 +156,8 @@ class Handshake:
         if command.mechanism != self._mechanism:
             return _answered(command, ResponseCode.SASL_CANNOT_CHANGE_MECHANISM)
         code, user = self._check(command)
+        if code == ResponseCode.SASL_CHALLENGE:
+            return Reply((SaslAuthenticateAnswer(command.correlation_id, code, _CHALLENGE),))
         if code == ResponseCode.OK and user != self.user:
             code = ResponseCode.SASL_CANNOT_CHANGE_USERNAME
         return _answered(command, code)
@@ -158,6 +169,8 @@ class Handshake:
 
     def _authenticate(self, command: SaslAuthenticate) -> Reply:
         code, user = self._check(command)
+        if code == ResponseCode.SASL_CHALLENGE:
+            return Reply((SaslAuthenticateAnswer(command.correlation_id, code, _CHALLENGE),))
         reply = _answered(command, code)
         if code != ResponseCode.OK:
             return reply
@@ -170,6 +183,14 @@ class Handshake:
             return ResponseCode.SASL_MECHANISM_NOT_SUPPORTED, ""
         if command.mechanism == "EXTERNAL":
             user, known = self._identity or "", True
+        elif command.mechanism == CHALLENGE_DEMO:
+            if self._challenged is None:
+                self._challenged = (command.data or b"").decode("utf-8", "replace")
+                return ResponseCode.SASL_CHALLENGE, ""
+            user, self._challenged = self._challenged, None
+            if not (command.data or b"").startswith(_CHALLENGE_RESPONSE):
+                return ResponseCode.SASL_ERROR, user
+            known = self._knows(user.encode(), (command.data or b"")[len(_CHALLENGE_RESPONSE) :])
         else:
             words = (command.data or b"").split(b"\0")
             if len(words) != 3 or words[0]:
