@@ -5,10 +5,12 @@ Spec: notes, sections 6 to 9.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from spark_streams.errors import LogError
 from spark_streams.log.stored_batches import StoredBatch
 from spark_streams.server.rabbit.chunks import ONE_BATCH, READ_BYTES, Chunk
 from spark_streams.server.rabbit.publishers import BLOOM_NOTE
@@ -153,7 +155,15 @@ class Subscription:
         self._sending = False
         if pieces:
             self._connection.send_all(pieces)
+            if not self._values:
+                self._connection.node.loop.call_soon(self._look_ahead)
         return used, False
+
+    def _look_ahead(self) -> None:
+        """Encode what comes next while the client is busy with what it has: both work at the same time then."""
+        if self.active and self._credit <= 0:
+            with contextlib.suppress(LogError):  # the next delivery meets it again, and deals with it
+                self._chunks.run(self._next, 1)
 
     def _take(self, chunks: list[Chunk], pieces: list[bytes | memoryview], committed: int, budget: int) -> int:
         """Have chunks sent, until the budget is used; return their bytes."""
