@@ -96,37 +96,41 @@ def installed(request: pytest.FixtureRequest, wheel: Path) -> tuple[str, Path]:
 
 
 @pytest.fixture
-def served(installed: tuple[str, Path], tmp_path: Path) -> Iterator[str]:
-    """The url of a log with a stream ``orders``, served by the installed command."""
+def served(installed: tuple[str, Path], tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """The urls, AMQP and RabbitMQ, of a log with a stream ``orders``, served by the installed command."""
     command = installed[1].parent / "spark-streams"
     server = subprocess.Popen(
-        [command, "log", "serve", "--amqp", "0", "--stream", "orders:2"],
+        [command, "log", "serve", "--amqp", "0", "--rabbitmq-stream", "0", "--stream", "orders:2"],
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
     )
     try:
         assert server.stdout is not None
-        url = json.loads(server.stdout.readline())["amqp"].replace("//", "//guest:guest@")
+        urls = json.loads(server.stdout.readline())
+        url, rabbit = (urls[door].replace("//", "//guest:guest@") for door in ("amqp", "rabbitmq-stream"))
         lines = "".join(f"event {n}\n" for n in range(1_000))
         run(command, "log", "append", url, "orders", input=lines, cwd=tmp_path)
-        yield url
+        yield url, rabbit
     finally:
         server.terminate()
         assert server.wait(timeout=20) == 0
 
 
 def test_spark_reads_and_writes_without_a_registration_call(
-    installed: tuple[str, Path], served: str, tmp_path: Path
+    installed: tuple[str, Path], served: tuple[str, str], tmp_path: Path
 ) -> None:
     spark, python = installed
     program = tmp_path / "program.py"
     program.write_text((HERE / "stream_program.py").read_text())
-    said = json.loads(run(python, program, served, cwd=tmp_path).splitlines()[-1])
+    said = json.loads(run(python, program, *served, cwd=tmp_path).splitlines()[-1])
     assert said["spark"] == pinned_spark(SPARKS[spark])
     assert "site-packages" in said["module"]
     assert said["batch"] == said["stream"] == 1_000
     assert said["written"] == 1_000
+    assert said["rabbit_batch"] == 2_000
+    assert said["rabbit_written"] == 1_000
+    assert said["rabbit_partitions"] == 2
     assert said["sources_at_top"] is False
     assert "'strem'" in said["unknown_option"] and "'stream'" in said["unknown_option"]
 

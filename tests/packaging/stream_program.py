@@ -9,10 +9,10 @@ import sys
 import tempfile
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 
-def main(url: str) -> None:
+def main(url: str, rabbit: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -42,6 +42,7 @@ def main(url: str) -> None:
     rows = spark.read.format("amqp-events").options(**options).load().where("string(value) like 'again %'")
     said["written"] = rows.select("value").distinct().count()
 
+    said |= through_rabbitmq(spark, rabbit)
     try:
         spark.read.format("amqp-events").options(**options, strem="x").load().count()
         said["unknown_option"] = ""
@@ -55,5 +56,29 @@ def main(url: str) -> None:
     print(json.dumps(said))
 
 
+def through_rabbitmq(spark: SparkSession, url: str) -> dict[str, int]:
+    """Read the same log as a super stream, and write to it: exactly once, so twice with one checkpoint adds nothing."""
+    options = {"url": url, "superStream": "orders"}
+    before = spark.read.format("rabbitmq-stream").options(**options).load().count()
+    stream = spark.readStream.format("rabbitmq-stream").options(**options, startingOffsets="earliest").load()
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(2):
+            query = (
+                stream.where("string(value) like 'event %'")
+                .selectExpr("concat('rabbit ', string(value)) AS value", "string(value) AS key")
+                .writeStream.format("rabbitmq-stream")
+                .options(**options, checkpointLocation=folder)
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+    rows = spark.read.format("rabbitmq-stream").options(**options).load().where("string(value) like 'rabbit %'")
+    return {"rabbit_batch": before, "rabbit_written": rows.count(), "rabbit_partitions": partitions_of(rows)}
+
+
+def partitions_of(rows: DataFrame) -> int:
+    return rows.select("partition").distinct().count()
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:3])
