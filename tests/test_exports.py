@@ -15,10 +15,16 @@ PUBLIC = {
     "spark_streams.client": [
         "AmqpClient",
         "Bounds",
+        "Consumer",
+        "FilterValues",
         "OffsetWalk",
         "Publisher",
+        "RabbitClient",
+        "RabbitPublishing",
         "RangeRead",
         "StreamDescription",
+        "TaskIdentity",
+        "TaskPublisher",
         "encode_columns",
     ],
     "spark_streams.endpoint": [
