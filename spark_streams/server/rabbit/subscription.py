@@ -194,6 +194,8 @@ class Subscription:
 
     def _wanted(self) -> tuple[list[Chunk], int]:
         """Return consecutive chunks to be sent, and how many stored batches were skipped; none of either at the end."""
+        # Retention may have removed what would be next, and all that is after it too.
+        self._next = max(self._next, self.served.partition.first_offset)
         if not self._values:
             return self._chunks.run(self._next, self._credit), 0
         skipped = 0
