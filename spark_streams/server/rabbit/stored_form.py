@@ -142,10 +142,9 @@ def _begin_with_escape(buffer: Readable, starts: Longs, ends: Longs) -> NDArray[
     # Hardly any message has the escape's second byte: one look at a byte spares most of them the look at eight.
     second = np.frombuffer(buffer, np.uint8).take(starts + 1, mode="clip")
     fits = np.flatnonzero((second == ESCAPE[1]) & (ends - starts >= ESCAPE_BYTES))
-    head = _words(buffer, starts[fits], last)
-    for row in fits[head == np.uint64(int.from_bytes(ESCAPE[:8], "big"))].tolist():
-        at = int(starts[row])
-        found[row] = buffer[at : at + len(ESCAPE)] == ESCAPE
+    fits = fits[_words(buffer, starts[fits], last) == np.uint64(int.from_bytes(ESCAPE[:8], "big"))]
+    tail = _words(buffer, starts[fits] + len(ESCAPE) - 8, last)
+    found[fits[tail == np.uint64(int.from_bytes(ESCAPE[-8:], "big"))]] = True
     return found
 
 
