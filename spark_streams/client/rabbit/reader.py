@@ -56,13 +56,18 @@ BEHIND_S: Final = 0.1
 
 @dataclass
 class _Collected:
-    """Records that came and were not handed out yet."""
+    """Records that came and were not handed out yet.
 
+    Args:
+        following: the offset that follows the last chunk that came; None before the first one of a whole stream.
+        gap: the first offset of the first gap between chunks, None for none.
+    """
+
+    following: int | None
+    gap: int | None = None
     pieces: list[Piece] = field(default_factory=list)
     rows: int = 0
     size: int = 0
-    gap: int | None = None
-    """The first offset of the first gap between the chunks that they came in."""
 
     def add(self, piece: Piece) -> None:
         self.pieces.append(piece)
@@ -155,46 +160,56 @@ class RangeReader:
             else OffsetSpecification(OffsetType.OFFSET, self._next)
         )
         subscription = self._subscribe(start, CREDIT)
+        held = _Collected(self._next)
         try:
-            yield from self._collected(subscription)
+            while True:
+                while not self._collect(subscription, held):
+                    pass
+                regained = self._regained(held)
+                following = held.following if regained is None else regained
+                assert following is not None
+                pieces, held = held.pieces, _Collected(following)
+                yield pieces, min(following, self._end + 1)
+                if following > self._end or regained is not None:
+                    return  # what is left after a loss begins there, and the broker may have skipped some of it
+        except SparkStreamsError:
+            if held.pieces and held.gap is None and held.following is not None:
+                # What came before the fault is whole; handed out, it need not come again.
+                yield held.pieces, min(held.following, self._end + 1)
+            raise
         finally:
             subscription.close()
 
-    def _collected(self, subscription: Subscription) -> Iterator[tuple[list[Piece], int]]:
-        expected = self._next
-        held = _Collected()
-        while True:
-            delivered = subscription.next(GLANCE_S)
-            if delivered is not None:
-                expected = self._take(delivered, expected, held)
-                if expected <= self._end:
-                    subscription.give_back()
-                    if held.rows < self._max_rows and held.size < self._max_bytes:
-                        continue
-            elif expected is None or (not held.pieces and held.gap is None):
-                if not self._is_complete(subscription):
-                    continue
-                held.gap = expected
-                expected = self._end + 1
-            regained = self._regained(held)
-            if regained is not None:
-                yield held.pieces, regained
-                return  # what is left begins there, and the broker may have skipped some of it
-            yield held.pieces, min(expected, self._end + 1)
-            if expected > self._end:
-                return
-            held = _Collected()
+    def _collect(self, subscription: Subscription, held: _Collected) -> bool:
+        """Take one chunk, or learn that there is none; return whether it is time to hand out what is held."""
+        delivered = subscription.next(GLANCE_S)
+        if delivered is None:
+            if held.pieces or held.gap is not None:
+                return True
+            if not self._is_complete(subscription):
+                return False
+            held.gap, held.following = held.following, self._end + 1
+            return True
+        self._take(delivered, held)
+        assert held.following is not None
+        if held.following > self._end:
+            return True
+        subscription.give_back()
+        return held.rows >= self._max_rows or held.size >= self._max_bytes
 
-    def _take(self, delivered: Delivered, expected: int | None, held: _Collected) -> int:
-        """Keep what the range wants of a chunk; return the offset that follows it."""
-        header = self._last = delivered.header
-        if expected is not None and header.first_offset > expected and held.gap is None:
-            held.gap = expected
+    def _take(self, delivered: Delivered, held: _Collected) -> None:
+        """Keep what the range wants of a chunk."""
+        header = delivered.header
         if header.first_offset <= self._end:
-            piece = self._piece(delivered, expected)
+            piece = self._piece(delivered, held.following)
             if piece is not None:
                 held.add(piece)
-        return header.next_offset if expected is None else max(expected, header.next_offset)
+        if held.following is None:
+            held.following = header.next_offset
+        elif header.first_offset > held.following and held.gap is None:
+            held.gap = held.following
+        held.following = max(held.following, header.next_offset)
+        self._last = header
 
     def _piece(self, delivered: Delivered, expected: int | None) -> Piece | None:
         records = decode_chunk(delivered.buffer, delivered.start, delivered.end)
@@ -218,18 +233,25 @@ class RangeReader:
         """
         deadline = Deadline(self._timeout_ms)
         while True:
-            there = self._extent()
+            last = self._last_offset()
             if subscription.look_again():
                 return False
-            if there.last is not None and there.last >= self._end:
+            if last >= self._end:
                 return True
             try:
                 left = deadline.left_s("")
             except DeadlineExceeded:
-                held = "it holds nothing" if there.last is None else f"its last offset is '{offset_text(there.last)}'"
+                held = f"its last offset is '{offset_text(last)}'" if last >= 0 else "it holds nothing"
                 self._loss.lost(f"up to offset '{self._read.end}'", held)
                 return True
             time.sleep(min(left, BEHIND_S))
+
+    def _last_offset(self) -> int:
+        """Return the stream's last offset, -1 for none; or the range's end, when the stream reaches it."""
+        if self._chunk_at(self._end) is not None:
+            return self._end  # perhaps a tracking chunk at the tail, which not every broker's bounds count in
+        last = self._extent().last
+        return -1 if last is None else last
 
     def _regained(self, held: _Collected) -> int | None:
         """Find out whether the offsets of a gap were removed, or held nothing for us.

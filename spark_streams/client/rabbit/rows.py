@@ -88,7 +88,7 @@ class RowDecoder:
         if filters is not None:
             names.add(_column_of(filters.taken_from))
         self._decoded = tuple(sorted(names))
-        self._values = None if filters is None else pa.array(filters.values, pa.string())
+        self._values = pa.array(() if filters is None else filters.values, pa.string())
 
     def batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some pieces, in their order, in batches that are not empty."""
@@ -159,8 +159,10 @@ class RowDecoder:
         if kind == "application_properties":
             column = pc.map_lookup(column, pa.scalar(name), "first")
         elif kind == "properties":
-            column = pc.struct_field(column, name).cast(pa.string())
-        wanted = pc.is_in(column, value_set=self._values)
+            column = pc.struct_field(column, name)
+        if not pa.types.is_binary(column.type):  # user_id, whose bytes need not be text
+            column = column.cast(pa.string())
+        wanted = pc.is_in(column, value_set=self._values.cast(column.type))
         return pc.or_(wanted, column.is_null()) if filters.match_unfiltered else wanted
 
 
