@@ -162,7 +162,7 @@ class Subscription:
     def _look_ahead(self) -> None:
         """Encode what comes next while the client is busy with what it has: both work at the same time then."""
         if self.active and self._credit <= 0:
-            with contextlib.suppress(LogError):  # the next delivery meets it again, and deals with it
+            with contextlib.suppress(LogError, OSError):  # the next delivery meets it again, and deals with it
                 self._chunks.run(self._next, 1)
 
     def _take(self, chunks: list[Chunk], pieces: list[bytes | memoryview], committed: int, budget: int) -> int:
