@@ -30,7 +30,7 @@ __all__ = ["ONE_BATCH", "READ_BYTES", "Chunk", "ChunkCache", "Chunks"]
 
 MAX_RECORDS: Final = 16_384
 """Below the 65,535 entries that a chunk's header can count."""
-READ_BYTES: Final = 512 << 10
+READ_BYTES: Final = 1 << 20
 """Read and encoded at a time: enough that working in columns pays, and little enough for a processor's cache."""
 ONE_BATCH: Final = 1
 """To be read instead, for one stored batch and no more."""
