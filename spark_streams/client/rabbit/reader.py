@@ -28,12 +28,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from spark_streams.client.loss import LossPolicy
 from spark_streams.client.model import FilterValues, RangeRead
 from spark_streams.client.rabbit.bounds import Extent
+from spark_streams.client.rabbit.credit import FIRST_CREDIT, CreditWindow
 from spark_streams.client.rabbit.offsets import first_wanted, offset_number, offset_text
 from spark_streams.client.rabbit.rows import Piece, RowDecoder
 from spark_streams.client.rabbit.subscription import Delivered, Subscription
@@ -46,8 +46,6 @@ __all__ = ["RangeReader"]
 
 PATIENT: Final = Backoff(attempts=24)
 """Some 40 s: a broker that restarts takes 5 to 10 s, and then its streams come back one by one."""
-CREDIT: Final = 10
-"""Chunks on the way: enough to hide a round trip; a chunk has rarely more than 4 MB."""
 GLANCE_S: Final = 0.02
 """Silence after which rows are handed out, or the broker is asked whether there is more."""
 BEHIND_S: Final = 0.1
@@ -71,7 +69,7 @@ class _Collected:
 
     def add(self, piece: Piece) -> None:
         self.pieces.append(piece)
-        self.rows += len(piece.offsets)
+        self.rows += piece.starts.size
         self.size += piece.size
 
 
@@ -159,11 +157,11 @@ class RangeReader:
             if self._next is None
             else OffsetSpecification(OffsetType.OFFSET, self._next)
         )
-        subscription = self._subscribe(start, CREDIT)
+        subscription, window = self._subscribe(start, FIRST_CREDIT), CreditWindow()
         held = _Collected(self._next)
         try:
             while True:
-                while not self._collect(subscription, held):
+                while not self._collect(subscription, window, held):
                     pass
                 regained = self._regained(held)
                 following = held.following if regained is None else regained
@@ -180,7 +178,7 @@ class RangeReader:
         finally:
             subscription.close()
 
-    def _collect(self, subscription: Subscription, held: _Collected) -> bool:
+    def _collect(self, subscription: Subscription, window: CreditWindow, held: _Collected) -> bool:
         """Take one chunk, or learn that there is none; return whether it is time to hand out what is held."""
         delivered = subscription.next(GLANCE_S)
         if delivered is None:
@@ -194,7 +192,10 @@ class RangeReader:
         assert held.following is not None
         if held.following > self._end:
             return True
-        subscription.give_back()
+        header = delivered.header
+        credit = window.consumed(header.data_bytes, header.records, self._end + 1 - held.following)
+        if credit:
+            subscription.grant(credit)
         return held.rows >= self._max_rows or held.size >= self._max_bytes
 
     def _take(self, delivered: Delivered, held: _Collected) -> None:
@@ -213,17 +214,10 @@ class RangeReader:
 
     def _piece(self, delivered: Delivered, expected: int | None) -> Piece | None:
         records = decode_chunk(delivered.buffer, delivered.start, delivered.end)
-        count = len(records.offsets)
-        if not count:
-            return None
-        first = 0 if expected is None else int(np.searchsorted(records.offsets, expected))
-        last = int(np.searchsorted(records.offsets, self._end, side="right"))
-        if first >= last:
-            return None
-        cut = slice(first, last)
-        return Piece(
-            records.offsets[cut], delivered.header.timestamp_ms, records.buffer, records.starts[cut], records.ends[cut]
-        )
+        begin = delivered.header.first_offset
+        first = 0 if expected is None else max(0, expected - begin)
+        end = min(records.starts.size, self._end + 1 - begin)
+        return Piece.of(records, first, end) if first < end else None
 
     def _is_complete(self, subscription: Subscription) -> bool:
         """Say whether the broker has nothing more of the range; it had nothing to send for a moment.
@@ -268,5 +262,5 @@ class RangeReader:
         left = "there is nothing" if chunk is None else f"the next offset there is '{offset_text(chunk.first_offset)}'"
         self._loss.lost(f"at offset '{offset_text(held.gap)}'", left)
         gap = held.gap
-        held.pieces = [piece for piece in held.pieces if piece.offsets[-1] < gap]
+        held.pieces = [piece for piece in held.pieces if piece.first_offset < gap]
         return self._end + 1 if chunk is None else chunk.first_offset

@@ -9,8 +9,7 @@ Spec: notes, sections 3, 4 and 9.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from spark_streams.client.rabbit.offsets import offset_column
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
 from spark_streams.wire.columns import Block, TimestampOverflow, decode_columns, incoming_columns
+from spark_streams.wire.rabbit.chunk import ChunkRecords
 
 __all__ = ["Piece", "RowDecoder"]
 
@@ -34,32 +34,36 @@ NO_TIMESTAMP: Final = -(2**63)
 Longs = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Records of one chunk that belong to the range.
+class Piece(NamedTuple):
+    """Records of one chunk, one behind the other; at least one.
 
     Args:
-        offsets: int64[n].
+        first_offset: of the first one.
         timestamp_ms: of the chunk.
+        size: bytes from the first message to the last one.
         buffer: holds the messages.
         starts, ends: int64[n], each message's range in ``buffer``.
     """
 
-    offsets: Longs
+    first_offset: int
     timestamp_ms: int
+    size: int
     buffer: Any
     starts: Longs
     ends: Longs
 
-    @property
-    def size(self) -> int:
-        """Bytes from the first message to the last one."""
-        return int(self.ends[-1] - self.starts[0]) if len(self.starts) else 0
+    @classmethod
+    def of(cls, records: ChunkRecords, first: int, end: int) -> Piece:
+        """Return records ``first`` (inclusive) to ``end`` (exclusive) of a chunk."""
+        header = records.header
+        whole = cls(header.first_offset, header.timestamp_ms, 0, records.buffer, records.starts, records.ends)
+        return whole.part(first, end)
 
     def part(self, first: int, end: int) -> Piece:
         """Return records ``first`` (inclusive) to ``end`` (exclusive)."""
-        cut = slice(first, end)
-        return Piece(self.offsets[cut], self.timestamp_ms, self.buffer, self.starts[cut], self.ends[cut])
+        starts, ends = self.starts[first:end], self.ends[first:end]
+        size = int(ends[-1]) - int(starts[0])
+        return Piece(self.first_offset + first, self.timestamp_ms, size, self.buffer, starts, ends)
 
 
 class RowDecoder:
@@ -104,7 +108,7 @@ class RowDecoder:
         rows = size = 0
         for whole in pieces:
             for piece in self._parts(whole):
-                count = len(piece.offsets)
+                count = piece.starts.size
                 if together and (rows + count > self._max_rows or size + piece.size > self._max_bytes):
                     yield together
                     together, rows, size = [], 0, 0
@@ -115,12 +119,15 @@ class RowDecoder:
             yield together
 
     def _parts(self, piece: Piece) -> Iterator[Piece]:
-        first, count = 0, len(piece.offsets)
+        first, count = 0, piece.starts.size
+        if count <= self._max_rows and piece.size <= self._max_bytes:
+            yield piece
+            return
         while first < count:
             limit = int(piece.starts[first]) + self._max_bytes
             end = max(first + 1, int(np.searchsorted(piece.ends, limit, "right")))
             end = min(end, first + self._max_rows, count)
-            yield piece if end - first == count else piece.part(first, end)
+            yield piece.part(first, end)
             first = end
 
     def _batch(self, block: Block, pieces: list[Piece]) -> pa.RecordBatch:
@@ -131,7 +138,7 @@ class RowDecoder:
                 text = self._read.stream if name == "stream" else self._read.partition
                 columns[name] = pa.repeat(pa.scalar(text, pa.string()), count)
             elif name == "offset":
-                columns[name] = offset_column(np.concatenate([piece.offsets for piece in pieces]))
+                columns[name] = offset_column(_offsets(pieces))
             elif name == "timestamp":
                 columns[name] = self._timestamps(pieces)
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._read.columns], schema=self._schema)
@@ -149,7 +156,7 @@ class RowDecoder:
                 "'timestampOverflow' set to 'null' makes it NULL"
             )
         absent |= beyond
-        counts = [len(piece.offsets) for piece in pieces]
+        counts = [piece.starts.size for piece in pieces]
         micros = np.repeat(np.where(absent, 0, instants) * 1000, counts)
         return pa.array(micros, mask=np.repeat(absent, counts) if absent.any() else None).cast(TIMESTAMP)
 
@@ -178,20 +185,24 @@ def _block(piece: Piece) -> Block:
     return Block(piece.buffer, piece.starts, piece.ends)
 
 
+def _offsets(pieces: list[Piece]) -> Longs:
+    """Return the offset of every record: a run for each piece."""
+    counts = np.array([piece.starts.size for piece in pieces], np.int64)
+    rows_before = np.cumsum(counts) - counts
+    firsts = np.array([piece.first_offset for piece in pieces], np.int64)
+    return np.repeat(firsts - rows_before, counts) + np.arange(int(counts.sum()))
+
+
 def _joined(pieces: list[Piece]) -> Block:
     """Copy the messages of several pieces into one buffer."""
     parts, starts, ends, at = [], [], [], 0
     for piece in pieces:
-        if not len(piece.starts):
-            continue
         first = int(piece.starts[0])
         part = memoryview(piece.buffer)[first : int(piece.ends[-1])]
         parts.append(part)
         starts.append(piece.starts + (at - first))
         ends.append(piece.ends + (at - first))
         at += len(part)
-    if not parts:
-        return Block(b"", np.empty(0, np.int64), np.empty(0, np.int64))
     return Block(b"".join(parts), np.concatenate(starts), np.concatenate(ends))
 
 

@@ -1,7 +1,6 @@
 """One subscription: credit out, chunks in.
 
-One credit is given back for each chunk that the caller is done with, so the credit outstanding and the chunks on the
-way always add up to the initial number, as brokers need it (notes, section 7: half-of-initial threshold).
+How much credit is outstanding is the caller's business (``credit.py``).
 
 Spec: Streams Protocol Reference, Subscribe, Credit, Deliver, ConsumerUpdate; notes, sections 6 to 8 and 14.
 """
@@ -182,8 +181,8 @@ class Subscription:
             raise refusal(event.code, f"stream '{self._stream}': credit")
         return False
 
-    def give_back(self, chunks: int = 1) -> None:
-        """Grant as much credit as chunks were consumed."""
+    def grant(self, chunks: int) -> None:
+        """Let the broker send so many chunks more."""
         self._connection.send(Credit(self._number, chunks).encode())
 
     def look_again(self) -> bool:
@@ -192,7 +191,7 @@ class Subscription:
         A broker deals with one frame of a connection after the other, and with a credit it sends what there is before
         it looks at the next frame. So when the answer to a further request is here, whatever it found is here too.
         """
-        self.give_back()
+        self.grant(1)
         events = self.barrier()
         self._connection.put_back(events)
         return any(self._is_mine(event) for event in events)

@@ -204,8 +204,8 @@ def test_what_is_not_there_in_time_is_a_loss_and_no_end(broker: Broker) -> None:
 def test_a_stream_that_was_deleted(broker: Broker) -> None:
     with broker.client() as client:
         with broker.stream() as stream:
-            broker.publish(stream, [amqp(b"x" * 1_000)] * 3_000, each=100)
-            rows = _open(client, stream, 2_999)
+            broker.publish(stream, [amqp(b"x" * 1_000)] * 20_000)  # more than sockets and the window hold
+            rows = _open(client, stream, 19_999)
             next(rows)
         with pytest.raises(NotFound, match="stream-does-not-exist"):
             for _ in rows:
