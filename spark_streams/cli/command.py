@@ -54,8 +54,9 @@ Where the log is:
 Creating streams:
   before serving   spark-streams log create --data-dir DIR NAME:PARTITIONS
   while serving    stop the server and start it with one more --stream
-                   NAME:PARTITIONS; consumers reconnect and go on. AMQP has no
-                   word for it, and the server alone may touch its directory.
+                   NAME:PARTITIONS; consumers reconnect and go on. Or have a
+                   RabbitMQ stream client create it; AMQP has no word for it,
+                   and the server alone may touch its directory.
 """
 
 

@@ -16,10 +16,13 @@ from tests.rabbitmq.by_hand import (
     METADATA,
     METADATA_UPDATE,
     NEXT,
+    OPEN,
     PARTITIONS,
+    PEER_PROPERTIES,
     QUERY_OFFSET,
     RESPONSE,
     ROUTE,
+    SASL_HANDSHAKE,
     STORE_OFFSET,
     Frame,
     Peer,
@@ -364,6 +367,18 @@ def test_frames_above_what_was_agreed(broker: Any) -> None:
     peer.socket.sendall(struct.pack(">I", (1 << 20) + 1))
     frame = peer.expect(CLOSE)
     assert frame.code == 0x0E
+
+
+def test_a_smaller_frame_is_agreed_on(broker: Any) -> None:
+    peer = broker.connect()
+    peer.ask(PEER_PROPERTIES, pairs({}))
+    peer.ask(SASL_HANDSHAKE)
+    peer.authenticate()
+    peer.tune(frame_max=1_000)
+    assert peer.ask(OPEN, text("/")).code == 1
+    assert peer.ask(METADATA, texts(["x" * 900])).body.startswith(struct.pack(">I", 0))
+    peer.send(METADATA, struct.pack(">I", 9) + texts(["x" * 1_000]))
+    assert peer.expect(CLOSE).code == 0x0E
 
 
 def test_closing(broker: Any) -> None:
