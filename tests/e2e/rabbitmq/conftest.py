@@ -1,0 +1,133 @@
+"""The brokers that each scenario runs against: the embedded log's own door, and a real RabbitMQ."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_streams.log import ReferenceLog
+from spark_streams.server import RabbitConfig, ServerThread
+from tests.e2e.rabbitmq.broker import Broker
+from tests.e2e.rabbitmq.queries import Queries
+from tests.rabbitmq import by_hand
+from tests.rabbitmq.conftest import FOLDER
+from tests.rabbitmq.conftest import rabbitmq_url as rabbitmq_url
+from tests.rabbitmq.conftest import restart_rabbitmq as restart_rabbitmq
+
+CONTROL = Path(by_hand.__file__).with_name("broker.py")
+
+
+class Embedded(Broker):
+    """The RabbitMQ streams door of an embedded log."""
+
+    kind = "embedded"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.start(0)
+        super().__init__(self.server.rabbit_url)
+
+    def start(self, port: int) -> None:
+        self.log = ReferenceLog(self.folder).__enter__()
+        self.server = ServerThread(self.log, None, RabbitConfig(port=port))
+        self.server.start()
+
+    def stop(self) -> None:
+        self.server.stop()
+        self.log.close()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start(int(self.url.rsplit(":", 1)[1]))
+
+    def add_partition(self, super_stream: str, number: int) -> str:
+        self.server.call(lambda: self.log.add_partitions(super_stream, 1))
+        return f"{super_stream}-{number}"
+
+    @contextmanager
+    def hidden(self, super_stream: str, partition: str) -> Iterator[None]:
+        topology = self.server.server._rabbit_node.topology
+        known = topology.super_stream
+
+        def without(name: str) -> Any:
+            served = known(name)
+            return served if served is None else tuple(each for each in served if each.name != partition)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(topology, "super_stream", without)
+            yield
+
+    def close(self) -> None:
+        self.stop()
+
+
+class Real(Broker):
+    """The RabbitMQ of RABBITMQ_STREAM_URL."""
+
+    kind = "rabbitmq"
+
+    def __init__(self, url: str, restart: Callable[[], Callable[[], None]]) -> None:
+        super().__init__(url)
+        self._restart = restart
+
+    def restart(self) -> None:
+        self._restart()()
+
+    def add_partition(self, super_stream: str, number: int) -> str:
+        name = self.create(f"{super_stream}-{number}")
+        self.eval(f'rabbit_binding:add({self.binding(super_stream, number)}, <<"guest">>)')
+        return name
+
+    @contextmanager
+    def hidden(self, super_stream: str, partition: str) -> Iterator[None]:
+        binding = self.binding(super_stream, int(partition.rsplit("-", 1)[1]))
+        self.eval(f'rabbit_binding:remove({binding}, <<"guest">>)')
+        yield
+        self.eval(f'rabbit_binding:add({binding}, <<"guest">>)')
+
+    @staticmethod
+    def binding(super_stream: str, number: int) -> str:
+        """The Erlang record that makes a stream the partition of that number."""
+        exchange = f'rabbit_misc:r(<<"/">>, exchange, <<"{super_stream}">>)'
+        queue = f'rabbit_misc:r(<<"/">>, queue, <<"{super_stream}-{number}">>)'
+        order = f'[{{<<"x-stream-partition-order">>, long, {number}}}]'
+        return f'{{binding, {exchange}, <<"{number}">>, {queue}, {order}}}'
+
+    def eval(self, expression: str) -> None:
+        """Run Erlang in the broker."""
+        if FOLDER not in os.environ:
+            pytest.skip(f"nobody says how to command this RabbitMQ: {FOLDER} is not set")
+        command = [sys.executable, str(CONTROL), "ctl", os.environ[FOLDER], "eval", f"{expression}."]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.strip() == "ok", done.stdout
+
+
+@pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    """Each of the brokers in turn."""
+    with contextlib.ExitStack() as stack:
+        running: Broker
+        if request.param == "embedded":
+            running = Embedded(tmp_path / "log")
+        else:
+            url = request.getfixturevalue("rabbitmq_url")
+            running = Real(url, lambda: request.getfixturevalue("restart_rabbitmq"))
+        stack.callback(running.close)
+        yield running
+
+
+@pytest.fixture
+def queries(spark: Any, broker: Broker, tmp_path: Path) -> Iterator[Queries]:
+    """Batch reads and streaming queries of the broker; streams end with the test."""
+    running = Queries(spark, broker, tmp_path)
+    yield running
+    running.stop()

@@ -1,0 +1,185 @@
+"""What the scenarios do in Spark: batch reads and writes, and streaming queries whose batches are kept one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from spark_streams.sources.rabbitmq_stream import connect
+
+from spark_streams.options import parse_rabbit_source
+from spark_streams.spark.batch_plan import plan_batch
+from spark_streams.spark.reader import read_range
+from tests.e2e.rabbitmq.broker import Broker
+
+FORMAT = "rabbitmq-stream"
+WAIT_S = 120
+
+Rows = dict[str, list[str]]
+"""Partition to the bodies that were read of it, in the order of offsets."""
+
+
+def values(frame: DataFrame) -> Rows:
+    """Collect a frame of the source."""
+    out: Rows = {}
+    for row in sorted(frame.select("partition", "offset", "value").collect()):
+        out.setdefault(row.partition, []).append(bytes(row.value).decode())
+    return out
+
+
+SCHEMA = pa.schema([("offset", pa.string()), ("value", pa.binary())])
+
+
+def read_here(broker: Broker, **more: str) -> Rows:
+    """Do what a batch query does, in this process: plan it on the driver, and read each range as a task."""
+    options = parse_rabbit_source({"url": broker.url, "requestTimeout": "20000", **more}, streaming=False)
+    out: Rows = {}
+    for planned in plan_batch(options, tuple(SCHEMA.names), connect):
+        for batch in read_range(options, planned, SCHEMA, connect):
+            out.setdefault(planned.read.partition, []).extend(v.decode() for v in batch.column("value").to_pylist())
+    return out
+
+
+class Query:
+    """A streaming query over its lives: what each of its batches held, the same whenever Spark runs it again."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.checkpoint = folder / f"{name}-checkpoint"
+        self.batches: dict[int, list[Any]] = {}
+        self.running: Any = None
+
+    def take(self, frame: DataFrame, batch: int) -> None:
+        """Keep a batch; it has to be what it was if it was run before."""
+        rows = sorted(frame.select("partition", "offset", "value").collect())
+        assert self.batches.setdefault(batch, rows) == rows, "a batch that is run again has the rows that it had"
+
+    def committed(self) -> set[int]:
+        """The batches that Spark has committed."""
+        return {int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*")}
+
+    def rows(self) -> Rows:
+        """All rows so far; none twice."""
+        out: Rows = {}
+        seen = set()
+        for _, rows in sorted(self.batches.items()):
+            for row in rows:
+                assert (row.partition, row.offset) not in seen, "no row comes twice"
+                seen.add((row.partition, row.offset))
+                out.setdefault(row.partition, []).append(bytes(row.value).decode())
+        return out
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many rows each batch had."""
+        return [len(rows) for _, rows in sorted(self.batches.items())]
+
+    def shares(self) -> list[dict[str, int]]:
+        """How many rows of each partition each batch had."""
+        out = []
+        for _, rows in sorted(self.batches.items()):
+            names = [row.partition for row in rows]
+            out.append({name: names.count(name) for name in dict.fromkeys(names)})
+        return out
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds; fails when the query does."""
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            if self.running.exception() is not None:
+                raise self.running.exception()
+            assert time.monotonic() < deadline, self.running.lastProgress
+            time.sleep(0.05)
+
+    def wait_for_rows(self, count: int) -> None:
+        """Wait until so many rows have come in committed batches."""
+        self.wait(lambda: sum(len(self.batches.get(b, ())) for b in self.committed()) >= count)
+
+    def stop(self) -> None:
+        """End this life."""
+        self.running.stop()
+
+    def failure(self) -> str:
+        """Wait until the query fails, and return why."""
+        with pytest.raises(PySparkException) as caught:
+            self.running.awaitTermination(WAIT_S)
+        return str(caught.value)
+
+
+class Queries:
+    """Reads, writes and starts queries; ends them with the test."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path) -> None:
+        self.spark, self.broker, self.folder = spark, broker, folder
+        self.started: dict[str, Query] = {}
+
+    def options(self, stream: str | None = None, **more: str) -> dict[str, str]:
+        """Options for a stream, unless ``superStream`` is given."""
+        given = {"url": self.broker.url, "requestTimeout": "20000"}
+        return given | ({} if stream is None else {"stream": stream}) | more
+
+    def batch(self, stream: str | None = None, schema: str | None = None, **more: str) -> DataFrame:
+        """A batch read."""
+        reader = self.spark.read.format(FORMAT).options(**self.options(stream, **more))
+        return (reader.schema(schema) if schema else reader).load()
+
+    def refused(self, stream: str | None = None, **more: str) -> str:
+        """Read in a batch query that has to fail, and return why."""
+        with pytest.raises(PySparkException) as caught:
+            self.batch(stream, **more).collect()
+        return str(caught.value)
+
+    def load(self, stream: str | None = None, **more: str) -> DataFrame:
+        """A streaming read."""
+        return self.spark.readStream.format(FORMAT).options(**self.options(stream, **more)).load()
+
+    def start(
+        self, stream: str | None = None, name: str = "q", trigger: dict[str, Any] | None = None, **more: str
+    ) -> Query:
+        """Start a query, or start it again, that keeps what it reads."""
+        query = self.started.setdefault(name, Query(name, self.folder))
+        frame = self.load(stream, **more)
+        writer = frame.writeStream.foreachBatch(query.take).option("checkpointLocation", str(query.checkpoint))
+        query.running = writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
+        return query
+
+    def drain(self, stream: str | None = None, name: str = "q", **more: str) -> Query:
+        """Run Trigger.AvailableNow to its end."""
+        query = self.start(stream, name, {"availableNow": True}, **more)
+        assert query.running.awaitTermination(WAIT_S), query.running.lastProgress
+        return query
+
+    def write(self, frame: DataFrame, stream: str | None = None, **more: str) -> None:
+        """A batch write."""
+        frame.write.format(FORMAT).options(**self.options(stream, **more)).mode("append").save()
+
+    def not_written(self, frame: DataFrame, stream: str | None = None, **more: str) -> str:
+        """Write in a batch query that has to fail, and return why."""
+        with pytest.raises(PySparkException) as caught:
+            self.write(frame, stream, **more)
+        return str(caught.value)
+
+    def copy(self, frame: DataFrame, stream: str | None = None, name: str = "sink", **more: str) -> Any:
+        """Write a streaming frame until there is no more of it; raises what makes the query fail."""
+        query = (
+            frame.writeStream.format(FORMAT)
+            .options(**self.options(stream, **more), checkpointLocation=str(self.folder / f"{name}-checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(WAIT_S), query.lastProgress
+        finally:
+            query.stop()
+        return query
+
+    def stop(self) -> None:
+        """End everything that runs."""
+        for query in self.started.values():
+            query.stop()

@@ -1,0 +1,142 @@
+"""Streaming queries: starts, limits, restarts, partitions that are added, and positions that brokers are told."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.e2e.rabbitmq.broker import Broker, numbers, offset
+from tests.e2e.rabbitmq.queries import Queries
+
+pytestmark = pytest.mark.spark
+
+EARLIEST = {"startingOffsets": "earliest"}
+
+
+def test_a_stream_starts_at_the_latest_event_and_remembers_it(queries: Queries, broker: Broker) -> None:
+    orders = broker.create()
+    broker.publish(orders, numbers(0, 10))
+    query = queries.start(orders)
+    query.wait(lambda: 0 in query.committed())
+    query.stop()
+    broker.publish(orders, numbers(10, 12))
+    query = queries.start(orders)
+    query.wait_for_rows(2)
+    broker.publish(orders, numbers(12, 15))
+    query.wait_for_rows(5)
+    assert query.rows() == {orders: numbers(10, 15)}
+    assert query.sizes[0] == 0
+
+
+def test_available_now_and_restarts_read_nothing_twice(queries: Queries, broker: Broker) -> None:
+    orders = broker.create_super(2)
+    names = [f"{orders}-{n}" for n in range(2)]
+    more = {"superStream": orders, "startingOffsets": json.dumps({names[0]: 3, names[1]: offset(3)})}
+    for name in names:
+        broker.publish(name, numbers(0, 10))
+    assert queries.drain(**more).rows() == {names[0]: numbers(3, 10), names[1]: numbers(4, 10)}
+    assert queries.drain(**more).sizes == [13]
+    broker.publish(names[0], numbers(10, 14))
+    query = queries.drain(**more)
+    assert query.rows() == {names[0]: numbers(3, 14), names[1]: numbers(4, 10)}
+    assert query.sizes == [13, 4]
+
+
+def test_a_limit_is_shared_in_proportion(queries: Queries, broker: Broker, rate_limits: bool) -> None:
+    orders = broker.create_super(3)
+    names = [f"{orders}-{n}" for n in range(3)]
+    for name, count in zip(names, (60, 30, 10), strict=True):
+        broker.publish(name, numbers(0, count))
+    more = {"superStream": orders, "maxOffsetsPerTrigger": "40", **EARLIEST}
+    if not rate_limits:
+        assert "'maxOffsetsPerTrigger': needs Spark 4.2" in queries.start(**more).failure()
+        return
+    query = queries.drain(**more)
+    assert query.sizes == [40, 40, 20]
+    assert query.shares()[0] == dict(zip(names, (24, 12, 4), strict=True))
+    assert query.rows() == {name: numbers(0, count) for name, count in zip(names, (60, 30, 10), strict=True)}
+
+
+def test_a_limited_stream_is_split_as_well(queries: Queries, broker: Broker, rate_limits: bool) -> None:
+    if not rate_limits:
+        pytest.skip("this Spark tells no limits")
+    orders = broker.create()
+    broker.publish(orders, numbers(0, 90), each=7)
+    query = queries.drain(orders, maxOffsetsPerTrigger="50", minPartitions="3", **EARLIEST)
+    assert query.sizes == [50, 40]
+    assert query.rows() == {orders: numbers(0, 90)}
+
+
+def test_a_stream_waits_for_a_minimum(queries: Queries, broker: Broker, rate_limits: bool) -> None:
+    if not rate_limits:
+        pytest.skip("this Spark tells no limits")
+    orders = broker.create()
+    broker.publish(orders, numbers(0, 10))
+    more = {"minOffsetsPerTrigger": "30", "pollInterval": "50"}
+    query = queries.start(orders, maxTriggerDelay="1h", **more)
+    query.wait(lambda: 0 in query.committed())
+    broker.publish(orders, numbers(10, 39))
+    time.sleep(1.5)  # dozens of triggers, each of which could have run a batch
+    assert query.committed() == {0}
+    broker.publish(orders, numbers(39, 40))
+    query.wait_for_rows(30)
+    assert query.sizes == [0, 30]
+    broker.publish(orders, numbers(40, 41))
+    query.stop()
+    query = queries.start(orders, maxTriggerDelay="1s", **more)
+    query.wait_for_rows(31)
+    assert query.rows() == {orders: numbers(10, 41)}
+
+
+def test_a_partition_that_is_added_is_read_from_its_beginning(queries: Queries, broker: Broker) -> None:
+    orders = broker.create_super(2)
+    query = queries.start(superStream=orders)
+    query.wait(lambda: 0 in query.committed())
+    added = broker.add_partition(orders, 2)
+    broker.publish(added, numbers(0, 3))
+    query.wait_for_rows(3)
+    broker.publish(f"{orders}-0", numbers(0, 2))
+    query.wait_for_rows(5)
+    assert query.rows() == {added: numbers(0, 3), f"{orders}-0": numbers(0, 2)}
+
+
+def test_stored_offsets_are_for_others_and_never_read_back(queries: Queries, broker: Broker) -> None:
+    orders = broker.create()
+    broker.publish(orders, numbers(0, 200))
+    broker.store(orders, "lag-tool", 150)
+    more = {"storeOffsets": "true", "consumerName": "lag-tool", **EARLIEST}
+    query = queries.start(orders, **more)
+    query.wait_for_rows(200)
+    broker.publish(orders, numbers(200, 300))
+    query.wait_for_rows(300)
+    # A commit is told when the next batch is planned.
+    query.wait(lambda: (broker.stored(orders, "lag-tool") or 0) >= 199)
+    query.stop()
+    reached = broker.stored(orders, "lag-tool")
+    assert reached is not None
+    assert reached < 310
+    broker.store(orders, "lag-tool", 5)
+    broker.publish(orders, numbers(300, 301))
+    query = queries.drain(orders, **more)
+    assert query.rows() == {orders: numbers(0, 301)}, "the checkpoint says where to go on, not the broker"
+
+
+def test_a_named_single_active_consumer_reads_everything(queries: Queries, broker: Broker) -> None:
+    orders = broker.create_super(2)
+    for n in range(2):
+        broker.publish(f"{orders}-{n}", numbers(0, 100))
+    more = {"superStream": orders, "consumerName": "billing", "singleActiveConsumer": "true", **EARLIEST}
+    assert queries.drain(**more).rows() == {f"{orders}-{n}": numbers(0, 100) for n in range(2)}
+
+
+def test_lag_is_told(queries: Queries, broker: Broker, rate_limits: bool) -> None:
+    orders = broker.create()
+    broker.publish(orders, numbers(0, 10))
+    query = queries.drain(orders, **EARLIEST, **({"maxOffsetsPerTrigger": "6"} if rate_limits else {}))
+    told: list[dict[str, Any]] = [dict(p["sources"][0]) for p in query.running.recentProgress if p["numInputRows"]]
+    assert [each["numInputRows"] for each in told] == ([6, 4] if rate_limits else [10])
+    if rate_limits:
+        assert [json.loads(each["latestOffset"])["lag"] for each in told] == [{orders: 4}, {orders: 0}]
