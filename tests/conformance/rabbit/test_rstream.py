@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ import rstream
 from rstream import exceptions
 from rstream.recovery import BackOffRecoveryStrategy, RecoveryStrategy
 
+from tests.conformance.authority import Authority
 from tests.rabbitmq.by_hand import PARTITIONS, array, text
 
 TIMEOUT_S = 30
@@ -408,5 +410,28 @@ def test_one_of_several_consumers_is_active(broker: Any) -> None:
         await until(lambda: (1, True) in active)
         await until(lambda: gots[1].count() == 1)
         await readers[1].close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("mechanism", [rstream.SlasMechanism.MechanismPlain, rstream.SlasMechanism.MechanismExternal])
+def test_tls(doors: Callable[..., Any], tmp_path: Path, mechanism: Any) -> None:
+    ca = Authority(tmp_path, "authority")
+    certificate, key = ca.issue("server")
+    door = doors(tls_cert=certificate, tls_key=key, tls_client_ca=str(ca.file))
+    door.log.create_stream("orders")
+    context = ca.context(ca.issue("ann"))
+
+    async def scenario() -> None:
+        secured = {"ssl_context": context, "sasl_configuration_mechanism": mechanism}
+        async with producer(door, **secured) as writer:
+            await writer.send_wait("orders", b"x")
+        got = Received()
+        reader = consumer(door, **secured)
+        await reader.subscribe("orders", got, offset_specification=FROM_FIRST)
+        await until(lambda: got.count() == 1)
+        users = door.server.call(lambda: {each.user for each in door.server.server.rabbit_connections})
+        assert users == {"guest" if mechanism is rstream.SlasMechanism.MechanismPlain else "ann"}
+        await reader.close()
 
     run(scenario())
