@@ -24,6 +24,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.rabbit import requests
 from spark_streams.server.rabbit.handshake import Handshake, Reply, Step
 from spark_streams.server.rabbit.publishers import Publishers
+from spark_streams.server.rabbit.signs_of_life import SignsOfLife
 from spark_streams.server.rabbit.subscriptions import Subscriptions
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
 from spark_streams.wire.rabbit.commands import COLUMNAR_KEYS, decode
@@ -48,8 +49,6 @@ __all__ = ["RabbitConnection"]
 
 LINGER_S: Final = 2.0
 """How long a peer may take to answer Close, and to read what it is told at the end."""
-SILENT_INTERVALS: Final = 2
-"""Heartbeat intervals without a byte after which a peer is dead (notes, section 1)."""
 _HEARTBEAT: Final = Heartbeat().encode()
 _BETWEEN_MESSAGES: Final = (Heartbeat, Credit, StoreOffset)
 """Commands that clients send while they publish; what they published before waits for the rest of the read."""
@@ -82,11 +81,9 @@ class RabbitConnection(asyncio.Protocol):
         self._unconfirmed = 0
         self._held_back = False
         self._correlation = 0
-        self._last_received = 0.0
-        self._last_sent = 0.0
         self._waiting_bytes = 0
+        self._life = SignsOfLife(node.loop)
         self._step_timer: asyncio.TimerHandle | None = None
-        self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
 
     # --- asyncio's side
@@ -104,7 +101,6 @@ class RabbitConnection(asyncio.Protocol):
             return
         node.joined(self)
         transport.set_write_buffer_limits(high=node.config.max_outgoing_bytes)
-        self._last_received = self._last_sent = node.loop.time()
         self.handshake = Handshake(
             node.config,
             address[0] if isinstance(address, tuple) else None,
@@ -116,7 +112,7 @@ class RabbitConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer."""
-        self._last_received = self.node.loop.time()
+        self._life.received()
         if self._transport is not None:
             self._reader.feed(data)
             self.proceed()
@@ -124,7 +120,6 @@ class RabbitConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Note that the peer does not read."""
         self.congested = True
-        self._waiting_bytes = 0
         self._regulate()
 
     def resume_writing(self) -> None:
@@ -136,7 +131,8 @@ class RabbitConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of everything."""
         self._transport = None
-        for timer in (self._step_timer, self._heartbeat_timer, self._end_timer):
+        self._life.stop()
+        for timer in (self._step_timer, self._end_timer):
             if timer is not None:
                 timer.cancel()
         self._let_go()
@@ -205,7 +201,7 @@ class RabbitConnection(asyncio.Protocol):
         if wanted != self._reading:
             self._reading = wanted
             if wanted:
-                self._last_received = self.node.loop.time()
+                self._life.received()
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
@@ -264,8 +260,7 @@ class RabbitConnection(asyncio.Protocol):
         self._reader.max_bytes = self.handshake.frame_max_bytes
         if self._step_timer is not None:
             self._step_timer.cancel()
-        if self.handshake.heartbeat_s:
-            self._heartbeat_timer = self.node.loop.call_later(self.handshake.heartbeat_s / 2, self._beat)
+        self._life.start(self.handshake.heartbeat_s, self._beat, self._silent)
 
     @property
     def user(self) -> str:
@@ -304,13 +299,13 @@ class RabbitConnection(asyncio.Protocol):
         """Send whole frames; they are dropped when the connection has ended."""
         if self._transport is not None and frames:
             self._transport.write(frames)
-            self._last_sent = self.node.loop.time()
+            self._life.sent()
 
     def send_all(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Send whole frames that lie in several pieces."""
         if self._transport is not None:
             self._transport.writelines(pieces)
-            self._last_sent = self.node.loop.time()
+            self._life.sent()
 
     def answer(self, request: Request, kind: type[Answer], code: int = ResponseCode.OK, **fields: Any) -> None:
         """Answer a request."""
@@ -331,28 +326,18 @@ class RabbitConnection(asyncio.Protocol):
     # --- signs of life
 
     def _beat(self) -> None:
-        """Send a heartbeat if nothing else was sent for half an interval, and drop a peer that gave no sign of life."""
-        loop, interval_s = self.node.loop, self.handshake.heartbeat_s
-        now = loop.time()
-        if self._is_stuck(now - self._last_received > SILENT_INTERVALS * interval_s):
-            logger.info(
-                "%s: dropped, no sign of life for %d intervals of %d s", self._peer, SILENT_INTERVALS, interval_s
-            )
-            self.drop()
-            return
-        if not self.congested and now - self._last_sent >= interval_s / 2:
+        if not self.congested:
             self.send(_HEARTBEAT)
-        self._heartbeat_timer = loop.call_later(interval_s / 2, self._beat)
 
-    def _is_stuck(self, silent: bool) -> bool:
-        """Say whether the peer is dead: silent, or, while it is not read from, taking nothing of what it is sent."""
-        if self._transport is None or self._reading or not self.congested:
-            return silent and self._reading
-        waiting = self._transport.get_write_buffer_size()
-        if waiting != self._waiting_bytes:
-            self._waiting_bytes, self._last_received = waiting, self.node.loop.time()
-            return False
-        return silent
+    def _silent(self) -> None:
+        """Drop a peer that gave no sign of life, unless that was because nothing was read from it."""
+        if not self._reading:
+            waiting, self._waiting_bytes = self._waiting_bytes, self.outgoing_bytes
+            if not self.congested or waiting != self._waiting_bytes:
+                self._life.received()  # it takes what it is sent, or it is us who do not read
+                return
+        logger.info("%s: dropped, no sign of life", self._peer)
+        self.drop()
 
     # --- the end
 
