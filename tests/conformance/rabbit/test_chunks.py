@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import pytest
 from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, StreamConfig
 from spark_streams.server.rabbit.chunks import BLOCK_OVERHEAD_BYTES, MAX_RECORDS, ChunkCache, Chunks
 from tests.conformance.rabbit.consuming import delivered, firsts, grant, publish_chunk, publish_one, records
-from tests.rabbitmq.by_hand import FIRST, LAST, NEXT, offset, timestamp
+from tests.rabbitmq.by_hand import DELIVER, FIRST, LAST, METADATA_UPDATE, NEXT, offset, pairs, text, timestamp
 
 ESCAPE = bytes.fromhex("008000000000000000 75b0".replace(" ", ""))
 
@@ -270,8 +271,39 @@ def _connections(door: Any) -> list[Any]:
 
 
 def _subscribe(stream: str, credit: int) -> bytes:
-    import struct
-
-    from tests.rabbitmq.by_hand import pairs, text
-
     return struct.pack(">IB", 900, 1) + text(stream) + FIRST + struct.pack(">H", credit) + pairs({})
+
+
+def test_a_stream_that_is_deleted_in_mid_delivery_sets_the_connection_free(door: Any) -> None:
+    partition = make(door)
+    door.server.call(lambda: [partition.append([b"x" * 100_000] * 5) for _ in range(100)])
+    slow, other = door.peer(), door.peer()
+    slow.send(0x7, _subscribe("made", 60_000))
+    time.sleep(0.2)  # its buffers are full, and frames wait
+    assert other.delete("made") == 1
+    assert slow.ask(0x1C, text("made")).code == 0x02  # StreamStats
+    assert list(slow.take(METADATA_UPDATE))
+    assert 0 < len(list(slow.take(DELIVER))) < 100
+
+
+def test_what_ended_leaves_nothing_behind(door: Any) -> None:
+    stream, other = door.stream(), door.stream("other")
+    peers = [door.peer() for _ in range(3)]
+    for number, peer in enumerate(peers):
+        for each in (stream, other):
+            sac = {"single-active-consumer": "true", "name": "group"} if each == other else {}
+            assert peer.subscribe(number if each == stream else number + 10, each, NEXT, 10, sac) == 1
+    assert peers[0].ask(0xC, bytes([0])).code == 1  # Unsubscribe
+    publish_one(peers[1], stream, b"x")
+    peers[1].close()
+    assert door.peer().delete(other) == 1
+    peers[2].barrier(stream)
+    partition, node = door.partition(stream), door.server.server._rabbit_node
+    assert len(node.feeds._feeds) == 1
+    assert len(partition._listeners) == 1
+    for peer in peers:
+        peer.close()
+    deadline = time.monotonic() + 20
+    while (node.feeds._feeds or partition._listeners or len(node.groups)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (node.feeds._feeds, partition._listeners, len(node.groups)) == ({}, [], 0)
