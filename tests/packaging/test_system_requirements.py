@@ -105,4 +105,4 @@ def test_what_is_there_needs_no_word() -> None:
 
 def test_an_unknown_word_is_refused(machine: Machine) -> None:
     code, said = machine.needs("jave")
-    assert code == 1 and "expected python, compiler or java" in said
+    assert code == 1 and "expected python, compiler, java or debootstrap" in said

@@ -40,8 +40,6 @@ _FIRST: Final = OffsetSpecification(OffsetType.FIRST)
 _LAST: Final = OffsetSpecification(OffsetType.LAST)
 _EVERY_KIND: Final = {"chunk_selector": "all"}
 """The property of a subscription that has tracking chunks delivered too; brokers know it, documents do not tell it."""
-_PROBE: Final = 255
-"""The id of such subscriptions: readers have 0."""
 _TRIES: Final = 20
 _PAUSE_S: Final = 0.05
 """The last chunk may not be committed yet; it is looked for again this many times."""
@@ -107,7 +105,7 @@ def probe(
     connection: Connection, stream: str, offset: OffsetSpecification, properties: Mapping[str, str] | None = None
 ) -> ChunkHeader | None:
     """Return the header of the first user chunk from a starting position on, None when there is none now."""
-    subscription = Subscription(connection, stream, offset, 1, properties, number=_PROBE)
+    subscription = Subscription(connection, stream, offset, 1, properties)
     try:
         delivered = subscription.first()
         return None if delivered is None else delivered.header

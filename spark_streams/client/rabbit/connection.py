@@ -46,6 +46,8 @@ _ANSWERED_AS_ASKED: Final = frozenset({Route.KEY, Partitions.KEY})
 RECEIVE_BYTES: Final = 1 << 20
 MAX_QUEUED_BYTES: Final = 4 << 20
 """``send`` waits while more than this has not left yet."""
+MAX_SUBSCRIPTIONS: Final = 256
+"""A subscription's id has one byte."""
 CLOSE_TIMEOUT_MS: Final = 2_000
 """How long the broker may take to answer Close; then the socket is just closed."""
 
@@ -63,6 +65,7 @@ class Connection:
         versions: command key to the highest version that the broker takes; empty before RabbitMQ 3.11 or so.
         properties: what the broker says about itself, ``version`` among it.
         frame_max_bytes: the largest frame that may be sent; 0 for no limit.
+        subscription_ids: those that are in use.
 
     Raises:
         ConnectFailed, AuthenticationFailed, Refused, DeadlineExceeded, RemoteProtocolError: as they say.
@@ -72,6 +75,8 @@ class Connection:
         self.endpoint = endpoint
         self.timeout_ms = timeout_ms
         self.broken = False
+        self.subscription_ids: set[int] = set()
+        self._subscription_id = -1
         self._correlation = 0
         self._events: deque[Command | Frame] = deque()
         self._answers: dict[int, Command] = {}
@@ -176,6 +181,19 @@ class Connection:
             self.turn(deadline.left_s(f"{self.endpoint.address} does not read what is sent"))
             if self._queued < before:
                 deadline.restart()
+
+    def new_subscription_id(self) -> int:
+        """Return an id that is free and has been for long, so that nothing late is taken for the new subscription's.
+
+        Raises:
+            LocalProtocolError: a connection has no more than 256.
+        """
+        for _ in range(MAX_SUBSCRIPTIONS):
+            self._subscription_id = (self._subscription_id + 1) % MAX_SUBSCRIPTIONS
+            if self._subscription_id not in self.subscription_ids:
+                self.subscription_ids.add(self._subscription_id)
+                return self._subscription_id
+        raise LocalProtocolError(f"more than {MAX_SUBSCRIPTIONS} subscriptions on one connection")
 
     def answer_unasked(self, answer: Answer) -> None:
         """Answer a request of the broker's, ConsumerUpdate."""

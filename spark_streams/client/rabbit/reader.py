@@ -38,8 +38,8 @@ from spark_streams.client.rabbit.offsets import first_wanted, offset_number, off
 from spark_streams.client.rabbit.rows import Piece, RowDecoder
 from spark_streams.client.rabbit.subscription import Delivered, Subscription
 from spark_streams.client.retry import Attempts, Backoff, Deadline
-from spark_streams.errors import DeadlineExceeded, SparkStreamsError
-from spark_streams.wire.rabbit.chunk import ChunkHeader, decode_chunk
+from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
+from spark_streams.wire.rabbit.chunk import ChunkHeader, ChunkType, decode_chunk
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType
 
 __all__ = ["RangeReader"]
@@ -100,6 +100,7 @@ class RangeReader:
         timeout_ms: int,
     ) -> None:
         self._read = read
+        self._filtered = filters is not None
         self._subscribe = subscribe
         self._extent = extent
         self._chunk_at = chunk_at
@@ -118,7 +119,7 @@ class RangeReader:
         Raises:
             PositionLost: events of the range are gone and ``fail_on_data_loss`` is set.
             NotFound, Refused: the broker refused.
-            RemoteProtocolError: the broker broke a rule, or a chunk fails its check.
+            RemoteProtocolError: the broker broke a rule, such as skipping records, or a chunk fails its check.
             TransportError: the connection broke more often than is tried, or the broker fell silent.
         """
         attempts = Attempts(PATIENT)
@@ -258,6 +259,8 @@ class RangeReader:
             return None
         chunk = self._chunk_at(held.gap)
         if chunk is not None and chunk.first_offset <= held.gap:
+            if chunk.kind == ChunkType.USER and not self._filtered:
+                raise RemoteProtocolError(f"{self._read.partition}: the broker skipped the chunk at offset {held.gap}")
             return None
         left = "there is nothing" if chunk is None else f"the next offset there is '{offset_text(chunk.first_offset)}'"
         self._loss.lost(f"at offset '{offset_text(held.gap)}'", left)

@@ -78,7 +78,6 @@ class Subscription:
         offset: where to begin.
         credit: chunks that may be on the way.
         properties: of ``properties_of``.
-        number: the subscription's id on the connection.
 
     Raises:
         PeerError: the broker refused; the code's name is in it.
@@ -92,12 +91,10 @@ class Subscription:
         offset: OffsetSpecification,
         credit: int,
         properties: Mapping[str, str] | None = None,
-        number: int = 0,
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._offset = offset
-        self._number = number
         self._what = f"stream '{stream}': subscribe"
         self._gone = False
         properties = properties or {}
@@ -110,7 +107,12 @@ class Subscription:
                 f"needs RabbitMQ 3.11 or later, this is {version}: leave out option 'singleActiveConsumer'",
                 self._what,
             )
-        connection.request(Subscribe(number, stream, offset, credit, properties), SubscribeAnswer, self._what)
+        number = self._number = connection.new_subscription_id()
+        try:
+            connection.request(Subscribe(number, stream, offset, credit, properties), SubscribeAnswer, self._what)
+        except SparkStreamsError:
+            connection.subscription_ids.discard(number)
+            raise
         if not self._active:
             self._become_active(properties["name"])
 
@@ -220,6 +222,7 @@ class Subscription:
             except SparkStreamsError:
                 connection.abandon()
         connection.put_back([event for event in connection.pending() if not self._is_about_this(event)])
+        connection.subscription_ids.discard(self._number)
 
     def _is_about_this(self, event: Command | Frame) -> bool:
         if isinstance(event, (ConsumerUpdate, CreditAnswer)):

@@ -180,12 +180,15 @@ def metadata_of(wire: Wire, number: int, _: bytes) -> None:
 
 
 class Chunks:
-    """Subscribe and Credit of a broker that has these chunks: one for each credit, until there are no more."""
+    """Subscribe and Credit of a broker that has these chunks: one for each credit, until there are no more.
+
+    It goes on with subscriptions that are over, which brokers do not.
+    """
 
     def __init__(self, *chunks: bytes) -> None:
         self.chunks = chunks
         self.subscribed = 0
-        self._left: deque[bytes] = deque()
+        self._left: dict[int, deque[bytes]] = {}
 
     def subscribe(self, wire: Wire, number: int, body: bytes) -> None:
         self.subscribed += 1
@@ -194,19 +197,17 @@ class Chunks:
         kind, value = struct.unpack_from(">HQ", body, at) if body[at + 1] == 4 else (1, 0)
         credit = struct.unpack_from(">H", body, at + (10 if kind == 4 else 2))[0]
         left = deque(c for c in self.chunks if struct.unpack_from(">Q", c, 25)[0] + c[8] > value)
-        if body[0] == 0:
-            self._left = left
-            self._send(wire, credit)
-        elif left:
-            wire.send(key.DELIVER, bytes([body[0]]) + left[0][1:])
+        self._left[body[0]] = left
+        self._send(wire, body[0], credit)
 
     def credit(self, wire: Wire, _: int, body: bytes) -> None:
         # There is no correlation id in it, so the body is whole.
-        self._send(wire, struct.unpack_from(">H", body, 1)[0])
+        self._send(wire, *struct.unpack_from(">BH", body))
 
-    def _send(self, wire: Wire, count: int) -> None:
-        for _ in range(min(count, len(self._left))):
-            wire.send(key.DELIVER, self._left.popleft())
+    def _send(self, wire: Wire, subscription: int, count: int) -> None:
+        left = self._left[subscription]
+        for _ in range(min(count, len(left))):
+            wire.send(key.DELIVER, bytes([subscription]) + left.popleft()[1:])
 
     def script(self, last: int, first: int = 0) -> dict[int, Callable[[Wire, int, bytes], None]]:
         held = stats(first_chunk_id=first, committed_chunk_id=0, committed_offset=last)

@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from spark_streams.client import Consumer, FilterValues
+from spark_streams.client import Consumer, FilterValues, RangeRead
 from spark_streams.client.rabbit import client as client_module
-from spark_streams.errors import DeadlineExceeded, PositionLost, Refused, RemoteProtocolError
-from spark_streams.position import At
+from spark_streams.errors import DeadlineExceeded, NotFound, PositionLost, Refused, RemoteProtocolError
+from spark_streams.position import EARLIEST, At
 from tests.clients.rabbit.brokers import amqp, read, text
 from tests.clients.rabbit.scripted import Chunks, S, Scripted, Wire, answers, deliver, metadata_of, silence
 from tests.rabbitmq import by_hand as key
@@ -60,6 +60,66 @@ def test_a_broker_that_drops_the_reader_now_and_then() -> None:
     with Scripted({**chunks.script(29), key.CREDIT: credit}) as broker, broker.client() as client:
         assert read(client, S, 29)["value"].to_pylist() == [b"%d" % i for i in range(30)]
         assert chunks.subscribed > 3
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_another_stream_of_the_same_name_is_not_read_on(again: bool) -> None:
+    """The broker drops the reader after six chunks; from then on, chunks have the same offsets and other times."""
+    chunks = Chunks(*(deliver(i, [b"old"]) for i in range(30)))
+    given = []
+
+    def credit(wire: Wire, number: int, body: bytes) -> None:
+        given.append(body)
+        if len(given) == 2:
+            wire.send(key.METADATA_UPDATE, struct.pack(">H", 6) + key.text(S))
+            if again:
+                chunks.chunks = tuple(deliver(i, [b"new"], time_ms=2_000) for i in range(30))
+        else:
+            chunks.credit(wire, number, body)
+
+    with Scripted({**chunks.script(29), key.CREDIT: credit}) as broker, broker.client() as client:
+        if not again:
+            assert read(client, S, 29)["value"].to_pylist() == [b"old"] * 30
+            return
+        with pytest.raises(PositionLost, match="created again"):
+            read(client, S, 29)
+        given.clear()
+        chunks.chunks = tuple(deliver(i, [b"old"]) for i in range(30))
+        values = read(client, S, 29, loss=False)["value"].to_pylist()
+        assert len(values) == 30
+        assert set(values) == {b"old", b"new"}
+
+
+def test_a_deleted_stream_is_no_end() -> None:
+    chunks = Chunks(*(deliver(i, [b"%d" % i]) for i in range(30)))
+
+    def credit(wire: Wire, *_: object) -> None:
+        wire.send(key.METADATA_UPDATE, struct.pack(">H", 6) + key.text(S))
+        broker.handlers[key.SUBSCRIBE] = answers(key.SUBSCRIBE, (2, b""))
+
+    with Scripted({**chunks.script(29), key.CREDIT: credit}) as broker, broker.client() as client:
+        values: list[bytes] = []
+        with pytest.raises(NotFound, match="stream-does-not-exist"):
+            for batch in client.fetch(RangeRead(S, S, EARLIEST, text(29), ("value",))):
+                values += batch["value"].to_pylist()
+        assert values == [b"%d" % i for i in range(len(values))]
+        assert 0 < len(values) < 30
+
+
+def test_a_broker_that_skips_what_it_has() -> None:
+    """The reader, alone in asking for more than one chunk, is not given the chunk at 4; whoever asks for 4 gets it."""
+    held = Chunks(*(deliver(i, [b"%d" % i]) for i in range(4)), deliver(4, [b"x"] * 5), deliver(9, [b"9"]))
+    without = Chunks(*held.chunks[:4], held.chunks[5])
+
+    def subscribe(wire: Wire, number: int, body: bytes) -> None:
+        at = 1 + 2 + len(S)
+        credit = struct.unpack_from(">H", body, at + (10 if body[at + 1] == 4 else 2))[0]
+        (held if credit == 1 else without).subscribe(wire, number, body)
+
+    script = {**held.script(9), key.SUBSCRIBE: subscribe, key.CREDIT: without.credit}
+    with Scripted(script) as broker, broker.client() as client:
+        with pytest.raises(RemoteProtocolError, match="skipped the chunk at offset 4"):
+            read(client, S, 9)
 
 
 def test_a_broker_that_falls_silent_in_mid_range() -> None:
