@@ -180,6 +180,19 @@ class Resumed:
         """Rows of the task up to here, not counted, are in the stream already if they go there."""
         return self._row + 1
 
+    def check_first(self, window: Window) -> None:
+        """Check the first window that has a row for the stream, where the stream was not asked before.
+
+        Raises:
+            DeliveryFailed: an earlier attempt has written earlier rows there.
+        """
+        if 0 <= self._row < window.first_row:
+            raise self._differs(
+                f"row {self._row}",
+                "an earlier attempt at this micro-batch has written it there, and now it goes elsewhere. Exactly once "
+                "needs the rows of a Spark partition to be the same on every attempt",
+            )
+
     def check(self, window: Window) -> None:
         """Compare a window's digest.
 

@@ -165,8 +165,6 @@ class TaskPublisher:
     # --- rows out
 
     def _publish(self, window: Window, rows: pa.Table) -> None:
-        for resumed in self._resumed.values():
-            resumed.check(window)
         if self._only is not None:
             streams = {self._only: np.arange(window.rows)}
         else:
@@ -175,6 +173,11 @@ class TaskPublisher:
                 streams = self._router.route(destinations, lambda row: self._label(window.first_row + row))
             else:
                 streams = {name: np.flatnonzero(np.asarray(mask)) for name, mask in _by_name(destinations)}
+        if self._identity is not None:
+            for stream in streams.keys() - self._resumed.keys():
+                self._resume(stream).check_first(window)
+        for resumed in self._resumed.values():
+            resumed.check(window)
         for stream, chosen in streams.items():
             self._publish_to(stream, window, rows, chosen)
         self._forget_labels()
