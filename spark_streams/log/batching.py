@@ -61,16 +61,24 @@ def _binary(values: pa.Array | Sequence[bytes | None]) -> pa.LargeBinaryArray:
     return array if pa.types.is_large_binary(array.type) else array.cast(pa.large_binary())
 
 
-def _runs(sizes: npt.NDArray[np.int64], timestamps: npt.NDArray[np.int64] | None) -> Iterator[tuple[int, int]]:
-    """Cut rows into batches: by bytes, and wherever "no timestamp" and instants meet.
+def _runs(
+    sizes: npt.NDArray[np.int64], timestamps: npt.NDArray[np.int64] | None, groups: npt.NDArray[np.int64] | None
+) -> Iterator[tuple[int, int]]:
+    """Cut rows into batches: by bytes, at the ends of groups, and wherever "no timestamp" and instants meet.
 
     MIN + delta would overflow if the two were mixed, so records without a timestamp get batches of their own.
     """
-    chunk = np.cumsum(sizes) // MAX_BATCH_BYTES
-    cuts = set((np.flatnonzero(chunk[1:] != chunk[:-1]) + 1).tolist())
+    ends = np.arange(1, len(sizes) + 1) if groups is None else np.cumsum(groups)
+    if groups is not None and (ends[-1] != len(sizes) or (groups < 1).any()):
+        raise ValueError(f"groups of {int(ends[-1])} records for {len(sizes)} values, each of at least one")
+    chunk = np.cumsum(sizes)[ends - 1] // MAX_BATCH_BYTES
+    cuts = set(ends[:-1][chunk[1:] != chunk[:-1]].tolist())
     if timestamps is not None:
         none = timestamps == NO_TIMESTAMP
-        cuts.update((np.flatnonzero(none[1:] != none[:-1]) + 1).tolist())
+        changes = np.flatnonzero(none[1:] != none[:-1]) + 1
+        if groups is not None and not np.isin(changes, ends).all():
+            raise ValueError("records of one group with and without a timestamp: one batch cannot hold both")
+        cuts.update(changes.tolist())
     yield from pairwise([0, *sorted(cuts), len(sizes)])
 
 
@@ -135,11 +143,12 @@ def encode_records(
     timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None,
     batching: Batching,
     notes: Notes = (),
+    groups: npt.NDArray[np.int64] | None = None,
 ) -> list[tuple[BatchHeader, bytes]]:
     """Encode one append as batches; the first record of each gets ``notes`` as its headers.
 
     Raises:
-        ValueError: no value, a null value, or lengths that differ.
+        ValueError: no value, a null value, lengths that differ, or a group that no batch can hold.
         TimestampRefused: the stream's format cannot hold a timestamp.
 
     """
@@ -162,9 +171,9 @@ def encode_records(
     if batching.append_time_ms is None:
         instants = np.full(len(bodies), NO_TIMESTAMP, np.int64) if instants is None else instants
         stored = to_stored(instants, batching.extended, batching.config.legacy_negative)
-        runs = _runs(sizes, np.where(stored < 0, instants, stored))
+        runs = _runs(sizes, np.where(stored < 0, instants, stored), groups)
     else:
-        stored, runs = batching.append_time_ms, _runs(sizes, None)
+        stored, runs = batching.append_time_ms, _runs(sizes, None, groups)
     batches: list[tuple[BatchHeader, bytes]] = []
     offset = batching.next_offset
     for start, stop in runs:

@@ -138,6 +138,7 @@ class Partition:
         timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None = None,
         *,
         notes: Notes = (),
+        groups: npt.NDArray[np.int64] | None = None,
     ) -> Appended:
         """Append records.
 
@@ -152,9 +153,12 @@ class Partition:
                 killed before the append is acknowledged, the first of them may be kept without the others. Notes that
                 must not speak of records that were lost are therefore given as a function, which is asked for those
                 of rows ``start`` (inclusive) to ``stop`` (exclusive) of this append.
+            groups: int64, of how many consecutive records each group is; those of one are kept or lost together,
+                however large it is: they share a stored batch. None: each record is a group of its own.
 
         Raises:
-            ValueError: no value, a null value, or lengths that differ.
+            ValueError: no value, a null value, lengths that differ, or, in a stream of create time, a group of records
+                with and without timestamps, which no batch can hold.
             TimestampRefused: the stream's batches cannot hold a timestamp (``StreamConfig.timestamp_format``).
             OSError: the system refused the write; nothing of this append is stored.
             PartitionClosed: the log was closed, or the stream deleted.
@@ -163,7 +167,7 @@ class Partition:
         with self._lock:
             self._check_open()
             now = self._clock()
-            appended = self._store(encode_records(values, keys, timestamps, self._batching(now), notes), now)
+            appended = self._store(encode_records(values, keys, timestamps, self._batching(now), notes, groups), now)
         self._tell_listeners()
         return appended
 
