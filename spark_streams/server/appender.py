@@ -46,6 +46,7 @@ class Batch:
         notes: stored with the batches of this append (``Partition.append``); it is then not joined with others.
         due: asked on the loop when the append is about to start, after all earlier ones of the partition have been
             told their outcome; False refuses it.
+        groups: of how many consecutive events each is that are stored together or not at all; None: one.
 
     """
 
@@ -55,6 +56,7 @@ class Batch:
     done: Callable[[list[LinkRefused | None]], None]
     notes: Notes = ()
     due: Callable[[], bool] | None = None
+    groups: NDArray[np.int64] | None = None
 
 
 class Appender:
@@ -131,7 +133,18 @@ def _not_due(batch: Batch) -> list[LinkRefused | None]:
 
 def _store_together(partition: Partition, batches: list[Batch]) -> list[LinkRefused | None]:
     if len(batches) == 1 or any(batch.notes for batch in batches):
-        return [outcome for b in batches for outcome in _store(partition, b.values, b.keys, b.timestamps, b.notes)]
+        outcomes: list[LinkRefused | None] = []
+        failed = False
+        for b in batches:
+            # What was due counted on those before it, and whether they failed nobody has been told yet.
+            told = (
+                _not_due(b)
+                if failed and b.due is not None
+                else _store(partition, b.values, b.keys, b.timestamps, b.notes, b.groups)
+            )
+            failed = failed or any(told)
+            outcomes += told
+        return outcomes
     return _store(
         partition,
         pa.concat_arrays([b.values for b in batches]),
@@ -146,13 +159,14 @@ def _store(
     keys: pa.Array,
     timestamps: NDArray[np.int64],
     notes: Notes = (),
+    groups: NDArray[np.int64] | None = None,
 ) -> list[LinkRefused | None]:
     """Append; events that the stream's rules refuse are found by halving, so that the others are stored."""
     count = len(values)
     if not count:
         return []
     try:
-        partition.append(values, keys, timestamps, notes=notes)
+        partition.append(values, keys, timestamps, notes=notes, groups=groups)
     except ValueError as fault:
         if count == 1 or notes:  # notes are about the whole
             return [LinkRefused(INVALID_FIELD, str(fault))] * count

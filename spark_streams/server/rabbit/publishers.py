@@ -3,7 +3,8 @@
 What one read of the socket brought is collected and appended together, one append for each stream: one stored batch,
 which consumers get as one chunk.
 
-Delivery guarantee: a publishing id is confirmed once its message is in the log (``Partition.append``: it survives
+Delivery guarantee: a sub-entry batch is in the log whole or not at all.
+A publishing id is confirmed once its message is in the log (``Partition.append``: it survives
 kill -9; with fsync policy ``always`` a power cut too), or when the log already had an id of the same reference that
 is not lower. References' ids are stored in the same batch as the messages (``sequences.py``). When an append fails,
 its publishers fail: whatever else they had under way is refused too, so that no message can be stored after a gap that
@@ -237,6 +238,7 @@ class Publishers:
             done,
             _Notes(pieces, served.filter_bytes),
             functools.partial(self._due, served, pieces),
+            _groups(pieces),
         )
         self._connection.unconfirmed(_entries(pieces))
         node.appender.append(served.partition, batch)
@@ -247,6 +249,7 @@ class Publishers:
     def _due(self, served: Served, pieces: list[_Piece]) -> bool:
         """Say whether no append that these pieces follow has failed meanwhile: a gap could never be filled again."""
         line = self._line(served)
+        line.all_told()
         return all(line.failures(p.publisher.reference) == p.failures for p in pieces if p.publisher.reference)
 
     def _appended(self, served: Served, pieces: list[_Piece], outcomes: list[LinkRefused | None]) -> None:
@@ -274,6 +277,12 @@ class Publishers:
     def _refuse(self, publisher_id: int, ids: Ids, code: ResponseCode) -> None:
         if len(ids) and not self._closed:
             self._connection.send(encode_publish_error(publisher_id, ids, np.full(len(ids), code, np.uint16)))
+
+
+def _groups(pieces: list[_Piece]) -> NDArray[np.int64] | None:
+    """Return the records of each entry: half a sub-entry batch must never be in the log, for a retry to repeat it."""
+    counts = np.concatenate([piece.counts[piece.kept] for piece in pieces])
+    return counts if len(counts) and counts.max() > 1 else None
 
 
 def _entries(pieces: list[_Piece]) -> int:

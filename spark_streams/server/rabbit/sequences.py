@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 from collections.abc import Mapping
 from typing import Final
 
-from spark_streams.errors import CorruptLog
+from spark_streams.errors import CorruptLog, LogError
 from spark_streams.log import Partition, ReferenceLog, Stream
 
 __all__ = ["PUBLISHERS_NOTE", "SequenceLine", "Sequences", "publishers_note"]
@@ -54,6 +55,7 @@ class SequenceLine:
         self._failures: dict[str, int] = {}
         self._batches = 0
         self._load()
+        self._segments = self._found_segments()
 
     def _load(self) -> None:
         start = 0
@@ -74,6 +76,9 @@ class SequenceLine:
                     if name == PUBLISHERS_NOTE and batch.first_offset >= start:
                         self._put(json.loads(value or b"{}"))
                 self._batches += 1
+
+    def _found_segments(self) -> tuple[int, int]:
+        return self._partition.first_offset, self._partition.segment_count
 
     def last(self, reference: str) -> int | None:
         """Return the last publishing id of a reference, None when none is remembered."""
@@ -98,7 +103,18 @@ class SequenceLine:
                 del self._under_way[reference]
         self._put(sequences)
         self._batches += 1
-        if self._batches >= SNAPSHOT_BATCHES:
+        if not self._under_way:
+            self.all_told()
+
+    def all_told(self) -> None:
+        """Write a snapshot when one is due; the log has nothing now that ``advance`` was not told of.
+
+        With an append under way the log may know more, which a start from the snapshot would never look for. Every new
+        segment makes one due: retention removes old segments with the notes in them.
+        """
+        segments = self._found_segments()
+        if self._batches >= SNAPSHOT_BATCHES or self._segments != segments:
+            self._segments = segments
             self.snapshot()
 
     def fail(self, sequences: Mapping[str, int]) -> None:
@@ -119,13 +135,14 @@ class SequenceLine:
         if not self._batches:
             return
         next_offset = self._partition.next_offset
+        content = {"next_offset": next_offset, "sequences": list(self._last.items())}
         try:
             self._partition.sync()
-        except OSError as fault:
+            self._log.state.put(NAMESPACE, self._key, json.dumps(content).encode())
+        except (OSError, sqlite3.Error, LogError) as fault:
+            # A start then looks further back; the records themselves are not concerned.
             logger.warning("%s: no snapshot of the publishers: %s", self._key, fault)
             return
-        content = {"next_offset": next_offset, "sequences": list(self._last.items())}
-        self._log.state.put(NAMESPACE, self._key, json.dumps(content).encode())
         self._batches = 0
 
     def forget(self) -> None:
