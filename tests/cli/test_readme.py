@@ -11,19 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND, serving
+from tests.cli.pages import ROOT, blocks
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    """Return the fenced blocks of a language; none for plain ones."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
 def commands() -> list[str]:
     """Return the lines of the plain blocks."""
-    return [line for block in blocks("") for line in block.splitlines()]
+    return [line for block in blocks("README.md", "") for line in block.splitlines()]
 
 
 def test_the_make_targets_are_there() -> None:
@@ -34,9 +29,14 @@ def test_the_make_targets_are_there() -> None:
 
 
 def test_every_link_points_somewhere() -> None:
-    for page in (ROOT / "README.md", ROOT / "docs" / "README.md", ROOT / "docs" / "adr" / "README.md"):
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        for target, place in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+            file = page.parent / target if target else page
+            assert file.exists(), f"{page.name}: {target}"
+            if place:
+                headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+                anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+                assert place in anchors, f"{page.name}: {target}#{place}"
 
 
 def test_every_decision_is_in_the_index() -> None:
@@ -47,30 +47,40 @@ def test_every_decision_is_in_the_index() -> None:
 
 @pytest.mark.spark
 def test_the_quick_start(tmp_path: Path) -> None:
-    """The served streams, the appended events, the program and the last look, on a free port."""
+    """The served streams, the appended events, the programs and the last look, on free ports."""
     lines = commands()
     (serve_line,) = [line for line in lines if " log serve " in line]
     (append_line,) = [line for line in lines if " log append " in line]
     (tail_line,) = re.findall(r"`(spark-streams log tail [^`]*)`", README)
-    (program,) = blocks("python")
+    programs = blocks("README.md", "python")
     shell = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(ROOT / "conf")}
 
     with serving(tmp_path) as start:
-        served = start(*serve_line.split()[3:])
+        served = start("--rabbitmq-stream", "0", *serve_line.split()[3:])
+        rabbit = served.doors["rabbitmq-stream"].replace("//", "//guest:guest@")
 
         def here(text: str) -> str:
-            assert "amqp://guest:guest@localhost:5672" in text
-            return text.replace("amqp://guest:guest@localhost:5672", served.url)
+            found = text.replace("amqp://guest:guest@localhost:5672", served.url)
+            found = found.replace("rabbitmq-stream://guest:guest@localhost:5552", rabbit)
+            assert found != text
+            return found
 
         def run(line: str) -> str:
             words = here(line).replace("spark-streams", " ".join(COMMAND), 1)
             return subprocess.run(words, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
         assert run(append_line) == "2 events appended to 'orders'\n"
-        # Run from a checkout, where Spark does not find the format by itself (the wheel test shows that it does else).
-        registered = "import spark_streams\nspark_streams.register(spark)\n"
-        code = re.sub(r"(spark = .*\n)", rf"\1{registered}", here(program))
-        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=shell, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        assert len(programs) == 2
+        for program in programs:
+            # Run from a checkout, where Spark does not find the format by itself (the wheel test shows that it does).
+            registered = "import spark_streams\nspark_streams.register(spark)\n"
+            code = re.sub(r"(spark = .*\n)", rf"\1{registered}", here(program))
+            done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=shell, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
         (line,) = run(tail_line).splitlines()
         assert line.split("\t")[3:] == ["alice", '{"id": 2, "eur": 250}']
+        copied = run(tail_line.replace("orders-big", "orders-copy")).splitlines()
+        assert [line.split("\t")[3:] for line in copied] == [
+            ["alice", '{"id": 1, "eur": 12}'],
+            ["alice", '{"id": 2, "eur": 250}'],
+        ]
