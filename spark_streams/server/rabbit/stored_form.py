@@ -59,6 +59,7 @@ def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
         ends: int64[n], exclusive.
     """
     values = _take(buffer, starts, ends)
+    buffer = buffer if len(buffer) else b"\0"  # nothing but empty messages: there is a byte to look at all the same
     plain = _one_data_section(buffer, starts, ends)
     if plain.all():
         return Stored(values, None, None)
