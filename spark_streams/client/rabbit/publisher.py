@@ -14,9 +14,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.client.rabbit.connection import Connection
-from spark_streams.errors import DeliveryFailed
+from spark_streams.errors import DeliveryFailed, LocalProtocolError
 from spark_streams.wire.rabbit.codes import code_name
-from spark_streams.wire.rabbit.publish_frames import encode_publish, encode_sub_batches
+from spark_streams.wire.rabbit.publish_frames import PublishFrame, encode_publish, encode_sub_batches
 from spark_streams.wire.rabbit.published import PublishErrors
 from spark_streams.wire.rabbit.publishing import (
     DeclarePublisher,
@@ -25,10 +25,11 @@ from spark_streams.wire.rabbit.publishing import (
     QueryPublisherSequenceAnswer,
 )
 
-__all__ = ["Entries", "StreamPublisher", "query_sequence"]
+__all__ = ["Entries", "Label", "StreamPublisher", "query_sequence"]
 
 Ids = NDArray[np.uint64]
 Label = Callable[[int], str]
+"""Names a row of a task, by its number, in errors."""
 
 
 def query_sequence(connection: Connection, stream: str, reference: str) -> int:
@@ -50,7 +51,7 @@ class Entries:
         counts: int64[m], messages of each entry; None: one each, no sub-entry batches.
         values: large_binary, the messages.
         filter_values: string, as many as messages, or None; only without sub-entry batches.
-        rows: int64[m], the row that names an entry in errors: its first message's.
+        rows: int64[m], rising, the row that names an entry in errors: its first message's.
     """
 
     ids: Ids
@@ -58,6 +59,33 @@ class Entries:
     values: pa.LargeBinaryArray
     filter_values: pa.StringArray | None
     rows: NDArray[np.int64]
+
+    @property
+    def messages(self) -> NDArray[np.int64]:
+        """Messages of each entry."""
+        return np.ones(len(self.ids), np.int64) if self.counts is None else self.counts
+
+    def pieces(self, most: int) -> list[Entries]:
+        """Cut into consecutive pieces, each of at most so many messages, or of one entry that has more."""
+        if len(self.values) <= most:
+            return [self]
+        ends = np.cumsum(self.messages)
+        pieces, first = [], 0
+        while first < len(self.ids):
+            before = int(ends[first - 1]) if first else 0
+            stop = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+            pieces.append(self._slice(first, stop, before, int(ends[stop - 1])))
+            first = stop
+        return pieces
+
+    def _slice(self, first: int, stop: int, message: int, end: int) -> Entries:
+        return Entries(
+            self.ids[first:stop],
+            None if self.counts is None else self.counts[first:stop],
+            self.values.slice(message, end - message),
+            None if self.filter_values is None else self.filter_values.slice(message, end - message),
+            self.rows[first:stop],
+        )
 
 
 @dataclass
@@ -94,6 +122,11 @@ class StreamPublisher:
             DeclarePublisher(number, reference, stream), DeclarePublisherAnswer, f"stream '{stream}': declare publisher"
         )
 
+    @property
+    def first_row(self) -> int | None:
+        """Number of the first row that is not confirmed; None when all are."""
+        return int(self._flying[0].rows[0]) if self._flying else None
+
     def send(self, entries: Entries, label: Label) -> None:
         """Send entries; does not wait for confirms.
 
@@ -102,19 +135,33 @@ class StreamPublisher:
             label: names a row of ``entries.rows`` in errors.
 
         Raises:
+            DeliveryFailed: a message, or what a sub-entry batch holds, is larger than the broker takes.
             TransportError: the connection broke.
         """
-        limit = self._connection.frame_max_bytes
-        if entries.counts is None:
-            counts = np.ones(len(entries.ids), np.int64)
-            frames = encode_publish(self.number, entries.ids, entries.values, entries.filter_values, limit)
-        else:
-            counts = entries.counts
-            frames = encode_sub_batches(self.number, entries.ids, counts, entries.values, self._compression, limit)
-        self._flying.append(_Flying(entries.ids, entries.rows, counts, label))
-        self.unconfirmed += int(counts.sum())
+        try:
+            frames = self._frames(entries)
+        except LocalProtocolError as fault:
+            raise self._too_large(entries, label, fault) from fault
+        self._flying.append(_Flying(entries.ids, entries.rows, entries.messages, label))
+        self.unconfirmed += len(entries.values)
         for frame in frames:
             self._connection.send(frame.bytes)
+
+    def _frames(self, entries: Entries) -> list[PublishFrame]:
+        limit = self._connection.frame_max_bytes
+        if entries.counts is None:
+            return encode_publish(self.number, entries.ids, entries.values, entries.filter_values, limit)
+        return encode_sub_batches(self.number, entries.ids, entries.counts, entries.values, self._compression, limit)
+
+    def _too_large(self, entries: Entries, label: Label, fault: LocalProtocolError) -> DeliveryFailed:
+        """Return the error that names the first entry which no frame can hold."""
+        for piece in entries.pieces(1):
+            try:
+                self._frames(piece)
+            except LocalProtocolError as own:
+                told = str(own).removeprefix("row 0: ")
+                return DeliveryFailed("not taken", "too-large", told, label(int(piece.rows[0])), self.stream)
+        return DeliveryFailed("not taken", "too-large", str(fault), label(int(entries.rows[0])), self.stream)
 
     def confirmed(self, ids: Ids) -> None:
         """Take a PublishConfirm: its ids, in any order."""

@@ -2,15 +2,15 @@
 
 Delivery guarantee, with an identity: exactly once. Publishing ids are derived from the micro-batch and the row's
 number, under a reference that is the same on every attempt, so the broker drops what it has already, and what it has
-is skipped here. Rows that are not those of an earlier attempt are noticed and fail the task
-(``publishing_ids.py``; docs/adr/0010-rabbitmq-exactly-once.md). Without an identity: at least once.
+is skipped here, all but the last of it. Nothing is published before all that the streams have of the task is known to
+be of the same rows; when it is not, the task fails (``publishing_ids.py``; docs/adr/0010-rabbitmq-exactly-once.md).
+Without an identity: at least once.
 
 ``flush`` returns only when everything is confirmed, and raises otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,25 +20,22 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.client.rabbit.connection import Connection
-from spark_streams.client.rabbit.publisher import Entries, StreamPublisher, query_sequence
-from spark_streams.client.rabbit.publishing_ids import WINDOW_ROWS, Resumed, Window, Windows, publishing_ids
+from spark_streams.client.rabbit.outgoing import Outgoing
+from spark_streams.client.rabbit.publisher import Entries, Label, query_sequence
+from spark_streams.client.rabbit.publishing_ids import Resumed, publishing_ids
 from spark_streams.client.rabbit.routing import Router, open_router
-from spark_streams.client.retry import Deadline, retrying
+from spark_streams.client.rabbit.row_windows import WINDOW_ROWS, Places, Window, Windows
+from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import DeadlineExceeded, DeliveryFailed, OptionError, PeerError, TransportError
-from spark_streams.wire.rabbit.codes import ResponseCode, code_name
+from spark_streams.errors import OptionError
 from spark_streams.wire.rabbit.compression import Compression
-from spark_streams.wire.rabbit.frames import Command, Frame
-from spark_streams.wire.rabbit.published import decode_confirm, decode_publish_error
-from spark_streams.wire.rabbit.publishing import CONFIRM_KEY, PUBLISH_ERROR_KEY
-from spark_streams.wire.rabbit.streams import MetadataUpdate
+from spark_streams.wire.rabbit.publishing import PUBLISH_KEY
 
 __all__ = ["RabbitPublishing", "TaskIdentity", "TaskPublisher"]
 
-MAX_PUBLISHERS: Final = 256
-"""A publisher's id has one byte."""
-
-Label = Callable[[int], str]
+HELD_IN_FLIGHTS: Final = 10
+"""So many times option maxInFlight may be held back while streams are compared: an attempt leaves out no more than was
+under way when it ended, and the option may have been larger then."""
 
 
 @dataclass(frozen=True)
@@ -91,25 +88,30 @@ class TaskPublisher:
     def __init__(self, endpoint: Endpoint, how: RabbitPublishing, identity: TaskIdentity | None) -> None:
         self._how = how
         self._identity = identity
-        self._endpoint = endpoint
-        self._compression = int(Compression[how.compression.upper()])
         self._connection = retrying(lambda: Connection(endpoint, timeout_ms=how.timeout_ms))
-        self._publishers: dict[str, StreamPublisher] = {}
-        self._by_number: dict[int, StreamPublisher] = {}
+        reference = "" if identity is None else identity.reference
+        compression = int(Compression[how.compression.upper()])
+        self._outgoing = Outgoing(self._connection, reference, compression, how.max_in_flight, how.timeout_ms)
+        size = max(WINDOW_ROWS, how.sub_entry_size)
+        # Batches of another size would cut the rows elsewhere, so it has to be the same on every attempt.
+        begin = b"%d messages a batch" % how.sub_entry_size
+        self._windows = Windows(self._place, size, begin, digested=identity is not None)
         self._resumed: dict[str, Resumed] = {}
-        self._windows = Windows(max(WINDOW_ROWS, how.sub_entry_size))
+        self._held: list[tuple[str, Entries, Label]] = []
         self._labels: list[tuple[int, Label]] = []
         self._row = 0
         self._only: str | None = None
         self._router: Router | None = None
-        if how.super_stream is not None:
-            self._router = open_router(self._connection, how.super_stream, how.by_binding_key)
-            if identity is not None:
-                # All of them: one that gets no row now may have got some on an earlier attempt.
-                for stream in self._router.partitions:
-                    self._resume(stream)
-
-    # --- rows in
+        try:
+            if how.super_stream is not None:
+                self._router = open_router(self._connection, how.super_stream, how.by_binding_key)
+                if identity is not None:
+                    # All of them: one that gets no row now may have got some on an earlier attempt.
+                    for stream in self._router.partitions:
+                        self._resume(stream)
+        except BaseException:
+            self.close()
+            raise
 
     def send(
         self,
@@ -128,9 +130,11 @@ class TaskPublisher:
             label: names row i of these in errors.
 
         Raises:
-            DeliveryFailed: the broker refused a row, of these or of earlier ones, or the rows are not those of an
-                earlier attempt.
-            TransportError: the connection broke, or nothing is confirmed in time.
+            OptionError: filter values for a broker that takes none.
+            DeliveryFailed: the broker refused a row, of these or of earlier ones, or did not confirm it, or the rows
+                are not those of an earlier attempt, or one leads nowhere.
+            NotFound, Refused: there is no such stream, or we may not publish there.
+            TransportError, PeerError: the connection broke, and everything before was confirmed.
         """
         columns = {"payload": payloads}
         if isinstance(destinations, str):
@@ -138,6 +142,7 @@ class TaskPublisher:
         else:
             columns["destination"] = destinations
         if filters is not None:
+            self._check_filters()
             columns["filter"] = filters
         self._labels.append((self._row, label))
         self._row += len(payloads)
@@ -150,80 +155,92 @@ class TaskPublisher:
             self._publish(window, rows)
         for resumed in self._resumed.values():
             resumed.check_end(self._windows.rows)
-        self._wait(0)
+        self._outgoing.flush()
 
     def turn(self) -> None:
         """Serve the connection without waiting: heartbeats, confirms."""
-        self._connection.turn()
-        for event in self._connection.pending():
-            self._take(event)
+        self._outgoing.turn()
 
     def close(self) -> None:
         """Disconnect; what is not confirmed may or may not be stored."""
         self._connection.close()
 
-    # --- rows out
+    def _check_filters(self) -> None:
+        if self._connection.versions.get(PUBLISH_KEY, 1) < 2:
+            version = self._connection.properties.get("version", "of unknown version")
+            raise OptionError(
+                "filterValueColumn",
+                f"the broker, {version}, takes no filter values, which came with RabbitMQ 3.13: leave the option out",
+            )
+
+    # --- windows
+
+    def _place(self, first_row: int, rows: pa.Table) -> Places:
+        """Say where the rows of a window go."""
+        if self._only is not None:
+            return {self._only: np.arange(rows.num_rows)}
+        destinations = rows.column("destination").combine_chunks()
+        if self._router is not None:
+            return self._router.route(destinations, lambda row: _name(self._labels, first_row + row))
+        names = destinations.unique().to_pylist()
+        return {name: np.flatnonzero(np.asarray(pc.equal(destinations, name))) for name in names}
 
     def _publish(self, window: Window, rows: pa.Table) -> None:
-        if self._only is not None:
-            streams = {self._only: np.arange(window.rows)}
-        else:
-            destinations = rows.column("destination").combine_chunks()
-            if self._router is not None:
-                streams = self._router.route(destinations, lambda row: self._label(window.first_row + row))
-            else:
-                streams = {name: np.flatnonzero(np.asarray(mask)) for name, mask in _by_name(destinations)}
         if self._identity is not None:
-            for stream in streams.keys() - self._resumed.keys():
-                self._resume(stream).check_first(window)
-        for resumed in self._resumed.values():
-            resumed.check(window)
-        for stream, chosen in streams.items():
-            self._publish_to(stream, window, rows, chosen)
-        self._forget_labels()
+            for stream in window.places:
+                self._resume(stream)
+            for resumed in self._resumed.values():
+                resumed.check(window)
+        label = self._window_label(window)
+        for stream, chosen in window.places.items():
+            entries = self._entries(stream, window, rows, chosen)
+            if entries is not None:
+                self._held.append((stream, entries, label))
+        behind = [resumed for resumed in self._resumed.values() if not resumed.compared]
+        if behind:
+            self._check_held(behind)
+            return
+        held, self._held = self._held, []
+        for stream, entries, named in held:
+            self._outgoing.publish(stream, entries, named)
 
-    def _publish_to(self, stream: str, window: Window, rows: pa.Table, chosen: NDArray[np.int64]) -> None:
-        publisher = self._publisher(stream)
+    def _check_held(self, behind: list[Resumed]) -> None:
+        """Refuse to hold more back than an earlier attempt can have left out.
+
+        Rows of a super stream go to its partitions independently, so one may have come further than another. What the
+        others lack waits here until the rows are known to be the same: published before that, it could not be undone.
+        """
+        most = HELD_IN_FLIGHTS * self._how.max_in_flight + self._windows.window_rows
+        if sum(len(entries.values) for _, entries, _ in self._held) > most:
+            farthest = max(behind, key=lambda resumed: resumed.last_row)
+            raise farthest.too_far_behind(most, int(self._held[0][1].rows[0]))
+
+    def _entries(self, stream: str, window: Window, rows: pa.Table, chosen: NDArray[np.int64]) -> Entries | None:
+        """Return what is to be published of a window's rows; None for nothing."""
         # Groups are made before anything is skipped: on every attempt the same rows share a sub-entry batch.
         size = self._how.sub_entry_size
         firsts = np.arange(0, len(chosen), size)
         ends = np.minimum(firsts + size, len(chosen))
         numbers = window.first_row + chosen
-        stored = self._resume(stream).stored_rows if self._identity is not None else 0
-        kept = numbers[ends - 1] >= stored
-        firsts, ends = firsts[kept], ends[kept]
+        if self._identity is not None:
+            # The last one that the stream has goes again: its confirm says that it will not lose it any more.
+            kept = numbers[ends - 1] >= self._resumed[stream].last_row
+            firsts, ends = firsts[kept], ends[kept]
         if not len(firsts):
-            return
+            return None
         wanted = chosen[firsts[0] :]
         picked = rows if len(wanted) == rows.num_rows else rows.take(pa.array(wanted))
-        batch = 0 if self._identity is None else self._identity.batch
-        filters = picked.column("filter").combine_chunks() if "filter" in picked.column_names else None
-        entries = Entries(
-            publishing_ids(batch, numbers[ends - 1], window.digest),
+        lasts = numbers[ends - 1]
+        return Entries(
+            # Without deduplication ids are for confirms alone.
+            (lasts + 1).astype(np.uint64)
+            if self._identity is None
+            else publishing_ids(self._identity.batch, lasts, window.digest),
             None if size == 1 else ends - firsts,
             picked.column("payload").combine_chunks(),
-            filters,
+            picked.column("filter").combine_chunks() if "filter" in picked.column_names else None,
             numbers[firsts],
         )
-        self._wait(max(0, self._how.max_in_flight - len(wanted)))
-        publisher.send(entries, self._label)
-
-    def _publisher(self, stream: str) -> StreamPublisher:
-        publisher = self._publishers.get(stream)
-        if publisher is None:
-            number = len(self._publishers)
-            if number >= MAX_PUBLISHERS:
-                raise OptionError(
-                    "superStream",
-                    f"one task writes to more than {MAX_PUBLISHERS} streams, which is what a connection can: "
-                    "repartition the DataFrame by what its rows are routed by",
-                )
-            if self._identity is not None:
-                self._resume(stream)
-            reference = "" if self._identity is None else self._identity.reference
-            publisher = StreamPublisher(self._connection, number, stream, reference, self._compression)
-            self._publishers[stream] = self._by_number[number] = publisher
-        return publisher
 
     def _resume(self, stream: str) -> Resumed:
         resumed = self._resumed.get(stream)
@@ -233,67 +250,18 @@ class TaskPublisher:
             resumed = self._resumed[stream] = Resumed(stream, self._identity.batch, sequence)
         return resumed
 
-    # --- confirms
-
-    @property
-    def _unconfirmed(self) -> int:
-        return sum(publisher.unconfirmed for publisher in self._publishers.values())
-
-    def _wait(self, limit: int) -> None:
-        """Wait until at most ``limit`` messages are not confirmed."""
-        for event in self._connection.pending():
-            self._take(event)
-        deadline = Deadline(self._how.timeout_ms)
-        before = self._unconfirmed
-        while before > limit:
-            try:
-                came = self._connection.receive(deadline.left_s("no confirm"))
-            except DeadlineExceeded:
-                raise self._first_unconfirmed("no-confirm", f"none within {deadline.timeout_ms} ms") from None
-            except (TransportError, PeerError) as fault:
-                raise self._first_unconfirmed("connection-lost", str(fault)) from fault
-            if came is not None:
-                self._take(came)
-            left = self._unconfirmed
-            if left < before:
-                deadline.restart()
-            before = left
-
-    def _take(self, event: Command | Frame) -> None:
-        if isinstance(event, Frame) and event.key == CONFIRM_KEY:
-            confirmed = decode_confirm(event.buffer, event.start, event.end)
-            publisher = self._by_number.get(confirmed.publisher_id)
-            if publisher is not None:
-                publisher.confirmed(confirmed.ids)
-        elif isinstance(event, Frame) and event.key == PUBLISH_ERROR_KEY:
-            errors = decode_publish_error(event.buffer, event.start, event.end)
-            publisher = self._by_number.get(errors.publisher_id)
-            if publisher is not None and len(errors.ids):
-                raise publisher.refused(errors)
-        elif isinstance(event, MetadataUpdate) and event.stream in self._publishers:
-            raise self._publishers[event.stream].abandoned(
-                code_name(ResponseCode.STREAM_NOT_AVAILABLE),
-                "the broker dropped the publisher: the stream was deleted, or its node is gone",
-            )
-
-    def _first_unconfirmed(self, why: str, description: str) -> DeliveryFailed:
-        waiting = [publisher for publisher in self._publishers.values() if publisher.unconfirmed]
-        return waiting[0].abandoned(why, description)
-
     # --- naming rows in errors
 
-    def _label(self, row: int) -> str:
-        for first, label in reversed(self._labels):
-            if row >= first:
-                return label(row - first)
-        return f"row {row}"
-
-    def _forget_labels(self) -> None:
-        """Keep the labels that rows under way may need: those of the last so many rows."""
-        oldest = self._windows.rows - self._how.max_in_flight - 4 * self._windows.window_rows
-        while len(self._labels) > 1 and self._labels[1][0] <= oldest:
-            self._labels.pop(0)
+    def _window_label(self, window: Window) -> Label:
+        """Return what names the window's rows, and keep only what names later ones."""
+        end = window.first_row + window.rows
+        mine = [each for each in self._labels if each[0] < end]
+        self._labels = mine[-1:] + self._labels[len(mine) :]
+        return lambda row: _name(mine, row)
 
 
-def _by_name(streams: pa.StringArray) -> list[tuple[str, pa.BooleanArray]]:
-    return [(name, pc.equal(streams, name)) for name in streams.unique().to_pylist()]
+def _name(labels: list[tuple[int, Label]], row: int) -> str:
+    for first, label in reversed(labels):
+        if row >= first:
+            return label(row - first)
+    return f"row {row}"
