@@ -22,9 +22,9 @@ from spark_streams.log import Stream
 from spark_streams.server.conditions import INTERNAL_ERROR, MESSAGE_TOO_LARGE, RESOURCE_DELETED, STOLEN, LinkRefused
 from spark_streams.server.cursor import Cursor
 from spark_streams.server.engine import address
-from spark_streams.server.feed import Block
 from spark_streams.server.groups import Claim
 from spark_streams.server.links import AttachedLink
+from spark_streams.server.partition_feed import Block
 from spark_streams.server.termini import Terminus, ranges
 from spark_streams.wire.types import Array, Described, Symbol, UInt, ULong, decode_value, encode_value
 

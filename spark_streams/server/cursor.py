@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from spark_streams.filters.event_streams import PaddedDecimalOrder, Predicate, freeze, mask, seek
-from spark_streams.server.feed import Block, Feed
+from spark_streams.server.partition_feed import Block, Feed
 
 __all__ = ["Cursor"]
 

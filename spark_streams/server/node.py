@@ -34,13 +34,13 @@ from spark_streams.server.conditions import (
 from spark_streams.server.config import AmqpConfig
 from spark_streams.server.consumer_link import ConsumerLink
 from spark_streams.server.cursor import Cursor
-from spark_streams.server.feed import Feeds
 from spark_streams.server.groups import Claim, Groups
 from spark_streams.server.info import InfoLink, read_positions
 from spark_streams.server.intake import Intake
 from spark_streams.server.line import PlaceInLine
 from spark_streams.server.link_filters import LinkFilters, read_filters
 from spark_streams.server.links import AttachedLink, refuse
+from spark_streams.server.partition_feed import Feeds
 from spark_streams.server.placement import Placement
 from spark_streams.server.producer_link import ProducerLink
 from spark_streams.server.termini import Resumed, Termini, Terminus, outlives_link

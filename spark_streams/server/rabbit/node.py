@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.appender import Appender
-from spark_streams.server.feed import Feeds
+from spark_streams.server.partition_feed import Feeds
 from spark_streams.server.rabbit.chunks import ChunkCache, Chunks
 from spark_streams.server.rabbit.config import RabbitConfig
 from spark_streams.server.rabbit.sequences import Sequences
