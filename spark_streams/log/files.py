@@ -63,7 +63,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
-def write_all(fd: int, content: bytes, position: int) -> None:
+def write_all(fd: int, content: bytes | memoryview, position: int) -> None:
     """Write all of ``content`` at ``position``.
 
     Raises:

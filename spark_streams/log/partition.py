@@ -7,6 +7,7 @@ they survive kill -9 of the process. They survive a power cut too once ``sync`` 
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from bisect import bisect_right
@@ -31,9 +32,12 @@ from spark_streams.log.segment import Segment
 from spark_streams.log.stored_batches import StoredBatch, last_of_segment, walk_segment
 from spark_streams.log.timestamps import NO_TIMESTAMP
 
-__all__ = ["Appended", "Partition", "PartitionClosed"]
+__all__ = ["Appended", "Observer", "Partition", "PartitionClosed"]
 
 logger = logging.getLogger("spark_streams.log")
+
+Observer = Callable[[pa.LargeBinaryArray, Sequence[BatchHeader]], None]
+"""Values that were appended, and the headers of the batches that hold them, in their order."""
 
 
 class PartitionClosed(LogError, OSError):
@@ -86,6 +90,7 @@ class Partition:
         self._lock = threading.Lock()
         self._closed = False
         self._listeners: list[Callable[[], None]] = []
+        self._observers: list[Observer] = []
         folder.mkdir(parents=True, exist_ok=True)
         self._point = RecoveryPointFile(folder / "recovery-point")
         try:
@@ -167,7 +172,12 @@ class Partition:
         with self._lock:
             self._check_open()
             now = self._clock()
-            appended = self._store(encode_records(values, keys, timestamps, self._batching(now), notes, groups), now)
+            batches = encode_records(values, keys, timestamps, self._batching(now), notes, groups)
+            appended = self._store(batches, now)
+        if self._observers and isinstance(values, pa.LargeBinaryArray):
+            headers = [header for header, _ in batches]
+            for observer in tuple(self._observers):
+                self._tell(functools.partial(observer, values, headers))
         self._tell_listeners()
         return appended
 
@@ -194,10 +204,13 @@ class Partition:
     def _tell_listeners(self) -> None:
         """Call the listeners, out of the lock; the records are stored, so nothing they raise may fail the append."""
         for listener in tuple(self._listeners):
-            try:
-                listener()
-            except Exception:
-                logger.exception("%s/%s: a listener failed", self.stream, self.id)
+            self._tell(listener)
+
+    def _tell(self, listener: Callable[[], None]) -> None:
+        try:
+            listener()
+        except Exception:
+            logger.exception("%s/%s: a listener failed", self.stream, self.id)
 
     def _batching(self, now: int) -> Batching:
         return Batching(
@@ -396,6 +409,19 @@ class Partition:
     def remove_listener(self, listener: Callable[[], None]) -> None:
         """Undo ``add_listener``."""
         self._listeners.remove(listener)
+
+    def add_observer(self, observer: Observer) -> None:
+        """Have ``observer`` called after each append of values in an Arrow ``LargeBinaryArray``, before the listeners.
+
+        It is given the values and the headers of the batches that hold them, which saves reading them back. Appends
+        of another kind it is not told of: it may use what it is told, and must not count on it. It is called in the
+        appending thread, with appends of other threads beside it; what it raises is logged.
+        """
+        self._observers.append(observer)
+
+    def remove_observer(self, observer: Observer) -> None:
+        """Undo ``add_observer``."""
+        self._observers.remove(observer)
 
     def sync(self) -> None:
         """Force what has been appended to the disk; nothing to do when the partition is closed."""

@@ -10,8 +10,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
+import pyarrow as pa
 import pytest
 
 from spark_streams.errors import CorruptLog, LogError
@@ -403,6 +405,28 @@ def test_a_listener_that_fails_fails_no_append(tmp_path: Path) -> None:
         partition.add_listener(append_once_more)
         assert partition.append([b"x"]).last_offset == 0
         assert seen == [1, 2]
+
+
+def test_observers_are_told_what_was_appended_in_columns(tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path) as log:
+        partition = log.create_stream("s").partitions["0"]
+        seen: list[Any] = []
+
+        def fail(*_: Any) -> None:
+            raise RuntimeError("not the append's business")
+
+        def observe(values: pa.LargeBinaryArray, headers: Any) -> None:
+            seen.append((len(values), [(h.base_offset, h.next_offset) for h in headers], partition.next_offset))
+
+        partition.add_observer(fail)
+        partition.add_observer(observe)
+        partition.append([b"no columns"])
+        partition.append(pa.array([b"x", b"y"], pa.large_binary()))
+        partition.append(pa.array([b"x" * 700_000] * 3, pa.large_binary()))
+        assert seen == [(2, [(1, 3)], 3), (3, [(3, 4), (4, 5), (5, 6)], 6)]
+        partition.remove_observer(observe)
+        partition.append(pa.array([b"x"], pa.large_binary()))
+        assert len(seen) == 2
 
 
 def test_a_creation_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
