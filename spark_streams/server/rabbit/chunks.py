@@ -5,7 +5,8 @@ where the timestamp changes (in a stream of create time): a chunk has one time f
 depends on the stored batch alone, so every reader sees the same chunks.
 
 Batches are read and encoded a block at a time: the data sections of all its chunks lie behind one another in one
-buffer, of which a chunk's is a part.
+buffer, of which a chunk's is a part. Larger appends to a partition that the door has to do with are encoded as they are
+made, from the columns that are at hand then, which costs a fraction of reading them back.
 
 Spec: notes, sections 3, 4 and 6.
 """
@@ -14,19 +15,24 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right, insort
-from collections import OrderedDict
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.log import Partition, Records
+from spark_streams.log.record_batch import BatchHeader
+from spark_streams.log.timestamps import from_stored
+from spark_streams.server.rabbit.chunk_cache import Block, Chunk, ChunkCache
 from spark_streams.server.rabbit.stored_form import unescape
 from spark_streams.wire.rabbit.chunk import ChunkHeader, ChunkType
+from spark_streams.wire.rabbit.compression import Readable
 from spark_streams.wire.rabbit.interleave import Ranges, interleave
 
-__all__ = ["ONE_BATCH", "READ_BYTES", "Chunk", "ChunkCache", "Chunks"]
+__all__ = ["ONE_BATCH", "READ_BYTES", "Chunk", "Chunks"]
 
 MAX_RECORDS: Final = 16_384
 """Below the 65,535 entries that a chunk's header can count."""
@@ -34,99 +40,32 @@ READ_BYTES: Final = 1 << 20
 """Read and encoded at a time: enough that working in columns pays, and little enough for a processor's cache."""
 ONE_BATCH: Final = 1
 """To be read instead, for one stored batch and no more."""
-CACHED_BYTES: Final = 64 << 20
-"""Readers of a tail stand within a few chunks of each other; one encoding serves them all."""
-BLOCK_OVERHEAD_BYTES: Final = 2 << 10
-"""What an encoded block takes besides its bytes: blocks of one small record must not be kept without end."""
+LARGE_APPEND_RECORDS: Final = 128
+LARGE_APPEND_BYTES: Final = 64 << 10
+"""An append of as many records or bytes is encoded at once; smaller ones when they are read, several together."""
+Longs = NDArray[np.int64]
+
 EPOCH: Final = 1
 """There is one leader, and it was never another."""
-
-
-class Chunk(NamedTuple):
-    """One encoded chunk.
-
-    Args:
-        first_offset: its id.
-        next_offset: 1 + its last record's offset.
-        timestamp_ms: of all its records; int64's least for none.
-        header: 48 bytes.
-        data: the entries.
-    """
-
-    first_offset: int
-    next_offset: int
-    timestamp_ms: int
-    header: bytes
-    data: memoryview
-
-    @property
-    def size(self) -> int:
-        """Bytes of header and data."""
-        return len(self.header) + len(self.data)
-
-
-class _Block:
-    """Consecutive chunks that were encoded together.
-
-    Args:
-        owner: whose they are.
-        chunks: at least one.
-    """
-
-    __slots__ = ("chunks", "first", "next", "owner", "size")
-
-    def __init__(self, owner: Chunks, chunks: list[Chunk]) -> None:
-        self.owner = owner
-        self.chunks = chunks
-        self.first = chunks[0].first_offset
-        self.next = chunks[-1].next_offset
-        self.size = sum(chunk.size for chunk in chunks) + BLOCK_OVERHEAD_BYTES
-
-
-class ChunkCache:
-    """The encoded chunks of all partitions that were read lately.
-
-    Args:
-        max_bytes: of all together; one block is kept whatever its size.
-    """
-
-    def __init__(self, max_bytes: int = CACHED_BYTES) -> None:
-        self.bytes = 0
-        self._max_bytes = max_bytes
-        self._blocks: OrderedDict[_Block, None] = OrderedDict()
-
-    def add(self, block: _Block) -> None:
-        """Take in a block, and let go of those that were not used for longest."""
-        self._blocks[block] = None
-        self.bytes += block.size
-        while self.bytes > self._max_bytes and len(self._blocks) > 1:
-            oldest, _ = self._blocks.popitem(last=False)
-            self.bytes -= oldest.size
-            oldest.owner.forget(oldest)
-
-    def used(self, block: _Block) -> None:
-        """Note that a block was used."""
-        self._blocks.move_to_end(block)
-
-    def remove(self, block: _Block) -> None:
-        """Let go of a block."""
-        del self._blocks[block]
-        self.bytes -= block.size
 
 
 class Chunks:
     """The chunks of one partition.
 
     Args:
-        partition: of the log.
+        partition: of the log; what is appended to it is followed until ``close``.
         cache: shared by the partitions of a node.
     """
 
     def __init__(self, partition: Partition, cache: ChunkCache | None = None) -> None:
         self._partition = partition
         self._cache = ChunkCache() if cache is None else cache
-        self._blocks: list[_Block] = []
-        self._last: Chunk | None = None
+        self._lock = self._cache.lock
+        self._blocks: list[Block] = []
+        self._unkept: Block | None = None
+        self._last_id = (-1, 0)
+        self._closed = False
+        partition.add_observer(self._appended)
 
     def run(self, offset: int, limit: int, read_bytes: int = READ_BYTES) -> list[Chunk]:
         """Return consecutive chunks from the one that holds an offset on, or the first one that is retained after it.
@@ -145,94 +84,153 @@ class Chunks:
         """
         # Encoded chunks may outlive what they were made of: what retention has removed is not served any more.
         offset = max(offset, self._partition.first_offset)
-        index = bisect_right(self._blocks, offset, key=_FIRST) - 1
-        block = self._blocks[index] if index >= 0 else None
-        if block is None or block.next <= offset:
+        block = self._holding(offset)
+        if block is None:
             records = self._partition.read(offset, read_bytes, whole=True)
             if records is None:
                 return []
-            block = self._keep(_encoded(records))
-        else:
-            self._cache.used(block)
+            block = Block(self, *_of_records(records))
+            if not self._kept(block):
+                self._unkept = block
         start = max(0, bisect_right(block.chunks, offset, key=_FIRST_OFFSET) - 1)
         return block.chunks[start : start + limit]
+
+    def _holding(self, offset: int) -> Block | None:
+        with self._lock:
+            index = bisect_right(self._blocks, offset, key=_FIRST) - 1
+            for block in (self._blocks[index] if index >= 0 else None, self._unkept):
+                if block is not None and block.first <= offset < block.next:
+                    return block
+        return None
 
     def last(self) -> Chunk | None:
         """Return the last chunk, None when nothing is retained; raises as ``run`` does."""
         end = self._partition.next_offset
         if end <= self._partition.first_offset:
             return None
-        if self._last is None or self._last.next_offset != end:
-            found = self.run(end - 1, 1, ONE_BATCH)
-            self._last = found[-1] if found else None
-        return self._last
+        found = self.run(end - 1, 1, ONE_BATCH)
+        return found[-1] if found else None
 
     def last_id(self) -> int:
         """Return the last chunk's id, 0 when nothing is retained; it is not encoded for that where it is known."""
-        if self._last is not None and self._last.next_offset == self._partition.next_offset:
-            return self._last.first_offset
+        end = self._partition.next_offset
+        if end <= self._partition.first_offset:
+            return 0
+        known_end, known = self._last_id
+        if known_end == end:
+            return known
         batch = self._partition.last_batch()
-        if batch is not None and batch.append_time:
-            return batch.next_offset - 1 - (batch.next_offset - 1 - batch.first_offset) % MAX_RECORDS
-        last = self.last()
-        return 0 if last is None else last.first_offset
+        if batch is None:
+            return 0
+        if batch.append_time:
+            end = batch.next_offset
+            known = end - 1 - (end - 1 - batch.first_offset) % MAX_RECORDS
+        else:
+            last = self.last()
+            if last is None:
+                return 0
+            end, known = last.next_offset, last.first_offset
+        self._last_id = end, known
+        return known
 
-    def forget(self, block: _Block) -> None:
-        """Let go of a block: the cache is full."""
-        self._blocks.remove(block)
+    def forget(self, block: Block) -> None:
+        """Let go of a block: the cache has dropped it."""
+        del self._blocks[bisect_right(self._blocks, block.first, key=_FIRST) - 1]  # no two begin at the same offset
 
     def close(self) -> None:
         """Let go of all of them: the stream is gone."""
-        for block in self._blocks:
-            self._cache.remove(block)
-        self._blocks.clear()
-        self._last = None
+        self._partition.remove_observer(self._appended)
+        with self._lock:
+            self._closed = True
+            for block in self._blocks:
+                self._cache.remove(block)
+            self._blocks.clear()
+            self._unkept = None
 
-    def _keep(self, chunks: list[Chunk]) -> _Block:
-        block = _Block(self, chunks)
-        index = bisect_right(self._blocks, block.first, key=_FIRST) - 1
-        if index >= 0 and self._blocks[index].first == block.first:
-            # The same batches and more, or a large read where a small one was.
-            self._cache.remove(self._blocks.pop(index))
-        insort(self._blocks, block, key=_FIRST)
-        self._cache.add(block)
-        return block
+    def _appended(self, values: pa.LargeBinaryArray, headers: Sequence[BatchHeader]) -> None:
+        """Encode what was appended; called in the appending thread."""
+        if len(values) < LARGE_APPEND_RECORDS and values.nbytes < LARGE_APPEND_BYTES:
+            return
+        if all(header.append_time for header in headers):
+            self._kept(Block(self, *_of_values(values, headers)))
+
+    def _kept(self, block: Block) -> bool:
+        """Have a block kept; return whether it is."""
+        with self._lock:
+            index = bisect_right(self._blocks, block.first, key=_FIRST) - 1
+            if index >= 0 and self._blocks[index].first == block.first:
+                # The same batches and more, or a large read where a small one was.
+                self._cache.remove(self._blocks.pop(index))
+            kept = not self._closed and self._cache.add(block)
+            if kept:
+                insort(self._blocks, block, key=_FIRST)
+        return kept
 
 
 _FIRST: Final = attrgetter("first")
 _FIRST_OFFSET: Final = attrgetter("first_offset")
 
 
-def _encoded(records: Records) -> list[Chunk]:
-    starts = unescape(records.buffer, records.value_starts, records.value_ends)
-    ends = records.value_ends
+def _of_records(records: Records) -> tuple[list[Chunk], memoryview]:
+    """Return the chunks of what was read, and the buffer with their data."""
+    rows = _cut(_first_rows(records), len(records))
+    return _encoded(
+        records.buffer,
+        records.value_starts,
+        records.value_ends,
+        rows,
+        records.offsets[rows].tolist(),
+        records.timestamps[rows].tolist(),
+    )
+
+
+def _of_values(values: pa.LargeBinaryArray, headers: Sequence[BatchHeader]) -> tuple[list[Chunk], memoryview]:
+    """Return the chunks of values that were stored in batches of append time, and the buffer with their data."""
+    _, edges, buffer = values.buffers()
+    ends = np.frombuffer(edges, np.int64, len(values) + 1, values.offset * 8)
+    counts = np.array([header.records_count for header in headers], np.int64)
+    rows = _cut(np.cumsum(counts) - counts, len(values))
+    instants = from_stored(
+        np.array([header.max_timestamp for header in headers], np.int64),
+        np.array([header.extended for header in headers], np.bool_),
+    )
+    of_batch = np.searchsorted(np.cumsum(counts), rows, side="right")
+    first = headers[0].base_offset
+    offsets, instants = (rows + first).tolist(), instants[of_batch]
+    return _encoded(memoryview(buffer), ends[:-1], ends[1:], rows, offsets, instants.tolist())
+
+
+def _encoded(
+    buffer: Readable, starts: Longs, ends: Longs, rows: Longs, firsts: list[int], instants: list[int]
+) -> tuple[list[Chunk], memoryview]:
+    """Encode chunks, of which each begins at one of ``rows``, with its first offset and its timestamp."""
+    starts = unescape(buffer, starts, ends)
     lengths = ends - starts
     heads = lengths.astype(">u4").view(np.uint8).reshape(-1, 4)
-    data = memoryview(interleave(heads, Ranges(records.buffer, starts, ends)))
+    data = memoryview(interleave(heads, Ranges(buffer, starts, ends)))
     edges = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths + 4, out=edges[1:])
-    rows = _first_rows(records)
-    firsts, stops = records.offsets[rows].tolist(), edges[rows].tolist()
-    instants = records.timestamps[rows].tolist()
-    firsts.append(int(records.offsets[-1]) + 1)
-    stops.append(int(edges[-1]))
+    stops = [*edges[rows].tolist(), int(edges[-1])]
+    counts = np.diff(rows, append=len(lengths)).tolist()
     chunks = []
-    for number, instant in enumerate(instants):
-        first, following = firsts[number], firsts[number + 1]
+    for number, (first, count, instant) in enumerate(zip(firsts, counts, instants, strict=True)):
         part = data[stops[number] : stops[number + 1]]
-        count = following - first
         header = ChunkHeader(ChunkType.USER, count, count, instant, EPOCH, first, zlib.crc32(part), len(part))
-        chunks.append(Chunk(first, following, instant, header.encode(), part))
-    return chunks
+        chunks.append(Chunk(first, first + count, instant, header.encode(), part))
+    return chunks, data
 
 
-def _first_rows(records: Records) -> NDArray[np.int64]:
-    """Return the row at which each chunk begins."""
+def _first_rows(records: Records) -> Longs:
+    """Return the rows at which a stored batch begins, or the timestamp changes."""
     begins = np.zeros(len(records), np.bool_)
     begins[list(records.batch_rows)] = True
     begins[1:] |= records.timestamps[1:] != records.timestamps[:-1]
-    rows = np.flatnonzero(begins)
-    sizes = np.diff(rows, append=len(records))
+    return np.flatnonzero(begins)
+
+
+def _cut(rows: Longs, count: int) -> Longs:
+    """Return where each chunk begins, of ``count`` records that may not share one across any of ``rows``."""
+    sizes = np.diff(rows, append=count)
     if sizes.max() <= MAX_RECORDS:
         return rows
     return np.concatenate(

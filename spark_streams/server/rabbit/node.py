@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from spark_streams.log import ReferenceLog
 from spark_streams.server.appender import Appender
 from spark_streams.server.partition_feed import Feeds
-from spark_streams.server.rabbit.chunks import ChunkCache, Chunks
+from spark_streams.server.rabbit.chunk_cache import ChunkCache
+from spark_streams.server.rabbit.chunks import Chunks
 from spark_streams.server.rabbit.config import RabbitConfig
 from spark_streams.server.rabbit.sequences import Sequences
 from spark_streams.server.rabbit.single_active import Groups
@@ -47,7 +48,7 @@ class RabbitNode:
         self.connections: set[RabbitConnection] = set()
         self.properties = _properties(config)
         self._chunks: dict[str, Chunks] = {}
-        self._chunk_cache = ChunkCache()
+        self._chunk_cache = ChunkCache(log.data_dir)
         self._timer: asyncio.TimerHandle | None = None
 
     def chunks(self, served: Served) -> Chunks:
@@ -102,6 +103,8 @@ class RabbitNode:
         if self._timer is not None:
             self._timer.cancel()
         self.appender.close()
+        for chunks in self._chunks.values():
+            chunks.close()
         self.offsets.close()
         self.sequences.close()
 

@@ -118,6 +118,7 @@ class Publishers:
         if (served.name, request.reference) in taken:
             return ResponseCode.PRECONDITION_FAILED
         self._open[request.publisher_id] = _Publisher(request.publisher_id, request.reference, served)
+        self._connection.node.chunks(served)  # they are made of what is published from now on
         return ResponseCode.OK
 
     def delete(self, request: DeletePublisher) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import struct
+import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, StreamConfig
-from spark_streams.server.rabbit.chunks import BLOCK_OVERHEAD_BYTES, MAX_RECORDS, ChunkCache, Chunks
+from spark_streams.server.rabbit import chunk_cache
+from spark_streams.server.rabbit.chunk_cache import AREA_CHUNKS, ChunkCache
+from spark_streams.server.rabbit.chunks import LARGE_APPEND_RECORDS, MAX_RECORDS, Chunks
 from tests.conformance.rabbit.consuming import delivered, firsts, grant, publish_chunk, publish_one, records
 from tests.rabbitmq.by_hand import DELIVER, FIRST, LAST, METADATA_UPDATE, NEXT, offset, pairs, text, timestamp
 
@@ -211,31 +216,154 @@ def test_many_readers_cost_one_encoding(partition: Any, monkeypatch: pytest.Monk
     assert chunks.last().first_offset == chunks.last_id() == expected[-1]
 
 
-def test_the_cache_is_bounded(partition: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 100_000
-    cache = ChunkCache(most)
+def test_the_cache_is_bounded(partition: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = ChunkCache(tmp_path, area_bytes=30_000, areas=3)
     chunks = Chunks(partition, cache)
     for number in range(200):
         partition.append([b"x" * 2000] * 2)
         (made,) = chunks.run(2 * number, 10)
         assert made.first_offset == 2 * number
-        assert cache.bytes <= most
-    assert len(chunks._blocks) <= most // (4000 + BLOCK_OVERHEAD_BYTES)
-    assert cache.bytes == sum(block.size for block in chunks._blocks)
+        assert len(cache._areas) <= 3
+    assert len(chunks._blocks) == sum(len(area.blocks) for area in cache._areas) <= 3 * 30_000 // 4000
     reads = reads_of(partition, monkeypatch)
     assert chunks.run(398, 10)
     assert reads == []  # the tail is what stays
     assert everything(chunks, partition.next_offset) == list(range(0, 400, 2))
     chunks.close()
-    assert cache.bytes == 0
+    assert not cache._areas
+    assert not list(tmp_path.glob("tmp*"))  # files without a name
 
 
-def test_one_batch_that_is_larger_than_the_cache_is_served(partition: Any) -> None:
-    cache = ChunkCache(1000)
+def test_small_chunks_are_bounded_too(partition: Any, tmp_path: Any) -> None:
+    cache = ChunkCache(tmp_path, areas=2)
+    chunks = Chunks(partition, cache)
+    for _ in range(3 * AREA_CHUNKS):
+        partition.append([b"x"])
+    assert everything(chunks, partition.next_offset) == list(range(3 * AREA_CHUNKS))
+    assert sum(len(block.chunks) for block in chunks._blocks) <= 2 * AREA_CHUNKS
+
+
+def test_one_batch_that_is_larger_than_the_cache_is_served(partition: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = ChunkCache(area_bytes=1000)
     chunks = Chunks(partition, cache)
     for _ in range(3):
         partition.append([b"x" * 5000])
     assert everything(chunks, 3) == [0, 1, 2]
+    reads = reads_of(partition, monkeypatch)
+    assert [chunk.first_offset for chunk in chunks.run(2, 1)] == [2]  # the last one that was encoded is at hand
+    assert reads == []
+
+
+def test_where_no_file_can_be_written_chunks_are_served(
+    partition: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(chunk_cache, "write_all", full)
+    chunks = Chunks(partition)
+    partition.append(large([b"x"] * 500))
+    partition.append([b"y"])
+    for _ in range(2):
+        assert [each[4] for each in all_of(chunks, partition)] == [b"\0\0\0\1x" * 500, b"\0\0\0\1y"]
+    assert caplog.text.count("No space left") == 1
+
+
+def test_sent_parts_outlive_the_cache(partition: Any) -> None:
+    chunks = Chunks(partition)
+    partition.append([b"sent later"])
+    (chunk,) = chunks.run(0, 1)
+    chunks.close()
+    assert bytes(chunk.data) == b"\0\0\0\x0asent later"
+
+
+# --- large appends are encoded as they are made
+
+
+def large(values: Sequence[bytes]) -> pa.LargeBinaryArray:
+    return pa.array(values, pa.large_binary())
+
+
+def varied(count: int, largest: int) -> list[bytes]:
+    chance = np.random.default_rng(count)
+    return [chance.bytes(int(size)) for size in chance.integers(0, largest, count)]
+
+
+@pytest.mark.parametrize(
+    ("values", "config"),
+    [
+        (large([b"x" * 100] * 2000), {}),
+        (large(varied(2000, 300)), {}),
+        (large(varied(2000, 300)).slice(100, 1500), {}),
+        (large(MESSAGES * 100), {}),
+        (large([b"x" * 100_000] * 50), {}),  # several stored batches
+        (large([b"%d" % n for n in range(2 * MAX_RECORDS + 5)]), {}),  # several chunks of one
+        (large(varied(200_000, 20)), {}),
+        (large([b"x"] * 2000), {"timestamp_format": "legacy"}),
+    ],
+)
+def test_they_are_the_same_as_those_that_are_read(
+    tmp_path: Any, values: pa.LargeBinaryArray, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ReferenceLog(tmp_path / "log", LogConfig()) as log:
+        partition = log.create_stream("made", 1, StreamConfig(**config)).partitions["0"]
+        partition.append([b"before"])
+        chunks = Chunks(partition)
+        keys = pa.array([b"key"] * len(values), pa.binary())
+        partition.append(values, keys, notes=[(b"note", b"of the first")])
+        partition.append(values)
+        expected = all_of(Chunks(partition), partition)
+        reads = reads_of(partition, monkeypatch)
+        assert all_of(chunks, partition, 1) == expected[1:]
+        assert reads == []
+        assert sum(next_offset - first for first, next_offset, *_ in expected) == 2 * len(values) + 1
+
+
+def all_of(chunks: Chunks, partition: Partition, at: int = 0) -> list[Any]:
+    found: list[Any] = []
+    while at < partition.next_offset:
+        found += [chunk._replace(data=bytes(chunk.data)) for chunk in chunks.run(at, 1000)]
+        at = found[-1].next_offset
+    return found
+
+
+def test_small_ones_and_those_of_create_time_are_read(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ReferenceLog(tmp_path / "log", LogConfig()) as log:
+        made = log.create_stream("made", 1, StreamConfig(timestamp_type="create")).partitions["0"]
+        other = log.create_stream("other", 1).partitions["0"]
+        reads = reads_of(made, monkeypatch)
+        for partition, count in ((made, 1000), (other, LARGE_APPEND_RECORDS - 1)):
+            chunks = Chunks(partition)
+            partition.append(large([b"x"] * count), timestamps=np.arange(count))
+            before = len(reads)
+            assert sum(c.next_offset - c.first_offset for c in chunks.run(0, 10_000)) == count
+            assert len(reads) == before + 1
+
+
+def test_appends_of_other_threads_while_chunks_are_read(partition: Any, tmp_path: Any) -> None:
+    cache = ChunkCache(tmp_path, area_bytes=100_000, areas=2)
+    chunks = Chunks(partition, cache)
+    values, appends, threads = large([b"%050d" % n for n in range(400)]), 100, 3
+
+    def append() -> None:
+        for _ in range(appends):
+            partition.append(values)
+
+    running = [threading.Thread(target=append) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    found, at, end = [], 0, appends * threads * len(values)
+    while at < end:
+        for chunk in chunks.run(at, 3):
+            found.append(chunk.first_offset)
+            assert struct.unpack_from(">I", chunk.header, 32) == (zlib.crc32(chunk.data),)
+            at = chunk.next_offset
+    for thread in running:
+        thread.join()
+    assert found == list(range(0, end, len(values)))
+    chunks.close()
+    partition.append(values)
+    assert not chunks._blocks
 
 
 def test_what_retention_removed_is_not_served_from_the_cache(tmp_path: Any) -> None:
