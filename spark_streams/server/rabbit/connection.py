@@ -24,6 +24,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.rabbit import requests
 from spark_streams.server.rabbit.handshake import Handshake, Reply, Step
 from spark_streams.server.rabbit.publishers import Publishers
+from spark_streams.server.rabbit.scattered import ScatteredWriter
 from spark_streams.server.rabbit.signs_of_life import SignsOfLife
 from spark_streams.server.rabbit.subscriptions import Subscriptions
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
@@ -73,6 +74,7 @@ class RabbitConnection(asyncio.Protocol):
         self.handshake: Handshake
         self._reader = FrameReader(INITIAL_FRAME_MAX_BYTES)
         self._transport: asyncio.Transport | None = None
+        self._scattered: ScatteredWriter | None = None
         self._peer = "?"
         self._open = False
         self._ending = False
@@ -100,6 +102,7 @@ class RabbitConnection(asyncio.Protocol):
             transport.abort()
             return
         node.joined(self)
+        self._scattered = ScatteredWriter(transport)
         transport.set_write_buffer_limits(high=node.config.max_outgoing_bytes)
         self.handshake = Handshake(
             node.config,
@@ -131,6 +134,8 @@ class RabbitConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of everything."""
         self._transport = None
+        if self._scattered is not None:
+            self._scattered.close()
         self._life.stop()
         for timer in (self._step_timer, self._end_timer):
             if timer is not None:
@@ -303,8 +308,8 @@ class RabbitConnection(asyncio.Protocol):
 
     def send_all(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Send whole frames that lie in several pieces."""
-        if self._transport is not None:
-            self._transport.writelines(pieces)
+        if self._transport is not None and self._scattered is not None:
+            self._scattered.write(pieces)
             self._life.sent()
 
     def answer(self, request: Request, kind: type[Answer], code: int = ResponseCode.OK, **fields: Any) -> None:

@@ -1,0 +1,60 @@
+"""Writing frames that lie in several pieces, without joining them.
+
+From Python 3.12 on asyncio's transports do that themselves; earlier ones join the pieces, and chunks are large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["ScatteredWriter"]
+
+MOST_PIECES: Final = 512
+"""Of one call to the system, which takes at least 1,024."""
+
+
+class ScatteredWriter:
+    """Writes to a transport, past it while it has nothing to write itself.
+
+    Args:
+        transport: of a stream socket, with TLS or without.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        own = transport.get_extra_info("socket")
+        joins = sys.version_info < (3, 12) and transport.get_extra_info("sslcontext") is None
+        self._socket: socket.socket | None = own.dup() if joins and own is not None else None
+
+    def write(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Write pieces behind what was written before; what the socket does not take at once waits in the transport."""
+        left = self._past_transport(list(pieces))
+        if left:
+            self._transport.writelines(left)
+
+    def _past_transport(self, pieces: list[bytes | memoryview]) -> list[bytes | memoryview]:
+        """Return what the socket did not take."""
+        at = 0
+        while self._socket is not None and at < len(pieces):
+            if self._transport.get_write_buffer_size() or self._transport.is_closing():
+                break
+            try:
+                sent = self._socket.sendmsg(pieces[at : at + MOST_PIECES])
+            except OSError:
+                break  # it is full; or it is broken, which the transport notices by itself and deals with
+            while at < len(pieces) and sent >= len(pieces[at]):
+                sent -= len(pieces[at])
+                at += 1
+            if sent:
+                pieces[at] = memoryview(pieces[at])[sent:]
+        return pieces[at:]
+
+    def close(self) -> None:
+        """Let go of the socket: the transport has ended."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
