@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from spark_streams.client.model import Consumer, FilterValues
 from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.faults import refusal
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
-from spark_streams.wire.rabbit.chunk import HEADER_BYTES, ChunkHeader
+from spark_streams.wire.rabbit.chunk import ChunkHeader
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.consuming import (
     DELIVER_KEY,
@@ -30,13 +29,11 @@ from spark_streams.wire.rabbit.consuming import (
     Unsubscribe,
     UnsubscribeAnswer,
 )
+from spark_streams.wire.rabbit.delivering import decode_deliver
 from spark_streams.wire.rabbit.frames import Command, Frame
 from spark_streams.wire.rabbit.streams import Metadata, MetadataAnswer, MetadataUpdate
 
 __all__ = ["Delivered", "Subscription", "properties_of"]
-
-_DELIVER_HEAD: Final = {1: 1, 2: 9}
-"""Bytes before the chunk, by version: the subscription's id, and the committed chunk's in version 2."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ class Subscription:
             if event is None:
                 return None
             if isinstance(event, Frame) and event.key == DELIVER_KEY:
-                if event.buffer[event.start] == self._number:
+                if self._is_mine(event):
                     return self._delivered(event)
             else:
                 self._handled(event)
@@ -157,10 +154,7 @@ class Subscription:
                 timeout_s = 0.0
 
     def _delivered(self, frame: Frame) -> Delivered:
-        head = _DELIVER_HEAD.get(frame.version)
-        if head is None or frame.end - frame.start < head + HEADER_BYTES:
-            raise RemoteProtocolError(f"{self._what}: a Deliver frame, version {frame.version}, of {frame.size} bytes")
-        start = frame.start + head
+        start = decode_deliver(frame).chunk_start
         return Delivered(ChunkHeader.decode(frame.buffer, start, frame.end), frame.buffer, start, frame.end)
 
     def _handled(self, event: Command | Frame) -> bool:
@@ -206,7 +200,9 @@ class Subscription:
         return self._delivered(mine[0]) if mine else None  # type: ignore[arg-type]
 
     def _is_mine(self, event: Command | Frame) -> bool:
-        return isinstance(event, Frame) and event.key == DELIVER_KEY and event.buffer[event.start] == self._number
+        if not isinstance(event, Frame) or event.key != DELIVER_KEY:
+            return False
+        return decode_deliver(event).subscription_id == self._number
 
     def barrier(self) -> list[Command | Frame]:
         """Ask for something small; return what came before its answer, which the caller takes or puts back."""
@@ -221,7 +217,10 @@ class Subscription:
                 connection.ask(Unsubscribe(self._number), UnsubscribeAnswer, f"stream '{self._stream}': unsubscribe")
             except SparkStreamsError:
                 connection.abandon()
-        connection.put_back([event for event in connection.pending() if not self._is_about_this(event)])
+        try:
+            connection.put_back([event for event in connection.pending() if not self._is_about_this(event)])
+        except RemoteProtocolError:
+            connection.abandon()  # a broken Deliver frame among them
         connection.subscription_ids.discard(self._number)
 
     def _is_about_this(self, event: Command | Frame) -> bool:

@@ -6,7 +6,6 @@ Spec: notes, sections 6 to 9.
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +15,8 @@ from spark_streams.server.rabbit.chunks import ONE_BATCH, READ_BYTES, Chunk
 from spark_streams.server.rabbit.publishers import BLOOM_NOTE
 from spark_streams.server.rabbit.starting import start_offset
 from spark_streams.wire.rabbit.bloom import may_match
-from spark_streams.wire.rabbit.consuming import DELIVER_KEY, OffsetSpecification, OffsetType, Subscribe
+from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType, Subscribe
+from spark_streams.wire.rabbit.delivering import encode_deliver_head
 
 if TYPE_CHECKING:
     from spark_streams.server.rabbit.connection import RabbitConnection
@@ -27,8 +27,6 @@ __all__ = ["Subscription"]
 
 _SIGN_BIT: Final = 0x8000
 """Brokers read the u16 of Credit as a signed number, that of Subscribe as it is (notes, section 7)."""
-_HEAD_1: Final = struct.Struct(">IHHB")
-_HEAD_2: Final = struct.Struct(">IHHBQ")
 _SKIP_COST: Final = 512
 """Looking at a stored batch that does not match counts as sending this many bytes."""
 
@@ -155,15 +153,24 @@ class Subscription:
         self._sending = False
         if pieces:
             self._connection.send_all(pieces)
-            if not self._values:
+            if not self._values and not self._looking_ahead:
+                self._looking_ahead = True
                 self._connection.node.loop.call_soon(self._look_ahead)
         return used, False
 
     def _look_ahead(self) -> None:
         """Encode what comes next while the client is busy with what it has: both work at the same time then."""
-        if self.active and self._credit <= 0:
-            with contextlib.suppress(LogError, OSError):  # the next delivery meets it again, and deals with it
-                self._chunks.run(self._next, 1)
+        self._looking_ahead = False
+        self._ahead = max(self._ahead, self._next)
+        if not self.active or self._credit > 0 or self._ahead - self._next >= self._most_ahead:
+            return
+        following = None
+        with contextlib.suppress(LogError, OSError):  # the next delivery meets it again, and deals with it
+            following = self._chunks.prepare(self._ahead)
+        if following is not None:
+            # A block at a time: what other connections want comes in between.
+            self._ahead, self._looking_ahead = following, True
+            self._connection.node.loop.call_soon(self._look_ahead)
 
     def _take(self, chunks: list[Chunk], pieces: list[bytes | memoryview], committed: int, budget: int) -> int:
         """Have chunks sent, until the budget is used; return their bytes."""
@@ -171,11 +178,8 @@ class Subscription:
         for chunk in chunks:
             header, data = chunk.header, chunk.data
             size = len(header) + len(data)
-            if self._version == 2:
-                last = max(committed, chunk.first_offset)
-                head = _HEAD_2.pack(size + 13, DELIVER_KEY, 2, number, last)
-            else:
-                head = _HEAD_1.pack(size + 5, DELIVER_KEY, 1, number)
+            last = max(committed, chunk.first_offset) if self._version == 2 else None
+            head = encode_deliver_head(number, size, last)
             pieces += (head, header, data)
             used += size
             self._credit -= 1
