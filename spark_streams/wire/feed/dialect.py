@@ -1,0 +1,48 @@
+"""The three dialects of feeds, and what each of them calls the same things.
+
+=============  =========================  ==========================  ==========================
+..             v1 (ZeroEventHub)          v2a (FeedAPI, the seed)     v2b (FeedAPI, today's)
+=============  =========================  ==========================  ==========================
+discovery      none                       base, no arguments          base, no arguments
+fetch          base                       base                        base + ``/events``
+recognised by  ``n``                      ``partition``               ``token``
+event member   ``data``                   ``event``                   ``data``
+page size      ``pagesizehint``           ``pageSizeHint``            ``pagesizehint``
+=============  =========================  ==========================  ==========================
+
+Spec: feedapi-spec SPEC.md of 2023-05 (v2a) and of 2025-05 (v2b), zeroeventhub SPEC.md (v1); notes, section 1.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+__all__ = ["Dialect"]
+
+
+class Dialect(Enum):
+    """A version of the protocol; the value is what option ``dialect`` calls it."""
+
+    V1 = "v1"
+    V2A = "v2a"
+    V2B = "v2b"
+
+    @property
+    def event_key(self) -> str:
+        """The member of a line that holds an event."""
+        return "event" if self is Dialect.V2A else "data"
+
+    @property
+    def other_event_key(self) -> str:
+        """The member that holds an event in the other dialects; taken where ``event_key`` and a cursor are missing."""
+        return "data" if self is Dialect.V2A else "event"
+
+    @property
+    def page_size_argument(self) -> str:
+        """The argument that says how many events are wanted."""
+        return "pageSizeHint" if self is Dialect.V2A else "pagesizehint"
+
+    @property
+    def events_path(self) -> bool:
+        """Whether events are fetched from ``/events`` below the feed's address, and not from the address itself."""
+        return self is Dialect.V2B

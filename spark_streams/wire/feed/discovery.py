@@ -1,0 +1,227 @@
+"""The discovery document: which partitions a feed has, and what it offers.
+
+::
+
+    {"partitions": [{"id": "0", "closed": true, "lastCursor": "f1ce"},
+                    {"id": "1", "startsAfterPartition": "0"},
+                    {"id": "3", "cursorFromPartitions": ["2"]}],
+     "token": "…"  (v2b),  "stream": true, "exactlyOnce": true, "filters": ["subject"]}
+
+Ids and references are strings in the documents and numbers in the Go library; both are read (notes C-14, F-3), as are
+``startsAfterParent`` and ``splitFromAncestors``, the other spellings of the overview (F-1, F-2).
+
+Spec: feedapi-spec SPEC.md, "Discovery call"; notes P-01 to P-12.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_streams.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+from spark_streams.wire.feed.strict import load_json, shown
+
+__all__ = ["MAX_PARTITION_ID", "Discovery", "FeedPartition", "decode_discovery", "encode_discovery"]
+
+MAX_PARTITION_ID: Final = 32767
+"""The highest partition id, inclusive: ids are 16-bit integers that are not negative."""
+_ID: Final = re.compile(r"0|[1-9][0-9]{0,4}")
+
+
+@dataclass(frozen=True)
+class FeedPartition:
+    """One partition of a feed.
+
+    Args:
+        id: 0 to ``MAX_PARTITION_ID``, inclusive.
+        closed: no event will ever be added.
+        last_cursor: the last cursor at the time of the poll; closed partitions have one, others may.
+        starts_after: the closed partition whose events come before this one's (method 1).
+        cursor_from: partitions, gone from the list, whose cursors are valid here (method 2), nearest first or not.
+        filters: filters that this partition alone offers, besides the feed's (notes F-4).
+    """
+
+    id: int
+    closed: bool = False
+    last_cursor: str | None = None
+    starts_after: int | None = None
+    cursor_from: tuple[int, ...] = ()
+    filters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """A feed's answer to a GET without arguments.
+
+    Args:
+        partitions: in the order of the answer; there may be none (notes F-15).
+        token: v2b's token, which every fetch must repeat and which may be empty; None is v2a.
+        stream: argument ``stream`` is offered (v2a).
+        exactly_once: no event is ever repeated on the feed.
+        filters: names of the ``filter-<name>`` arguments that are offered (v2a).
+    """
+
+    partitions: tuple[FeedPartition, ...]
+    token: str | None = None
+    stream: bool = False
+    exactly_once: bool = False
+    filters: tuple[str, ...] = ()
+
+
+def decode_discovery(body: bytes) -> Discovery:
+    """Read a discovery document.
+
+    Raises:
+        RemoteProtocolError: it is no JSON object with ``partitions``; an id is missing, repeated or out of range; a
+            reference is no id; ``startsAfterPartition`` names no closed partition of the list (P-06) or comes together
+            with ``cursorFromPartitions`` (P-07); two spellings of one member disagree; ``cursorFromPartitions`` names
+            a partition that is still listed (P-08).
+    """
+    document = load_json(body, "discovery document")
+    if not isinstance(document, dict) or "partitions" not in document:
+        raise RemoteProtocolError(
+            f"discovery document: expected a JSON object with 'partitions', got {shown(body)}: is the url a feed's?"
+        )
+    listed = document["partitions"]
+    if listed is None:
+        listed = []  # how Go writes an empty list
+    if not isinstance(listed, list):
+        raise RemoteProtocolError(f"discovery document: 'partitions' is no list: {shown(body)}")
+    token = document.get("token")
+    if token is not None and not isinstance(token, str):
+        raise RemoteProtocolError("discovery document: 'token' is no string")
+    discovery = Discovery(
+        tuple(_partition(item) for item in listed),
+        token,
+        _flag(document, "stream", "discovery document"),
+        _flag(document, "exactlyOnce", "discovery document"),
+        _names(document, "filters", "discovery document"),
+    )
+    _check(discovery, RemoteProtocolError)
+    return discovery
+
+
+def encode_discovery(discovery: Discovery, *, numbers: bool = False) -> bytes:
+    """Write a discovery document, without a newline.
+
+    Args:
+        discovery: what to say; ``stream`` and ``filters`` are left out under v2b, which does not have them.
+        numbers: write references as numbers, as the Go library does and needs; ``id`` is a string always.
+
+    Raises:
+        LocalProtocolError: it breaks the rules that ``decode_discovery`` checks, or a closed partition has no
+            ``last_cursor`` (P-05).
+    """
+    _check(discovery, LocalProtocolError)
+
+    def reference(partition: int) -> int | str:
+        return partition if numbers else str(partition)
+
+    listed = []
+    for partition in discovery.partitions:
+        item: dict[str, Any] = {"id": str(partition.id)}
+        if partition.closed:
+            if partition.last_cursor is None:
+                raise LocalProtocolError(f"closed partition {partition.id} has no last cursor")
+            item["closed"] = True
+        if partition.last_cursor is not None:
+            item["lastCursor"] = partition.last_cursor
+        if partition.starts_after is not None:
+            item["startsAfterPartition"] = reference(partition.starts_after)
+        if partition.cursor_from:
+            item["cursorFromPartitions"] = [reference(parent) for parent in partition.cursor_from]
+        if partition.filters:
+            item["filters"] = list(partition.filters)
+        listed.append(item)
+    document: dict[str, Any] = {"partitions": listed}
+    if discovery.token is None:
+        document["stream"] = discovery.stream
+        document["filters"] = list(discovery.filters)
+    else:
+        document["token"] = discovery.token
+    document["exactlyOnce"] = discovery.exactly_once
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _partition(item: object) -> FeedPartition:
+    if not isinstance(item, dict):
+        raise RemoteProtocolError(f"discovery document: a partition is no JSON object: {item!r:.100}")
+    number = _id(item.get("id"), "'id' of a partition")
+    where = f"partition {number}"
+    last = item.get("lastCursor")
+    if last is not None and not isinstance(last, str):
+        raise RemoteProtocolError(f"{where}: 'lastCursor' is no string")
+    after = _either(item, "startsAfterPartition", "startsAfterParent", where)
+    ancestors = _either(item, "cursorFromPartitions", "splitFromAncestors", where)
+    if not isinstance(ancestors, list | None):
+        raise RemoteProtocolError(f"{where}: 'cursorFromPartitions' is no list")
+    return FeedPartition(
+        number,
+        _flag(item, "closed", where),
+        last or None,
+        None if after is None else _id(after, f"{where}: 'startsAfterPartition'"),
+        tuple(_id(ancestor, f"{where}: an item of 'cursorFromPartitions'") for ancestor in ancestors or ()),
+        _names(item, "filters", where),
+    )
+
+
+def _either(item: dict[str, object], name: str, other: str, where: str) -> object:
+    """Return a member that the specification spells in two ways; null is as good as missing."""
+    first, second = item.get(name), item.get(other)
+    if first is None or second is None:
+        return second if first is None else first
+    if json.dumps(first).replace('"', "") != json.dumps(second).replace('"', ""):  # "0" and 0 are the same
+        raise RemoteProtocolError(f"{where}: '{name}' and '{other}' disagree: {first!r:.50} and {second!r:.50}")
+    return first
+
+
+def _id(value: object, what: str) -> int:
+    if isinstance(value, str) and _ID.fullmatch(value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PARTITION_ID:
+        raise RemoteProtocolError(
+            f"{what} is {value!r:.50}: expected an integer from 0 to {MAX_PARTITION_ID}, as a string or a number"
+        )
+    return value
+
+
+def _flag(item: dict[str, object], name: str, where: str) -> bool:
+    """Return a flag: flags may become "sub-structs with more information", so an object counts as true."""
+    value = item.get(name)
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, dict):
+        return True
+    raise RemoteProtocolError(f"{where}: '{name}' is {value!r:.50}: expected true, false or an object")
+
+
+def _names(item: dict[str, object], name: str, where: str) -> tuple[str, ...]:
+    value = item.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise RemoteProtocolError(f"{where}: '{name}' is {value!r:.50}: expected a list of strings")
+    return tuple(value)
+
+
+def _check(discovery: Discovery, error: type[ProtocolError]) -> None:
+    """Raise unless the partitions agree with each other."""
+    closed = {partition.id: partition.closed for partition in discovery.partitions}
+    if len(closed) != len(discovery.partitions):
+        ids = [partition.id for partition in discovery.partitions]
+        twice = next(number for number in ids if ids.count(number) > 1)
+        raise error(f"discovery document: partition {twice} is listed twice")
+    for partition in discovery.partitions:
+        where = f"discovery document: partition {partition.id}"
+        if not 0 <= partition.id <= MAX_PARTITION_ID:
+            raise error(f"{where}: ids go from 0 to {MAX_PARTITION_ID}")
+        if partition.starts_after is not None:
+            if partition.cursor_from:
+                raise error(f"{where}: has both 'startsAfterPartition' and 'cursorFromPartitions'")
+            if not closed.get(partition.starts_after, False):
+                raise error(f"{where}: starts after partition {partition.starts_after}, which is not listed as closed")
+        for ancestor in partition.cursor_from:
+            if ancestor in closed:
+                raise error(f"{where}: takes cursors from partition {ancestor}, which is still listed")

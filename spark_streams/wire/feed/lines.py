@@ -1,0 +1,165 @@
+r"""The lines of a response in columns (NDJSON): events, checkpoints, and which events a checkpoint covers.
+
+::
+
+    {"event": {…}}   {"event": "text"}   {"cursor": "…"}        v2a; v2b says "data"
+    {"partition": 0, "data": {…}}   {"partition": 0, "cursor": "…"}   v1
+
+The rules, line by line, are those of ``line``. Lines end with byte ``\n`` alone (C-17).
+
+Spec: feedapi-spec SPEC.md, "Response"; notes C-05 to C-08, C-17, C-21.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import read_line
+
+__all__ = ["MAX_LINE_BYTES", "LineBlocks", "Lines", "parse_lines"]
+
+MAX_LINE_BYTES: Final = 64 << 20
+"""The longest line that is taken unless told otherwise; the Go library stops at 64 KiB, in silence."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What a block of lines says.
+
+    Args:
+        values: the events in order: the exact JSON text of an object, the UTF-8 of a string, the bytes of a string
+            that is marked as base64; None when they were not asked for.
+        count: how many events there are.
+        cursors: the checkpoints in order.
+        covered: per checkpoint, how many events of this block come before it.
+        ends: per checkpoint, the byte position in the block right after its line, the newline included.
+        keys: per event, its member ``key``, or null; None when no event has one, or events were not asked for.
+
+    Shape: values binary; cursors, keys string.
+    """
+
+    values: pa.BinaryArray | None
+    count: int
+    cursors: pa.StringArray
+    covered: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    keys: pa.StringArray | None
+
+
+def parse_lines(
+    block: bytes | bytearray | memoryview | pa.Buffer,
+    dialect: Dialect,
+    partition: int | None = None,
+    *,
+    values: bool = True,
+) -> Lines:
+    """Read a block of whole lines.
+
+    Args:
+        block: the bytes; the last line's newline may be missing.
+        dialect: the version that is spoken.
+        partition: v1: the partition that was asked for; lines of others are passed over. None takes all.
+        values: whether the events themselves are wanted. They are checked either way.
+
+    Raises:
+        RemoteProtocolError: a line is malformed; the message names it and shows its beginning.
+    """
+    raw = bytes(block)
+    events: list[bytes] = []
+    keys: list[str | None] = []
+    cursors: list[str] = []
+    covered: list[int] = []
+    ends: list[int] = []
+    end = 0
+    for number, line in enumerate(raw.split(b"\n"), 1):
+        end = min(end + len(line) + 1, len(raw))
+        read = read_line(line, number, dialect, partition)
+        if read is None:
+            continue
+        if read.event is not None:
+            events.append(read.event)
+            keys.append(read.key)
+        if read.cursor is not None:
+            cursors.append(read.cursor)
+            covered.append(len(events))
+            ends.append(end)
+    return Lines(
+        pa.array(events, pa.binary()) if values else None,
+        len(events),
+        pa.array(cursors, pa.string()),
+        np.array(covered, np.int64),
+        np.array(ends, np.int64),
+        pa.array(keys, pa.string()) if values and any(key is not None for key in keys) else None,
+    )
+
+
+class LineBlocks:
+    """Cuts a response into blocks of whole lines, as its bytes arrive.
+
+    Args:
+        max_line_bytes: the longest line that is taken, its newline not counted.
+    """
+
+    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self.max_line_bytes = max_line_bytes
+        self._pieces: list[bytes] = []
+        self._pending = 0
+        self._started = False
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """Take the next bytes; return the whole lines that are there now, in no block or one, never cut.
+
+        A byte order mark at the very start of the response is passed over (notes F-24).
+
+        Raises:
+            RemoteProtocolError: a line is longer than ``max_line_bytes``.
+        """
+        cut = received.rfind(b"\n") + 1
+        if not cut:
+            self._keep(received)
+            return []
+        block = b"".join((*self._pieces, received[:cut]))
+        self._pieces, self._pending = [], 0
+        if not self._started:
+            self._started = True
+            block = block.removeprefix(_MARK)
+        self._measure(block)
+        self._keep(received[cut:])
+        return [block] if block else []
+
+    @property
+    def tail(self) -> bytes:
+        """The bytes after the last newline: an unfinished line, when the response is over."""
+        tail = b"".join(self._pieces)
+        return tail if self._started else tail.removeprefix(_MARK)
+
+    def _keep(self, piece: bytes) -> None:
+        if piece:
+            self._pieces.append(piece)
+            self._pending += len(piece)
+            if self._pending > self.max_line_bytes:
+                self._too_long(self._pending)
+
+    def _measure(self, block: bytes) -> None:
+        if len(block) - 1 <= self.max_line_bytes:
+            return
+        newlines = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
+        longest = int(np.diff(newlines, prepend=-1).max()) - 1
+        if longest > self.max_line_bytes:
+            self._too_long(longest)
+
+    def _too_long(self, length: int) -> None:
+        raise RemoteProtocolError(
+            f"a line of {length} bytes or more: expected at most {self.max_line_bytes} (option 'maxLineBytes')"
+        )
+
+
+_MARK: Final = b"\xef\xbb\xbf"
+_NEWLINE: Final = 0x0A

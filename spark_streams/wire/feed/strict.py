@@ -1,0 +1,61 @@
+"""JSON as RFC 8259 has it, read by Python's parser without its leniences and its surprises."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NoReturn
+
+from spark_streams.errors import RemoteProtocolError
+
+__all__ = ["MAX_DEPTH", "depth_of", "load_json", "shown"]
+
+MAX_DEPTH: Final = 512
+"""How deep objects and arrays may be nested, the outermost counted: what Python's own parser can do within its default
+recursion limit of 1000, with the frames below it; Jackson, behind Spark's JSON functions, allows 1000."""
+SHOWN_BYTES: Final = 100
+"""How much of what cannot be read is quoted in an error."""
+
+_STRING_OR_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python reads and JSON does not have."""
+    raise ValueError(f"{name} is not JSON")
+
+
+def depth_of(text: str) -> int:
+    """Return how deep a JSON text is nested, without recursion; of a text that is no JSON, any number."""
+    depth = deepest = 0
+    for token in _STRING_OR_BRACKET.findall(text):
+        if token in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif token in "]}":
+            depth -= 1
+    return deepest
+
+
+def shown(body: bytes) -> str:
+    """Return the beginning of what a peer sent, fit for an error message."""
+    text = ascii(body[:SHOWN_BYTES].decode("utf-8", "replace"))
+    return text + ("…" if len(body) > SHOWN_BYTES else "")
+
+
+def load_json(body: bytes, what: str) -> Any:
+    """Read a document of JSON.
+
+    Args:
+        body: UTF-8; a byte order mark at its start is passed over (notes F-24).
+        what: what to call it in an error.
+
+    Raises:
+        RemoteProtocolError: it is no JSON, or nested deeper than ``MAX_DEPTH``.
+    """
+    try:
+        text = body.decode("utf-8-sig")
+        if text.count("[") + text.count("{") > MAX_DEPTH and depth_of(text) > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+        return json.loads(text, parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"{what}: expected JSON ({error}), got {shown(body)}") from None
