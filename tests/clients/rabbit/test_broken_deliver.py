@@ -1,4 +1,4 @@
-"""Deliver frames without a chunk, or of a version that nobody knows: an error of the protocol, and no end of a range."""
+"""Deliver frames without a chunk, or of a version that nobody knows: a protocol error, and no end of a range."""
 
 from __future__ import annotations
 
