@@ -153,24 +153,15 @@ class Subscription:
         self._sending = False
         if pieces:
             self._connection.send_all(pieces)
-            if not self._values and not self._looking_ahead:
-                self._looking_ahead = True
+            if not self._values:
                 self._connection.node.loop.call_soon(self._look_ahead)
         return used, False
 
     def _look_ahead(self) -> None:
         """Encode what comes next while the client is busy with what it has: both work at the same time then."""
-        self._looking_ahead = False
-        self._ahead = max(self._ahead, self._next)
-        if not self.active or self._credit > 0 or self._ahead - self._next >= self._most_ahead:
-            return
-        following = None
-        with contextlib.suppress(LogError, OSError):  # the next delivery meets it again, and deals with it
-            following = self._chunks.prepare(self._ahead)
-        if following is not None:
-            # A block at a time: what other connections want comes in between.
-            self._ahead, self._looking_ahead = following, True
-            self._connection.node.loop.call_soon(self._look_ahead)
+        if self.active and self._credit <= 0:
+            with contextlib.suppress(LogError, OSError):  # the next delivery meets it again, and deals with it
+                self._chunks.run(self._next, 1)
 
     def _take(self, chunks: list[Chunk], pieces: list[bytes | memoryview], committed: int, budget: int) -> int:
         """Have chunks sent, until the budget is used; return their bytes."""
