@@ -30,7 +30,6 @@ __all__ = [
     "U64",
     "Blob",
     "FieldType",
-    "OptionalText",
     "Pairs",
     "Reader",
     "Text",
@@ -230,8 +229,6 @@ I64 = Annotated[int, _Number("q")]
 """int64."""
 Text = Annotated[str, _Text(nullable=False)]
 """string that may not be null."""
-OptionalText = Annotated[str | None, _Text(nullable=True)]
-"""string."""
 Blob = Annotated[bytes | None, _Blob()]
 """bytes."""
 Pairs = Annotated[Mapping[str, str], _Pairs(written_empty=True)]
