@@ -1,8 +1,18 @@
 """The doors of the reference log: servers on asyncio, one thread."""
 
 from spark_streams.server.config import AmqpConfig, Redirect
+from spark_streams.server.feed.config import BearerToken, FeedConfig
 from spark_streams.server.log_server import LogServer
 from spark_streams.server.rabbit.config import Permissions, RabbitConfig
 from spark_streams.server.thread import ServerThread
 
-__all__ = ["AmqpConfig", "LogServer", "Permissions", "RabbitConfig", "Redirect", "ServerThread"]
+__all__ = [
+    "AmqpConfig",
+    "BearerToken",
+    "FeedConfig",
+    "LogServer",
+    "Permissions",
+    "RabbitConfig",
+    "Redirect",
+    "ServerThread",
+]

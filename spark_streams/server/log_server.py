@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Any, Protocol
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.config import AmqpConfig
 from spark_streams.server.connection import AmqpConnection
+from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.feed.door import FeedDoor
+from spark_streams.server.feed.serving import HttpServer, bound_socket
 from spark_streams.server.node import Node
 from spark_streams.server.rabbit.config import RabbitConfig
 from spark_streams.server.rabbit.connection import RabbitConnection
@@ -41,6 +44,10 @@ class _Connection(Protocol):
     def drop(self) -> None: ...
 
 
+class _Bound(Protocol):
+    def getsockname(self) -> Any: ...
+
+
 class _Where(TlsFiles, Protocol):
     @property
     def host(self) -> str: ...
@@ -55,17 +62,26 @@ class LogServer:
         log: the log; it stays open when the server stops.
         amqp: settings of the AMQP door; None leaves it shut.
         rabbit: settings of the RabbitMQ streams door; None leaves it shut.
+        feed: settings of the FeedAPI door; None leaves it shut.
 
     Attributes:
         urls: door to where it listens, without credentials; filled by ``start``.
 
     """
 
-    def __init__(self, log: ReferenceLog, amqp: AmqpConfig | None = None, rabbit: RabbitConfig | None = None) -> None:
+    def __init__(
+        self,
+        log: ReferenceLog,
+        amqp: AmqpConfig | None = None,
+        rabbit: RabbitConfig | None = None,
+        feed: FeedConfig | None = None,
+    ) -> None:
         self.log = log
         self.urls: dict[str, str] = {}
         self._amqp = amqp
         self._rabbit = rabbit
+        self._feed = feed
+        self._http: HttpServer | None = None
         self._node: Node | None = None
         self._rabbit_node: RabbitNode | None = None
         self._listeners: list[asyncio.Server] = []
@@ -82,6 +98,7 @@ class LogServer:
         try:
             await self._open_amqp()
             await self._open_rabbit()
+            await self._open_feed()
         except BaseException:
             await self.stop()
             raise
@@ -103,6 +120,21 @@ class LogServer:
         scheme = "rabbitmq-stream"
         await self._listen(scheme, scheme, f"{scheme}+tls", config, lambda: RabbitConnection(node))
 
+    async def _open_feed(self) -> None:
+        config = self._feed
+        if config is None:
+            return
+        door = "feedapi"
+        try:
+            context = server_context(config)
+            listener = bound_socket(config.host, config.port)
+            node = FeedDoor(self.log, config, asyncio.get_running_loop())
+            self._http = HttpServer(node, listener, context, config)
+            await self._http.start()
+        except OSError as fault:
+            raise DoorShut(door, fault) from fault
+        self._announce(door, "http" if context is None else "https", config, listener)
+
     async def _listen(
         self, door: str, plain: str, secured: str, config: _Where, protocol: Callable[[], asyncio.Protocol]
     ) -> None:
@@ -113,9 +145,11 @@ class LogServer:
         except OSError as fault:
             raise DoorShut(door, fault) from fault
         self._listeners.append(listener)
-        port = listener.sockets[0].getsockname()[1]
+        self._announce(door, plain if context is None else secured, config, listener.sockets[0])
+
+    def _announce(self, door: str, scheme: str, config: _Where, listener: _Bound) -> None:
         host = f"[{config.host}]" if ":" in config.host else config.host
-        self.urls[door] = f"{plain if context is None else secured}://{host}:{port}"
+        self.urls[door] = f"{scheme}://{host}:{listener.getsockname()[1]}"
 
     @property
     def rabbit_connections(self) -> Collection[RabbitConnection]:
@@ -130,6 +164,8 @@ class LogServer:
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
+        http, self._http = self._http, None
+        http_ends = None if http is None else asyncio.ensure_future(http.stop())
         for connection in self._connections():
             connection.shut_down()
         deadline = asyncio.get_running_loop().time() + STOP_TIMEOUT_S
@@ -140,6 +176,8 @@ class LogServer:
             connection.drop()
         if left:
             await asyncio.sleep(0)
+        if http_ends is not None:
+            await http_ends
         for node in (self._node, self._rabbit_node):
             if node is not None:
                 node.close()

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.config import AmqpConfig
+from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.log_server import LogServer
 from spark_streams.server.rabbit.config import RabbitConfig
 
@@ -28,12 +29,19 @@ class ServerThread:
         log: the log; it stays open.
         amqp: settings of the AMQP door; None leaves it shut.
         rabbit: settings of the RabbitMQ streams door; None leaves it shut.
+        feed: settings of the FeedAPI door; None leaves it shut.
 
     """
 
-    def __init__(self, log: ReferenceLog, amqp: AmqpConfig | None = None, rabbit: RabbitConfig | None = None) -> None:
+    def __init__(
+        self,
+        log: ReferenceLog,
+        amqp: AmqpConfig | None = None,
+        rabbit: RabbitConfig | None = None,
+        feed: FeedConfig | None = None,
+    ) -> None:
         self.log = log
-        self.server = LogServer(log, amqp, rabbit)
+        self.server = LogServer(log, amqp, rabbit, feed)
         self._amqp = amqp
         self._rabbit = rabbit
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -87,6 +95,11 @@ class ServerThread:
     def rabbit_url(self) -> str:
         """The RabbitMQ streams door's URL with the first user's credentials in it, for tests."""
         return _signed_in(self.urls["rabbitmq-stream"], self._rabbit.users if self._rabbit is not None else {})
+
+    @property
+    def feed_url(self) -> str:
+        """The FeedAPI door's URL; a feed's name follows behind a slash. Tokens have no place in it."""
+        return self.urls["feedapi"]
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function on the server's loop and return its result."""

@@ -1,0 +1,135 @@
+"""Settings of the FeedAPI door."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+__all__ = ["BearerToken", "FeedConfig"]
+
+ACTIONS: Final = ("configure", "write", "read")
+
+
+@dataclass(frozen=True)
+class BearerToken:
+    """A token that clients show, and what it allows, by regular expressions that have to match whole stream names.
+
+    Args:
+        token: the secret; printable ASCII without spaces.
+        configure: create streams and split partitions.
+        write: publish.
+        read: discovery and fetch.
+    """
+
+    token: str = field(repr=False)
+    configure: str = ".*"
+    write: str = ".*"
+    read: str = ".*"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[!-~]+", self.token):
+            raise ValueError("a token is not printable ASCII without spaces (it is not shown here)")
+        for action in ACTIONS:
+            try:
+                re.compile(getattr(self, action))
+            except re.error as fault:
+                raise ValueError(f"{action} is {getattr(self, action)!r}, no regular expression: {fault}") from fault
+
+    def allows(self, action: str, stream: str) -> bool:
+        """Say whether ``action`` (``configure``, ``write`` or ``read``) is allowed."""
+        pattern: str = getattr(self, action)
+        return re.fullmatch(pattern, stream) is not None
+
+
+@dataclass(frozen=True)
+class FeedConfig:
+    """How the FeedAPI door listens, whom it lets in, and what it limits.
+
+    Args:
+        host: address to bind to.
+        port: TCP port; 0 takes any free one.
+        tokens: who is let in; a plain text is a token that may do everything. None: everybody, without a token.
+        tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
+        tls_key: PEM file with its private key.
+        tls_client_ca: PEM file of the authorities whose client certificates are taken; a client that shows another one
+            is turned away. Tokens are asked for all the same.
+        dialect: which version 2 is served: ``v2a`` with fetches on the feed's own path, ``v2b`` with ``/events`` and
+            a token in the discovery. Version 1 is served beside either.
+        go_numbers: write references between partitions as numbers, which Go's library needs (notes, F-3).
+        exactly_once: promise consumers that no event is on a feed twice. The door itself never repeats one; whoever
+            sets this promises that publishers do not, either.
+        page_size: events of a page when the client does not say.
+        max_page_size: events of a page at most.
+        max_page_bytes: a page ends when it has as many bytes, not counting compression.
+        checkpoint_events: events between two checkpoints of a page, at most.
+        checkpoint_interval_ms: between checkpoints of a ``stream`` response that has nothing new.
+        max_stream_ms: how long a ``stream`` response lasts at most; 0: as long as the client wants.
+        gzip_min_bytes: pages of as many bytes are compressed for clients that take it; 0: none.
+        cache_bytes: rendered events that are kept in memory for further readers.
+        scan_bytes: stored bytes that one filtered fetch looks at, at most.
+        write_timeout_ms: a client that takes nothing for this long is dropped.
+        max_connections: that are served at a time; further requests are answered 503.
+        max_body_bytes: of a request to publish, unpacked too.
+        max_partitions: of a feed that is created through the door.
+        max_publishers: publishers whose last ``Idempotency-Sequence`` is remembered, a partition.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    tokens: tuple[BearerToken | str, ...] = field(default=(), repr=False)
+    tls_cert: str | os.PathLike[str] | None = None
+    tls_key: str | os.PathLike[str] | None = None
+    tls_client_ca: str | os.PathLike[str] | None = None
+    dialect: Literal["v2a", "v2b"] = "v2a"
+    go_numbers: bool = False
+    exactly_once: bool = False
+    page_size: int = 1_000
+    max_page_size: int = 100_000
+    max_page_bytes: int = 16 << 20
+    checkpoint_events: int = 1_000
+    checkpoint_interval_ms: int = 5_000
+    max_stream_ms: int = 0
+    gzip_min_bytes: int = 64 << 10
+    cache_bytes: int = 64 << 20
+    scan_bytes: int = 16 << 20
+    write_timeout_ms: int = 60_000
+    max_connections: int = 1_024
+    max_body_bytes: int = 64 << 20
+    max_partitions: int = 1_000
+    max_publishers: int = 10_000
+
+    def __post_init__(self) -> None:
+        if self.dialect not in ("v2a", "v2b"):
+            raise ValueError(f"dialect is {self.dialect!r}, expected 'v2a' or 'v2b'")
+        for name in (
+            "page_size",
+            "max_page_size",
+            "max_page_bytes",
+            "checkpoint_events",
+            "checkpoint_interval_ms",
+            "scan_bytes",
+            "write_timeout_ms",
+            "max_connections",
+            "max_body_bytes",
+            "max_partitions",
+            "max_publishers",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+        for name in ("max_stream_ms", "gzip_min_bytes", "cache_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 0")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key are needed together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        for token in self.tokens:
+            if isinstance(token, str):
+                BearerToken(token)
+
+    @property
+    def bearers(self) -> tuple[BearerToken, ...]:
+        """The tokens with what they allow."""
+        return tuple(BearerToken(each) if isinstance(each, str) else each for each in self.tokens)

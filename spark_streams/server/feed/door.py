@@ -1,0 +1,224 @@
+"""The door's application: which request is answered by what.
+
+::
+
+    GET  /NAME                                 discovery
+    GET  /NAME?partition=&cursor=              fetch, version 2a
+    GET  /NAME/events?token=&partition=&cursor=  fetch, version 2b (in place of the line above)
+    GET  /NAME?n=&cursor0=                     fetch, version 1
+
+Spec: notes, sections 1, 2 and 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from spark_streams.errors import LogError, RemoteProtocolError, UnknownStream
+from spark_streams.log import Partition, ReferenceLog, Stream
+from spark_streams.server.feed.access import Access
+from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.feed.cursors import Cursors
+from spark_streams.server.feed.discovery import discovery_of, listed, token_of
+from spark_streams.server.feed.events import EventCache
+from spark_streams.server.feed.pages import Pages, events_lost
+from spark_streams.server.feed.refusals import Refusal
+from spark_streams.server.feed.responses import PageResponse, Stopping, StreamResponse
+from spark_streams.server.feed.shape import FILTERS, Shape
+from spark_streams.server.waiting import Waiting
+from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.discovery import encode_discovery
+from spark_streams.wire.feed.fetching import ENDLESS, FIRST, LAST, Fetch, decode_fetch
+
+__all__ = ["FeedDoor"]
+
+EVENTS: Final = "/events"
+MAX_ARGUMENTS: Final = 200
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class FeedDoor:
+    """A served log.
+
+    Args:
+        log: the log.
+        config: the door's settings.
+        loop: the server's.
+
+    Attributes:
+        application: what uvicorn runs.
+    """
+
+    def __init__(self, log: ReferenceLog, config: FeedConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.log = log
+        self.config = config
+        self.loop = loop
+        self.stopping = Stopping()
+        self._access = Access(config.bearers)
+        self._cache = EventCache(config.cache_bytes)
+        self._waiting: dict[int, Waiting] = {}
+        self.application = Starlette(routes=[Route("/{path:path}", self._answered(self._get), methods=["GET"])])
+
+    # --- requests
+
+    def _answered(self, handler: Callable[[Request], Awaitable[ASGIApp]]) -> Callable[[Request], Awaitable[ASGIApp]]:
+        async def answer(request: Request) -> ASGIApp:
+            try:
+                return await handler(request)
+            except Refusal as refusal:
+                return refusal.response()
+            except (LogError, OSError):
+                logger.exception("%s %s failed", request.method, request.url.path)
+                return PlainTextResponse("Internal server error\n", 500)
+
+        return answer
+
+    async def _get(self, request: Request) -> ASGIApp:
+        path = request.path_params["path"]
+        query = _query(request)
+        v2b = self.config.dialect == "v2b"
+        if v2b and path.endswith(EVENTS) and not self._there(path):
+            stream = self._stream(request, path[: -len(EVENTS)])
+            return self._fetch(request, stream, query, Dialect.V2B)
+        stream = self._stream(request, path)
+        names = {name for name, _ in query}
+        if not names:
+            return self._discovery(stream)
+        if "partition" in names and not v2b:
+            return self._fetch(request, stream, query, Dialect.V2A)
+        if "n" in names or any(name.startswith("cursor") for name in names):
+            return self._fetch(request, stream, query, Dialect.V1)
+        raise Refusal(
+            400,
+            "the arguments are none of a fetch: expected "
+            + (f"{EVENTS} behind the feed's path" if v2b else "partition and cursor")
+            + ", n and cursor<partition> for version 1, or no arguments for the discovery",
+        )
+
+    def _there(self, name: str) -> bool:
+        try:
+            self.log.stream(name)
+        except UnknownStream:
+            return False
+        return True
+
+    def _stream(self, request: Request, name: str, action: str = "read") -> Stream:
+        """Return the stream of a request that may be made.
+
+        Raises:
+            Refusal: it may not, or there is none.
+        """
+        self._access.check(request.headers.get("authorization"), action, name)
+        try:
+            return self.log.stream(name)
+        except UnknownStream:
+            raise Refusal(404, f"there is no feed '{name:.200}'") from None
+
+    def _discovery(self, stream: Stream) -> Response:
+        body = encode_discovery(discovery_of(stream, self.config), numbers=self.config.go_numbers) + b"\n"
+        return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+    # --- fetching
+
+    def _fetch(self, request: Request, stream: Stream, query: list[tuple[str, str]], dialect: Dialect) -> ASGIApp:
+        try:
+            fetch = decode_fetch(query, dialect, offered=FILTERS)
+        except RemoteProtocolError as fault:
+            raise Refusal(400, str(fault)) from fault
+        if dialect is Dialect.V2B and fetch.token != token_of(stream):
+            raise Refusal(409, "illegal token, please fetch new from discovery endpoint")
+        partition = self._partition(stream, fetch)
+        # Version 2b's filters may be changed: nothing there binds a cursor to them.
+        cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
+        position = self._position(stream, partition, fetch, cursors)
+        pages = Pages(self._cache, partition, Shape.of(fetch), cursors, position, self.config)
+        if fetch.stream_ms is not None:
+            return StreamResponse(
+                pages, self._waiting_of(partition), self._duration(fetch.stream_ms), self.stopping, self.config
+            )
+        events = min(fetch.page_size or self.config.page_size, self.config.max_page_size)
+        return PageResponse(pages, events, _takes_gzip(request), self.config)
+
+    def _partition(self, stream: Stream, fetch: Fetch) -> Partition:
+        partitions = listed(stream)
+        if fetch.dialect is Dialect.V1:
+            if fetch.count != len(partitions):
+                raise Refusal(
+                    400, f"partition count mismatch: n is {fetch.count}, and the feed has {len(partitions)} partitions"
+                )
+            return stream.partitions[str(partitions[fetch.partition].id)]
+        if not any(each.id == fetch.partition for each in partitions):
+            raise Refusal(400, f"partition doesn't exist: {fetch.partition}; ask the discovery endpoint")
+        return stream.partitions[str(fetch.partition)]
+
+    def _position(self, stream: Stream, partition: Partition, fetch: Fetch, cursors: Cursors) -> int:
+        """Return the offset that a cursor stands for."""
+        if fetch.cursor == FIRST:
+            return partition.first_offset
+        if fetch.cursor == LAST:
+            return partition.next_offset
+        place = cursors.decode(fetch.cursor)
+        if place.partition != int(partition.id):
+            raise Refusal(400, f"the cursor is one of partition {place.partition}, not of {partition.id}")
+        if place.offset > partition.next_offset:
+            raise Refusal(400, "the cursor lies beyond the end of the feed: was the log's data replaced by older ones?")
+        if place.offset < partition.first_offset:
+            raise events_lost(partition)
+        return place.offset
+
+    def _duration(self, asked_ms: int) -> int | None:
+        most = self.config.max_stream_ms
+        if asked_ms == ENDLESS:
+            return most or None
+        return min(asked_ms, most) if most else asked_ms
+
+    def _waiting_of(self, partition: Partition) -> Waiting:
+        found = self._waiting.get(id(partition))
+        if found is None:
+            found = self._waiting[id(partition)] = Waiting(partition, self.loop)
+        return found
+
+    # --- ending
+
+    def shut_down(self) -> None:
+        """Have responses that stay open end."""
+        self.stopping.stop()
+
+    def close(self) -> None:
+        """Let go of everything; all connections have ended before."""
+        for waiting in self._waiting.values():
+            waiting.clear()
+        self._waiting.clear()
+        self._cache.clear()
+
+
+def _query(request: Request) -> list[tuple[str, str]]:
+    """Return the arguments in their order."""
+    try:
+        return parse_qsl(
+            request.scope["query_string"].decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=MAX_ARGUMENTS,
+        )
+    except ValueError as fault:
+        raise Refusal(400, f"the query cannot be read: {fault}") from fault
+
+
+def _takes_gzip(request: Request) -> bool:
+    for each in request.headers.get("accept-encoding", "").split(","):
+        coding, _, parameters = each.partition(";")
+        if coding.strip().lower() in ("gzip", "*"):
+            return parameters.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False

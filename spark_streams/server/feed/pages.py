@@ -1,0 +1,121 @@
+"""A walk along one partition that gives what to send: lines of events, and a checkpoint behind those it covers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from spark_streams.log import Partition
+from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.feed.cursors import Cursors
+from spark_streams.server.feed.events import EventCache
+from spark_streams.server.feed.refusals import Refusal
+from spark_streams.server.feed.shape import Shape, checkpoint
+
+__all__ = ["Pages", "events_lost"]
+
+SEND_BYTES: Final = 64 << 10
+"""What is gathered before it is sent, so that a log of small appends does not become as many small writes."""
+
+
+def events_lost(partition: Partition) -> Refusal:
+    """Return the refusal of a cursor whose next events were removed."""
+    return Refusal(
+        410,
+        f"events after this cursor were removed by retention: partition {partition.id} has events from number "
+        f"{partition.first_offset} on. Start anew with _first to read what is left",
+    )
+
+
+class Pages:
+    """Where one client stands in one partition.
+
+    Args:
+        cache: rendered events.
+        partition: of the log.
+        shape: what the client asked for.
+        cursors: of the stream under the client's filters.
+        position: the next event to read.
+        config: limits.
+    """
+
+    def __init__(
+        self,
+        cache: EventCache,
+        partition: Partition,
+        shape: Shape,
+        cursors: Cursors,
+        position: int,
+        config: FeedConfig,
+    ) -> None:
+        self._cache = cache
+        self._partition = partition
+        self._shape = shape
+        self._cursors = cursors
+        self._config = config
+        self._number = int(partition.id)
+        self.position = position
+
+    def checkpoint(self) -> bytes:
+        """Return the line of a checkpoint here."""
+        return checkpoint(self._shape.dialect, self._shape.partition, self._cursors.encode(self._number, self.position))
+
+    @property
+    def behind(self) -> bool:
+        """Whether the log goes on from here."""
+        return self.position < self._partition.next_offset
+
+    def page(self, events: int) -> Iterator[bytes]:
+        """Walk on, and give what to send a piece at a time; the last line is a checkpoint.
+
+        Between two pieces at most one block of the log is read; there are empty ones for that.
+
+        Args:
+            events: at most.
+
+        Raises:
+            Refusal: retention removed events that were to be sent.
+            CorruptLog: what is stored cannot be served.
+            PartitionClosed: the stream was deleted, or the log closed.
+        """
+        left, size, scanned = events, 0, 0
+        to_checkpoint = self._config.checkpoint_events
+        parts: list[bytes | memoryview] = []
+        gathered = 0
+        ended = False  # whether the last part is a checkpoint of this position
+        while left and size < self._config.max_page_bytes and scanned < self._config.scan_bytes:
+            if self.position < self._partition.first_offset:
+                raise events_lost(self._partition)
+            block = self._cache.find(self._partition, self._shape, self.position)
+            if block is None:
+                break
+            if self._shape.filters:
+                scanned += block.scanned
+            row = int(block.places.searchsorted(self.position, side="right"))
+            while row < len(block.places) and left and size < self._config.max_page_bytes:
+                stop = min(row + left, row + to_checkpoint, len(block.places))
+                start_byte = int(block.line_ends[row - 1]) if row else 0
+                end_byte = int(block.line_ends[stop - 1])
+                parts.append(block.lines[start_byte:end_byte])
+                self.position = int(block.places[stop - 1])
+                size += end_byte - start_byte
+                gathered += end_byte - start_byte
+                left -= stop - row
+                to_checkpoint -= stop - row
+                row = stop
+                ended = to_checkpoint == 0
+                if ended:
+                    if row == len(block.places):
+                        self.position = block.next
+                    parts.append(self.checkpoint())
+                    to_checkpoint = self._config.checkpoint_events
+                if gathered >= SEND_BYTES:
+                    yield b"".join(parts)
+                    parts, gathered = [], 0
+            if row == len(block.places):
+                moved, self.position = self.position != block.next, block.next
+                ended = ended and not moved
+            yield b""
+        if not ended:
+            parts.append(self.checkpoint())
+        yield b"".join(parts)

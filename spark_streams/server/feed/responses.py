@@ -1,0 +1,211 @@
+"""Answers with events: a page, or a response that stays open and goes on as events come.
+
+A piece is made when the one before has been taken: a client that does not read costs the door what the transport
+buffers, and holds up nobody. One that takes nothing for ``write_timeout_ms`` is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from spark_streams.errors import LogError
+from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.feed.pages import Pages
+from spark_streams.server.feed.refusals import Refusal
+from spark_streams.server.waiting import Waiting
+
+__all__ = ["NDJSON", "PageResponse", "Stopping", "StreamResponse"]
+
+NDJSON: Final = b"application/x-ndjson"
+GZIP_LEVEL: Final = 1
+LATE_BYTES: Final = 64 << 10
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class ClientGone(OSError):
+    """The client took nothing for too long."""
+
+
+class Stopping:
+    """Tells responses that stay open that the door shuts."""
+
+    def __init__(self) -> None:
+        self.set = False
+        self._wakes: set[asyncio.Event] = set()
+
+    def stop(self) -> None:
+        """Have all of them end."""
+        self.set = True
+        for wake in self._wakes:
+            wake.set()
+
+    def add(self, wake: asyncio.Event) -> None:
+        """Have ``wake`` set when the door shuts."""
+        self._wakes.add(wake)
+
+    def remove(self, wake: asyncio.Event) -> None:
+        """Take back ``add``."""
+        self._wakes.discard(wake)
+
+
+class _Writer:
+    """Sends the parts of one response."""
+
+    def __init__(self, send: Send, config: FeedConfig) -> None:
+        self._send = send
+        self._timeout_s = config.write_timeout_ms / 1000
+
+    async def start(self, headers: list[tuple[bytes, bytes]]) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def write(self, body: bytes, *, more: bool = True) -> None:
+        message = {"type": "http.response.body", "body": body, "more_body": more}
+        try:
+            await asyncio.wait_for(self._send(message), self._timeout_s)
+        except asyncio.TimeoutError as fault:
+            raise ClientGone(f"a client took nothing for {self._timeout_s} s and is dropped") from fault
+
+
+class PageResponse:
+    """One page.
+
+    Args:
+        pages: where the client stands.
+        events: how many it gets at most.
+        gzip: whether it takes compressed bytes.
+        config: the door's settings.
+    """
+
+    def __init__(self, pages: Pages, events: int, gzip: bool, config: FeedConfig) -> None:
+        self._pages = pages
+        self._events = events
+        self._gzip = gzip and config.gzip_min_bytes > 0
+        self._config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it. What fails before the first byte is raised; later the connection is cut: the client sees it."""
+        writer = _Writer(send, self._config)
+        pieces = self._pages.page(self._events)
+        enough = max(LATE_BYTES, self._config.gzip_min_bytes)
+        first, ended = await _gather(pieces, enough)
+        headers = [(b"content-type", NDJSON), (b"vary", b"accept-encoding")]
+        compress = self._gzip and len(first) >= self._config.gzip_min_bytes
+        if ended and not compress:
+            await writer.start([*headers, (b"content-length", b"%d" % len(first))])
+            await writer.write(first, more=False)
+            return
+        packer = zlib.compressobj(GZIP_LEVEL, wbits=31) if compress else None
+        await writer.start([*headers, (b"content-encoding", b"gzip")] if compress else headers)
+        piece = first
+        while True:
+            if packer is not None:
+                # Off the loop, which compressing would hold up longer than reading did.
+                piece = await asyncio.to_thread(packer.compress, piece)
+                piece = piece + packer.flush() if ended else piece
+            if piece or ended:
+                await writer.write(piece, more=not ended)
+            if ended:
+                return
+            piece, ended = await _gather(pieces, enough)
+
+
+async def _gather(pieces: Iterator[bytes], enough: int) -> tuple[bytes, bool]:
+    """Return the next pieces joined, some ``enough`` bytes, and whether they are the last; others get their turn."""
+    parts: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        if piece:
+            parts.append(piece)
+            size += len(piece)
+        if size >= enough:
+            break
+        await asyncio.sleep(0)
+    else:
+        return b"".join(parts), True
+    await asyncio.sleep(0)
+    return parts[0] if len(parts) == 1 else b"".join(parts), False
+
+
+class StreamResponse:
+    """A response that stays open.
+
+    Args:
+        pages: where the client stands.
+        waiting: who tells of appends to the partition.
+        duration_ms: how long; None: as long as the client is there.
+        stopping: tells when the door shuts.
+        gone: says whether the feed is another one meanwhile, or the partition has left it.
+        config: the door's settings.
+    """
+
+    def __init__(
+        self, pages: Pages, waiting: Waiting, duration_ms: int | None, stopping: Stopping, config: FeedConfig
+    ) -> None:
+        self._pages = pages
+        self._waiting = waiting
+        self._duration_ms = duration_ms
+        self._stopping = stopping
+        self._config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events as they come; ends with a checkpoint after the duration, or when the door shuts."""
+        writer = _Writer(send, self._config)
+        loop = asyncio.get_running_loop()
+        end = None if self._duration_ms is None else loop.time() + self._duration_ms / 1000
+        wake = asyncio.Event()
+        gone = asyncio.ensure_future(_disconnected(receive))
+        gone.add_done_callback(lambda _: wake.set())
+        self._stopping.add(wake)
+        try:
+            # The first part before the first byte: what is wrong with the request is answered with a status.
+            first = await self._some()
+            await writer.start([(b"content-type", NDJSON), (b"cache-control", b"no-store")])
+            await writer.write(first)
+            while not gone.done() and not self._stopping.set and (end is None or loop.time() < end):
+                wake.clear()
+                self._waiting.add(wake.set)
+                try:
+                    if not self._pages.behind and not self._stopping.set and not gone.done():
+                        await self._pause(wake, end)
+                finally:
+                    self._waiting.remove(wake.set)
+                if gone.done():
+                    break
+                await writer.write(await self._some())
+            if not gone.done():
+                await writer.write(b"", more=False)
+        except (Refusal, LogError) as fault:
+            # Retention was faster than the client, or the stream is gone: it learns why from its next request.
+            logger.info("a stream response ends: %s", fault)
+            await writer.write(b"", more=False)
+        finally:
+            self._stopping.remove(wake)
+            gone.cancel()
+
+    async def _pause(self, wake: asyncio.Event, end: float | None) -> None:
+        """Wait for an append, for the time of the next checkpoint, or the end."""
+        seconds = self._config.checkpoint_interval_ms / 1000
+        if end is not None:
+            seconds = min(seconds, max(0.0, end - asyncio.get_running_loop().time()))
+        try:
+            await asyncio.wait_for(wake.wait(), seconds)
+        except asyncio.TimeoutError:
+            return
+
+    async def _some(self) -> bytes:
+        """Return what there is now, at most about a piece, with a checkpoint behind it."""
+        body, _ = await _gather(self._pages.page(self._config.checkpoint_events), 1 << 62)
+        return body
+
+
+async def _disconnected(receive: Receive) -> None:
+    while True:
+        if (await receive())["type"] == "http.disconnect":
+            return

@@ -1,0 +1,116 @@
+"""uvicorn as a guest: on the server's loop, on a socket that is bound already, without a say in signals and logging."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+
+import uvicorn
+
+from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.feed.door import FeedDoor
+
+__all__ = ["HttpServer", "bound_socket"]
+
+BACKLOG = 1_024
+KEEP_ALIVE_S = 75
+"""How long a connection may be idle; clients that poll every few seconds keep theirs."""
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a bound TCP socket.
+
+    Raises:
+        OSError: the address cannot be resolved, or is taken.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+class _Guest(uvicorn.Server):
+    """A server that leaves signals alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """The door's HTTP server.
+
+    Args:
+        door: what is served.
+        listener: bound; it belongs to this from now on.
+        context: for TLS, or None.
+        config: the door's settings.
+    """
+
+    def __init__(
+        self, door: FeedDoor, listener: socket.socket, context: ssl.SSLContext | None, config: FeedConfig
+    ) -> None:
+        settings = uvicorn.Config(
+            door.application,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            limit_concurrency=config.max_connections,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
+        )
+        settings.load()
+        settings.ssl = context  # TlsFiles were read by the same code as the other doors'
+        self._door = door
+        self._listener = listener
+        self._server = _Guest(settings)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the system refused.
+        """
+        self._task = asyncio.get_running_loop().create_task(self._server.serve([self._listener]))
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise OSError("the HTTP server has ended before it listened")
+            await asyncio.sleep(0.001)
+
+    async def stop(self) -> None:
+        """End: open responses get their last line, and whoever does not take it is dropped."""
+        self._door.shut_down()
+        if self._task is None:
+            self._listener.close()
+            return
+        self._server.should_exit = True
+        # uvicorn would look ten times a second whether it is to end, and again whether connections have.
+        for server in self._server.servers:
+            server.close()
+        await asyncio.sleep(0)
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        for connection in list(self._server.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+        self._task = None
+        self._door.close()

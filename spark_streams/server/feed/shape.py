@@ -1,0 +1,131 @@
+"""What one kind of fetch makes of stored events: which of them it wants, and their lines in its dialect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_streams.log import Records
+from spark_streams.server.feed.payloads import columns_of
+from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.fetching import Fetch
+from spark_streams.wire.feed.lines_encode import encode_lines
+
+__all__ = ["ALL_HEADERS", "FILTERS", "Shape", "checkpoint"]
+
+FILTERS: Final = ("key", "subject")
+"""The filters of version 2a: equality with the event's key, and with the message property subject."""
+EVENT_TYPES: Final = "event-types"
+SKIP_EVENT_TYPES: Final = "skip-event-types"
+ALL_HEADERS: Final = "_all"
+
+
+def checkpoint(dialect: Dialect, partition: int, cursor: str) -> bytes:
+    """Return the line of a checkpoint.
+
+    Args:
+        dialect: which; version 1 says the partition in each line.
+        partition: its number there.
+        cursor: of hexadecimal digits.
+    """
+    if dialect is Dialect.V1:
+        return b'{"partition":%d,"cursor":"%s"}\n' % (partition, cursor.encode())
+    return b'{"cursor":"%s"}\n' % cursor.encode()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the events of one partition are rendered for one kind of fetch.
+
+    Args:
+        dialect: which members a line has.
+        partition: the number that lines of version 1 say.
+        filters: name to value: ``key`` and ``subject``, or version 2b's ``event-types`` or ``skip-event-types``.
+        headers: version 1: names of application properties to send along, or ``_all``.
+    """
+
+    dialect: Dialect
+    partition: int
+    filters: Mapping[str, str] = field(default_factory=dict)
+    headers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, fetch: Fetch) -> Shape:
+        """Return what a fetch asks for."""
+        partition = fetch.partition if fetch.dialect is Dialect.V1 else 0
+        return cls(fetch.dialect, partition, dict(fetch.filters), fetch.headers)
+
+    @property
+    def key(self) -> tuple[object, ...] | None:
+        """What fetches have in common that can share rendered events; None: they are for this one alone."""
+        return None if self.filters or self.headers else (self.dialect, self.partition)
+
+    def render(self, records: Records) -> tuple[NDArray[np.int64] | None, bytes]:
+        """Return the wanted rows, None for all, and their lines."""
+        rows: NDArray[np.int64] | None = None
+        names = ("value", *(("application_properties",) if self.headers else ()))
+        if self.filters:
+            rows = np.flatnonzero(self._wanted(records))
+            records = _taken(records, rows)
+            if not len(rows):
+                return rows, b""
+        columns = columns_of(records, names)
+        # A message without a body is an event all the same: the empty text.
+        values = pc.fill_null(columns["value"], b"")
+        lines = encode_lines(values, self.dialect, self.partition)
+        if self.headers:
+            lines = self._with_headers(lines, columns["application_properties"])
+        return rows, lines
+
+    def _wanted(self, records: Records) -> NDArray[np.bool_]:
+        names = (
+            *(("key",) if "key" in self.filters else ()),
+            *(("properties",) if set(self.filters) - {"key"} else ()),
+        )
+        columns = columns_of(records, names)
+        wanted = np.ones(len(records), np.bool_)
+        for name, value in self.filters.items():
+            column = columns["key"] if name == "key" else pc.struct_field(columns["properties"], "subject")
+            if name in FILTERS:
+                found = pc.equal(column, value)
+            else:
+                types = [each.strip().lower() for each in value.split(";") if each.strip()]
+                found = pc.is_in(pc.utf8_lower(column), pa.array(types, pa.string()), skip_nulls=True)
+                found = pc.invert(found) if name == SKIP_EVENT_TYPES else found
+            wanted &= np.asarray(pc.fill_null(found, False))
+        return wanted
+
+    def _with_headers(self, lines: bytes, properties: pa.MapArray) -> bytes:
+        """Put the member ``headers`` into lines of version 1; it is seldom asked for, so a loop is good enough."""
+        out = []
+        for line, pairs in zip(lines.split(b"\n")[:-1], properties.to_pylist(), strict=True):
+            wanted = {
+                name: value
+                for name, value in pairs or ()
+                if value is not None and (ALL_HEADERS in self.headers or name in self.headers)
+            }
+            head, comma, rest = line.partition(b",")
+            members = json.dumps(wanted, ensure_ascii=False, separators=(",", ":")).encode()
+            out.append((head + b',"headers":' + members + comma + rest if wanted else line) + b"\n")
+        return b"".join(out)
+
+
+def _taken(records: Records, rows: NDArray[np.int64]) -> Records:
+    """Return some rows of records; where stored batches begin is not known of them."""
+    return Records(
+        records.offsets[rows],
+        records.timestamps[rows],
+        records.buffer,
+        records.value_starts[rows],
+        records.value_ends[rows],
+        records.key_starts[rows],
+        records.key_ends[rows],
+        (0,) if len(rows) else (),
+    )
