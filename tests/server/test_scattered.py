@@ -8,17 +8,7 @@ import socket
 import threading
 from typing import Any
 
-import pytest
-
-from spark_streams.server.rabbit import scattered
 from spark_streams.server.rabbit.scattered import ScatteredWriter
-
-
-@pytest.fixture(params=["by itself", "by the transport"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways, whatever Python runs the tests."""
-    version = (3, 11) if request.param == "by itself" else (3, 12)
-    monkeypatch.setattr(scattered.sys, "version_info", version)
 
 
 async def _connected(ours: socket.socket) -> tuple[asyncio.Transport, Any]:
@@ -26,7 +16,6 @@ async def _connected(ours: socket.socket) -> tuple[asyncio.Transport, Any]:
     return transport, protocol
 
 
-@pytest.mark.usefixtures("way")
 def test_everything_arrives_in_order() -> None:
     chance = random.Random(3)
     writes = [[chance.randbytes(chance.choice((0, 1, 60, 5_000))) for _ in range(1_500)] for _ in range(10)]
@@ -59,7 +48,6 @@ def test_everything_arrives_in_order() -> None:
     assert bytes(received) == expected
 
 
-@pytest.mark.usefixtures("way")
 def test_a_peer_that_is_gone_ends_the_connection_and_nothing_else() -> None:
     async def write() -> None:
         ours, theirs = socket.socketpair()

@@ -8,9 +8,11 @@ not any more, is encoded again from the log.
 
 from __future__ import annotations
 
+import errno
 import logging
 import mmap
 import os
+import shutil
 import tempfile
 import threading
 from collections import deque
@@ -25,6 +27,9 @@ AREA_CHUNKS: Final = 8_192
 """A file takes no more chunks: each takes some 0.5 KB of memory, however small it is."""
 AREAS: Final = 16
 """How many files: 1 GiB of chunks, or some 64 MB of memory for small ones."""
+
+FREE_BYTES: Final = 1 << 30
+"""What is left to the log: with less free space on the disk no file is made."""
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -171,6 +176,8 @@ class ChunkCache:
         while len(self._areas) >= self._most:
             for block in self._areas.popleft().blocks:
                 block.owner.forget(block)
+        if shutil.disk_usage(self._folder or tempfile.gettempdir()).free < FREE_BYTES:
+            raise OSError(errno.ENOSPC, f"less than {FREE_BYTES >> 20} MiB are free on the disk")
         area = Area(self._folder, self._area_bytes)
         self._areas.append(area)
         return area

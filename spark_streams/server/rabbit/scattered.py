@@ -1,13 +1,13 @@
-"""Writing frames that lie in several pieces, without joining them.
+"""Writing frames that lie in several pieces, without joining them: chunks are large.
 
-From Python 3.12 on asyncio's transports do that themselves; earlier ones join the pieces, and chunks are large.
+asyncio's transports join them before Python 3.12; later ones do not, but those up to 3.12.8 and 3.13.1 then forget to
+say that the peer does not read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -26,24 +26,25 @@ class ScatteredWriter:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        own = transport.get_extra_info("socket")
-        joins = sys.version_info < (3, 12) and transport.get_extra_info("sslcontext") is None
-        self._socket: socket.socket | None = own.dup() if joins and own is not None else None
+        secret = transport.get_extra_info("sslcontext") is not None
+        self._socket: socket.socket | None = None if secret else transport.get_extra_info("socket").dup()
 
     def write(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Write pieces behind what was written before; what the socket does not take at once waits in the transport."""
-        left = self._past_transport(list(pieces))
-        if left:
-            self._transport.writelines(left)
+        if self._socket is None:
+            self._transport.writelines(pieces)
+            return
+        for piece in self._past_transport(self._socket, list(pieces)):
+            self._transport.write(piece)
 
-    def _past_transport(self, pieces: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    def _past_transport(self, own: socket.socket, pieces: list[bytes | memoryview]) -> list[bytes | memoryview]:
         """Return what the socket did not take."""
         at = 0
-        while self._socket is not None and at < len(pieces):
+        while at < len(pieces):
             if self._transport.get_write_buffer_size() or self._transport.is_closing():
                 break
             try:
-                sent = self._socket.sendmsg(pieces[at : at + MOST_PIECES])
+                sent = own.sendmsg(pieces[at : at + MOST_PIECES])
             except OSError:
                 break  # it is full; or it is broken, which the transport notices by itself and deals with
             while at < len(pieces) and sent >= len(pieces[at]):

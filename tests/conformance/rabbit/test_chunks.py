@@ -254,19 +254,24 @@ def test_one_batch_that_is_larger_than_the_cache_is_served(partition: Any, monke
     assert reads == []
 
 
-def test_where_no_file_can_be_written_chunks_are_served(
-    partition: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+def _refused(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(chunk_cache, "write_all", full)
+
+@pytest.mark.parametrize(
+    ("name", "instead", "why"),
+    [("write_all", _refused, "No space left"), ("FREE_BYTES", 1 << 60, "are free on the disk")],
+)
+def test_where_no_file_can_be_written_chunks_are_served(
+    partition: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, instead: Any, why: str
+) -> None:
+    monkeypatch.setattr(chunk_cache, name, instead)
     chunks = Chunks(partition)
     partition.append(large([b"x"] * 500))
     partition.append([b"y"])
     for _ in range(2):
         assert [each[4] for each in all_of(chunks, partition)] == [b"\0\0\0\1x" * 500, b"\0\0\0\1y"]
-    assert caplog.text.count("No space left") == 1
+    assert caplog.text.count(why) == 1
 
 
 def test_sent_parts_outlive_the_cache(partition: Any) -> None:
