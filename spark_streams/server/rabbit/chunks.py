@@ -84,16 +84,31 @@ class Chunks:
         """
         # Encoded chunks may outlive what they were made of: what retention has removed is not served any more.
         offset = max(offset, self._partition.first_offset)
-        block = self._holding(offset)
+        block = self._holding(offset) or self._read(offset, read_bytes)
         if block is None:
-            records = self._partition.read(offset, read_bytes, whole=True)
-            if records is None:
-                return []
-            block = Block(self, *_of_records(records))
-            if not self._kept(block):
-                self._unkept = block
+            return []
         start = max(0, bisect_right(block.chunks, offset, key=_FIRST_OFFSET) - 1)
         return block.chunks[start : start + limit]
+
+    def prepare(self, offset: int) -> int | None:
+        """Encode what ``run`` will be asked for, if that is still to be done; raises as ``run`` does.
+
+        Returns:
+            The offset that follows what is encoded. None at the end of the log, or where nothing is kept: what is
+            encoded further ahead would be lost before it is asked for.
+        """
+        offset = max(offset, self._partition.first_offset)
+        block = self._holding(offset) or self._read(offset, READ_BYTES)
+        return None if block is None or block is self._unkept else block.next
+
+    def _read(self, offset: int, read_bytes: int) -> Block | None:
+        records = self._partition.read(offset, read_bytes, whole=True)
+        if records is None:
+            return None
+        block = Block(self, *_of_records(records))
+        if not self._kept(block):
+            self._unkept = block
+        return block
 
     def _holding(self, offset: int) -> Block | None:
         with self._lock:

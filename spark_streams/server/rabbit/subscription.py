@@ -5,13 +5,12 @@ Spec: notes, sections 6 to 9.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from spark_streams.errors import LogError
 from spark_streams.log.stored_batches import StoredBatch
 from spark_streams.server.rabbit.chunks import ONE_BATCH, READ_BYTES, Chunk
+from spark_streams.server.rabbit.look_ahead import LookAhead
 from spark_streams.server.rabbit.publishers import BLOOM_NOTE
 from spark_streams.server.rabbit.starting import start_offset
 from spark_streams.wire.rabbit.bloom import may_match
@@ -76,6 +75,7 @@ class Subscription:
         self._unfiltered = properties.get("match-unfiltered") == "true"
         self._walk: Iterator[StoredBatch] | None = None
         self._matched_until = 0
+        self._ahead = LookAhead(self._chunks, node.loop)
 
     # --- starting and stopping
 
@@ -98,6 +98,7 @@ class Subscription:
         self.active = False
         self._sending = False
         self._walk = None
+        self._ahead.stop()
         self._feed.waiting.remove(self._wake)
 
     def close(self) -> None:
@@ -154,14 +155,8 @@ class Subscription:
         if pieces:
             self._connection.send_all(pieces)
             if not self._values:
-                self._connection.node.loop.call_soon(self._look_ahead)
+                self._ahead.from_offset(self._next)
         return used, False
-
-    def _look_ahead(self) -> None:
-        """Encode what comes next while the client is busy with what it has: both work at the same time then."""
-        if self.active and self._credit <= 0:
-            with contextlib.suppress(LogError, OSError):  # the next delivery meets it again, and deals with it
-                self._chunks.run(self._next, 1)
 
     def _take(self, chunks: list[Chunk], pieces: list[bytes | memoryview], committed: int, budget: int) -> int:
         """Have chunks sent, until the budget is used; return their bytes."""
