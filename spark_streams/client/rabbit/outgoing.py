@@ -6,6 +6,8 @@ of whatever stream.
 
 from __future__ import annotations
 
+from typing import Final
+
 from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.publisher import Entries, Label, StreamPublisher
 from spark_streams.client.retry import Deadline
@@ -23,8 +25,10 @@ from spark_streams.wire.rabbit.streams import MetadataUpdate
 
 __all__ = ["MAX_PUBLISHERS", "Outgoing"]
 
-MAX_PUBLISHERS = 256
+MAX_PUBLISHERS: Final = 256
 """A publisher's id has one byte."""
+_DROPPED: Final = code_name(ResponseCode.STREAM_NOT_AVAILABLE)
+"""What MetadataUpdate says, whatever the reason."""
 
 
 class Outgoing:
@@ -128,7 +132,8 @@ class Outgoing:
                     raise
                 # It was there a moment ago: the row says more than that there is no such stream.
                 why = getattr(fault, "condition", type(fault).__name__)
-                raise DeliveryFailed("not taken", why, str(fault), label(int(entries.rows[0])), stream) from fault
+                told = f"the broker dropped the publisher ({_DROPPED}), and when it was declared again: {fault}"
+                raise DeliveryFailed("not taken", why, told, label(int(entries.rows[0])), stream) from fault
             self._publishers[stream] = self._by_number[number] = publisher
         return publisher
 
@@ -162,7 +167,7 @@ class Outgoing:
             publisher = self._publishers[event.stream]
             if publisher.unconfirmed:
                 raise publisher.abandoned(
-                    code_name(ResponseCode.STREAM_NOT_AVAILABLE),
+                    _DROPPED,
                     "the broker dropped the publisher: the stream was deleted, or its node is gone",
                 )
             # All that went there is confirmed. Should there be more, it is declared again.

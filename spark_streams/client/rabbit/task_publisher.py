@@ -157,6 +157,11 @@ class TaskPublisher:
             resumed.check_end(self._windows.rows)
         self._outgoing.flush()
 
+    @property
+    def unconfirmed(self) -> int:
+        """Messages that have been sent and not confirmed."""
+        return self._outgoing.unconfirmed
+
     def turn(self) -> None:
         """Serve the connection without waiting: heartbeats, confirms."""
         self._outgoing.turn()

@@ -240,6 +240,23 @@ def test_a_stream_that_was_deleted_with_nothing_under_way_names_the_next_row() -
     assert taking.messages == 1
 
 
+@pytest.mark.parametrize("identity", [None, IDENTITY], ids=["at least once", "exactly once"])
+def test_a_stream_of_a_real_broker_deleted_in_mid_task(broker: Broker, identity: TaskIdentity | None) -> None:
+    with broker.peer() as peer, broker.stream() as stream:
+        publisher = TaskPublisher(broker.endpoint, RabbitPublishing(timeout_ms=10_000), identity)
+        send(publisher, ROWS[:1_100], stream)  # the first window goes out
+        for _ in range(400):
+            publisher.turn()
+            if not publisher.unconfirmed:
+                break
+            time.sleep(0.02)
+        assert peer.delete(stream) == 1
+        with pytest.raises(DeliveryFailed, match=rf"row 1024 was .* by stream '{stream}': .*stream-not-available"):
+            send(publisher, ROWS[1_100:], stream)
+            publisher.flush()
+        publisher.close()
+
+
 def test_a_stream_that_never_was() -> None:
     with Taking(declares=[0x02]).serve() as broker, pytest.raises(NotFound, match="stream 'orders'"):
         write(broker.endpoint, ROWS[:10], "orders")
