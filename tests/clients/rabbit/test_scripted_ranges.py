@@ -117,9 +117,9 @@ def test_a_broker_that_skips_what_it_has() -> None:
         (held if credit == 1 else without).subscribe(wire, number, body)
 
     script = {**held.script(9), key.SUBSCRIBE: subscribe, key.CREDIT: without.credit}
-    with Scripted(script) as broker, broker.client() as client:
-        with pytest.raises(RemoteProtocolError, match="skipped the chunk at offset 4"):
-            read(client, S, 9)
+    skipped = pytest.raises(RemoteProtocolError, match="skipped the chunk at offset 4")
+    with Scripted(script) as broker, broker.client() as client, skipped:
+        read(client, S, 9)
 
 
 def test_a_broker_that_falls_silent_in_mid_range() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import gzip
 import secrets
+import socket
 import struct
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import google_crc32c
 import pyarrow as pa
@@ -21,6 +25,8 @@ from tests.rabbitmq.by_hand import Chunk, Peer, array, chunk, data, filtered, pa
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 FRAME = 1_000
 CREDIT = 100
+SMALL = {"max_length_bytes": "200000", "stream_max_segment_size_bytes": "100000"}
+"""Arguments of a stream that retention cuts soon."""
 SNAPPY = b"\xff\x06\x00\x00sNaPpY"
 
 
@@ -72,6 +78,8 @@ class Broker(ABC):
     """
 
     kind: str
+    keeps_sub_entries: bool
+    """Whether it hands out sub-entry batches as they were published."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -88,6 +96,15 @@ class Broker(ABC):
     @abstractmethod
     def add_partition(self, super_stream: str, number: int) -> str:
         """Add partition ``number`` to a super stream that has as many; return its name."""
+
+    @abstractmethod
+    def apply_retention(self) -> None:
+        """Have the broker remove what retention allows it to, if it does not do so by itself."""
+
+    @abstractmethod
+    @contextmanager
+    def outsider(self) -> Iterator[str]:
+        """The url of a user who may do nothing."""
 
     @abstractmethod
     @contextmanager
@@ -192,6 +209,21 @@ class Broker(ABC):
                 peer.publish(1, [sub_batch(number, kind, len(batch), len(inner), stored)])
                 peer.confirmed(1)
 
+    def first(self, stream: str) -> int:
+        """The first offset that a stream still has."""
+        with self.peer() as peer:
+            assert peer.subscribe(1, stream, by_hand.FIRST, 1) == 1
+            return chunk(peer.barrier(stream)[0]).first
+
+    def truncate(self, stream: str, beyond: int) -> int:
+        """Publish to a stream of ``SMALL`` until its first offset is ``beyond`` or later; return that."""
+        deadline = time.monotonic() + 60
+        while (first := self.first(stream)) < beyond:
+            assert time.monotonic() < deadline, "retention removes nothing"
+            self.publish(stream, ["x" * 1_000] * 100, each=5)
+            self.apply_retention()
+        return first
+
     def chunks(self, stream: str, credit: int = CREDIT) -> list[Chunk]:
         """All chunks of messages that a stream has."""
         found: list[Chunk] = []
@@ -293,3 +325,48 @@ def records(each: Chunk) -> list[bytes]:
         assert where == length
         at += 11 + size
     return found
+
+
+class Line:
+    """A line to a broker that can be cut: it listens on a port of its own, and passes on what comes."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._to = (parts.hostname or "127.0.0.1", parts.port or 5552)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._ends = list[socket.socket]()
+        self.url = url.replace(f":{parts.port}", f":{self._listener.getsockname()[1]}")
+
+    def __enter__(self) -> Line:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        self.cut()
+
+    def cut(self) -> int:
+        """Cut all connections there are; return how many."""
+        ends, self._ends = self._ends, []
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        return len(ends) // 2
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                here, _ = self._listener.accept()
+                there = socket.create_connection(self._to)
+                self._ends += [here, there]
+                for a, b in ((here, there), (there, here)):
+                    threading.Thread(target=self._pass_on, args=(a, b), daemon=True).start()
+
+    @staticmethod
+    def _pass_on(a: socket.socket, b: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while got := a.recv(1 << 16):
+                b.sendall(got)
+        for end in (a, b):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

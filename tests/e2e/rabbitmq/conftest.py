@@ -6,15 +6,17 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server import RabbitConfig, ServerThread
+from spark_streams.server import Permissions, RabbitConfig, ServerThread
 from tests.e2e.rabbitmq.broker import Broker
 from tests.e2e.rabbitmq.queries import Queries
 from tests.rabbitmq import by_hand
@@ -22,6 +24,11 @@ from tests.rabbitmq.conftest import FOLDER
 from tests.rabbitmq.conftest import rabbitmq_url as rabbitmq_url
 from tests.rabbitmq.conftest import restart_rabbitmq as restart_rabbitmq
 
+CONFIG = RabbitConfig(
+    port=0,
+    users={"guest": "guest", "outsider": "outsider"},
+    permissions={"outsider": Permissions(configure="", write="", read="")},
+)
 CONTROL = Path(by_hand.__file__).with_name("broker.py")
 
 
@@ -29,6 +36,7 @@ class Embedded(Broker):
     """The RabbitMQ streams door of an embedded log."""
 
     kind = "embedded"
+    keeps_sub_entries = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,7 +45,7 @@ class Embedded(Broker):
 
     def start(self, port: int) -> None:
         self.log = ReferenceLog(self.folder).__enter__()
-        self.server = ServerThread(self.log, None, RabbitConfig(port=port))
+        self.server = ServerThread(self.log, None, CONFIG if port == 0 else replace(CONFIG, port=port))
         self.server.start()
 
     def stop(self) -> None:
@@ -47,6 +55,13 @@ class Embedded(Broker):
     def restart(self) -> None:
         self.stop()
         self.start(int(self.url.rsplit(":", 1)[1]))
+
+    def apply_retention(self) -> None:
+        self.server.call(self.log.enforce_retention)
+
+    @contextmanager
+    def outsider(self) -> Iterator[str]:
+        yield self.url.replace("guest:guest", "outsider:outsider")
 
     def add_partition(self, super_stream: str, number: int) -> str:
         self.server.call(lambda: self.log.add_partitions(super_stream, 1))
@@ -73,13 +88,41 @@ class Real(Broker):
     """The RabbitMQ of RABBITMQ_STREAM_URL."""
 
     kind = "rabbitmq"
+    keeps_sub_entries = True
 
     def __init__(self, url: str, restart: Callable[[], Callable[[], None]]) -> None:
         super().__init__(url)
         self._restart = restart
+        self._restarted = False
 
     def restart(self) -> None:
         self._restart()()
+        self._restarted = True
+
+    def close(self) -> None:
+        deadline = time.monotonic() + 60
+        while self._restarted:  # streams come up one by one after a restart, connections to them are cut
+            try:
+                for name in self._streams:
+                    self.first(name)
+                break
+            except (AssertionError, EOFError, IndexError, OSError):
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        super().close()
+
+    def apply_retention(self) -> None:
+        """It does so by itself."""
+
+    @contextmanager
+    def outsider(self) -> Iterator[str]:
+        name = self.name("outsider")
+        self.control("add_user", name, "secret")
+        try:
+            self.control("set_permissions", name, "^$", "^$", "^$")
+            yield self.url.replace("guest:guest", f"{name}:secret")
+        finally:
+            self.control("delete_user", name)
 
     def add_partition(self, super_stream: str, number: int) -> str:
         name = self.create(f"{super_stream}-{number}")
@@ -103,12 +146,17 @@ class Real(Broker):
 
     def eval(self, expression: str) -> None:
         """Run Erlang in the broker."""
+        assert self.control("eval", f"{expression}.").strip() == "ok"
+
+    @staticmethod
+    def control(*arguments: str) -> str:
+        """Run rabbitmqctl on the broker and return what it says."""
         if FOLDER not in os.environ:
             pytest.skip(f"nobody says how to command this RabbitMQ: {FOLDER} is not set")
-        command = [sys.executable, str(CONTROL), "ctl", os.environ[FOLDER], "eval", f"{expression}."]
+        command = [sys.executable, str(CONTROL), "ctl", os.environ[FOLDER], *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stdout.strip() == "ok", done.stdout
+        return done.stdout
 
 
 @pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])

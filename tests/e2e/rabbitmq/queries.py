@@ -36,13 +36,21 @@ def values(frame: DataFrame) -> Rows:
 SCHEMA = pa.schema([("offset", pa.string()), ("value", pa.binary())])
 
 
-def read_here(broker: Broker, **more: str) -> Rows:
-    """Do what a batch query does, in this process: plan it on the driver, and read each range as a task."""
-    options = parse_rabbit_source({"url": broker.url, "requestTimeout": "20000", **more}, streaming=False)
+def read_here(url: str, *, on_batch: Callable[[int], None] | None = None, **more: str) -> Rows:
+    """Do what a batch query does, in this process: plan it on the driver, and read each range as a task.
+
+    Args:
+        url: of the broker.
+        on_batch: called with the number of rows of each Arrow batch, before the next one is asked for.
+        more: options.
+    """
+    options = parse_rabbit_source({"url": url, "requestTimeout": "20000", **more}, streaming=False)
     out: Rows = {}
     for planned in plan_batch(options, tuple(SCHEMA.names), connect):
         for batch in read_range(options, planned, SCHEMA, connect):
             out.setdefault(planned.read.partition, []).extend(v.decode() for v in batch.column("value").to_pylist())
+            if on_batch is not None:
+                on_batch(batch.num_rows)
     return out
 
 

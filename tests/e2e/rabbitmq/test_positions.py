@@ -66,7 +66,7 @@ def test_positions(broker: Broker, orders: tuple[str, str, list[str]]) -> None:
             for key, value in more.items()
         }
         expected = dict.fromkeys(partitions, numbers(low, high)) if low < high else {}
-        assert read_here(broker, **{option: name}, **given) == expected, more
+        assert read_here(broker.url, **{option: name}, **given) == expected, more
 
 
 def test_positions_are_each_partitions_own(queries: Queries, broker: Broker) -> None:
@@ -93,13 +93,13 @@ def test_timestamps_have_the_granularity_of_chunks(broker: Broker) -> None:
     for wanted in sorted({t + more for t in times for more in (-1, 0, 1)}):
         first = next((i for i, at in enumerate(times) if at >= wanted), 20)
         if first < 20:
-            assert read_here(broker, stream=orders, startingTimestamp=str(wanted)) == {orders: numbers(first, 20)}
-        until = read_here(broker, stream=orders, endingTimestamp=str(wanted))
+            assert read_here(broker.url, stream=orders, startingTimestamp=str(wanted)) == {orders: numbers(first, 20)}
+        until = read_here(broker.url, stream=orders, endingTimestamp=str(wanted))
         assert until == ({orders: numbers(0, first)} if first else {})
     said = datetime.fromtimestamp(times[10] / 1000, tz=timezone.utc).isoformat(timespec="milliseconds")
-    assert read_here(broker, stream=orders, startingTimestamp=said) == {orders: numbers(times.index(times[10]), 20)}
+    assert read_here(broker.url, stream=orders, startingTimestamp=said) == {orders: numbers(times.index(times[10]), 20)}
     with pytest.raises(OptionError, match="'startingOffsetsByTimestampStrategy' to 'latest'"):
-        read_here(broker, stream=orders, startingTimestamp=str(times[-1] + 60_000))
+        read_here(broker.url, stream=orders, startingTimestamp=str(times[-1] + 60_000))
 
 
 def test_ranges_are_split_and_read_the_same_again(broker: Broker) -> None:

@@ -1,0 +1,226 @@
+"""Accidents that other connectors had with streams, one test each: none of them may happen here."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import proton
+import pytest
+from rstream import AMQPMessage
+from rstream._pyamqp.message import Properties
+from spark_streams.sources.rabbitmq_stream import connect
+
+from spark_streams.client import RangeRead
+from spark_streams.client.rabbit import client as client_module
+from spark_streams.client.retry import Backoff
+from spark_streams.errors import DeadlineExceeded, PositionLost
+from spark_streams.options import parse_rabbit_source
+from spark_streams.position import EARLIEST
+from tests.clients.rabbit.scripted import OK, Scripted, Wire, metadata, stats
+from tests.e2e.rabbitmq.broker import SMALL, Broker, Line, body, numbers, offset
+from tests.e2e.rabbitmq.queries import Queries, read_here, values
+from tests.rabbitmq import by_hand
+
+pytestmark = pytest.mark.spark
+
+FROM_EARLIEST = {"startingOffsets": "earliest"}
+
+
+def test_data_lost_when_the_position_lies_below_retention(queries: Queries, broker: Broker) -> None:
+    orders = broker.create(**SMALL)
+    broker.publish(orders, numbers(0, 5))
+    queries.drain(orders, **FROM_EARLIEST)
+    left = broker.truncate(orders, beyond=20)
+    message = queries.start(orders, trigger={"availableNow": True}, **FROM_EARLIEST).failure()
+    assert "PositionLost" in message
+    assert f"partition '{orders}': reading was to go on after '{offset(4)}'" in message
+    assert "'failOnDataLoss' to 'false'" in message
+    query = queries.drain(orders, failOnDataLoss="false", **FROM_EARLIEST)
+    first, second = (rows for rows in query.batches.values() if rows)
+    assert [row.offset for row in first] == [offset(n) for n in range(5)]
+    assert int(second[0].offset) >= left
+    assert [bytes(row.value) for row in second] == [b"x" * 1_000] * len(second)
+
+
+def test_available_now_with_a_limit_spinning_on_empty_batches(
+    queries: Queries, broker: Broker, rate_limits: bool
+) -> None:
+    if not rate_limits:
+        pytest.skip("this Spark tells no limits")
+    orders = broker.create()
+    broker.publish(orders, numbers(0, 25))
+    for n in range(3):
+        broker.store(orders, "someone", n)  # a tracking chunk each, at the tail: offsets 25 to 27
+    more = {"maxOffsetsPerTrigger": "10", **FROM_EARLIEST}
+    query = queries.drain(orders, **more)
+    assert query.rows() == {orders: numbers(0, 25)}
+    assert query.sizes == [10, 10, 5]
+    assert queries.drain(orders, **more).sizes == [10, 10, 5], "there is nothing new"
+    for n in range(3, 6):
+        broker.store(orders, "someone", n)
+    assert len(queries.drain(orders, **more).sizes) <= 4, "three offsets, none of which has a message"
+    broker.publish(orders, numbers(25, 26))
+    assert queries.drain(orders, **more).rows() == {orders: numbers(0, 26)}
+
+
+@pytest.mark.parametrize("option", ["startingTimestamp", "endingTimestamp"])
+def test_a_timestamp_probe_that_times_out_taken_for_nothing_there(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "PATIENT", Backoff(2, 1, 1))
+
+    def held(wire: Wire, correlation: int, _: bytes) -> None:
+        known = stats(first_chunk_id=0, committed_chunk_id=0, last_chunk_id=0, committed_offset=9)
+        wire.answer(by_hand.STREAM_STATS, correlation, OK, known)
+
+    def is_there(wire: Wire, correlation: int, _: bytes) -> None:
+        wire.send(by_hand.METADATA | by_hand.RESPONSE, struct.pack(">I", correlation) + metadata("orders"))
+
+    silent: Callable[[Wire, int, bytes], None] = lambda *_: None  # noqa: E731
+    handlers = {
+        by_hand.STREAM_STATS: held,
+        by_hand.METADATA: is_there,
+        by_hand.RESOLVE_OFFSET: silent,
+        by_hand.SUBSCRIBE: silent,
+    }
+    with Scripted(handlers) as peer, pytest.raises(DeadlineExceeded):
+        read_here(
+            f"rabbitmq-stream://guest:guest@127.0.0.1:{peer.port}",
+            stream="orders",
+            requestTimeout="300",
+            startingOffsetsByTimestampStrategy="latest",
+            **{option: "1000"},
+        )
+    assert any(key in (by_hand.RESOLVE_OFFSET, by_hand.SUBSCRIBE) for key, _ in peer.seen), "it was asked"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_silent_reconnect_hiding_a_truncated_range(broker: Broker, strict: bool) -> None:
+    orders = broker.create(**SMALL)
+    broker.publish(orders, ["y" * 1_000] * 150, each=5)
+    with Line(broker.url) as line:
+        given = {"url": line.url, "stream": orders, "requestTimeout": "20000"}
+        with connect(parse_rabbit_source(given, streaming=False)) as client:
+            read = RangeRead(orders, orders, EARLIEST, offset(149), ("offset",), fail_on_data_loss=strict)
+            batches = client.fetch(read, max_rows=5)
+            offsets = next(batches).column("offset").to_pylist()
+            assert line.cut() == 1
+            left = broker.truncate(orders, beyond=100)
+            if strict:
+                with pytest.raises(PositionLost, match=r"the next offset there is|there is nothing"):
+                    list(batches)
+                return
+            offsets += [each for batch in batches for each in batch.column("offset").to_pylist()]
+    expected = [n for n in range(150) if n >= left]
+    assert [int(each) for each in offsets if int(each) >= left] == expected
+    assert offsets == sorted(set(offsets)), "none twice"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_partition_that_is_missing_for_a_moment_dropped_and_then_read_twice(
+    queries: Queries, broker: Broker, strict: bool
+) -> None:
+    orders = broker.create_super(2)
+    here, away = f"{orders}-0", f"{orders}-1"
+    more = {"superStream": orders, "failOnDataLoss": str(strict).lower(), **FROM_EARLIEST}
+    broker.publish(here, numbers(0, 5))
+    broker.publish(away, numbers(0, 5))
+    queries.drain(**more)
+    with broker.hidden(orders, away):
+        broker.publish(here, numbers(5, 8))
+        if strict:
+            message = queries.start(trigger={"availableNow": True}, **more).failure()
+            assert "PositionLost" in message
+            assert away in message
+        else:
+            assert queries.drain(**more).rows()[here] == numbers(0, 8)
+    broker.publish(away, numbers(5, 7))
+    assert queries.drain(**more).rows() == {here: numbers(0, 8), away: numbers(0, 7)}
+
+
+def test_an_unset_amqp_timestamp_decoded_as_1970(queries: Queries, broker: Broker) -> None:
+    orders = broker.create()
+    at_1970 = b"\x00\x53\x73\xc0\x13\x0a" + b"\x40" * 9 + b"\x83" + bytes(8) + body("1970")
+    messages = [
+        proton.Message(id="by proton", body=b"", inferred=True).encode(),
+        bytes(AMQPMessage(properties=Properties(subject="by rstream"), body=b"")),
+        body("no properties at all"),
+        at_1970,
+    ]
+    broker.publish(orders, messages)
+    frame = queries.batch(orders).orderBy("offset")
+    rows = frame.selectExpr(
+        "properties.creation_time IS NULL AND properties.absolute_expiry_time IS NULL AS unset",
+        "unix_millis(properties.creation_time) AS created",
+        "timestamp > timestamp'2020-01-01' AS stored",
+    ).collect()
+    assert [row.unset for row in rows] == [True, True, True, False]
+    assert rows[3].created == 0
+    assert all(row.stored for row in rows)
+
+
+def test_does_not_exist_hiding_an_error_of_authentication(queries: Queries, broker: Broker) -> None:
+    orders = broker.create()
+    broker.publish(orders, numbers(0, 1))
+    for stream in (orders, broker.name("no-such")):
+        message = queries.refused(
+            stream, username="guest", password="wrong-guess", url=broker.url.replace("guest:guest@", "")
+        )
+        assert "AuthenticationFailed" in message
+        assert "errors.NotFound" not in message
+        assert "wrong-guess" not in message
+    message = queries.refused(broker.name("no-such"))
+    assert "NotFound" in message
+    assert broker.name("no-such") in message
+    with broker.outsider() as url:
+        message = queries.refused(orders, url=url)
+        assert "Refused" in message
+        assert "ACCESS_REFUSED" in message.upper().replace("-", "_")
+        assert "errors.NotFound" not in message
+
+
+def test_a_super_stream_deleted_and_created_again_between_two_batches(queries: Queries, broker: Broker) -> None:
+    orders = broker.create_super(2)
+    names = [f"{orders}-{n}" for n in range(2)]
+    more = {"superStream": orders, **FROM_EARLIEST}
+    for name in names:
+        broker.publish(name, numbers(0, 10, "old"))
+    queries.drain(**more)
+    broker.delete_super(orders)
+    broker.create_super(2, orders)
+    for name in names:
+        broker.publish(name, numbers(0, 30, "new"))  # more than before: offsets alone tell nothing
+    message = queries.start(trigger={"availableNow": True}, **more).failure()
+    assert "PositionLost" in message
+    assert "deleted and created again" in message
+    query = queries.drain(failOnDataLoss="false", **more)
+    (again,) = [rows for batch, rows in sorted(query.batches.items()) if rows and batch > 0]
+    for name in names:
+        assert [bytes(row.value).decode() for row in again if row.partition == name] == numbers(0, 30, "new")
+
+
+def test_an_empty_body(queries: Queries, broker: Broker) -> None:
+    orders, copies = broker.create(), broker.create("copies")
+    string = bytes(AMQPMessage(value=""))
+    broker.publish(orders, [body(""), b"\x00\x53\x75\xa0\x00", string, b"", "last"])
+    frame = queries.batch(orders)
+    assert [bytes(row.value) for row in frame.orderBy("offset").collect()] == [b"", b"", b"", b"", b"last"]
+    assert frame.where("value IS NULL").count() == 0
+    queries.write(frame.select("value", "offset").orderBy("offset").drop("offset"), copies)
+    assert values(queries.batch(copies)) == {copies: ["", "", "", "", "last"]}
+
+
+@pytest.mark.parametrize("ranges", ["1", "2"])
+def test_a_broker_restart_in_mid_batch(broker: Broker, ranges: str) -> None:
+    orders = broker.create()
+    broker.publish(orders, numbers(0, 150_000), each=5_000)
+    given = {"stream": orders, "minPartitions": ranges}
+    read = 0
+
+    def restart_once(rows: int) -> None:
+        nonlocal read
+        if read == 0:
+            assert rows < 150_000 / int(ranges), "the range is not over yet"
+            broker.restart()
+        read += rows
+
+    assert read_here(broker.url, on_batch=restart_once, **given) == {orders: numbers(0, 150_000)}
