@@ -11,6 +11,8 @@
     [rabbitmq-stream]        RabbitConfig
     [rabbitmq-stream.users]  NAME = "PASSWORD"
     [rabbitmq-stream.permissions.NAME]    configure, write, read
+    [feedapi]                FeedConfig
+    [feedapi.tokens.NAME]    token, configure, write, read
     [[streams]]              name, partitions, and any key of [log.stream]
 
 Keys are the fields of the dataclasses, checked against their types; an unknown one is an error that names the nearest.
@@ -28,19 +30,20 @@ from typing import Any, Final, Literal, NoReturn, TypeVar, get_args, get_origin,
 
 from spark_streams.errors import OptionError
 from spark_streams.log import LogConfig, ReferenceLog, StreamConfig
-from spark_streams.server import AmqpConfig, Permissions, RabbitConfig, Redirect
+from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, Permissions, RabbitConfig, Redirect
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["AMQP", "RABBITMQ_STREAM", "Configuration", "StreamRequest", "read_configuration"]
+__all__ = ["AMQP", "FEEDAPI", "RABBITMQ_STREAM", "Configuration", "StreamRequest", "read_configuration"]
 
 _T = TypeVar("_T")
 
 AMQP: Final = "amqp"
 RABBITMQ_STREAM: Final = "rabbitmq-stream"
+FEEDAPI: Final = "feedapi"
 """The doors, by the names of their tables."""
 _OPTION: Final = "--config"
 _PATHS: Final = ("tls_cert", "tls_key", "tls_client_ca")
@@ -89,6 +92,7 @@ class Configuration:
         log: settings of the log.
         amqp: settings of the AMQP door.
         rabbitmq_stream: settings of the RabbitMQ streams door.
+        feedapi: settings of the FeedAPI door.
         streams: streams to create.
         doors: those that the file has a table for.
     """
@@ -97,6 +101,7 @@ class Configuration:
     log: LogConfig = field(default_factory=LogConfig)
     amqp: AmqpConfig = field(default_factory=AmqpConfig)
     rabbitmq_stream: RabbitConfig = field(default_factory=RabbitConfig)
+    feedapi: FeedConfig = field(default_factory=FeedConfig)
     streams: tuple[StreamRequest, ...] = ()
     doors: frozenset[str] = field(default=frozenset(), compare=False)
 
@@ -124,7 +129,7 @@ class _Reader:
         self._path = path
 
     def configuration(self, content: Mapping[str, Any]) -> Configuration:
-        self._known("", content, ("data_dir", "log", AMQP, RABBITMQ_STREAM, "streams"))
+        self._known("", content, ("data_dir", "log", AMQP, RABBITMQ_STREAM, FEEDAPI, "streams"))
         data_dir = content.get("data_dir")
         if data_dir is not None:
             self._expect("data_dir", data_dir, str, "a text: the directory's name")
@@ -135,7 +140,8 @@ class _Reader:
             log=self._settings(LogConfig, "log", log, stream=stream),
             amqp=self._amqp(dict(self._table(AMQP, content.get(AMQP, {})))),
             rabbitmq_stream=self._rabbit(dict(self._table(RABBITMQ_STREAM, content.get(RABBITMQ_STREAM, {})))),
-            doors=frozenset({AMQP, RABBITMQ_STREAM} & set(content)),
+            feedapi=self._feedapi(dict(self._table(FEEDAPI, content.get(FEEDAPI, {})))),
+            doors=frozenset({AMQP, RABBITMQ_STREAM, FEEDAPI} & set(content)),
             streams=tuple(
                 self._stream(f"streams[{n}]", dict(entry), stream)
                 for n, entry in enumerate(self._tables("streams", content.get("streams", [])))
@@ -165,6 +171,23 @@ class _Reader:
             }
         self._beside(table)
         return self._settings(RabbitConfig, RABBITMQ_STREAM, table, **taken)
+
+    def _feedapi(self, table: dict[str, Any]) -> FeedConfig:
+        taken: dict[str, Any] = {}
+        if "tokens" in table:
+            section = f"{FEEDAPI}.tokens"
+            tokens = self._table(section, table.pop("tokens"))
+            taken["tokens"] = tuple(
+                self._token(f"{section}.{name}", dict(self._table(f"{section}.{name}", said)))
+                for name, said in tokens.items()
+            )
+        self._beside(table)
+        return self._settings(FeedConfig, FEEDAPI, table, **taken)
+
+    def _token(self, section: str, table: dict[str, Any]) -> BearerToken:
+        token = table.pop("token", None)
+        self._expect(f"{section}.token", token, str, "a text: the secret", show=False)
+        return self._settings(BearerToken, section, table, token=token)
 
     def _users(self, section: str, table: dict[str, Any]) -> dict[str, Any]:
         """Take the users out of a door's table."""

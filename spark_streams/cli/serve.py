@@ -16,6 +16,7 @@ import click
 
 from spark_streams.cli.config_file import (
     AMQP,
+    FEEDAPI,
     RABBITMQ_STREAM,
     Configuration,
     StreamRequest,
@@ -24,14 +25,15 @@ from spark_streams.cli.config_file import (
 from spark_streams.cli.words import credentials, listen, stream_request
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
-from spark_streams.server import AmqpConfig, LogServer, RabbitConfig
+from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, LogServer, RabbitConfig
 from spark_streams.server.log_server import DoorShut
 
 __all__ = ["serve"]
 
 _EPILOG = """\b
 Prints one line of JSON on stdout once it listens, such as
-  {"amqp": "amqp://127.0.0.1:5672", "rabbitmq-stream": "rabbitmq-stream://127.0.0.1:5552"}
+  {"amqp": "amqp://127.0.0.1:5672", "rabbitmq-stream": "rabbitmq-stream://127.0.0.1:5552",
+   "feedapi": "http://127.0.0.1:8080"}
 SIGTERM or Ctrl-C stop it cleanly. After kill -9 it starts again with every event
 that was acknowledged.
 
@@ -41,23 +43,23 @@ Doors:
   --config; when none is, all of them, on their usual ports. They serve the same
   streams: orders with four partitions is the AMQP address orders and the RabbitMQ
   super stream orders of the streams orders-0 to orders-3; with one partition it is
-  the RabbitMQ stream orders.
+  the RabbitMQ stream orders. Its feed is http://127.0.0.1:8080/orders.
 
 \b
 Examples:
   spark-streams log serve --stream orders:4
   spark-streams log serve --data-dir ./data --amqp 0.0.0.0:5672 --user writer:secret
   spark-streams log serve --rabbitmq-stream 0
+  spark-streams log serve --feedapi 8080 --token secret --stream orders:4
   spark-streams log serve --config conf/log.toml
 """
 
 
-def _not_yet(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    if value:
-        raise click.UsageError(
-            f"{param.opts[0]}: this release has the doors for AMQP and RabbitMQ streams; the one for FeedAPI, and its "
-            "bearer tokens, come with a later one"
-        )
+def _bearers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[BearerToken, ...]:
+    try:
+        return tuple(BearerToken(token) for token in value)
+    except ValueError as fault:
+        raise click.BadParameter(str(fault)) from fault
 
 
 @click.command(epilog=_EPILOG)
@@ -79,6 +81,12 @@ def _not_yet(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     help="Where the RabbitMQ streams door listens; port 0 is any free one.  [default: 127.0.0.1:5552]",
 )
 @click.option(
+    "--feedapi",
+    type=listen,
+    metavar="[HOST:]PORT",
+    help="Where the FeedAPI door (HTTP) listens; port 0 is any free one.  [default: 127.0.0.1:8080]",
+)
+@click.option(
     "--stream",
     "streams",
     type=stream_request,
@@ -92,7 +100,15 @@ def _not_yet(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     type=credentials,
     metavar="NAME:PASSWORD",
     multiple=True,
-    help="Who may connect. Again for more.  [default: guest:guest]",
+    help="Who may connect to the AMQP and RabbitMQ doors. Again for more.  [default: guest:guest]",
+)
+@click.option(
+    "--token",
+    "tokens",
+    metavar="TOKEN",
+    multiple=True,
+    callback=_bearers,
+    help="A bearer token that the FeedAPI door lets in. Again for more.  [default: it asks for none]",
 )
 @click.option(
     "--tls-cert",
@@ -108,30 +124,33 @@ def _not_yet(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     metavar="FILE",
     help="TOML file with everything else, such as conf/log.toml; what is said here counts more.",
 )
-@click.option("--feedapi", hidden=True, expose_value=False, callback=_not_yet)
-@click.option("--token", hidden=True, multiple=True, expose_value=False, callback=_not_yet)
 def serve(
     data_dir: Path | None,
     amqp: tuple[str, int] | None,
     rabbitmq_stream: tuple[str, int] | None,
+    feedapi: tuple[str, int] | None,
     streams: tuple[StreamRequest, ...],
     users: tuple[tuple[str, str], ...],
+    tokens: tuple[BearerToken, ...],
     tls_cert: str | None,
     tls_key: str | None,
     config_path: Path | None,
 ) -> None:
-    """Serve the reference log as an AMQP 1.0 event log node and as a RabbitMQ stream broker."""
+    """Serve the reference log as an AMQP 1.0 event log node, a RabbitMQ stream broker and a FeedAPI publisher."""
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key are needed together")
     said = read_configuration(config_path) if config_path is not None else Configuration()
-    common: dict[str, Any] = {"users": dict(users)} if users else {}
-    if tls_cert is not None:
-        common |= {"tls_cert": tls_cert, "tls_key": tls_key}
-    asked = {AMQP: amqp, RABBITMQ_STREAM: rabbitmq_stream}
+    common: dict[str, Any] = {"tls_cert": tls_cert, "tls_key": tls_key} if tls_cert is not None else {}
+    let_in: dict[str, Any] = {"users": dict(users)} if users else {}
+    bearers: dict[str, Any] = {"tokens": tokens} if tokens else {}
+    asked = {AMQP: amqp, RABBITMQ_STREAM: rabbitmq_stream, FEEDAPI: feedapi}
     named = said.doors | {door for door, where in asked.items() if where is not None} or frozenset(asked)
     doors = _Doors(
-        amqp=_door(said.amqp, amqp, common) if AMQP in named else None,
-        rabbitmq_stream=_door(said.rabbitmq_stream, rabbitmq_stream, common) if RABBITMQ_STREAM in named else None,
+        amqp=_door(said.amqp, amqp, common | let_in) if AMQP in named else None,
+        rabbitmq_stream=_door(said.rabbitmq_stream, rabbitmq_stream, common | let_in)
+        if RABBITMQ_STREAM in named
+        else None,
+        feedapi=_door(said.feedapi, feedapi, common | bearers) if FEEDAPI in named else None,
     )
     signal.signal(signal.SIGTERM, _stopped_early)
     with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
@@ -146,9 +165,10 @@ class _Doors:
 
     amqp: AmqpConfig | None
     rabbitmq_stream: RabbitConfig | None
+    feedapi: FeedConfig | None
 
 
-_Config = TypeVar("_Config", AmqpConfig, RabbitConfig)
+_Config = TypeVar("_Config", AmqpConfig, RabbitConfig, FeedConfig)
 
 
 def _door(config: _Config, where: tuple[str, int] | None, common: dict[str, Any]) -> _Config:
@@ -169,11 +189,11 @@ async def _serve(log: ReferenceLog, doors: _Doors) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = LogServer(log, doors.amqp, doors.rabbitmq_stream)
+    server = LogServer(log, doors.amqp, doors.rabbitmq_stream, doors.feedapi)
     try:
         await server.start()
     except DoorShut as fault:
-        door = doors.amqp if fault.door == AMQP else doors.rabbitmq_stream
+        door = {AMQP: doors.amqp, RABBITMQ_STREAM: doors.rabbitmq_stream, FEEDAPI: doors.feedapi}[fault.door]
         assert door is not None
         if isinstance(fault.reason, ssl.SSLError):
             raise OptionError(

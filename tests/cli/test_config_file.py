@@ -12,12 +12,18 @@ import pytest
 from spark_streams.cli.config_file import Configuration, read_configuration
 from spark_streams.errors import OptionError
 from spark_streams.log import LogConfig, StreamConfig
-from spark_streams.server import AmqpConfig, Permissions, RabbitConfig, Redirect
+from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, Permissions, RabbitConfig, Redirect
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "log.toml"
-TABLES = {"stream", "users", "redirects", "permissions"}
+TABLES = {"stream", "users", "redirects", "permissions", "tokens"}
 """Fields that are tables of the file, not keys."""
-KINDS = {"log": LogConfig, "log.stream": StreamConfig, "amqp": AmqpConfig, "rabbitmq-stream": RabbitConfig}
+KINDS = {
+    "log": LogConfig,
+    "log.stream": StreamConfig,
+    "amqp": AmqpConfig,
+    "rabbitmq-stream": RabbitConfig,
+    "feedapi": FeedConfig,
+}
 
 
 def test_the_shipped_file_says_the_defaults() -> None:
@@ -44,6 +50,7 @@ def test_every_field_is_in_the_shipped_file_and_nothing_else() -> None:
     assert there["amqp.redirects"] == {"stream", "partition", *(f.name for f in dataclasses.fields(Redirect))}
     assert there["amqp.users"] == there["rabbitmq-stream.users"] == {"guest"}
     assert there["rabbitmq-stream.permissions.reader"] == {field.name for field in dataclasses.fields(Permissions)}
+    assert there["feedapi.tokens.reader"] == {field.name for field in dataclasses.fields(BearerToken)}
     assert {"name", "partitions"} < there["streams"]
     assert there[""] == {"data_dir"}
 
@@ -60,7 +67,9 @@ def test_what_is_commented_out_can_be_put_in(tmp_path: Path) -> None:
     assert read.rabbitmq_stream.tls_client_ca == str(tmp_path / "clients-ca.pem")
     assert read.rabbitmq_stream.advertised_port == 5552
     assert read.rabbitmq_stream.permissions == {"reader": Permissions("", "", "orders.*")}
-    assert read.doors == {"amqp", "rabbitmq-stream"}
+    assert read.feedapi.tls_key == str(tmp_path / "server.key")
+    assert read.feedapi.bearers == (BearerToken("secret", "", "", "orders.*"),)
+    assert read.doors == {"amqp", "rabbitmq-stream", "feedapi"}
     (stream,) = read.streams
     assert (stream.name, stream.partitions) == ("orders", 4)
     assert stream.config is not None and stream.config.timestamp_type == "create"
@@ -72,10 +81,11 @@ def other(value: Any, name: str) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return value * 2
+        return value * 2 or 7
     if isinstance(value, frozenset):
         return frozenset({3} if name == "without" else {"10.0.0.0/8"})
     choices = {"append": "create", "extended": "legacy", "error": "degrade", "interval": "always", "reject": "wait"}
+    choices["v2a"] = "v2b"
     return choices.get(value, "0.0.0.0" if name == "host" else 7 if re.match("ret|seg|.*_port", name) else "x")
 
 
@@ -100,7 +110,7 @@ def test_every_key_sets_its_field(tmp_path: Path, table: str, kind: type, name: 
     file = tmp_path / "log.toml"
     file.write_text(f"[{table}]\n{name} = {toml(wanted)}\n")
     read = read_configuration(file)
-    parts = {"log": read.log, "log.stream": read.log.stream, "amqp": read.amqp}
+    parts = {"log": read.log, "log.stream": read.log.stream, "amqp": read.amqp, "feedapi": read.feedapi}
     part = parts.get(table, read.rabbitmq_stream)
     assert getattr(part, name) == wanted != default
 
@@ -131,6 +141,12 @@ def test_users_and_groups(tmp_path: Path) -> None:
         ("[rabbitmq-stream]\nframe_max_bytes = 8", "frame_max_bytes is 8, expected 0 or 8192 up"),
         ("[rabbitmq-stream.permissions.ann]\nraed = 'x'", "permissions.ann.raed is not known: did you mean 'read'?"),
         ("[rabbitmq-stream.permissions.ann]\nread = '('", "[rabbitmq-stream.permissions.ann] read is '('"),
+        ("[feedapi]\npage_sizes = 3", "feedapi.page_sizes is not known: did you mean 'page_size'?"),
+        ("[feedapi]\ndialect = 'v1'", "feedapi.dialect is 'v1', expected one of 'v2a', 'v2b'"),
+        ("[feedapi]\npage_size = 0", "[feedapi] page_size is 0, expected at least 1"),
+        ("[feedapi.tokens.ann]\nread = 'x'", "feedapi.tokens.ann.token is no text, expected a text: the secret"),
+        ("[feedapi.tokens.ann]\ntoken = 'a b'", "[feedapi.tokens.ann] a token is not printable ASCII without spaces"),
+        ("[feedapi.tokens.ann]\ntoken = 'a'\nread = '('", "[feedapi.tokens.ann] read is '('"),
         ("[log]\nfsink = 'always'", "log.fsink is not known: did you mean 'fsync'?"),
         ("[amqp]\nmax_link = 3", "amqp.max_link is not known: did you mean 'max_links'?"),
         ("[ampq]\nport = 3", "ampq is not known: did you mean 'amqp'?"),

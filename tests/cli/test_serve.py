@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.cli.conftest import COMMAND, Ran, Served
 from tests.rabbitmq.by_hand import CLOSE, Peer
@@ -34,6 +35,37 @@ def test_both_doors_serve_one_log(serve: Serve, run: Run) -> None:
     with closing(Peer(served.doors["rabbitmq-stream"]).open()) as peer:
         assert peer.stats("orders-0")[1]["committed_offset"] == -1
         assert peer.stats("orders-1")[1]["committed_offset"] == 0
+
+
+def test_all_three_doors_serve_one_log(serve: Serve, run: Run) -> None:
+    served = serve("--rabbitmq-stream", "0", "--feedapi", "0", "--stream", "orders:2")
+    assert list(served.doors) == ["amqp", "rabbitmq-stream", "feedapi"]
+    assert run("log", "append", served.url, "orders", '{"n": 1}', "--partition", "1").code == 0
+    feed = served.doors["feedapi"] + "/orders"
+    assert [each["id"] for each in requests.get(feed, timeout=20).json()["partitions"]] == ["0", "1"]
+    page = requests.get(feed, params={"partition": "1", "cursor": "_first"}, timeout=20)
+    assert page.content.splitlines()[0] == b'{"event":{"n": 1}}'
+    assert served.stop() == 0
+
+
+def test_tokens_of_the_command_line(serve: Serve) -> None:
+    served = serve("--feedapi", "0", "--stream", "orders", "--token", "one", "--token", "two")
+    for token, status in (("one", 200), ("two", 200), ("three", 401)):
+        answer = requests.get(
+            served.doors["feedapi"] + "/orders", headers={"Authorization": f"Bearer {token}"}, timeout=20
+        )
+        assert answer.status_code == status
+    assert requests.get(served.doors["feedapi"] + "/orders", timeout=20).status_code == 401
+
+
+def test_the_feedapi_door_over_tls(serve: Serve, tmp_path: Path) -> None:
+    certificate(tmp_path)
+    served = serve("--feedapi", "0", "--stream", "orders", "--tls-cert", "cert.pem", "--tls-key", "key.pem")
+    assert served.doors["feedapi"].startswith("https://")
+    answer = requests.get(served.doors["feedapi"] + "/orders", verify=str(tmp_path / "cert.pem"), timeout=20)
+    assert answer.status_code == 200
+    with pytest.raises(requests.exceptions.SSLError):
+        requests.get(served.doors["feedapi"] + "/orders", timeout=20)
 
 
 def test_the_rabbitmq_door_alone(tmp_path: Path) -> None:
@@ -133,6 +165,8 @@ def test_a_port_that_is_taken(serve: Serve, run: Run) -> None:
     assert done.code == 2 and f"cannot listen on 127.0.0.1:{port}" in done.err and "--amqp 0" in done.err
     done = run("log", "serve", "--amqp", "0", "--rabbitmq-stream", port)
     assert done.code == 2 and f"cannot listen on 127.0.0.1:{port}" in done.err and "--rabbitmq-stream 0" in done.err
+    done = run("log", "serve", "--amqp", "0", "--feedapi", port)
+    assert done.code == 2 and f"cannot listen on 127.0.0.1:{port}" in done.err and "--feedapi 0" in done.err
 
 
 def test_a_data_directory_that_is_taken(serve: Serve, run: Run) -> None:
@@ -144,8 +178,8 @@ def test_a_data_directory_that_is_taken(serve: Serve, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--feedapi", "8080"], "--feedapi: this release has the doors for AMQP and RabbitMQ streams"),
-        (["--token", "hidden-word"], "--token: this release has the doors for AMQP and RabbitMQ streams"),
+        (["--token", "hidden-word two"], "a token is not printable ASCII without spaces"),
+        (["--feedapi", "localhost"], "is not [HOST:]PORT"),
         (["--rabbitmq-stream", "localhost"], "is not [HOST:]PORT"),
         (["--user", "hidden-word"], "expected NAME:PASSWORD"),
         (["--amqp", "localhost"], "is not [HOST:]PORT"),
