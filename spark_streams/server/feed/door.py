@@ -6,6 +6,9 @@
     GET  /NAME?partition=&cursor=              fetch, version 2a
     GET  /NAME/events?token=&partition=&cursor=  fetch, version 2b (in place of the line above)
     GET  /NAME?n=&cursor0=                     fetch, version 1
+    POST /NAME                                 publish (an extension, as what follows)
+    PUT  /NAME?partitions=                     create
+    POST /NAME/partitions/ID/split?into=&history=   split a partition
 
 Spec: notes, sections 1, 2 and 6.
 """
@@ -16,7 +19,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
-from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -27,11 +29,13 @@ from starlette.types import ASGIApp
 from spark_streams.errors import LogError, RemoteProtocolError, UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.server.feed.access import Access
+from spark_streams.server.feed.changes import Changes, arguments
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.discovery import discovery_of, listed, token_of
 from spark_streams.server.feed.events import EventCache
 from spark_streams.server.feed.pages import Pages, events_lost
+from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.refusals import Refusal
 from spark_streams.server.feed.responses import PageResponse, Stopping, StreamResponse
 from spark_streams.server.feed.shape import FILTERS, Shape
@@ -43,7 +47,6 @@ from spark_streams.wire.feed.fetching import ENDLESS, FIRST, LAST, Fetch, decode
 __all__ = ["FeedDoor"]
 
 EVENTS: Final = "/events"
-MAX_ARGUMENTS: Final = 200
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -68,7 +71,12 @@ class FeedDoor:
         self._access = Access(config.bearers)
         self._cache = EventCache(config.cache_bytes)
         self._waiting: dict[int, Waiting] = {}
-        self.application = Starlette(routes=[Route("/{path:path}", self._answered(self._get), methods=["GET"])])
+        self.changes = Changes(self)
+        self.publishing = Publishing(log, config.max_publishers, loop)
+        handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put}
+        self.application = Starlette(
+            routes=[Route("/{path:path}", self._answered(each), methods=[name]) for name, each in handlers.items()]
+        )
 
     # --- requests
 
@@ -86,15 +94,15 @@ class FeedDoor:
 
     async def _get(self, request: Request) -> ASGIApp:
         path = request.path_params["path"]
-        query = _query(request)
+        query = arguments(request)
         v2b = self.config.dialect == "v2b"
         if v2b and path.endswith(EVENTS) and not self._there(path):
-            stream = self._stream(request, path[: -len(EVENTS)])
+            stream = self.stream(request, path[: -len(EVENTS)])
             return self._fetch(request, stream, query, Dialect.V2B)
-        stream = self._stream(request, path)
+        stream = self.stream(request, path)
         names = {name for name, _ in query}
         if not names:
-            return self._discovery(stream)
+            return self.discovery(stream)
         if "partition" in names and not v2b:
             return self._fetch(request, stream, query, Dialect.V2A)
         if "n" in names or any(name.startswith("cursor") for name in names):
@@ -113,21 +121,26 @@ class FeedDoor:
             return False
         return True
 
-    def _stream(self, request: Request, name: str, action: str = "read") -> Stream:
+    def stream(self, request: Request, name: str, action: str = "read") -> Stream:
         """Return the stream of a request that may be made.
 
         Raises:
             Refusal: it may not, or there is none.
         """
-        self._access.check(request.headers.get("authorization"), action, name)
+        self.check(request, action, name)
         try:
             return self.log.stream(name)
         except UnknownStream:
             raise Refusal(404, f"there is no feed '{name:.200}'") from None
 
-    def _discovery(self, stream: Stream) -> Response:
+    def check(self, request: Request, action: str, name: str) -> None:
+        """Raise Refusal unless the request's token allows ``action`` on a feed."""
+        self._access.check(request.headers.get("authorization"), action, name)
+
+    def discovery(self, stream: Stream, status: int = 200) -> Response:
+        """Return the answer that describes a feed."""
         body = encode_discovery(discovery_of(stream, self.config), numbers=self.config.go_numbers) + b"\n"
-        return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
+        return Response(body, status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     # --- fetching
 
@@ -201,19 +214,7 @@ class FeedDoor:
             waiting.clear()
         self._waiting.clear()
         self._cache.clear()
-
-
-def _query(request: Request) -> list[tuple[str, str]]:
-    """Return the arguments in their order."""
-    try:
-        return parse_qsl(
-            request.scope["query_string"].decode("ascii"),
-            keep_blank_values=True,
-            errors="strict",
-            max_num_fields=MAX_ARGUMENTS,
-        )
-    except ValueError as fault:
-        raise Refusal(400, f"the query cannot be read: {fault}") from fault
+        self.publishing.close()
 
 
 def _takes_gzip(request: Request) -> bool:

@@ -70,7 +70,7 @@ class Shape:
     def render(self, records: Records) -> tuple[NDArray[np.int64] | None, bytes]:
         """Return the wanted rows, None for all, and their lines."""
         rows: NDArray[np.int64] | None = None
-        names = ("value", *(("application_properties",) if self.headers else ()))
+        names = ("value", "key", *(("application_properties",) if self.headers else ()))
         if self.filters:
             rows = np.flatnonzero(self._wanted(records))
             records = _taken(records, rows)
@@ -79,7 +79,8 @@ class Shape:
         columns = columns_of(records, names)
         # A message without a body is an event all the same: the empty text.
         values = pc.fill_null(columns["value"], b"")
-        lines = encode_lines(values, self.dialect, self.partition)
+        keys = columns["key"] if columns["key"].null_count < len(values) else None
+        lines = encode_lines(values, self.dialect, self.partition, keys=keys)
         if self.headers:
             lines = self._with_headers(lines, columns["application_properties"])
         return rows, lines

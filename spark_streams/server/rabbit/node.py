@@ -7,12 +7,13 @@ import functools
 from typing import TYPE_CHECKING, Final
 
 from spark_streams.log import ReferenceLog
+from spark_streams.log.sequences import Sequences
 from spark_streams.server.appender import Appender
 from spark_streams.server.partition_feed import Feeds
 from spark_streams.server.rabbit.chunk_cache import ChunkCache
 from spark_streams.server.rabbit.chunks import Chunks
 from spark_streams.server.rabbit.config import RabbitConfig
-from spark_streams.server.rabbit.sequences import Sequences
+from spark_streams.server.rabbit.sequences import PUBLISHERS
 from spark_streams.server.rabbit.single_active import Groups
 from spark_streams.server.rabbit.stored_offsets import StoredOffsets
 from spark_streams.server.rabbit.topology import Served, Topology
@@ -40,7 +41,7 @@ class RabbitNode:
         self.config = config
         self.loop = loop
         self.topology = Topology(log, config.max_super_stream_partitions)
-        self.sequences = Sequences(log, config.max_publishers)
+        self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
         self.offsets = StoredOffsets(log, loop)
         self.groups = Groups()
         self.feeds = Feeds(loop)

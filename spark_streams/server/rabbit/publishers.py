@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 
 from spark_streams.log import NO_TIMESTAMP
 from spark_streams.log.record_batch import Header
+from spark_streams.log.sequences import SequenceLine
 from spark_streams.server.appender import Batch
 from spark_streams.server.conditions import LinkRefused
-from spark_streams.server.rabbit.sequences import SequenceLine, publishers_note
+from spark_streams.server.rabbit.sequences import publishers_note
 from spark_streams.server.rabbit.stored_form import Stored, stored_form
 from spark_streams.wire.rabbit.bloom import bloom_of
 from spark_streams.wire.rabbit.codes import ResponseCode

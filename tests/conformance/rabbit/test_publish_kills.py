@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spark_streams.log import LogConfig, Partition, StreamConfig
-from spark_streams.server.rabbit import sequences as sequences_module
+from spark_streams.log import sequences as sequences_module
 from tests.conformance.rabbit.conftest import Door
 from tests.conformance.rabbit.test_publish import INTERNAL, read_all, refused, sequence
 from tests.rabbitmq.by_hand import DELETE_PUBLISHER, data, plain, sub_batch

@@ -1,0 +1,147 @@
+"""The door's extensions, which no specification has: publish, create, split.
+
+::
+
+    POST /NAME                                      Idempotency-Key and Idempotency-Sequence, or neither
+    PUT  /NAME?partitions=4
+    POST /NAME/partitions/ID/split?into=2&history=false
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from spark_streams.errors import StreamExists
+from spark_streams.server.feed.bodies import read_rows, unpacked
+from spark_streams.server.feed.refusals import Refusal
+
+if TYPE_CHECKING:
+    from spark_streams.server.feed.door import FeedDoor
+
+__all__ = ["Changes", "arguments"]
+
+MAX_ARGUMENTS: Final = 200
+MAX_REFERENCE_BYTES: Final = 255
+_SPLIT: Final = re.compile(r"(.+)/partitions/([0-9]{1,5})/split", re.DOTALL)
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+class Changes:
+    """Requests that change a log.
+
+    Args:
+        door: which.
+    """
+
+    def __init__(self, door: FeedDoor) -> None:
+        self._door = door
+
+    async def post(self, request: Request) -> Response:
+        """Publish, or split."""
+        path = request.path_params["path"]
+        split = _SPLIT.fullmatch(path)
+        return await (self._publish(request, path) if split is None else self._split(request, *split.groups()))
+
+    async def _publish(self, request: Request, name: str) -> Response:
+        stream = self._door.stream(request, name, "write")
+        reference, sequence = _idempotency(request)
+        most = self._door.config.max_body_bytes
+        body = await _body(request, most)
+        coding = request.headers.get("content-encoding", "").strip().lower()
+        content_type = request.headers.get("content-type", "")
+        rows = await asyncio.to_thread(lambda: read_rows(unpacked(body, coding, most), content_type))
+        published = await self._door.publishing.publish(stream, rows, reference, sequence)
+        return JSONResponse({"appended": published.appended, "repeated": published.repeated})
+
+    async def put(self, request: Request) -> Response:
+        """Create a feed; one that is there with as many partitions is as good."""
+        name = request.path_params["path"]
+        self._door.check(request, "configure", name)
+        partitions = _whole(dict(arguments(request)), "partitions", 1, self._door.config.max_partitions)
+        try:
+            return self._door.discovery(self._door.log.create_stream(name, partitions), 201)
+        except StreamExists:
+            stream = self._door.log.stream(name)
+            if len(stream.partitions) != partitions:
+                raise Refusal(
+                    409, f"feed '{name}' is there already with {len(stream.partitions)} partitions, not {partitions}"
+                ) from None
+            return self._door.discovery(stream)
+        except ValueError as fault:
+            raise Refusal(400, str(fault)) from fault
+
+    async def _split(self, request: Request, name: str, partition: str) -> Response:
+        stream = self._door.stream(request, name, "configure")
+        said = dict(arguments(request))
+        into = _whole(said, "into", 2, self._door.config.max_partitions)
+        history = _BOOLEANS.get(said.get("history", "false"))
+        if history is None:
+            raise Refusal(400, f"history is '{said['history']:.40}', expected true or false")
+        raise Refusal(501, f"partition {partition} of {stream.name}: {into}")
+
+
+def arguments(request: Request) -> list[tuple[str, str]]:
+    """Return a request's arguments in their order.
+
+    Raises:
+        Refusal: they are no UTF-8, or too many.
+    """
+    try:
+        return parse_qsl(
+            request.scope["query_string"].decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=MAX_ARGUMENTS,
+        )
+    except ValueError as fault:
+        raise Refusal(400, f"the query cannot be read: {fault}") from fault
+
+
+def _whole(said: dict[str, str], name: str, default: int, most: int) -> int:
+    text = said.get(name, str(default))
+    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= most:
+        raise Refusal(400, f"{name} is '{text:.40}', expected 1 to {most}")
+    return int(text)
+
+
+def _idempotency(request: Request) -> tuple[str | None, int]:
+    reference = request.headers.get("idempotency-key")
+    number = request.headers.get("idempotency-sequence")
+    if (reference is None) != (number is None):
+        raise Refusal(400, "Idempotency-Key and Idempotency-Sequence are needed together")
+    if reference is None or number is None:
+        return None, 0
+    if not reference or len(reference.encode()) > MAX_REFERENCE_BYTES:
+        raise Refusal(400, f"Idempotency-Key has {len(reference)} characters, expected 1 to {MAX_REFERENCE_BYTES}")
+    if not re.fullmatch("[0-9]{1,19}", number) or int(number) >= 2**63:
+        raise Refusal(400, f"Idempotency-Sequence is '{number:.40}', expected a whole number from 0 to 2^63 - 1")
+    return reference, int(number)
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """Return a request's body.
+
+    Raises:
+        Refusal: 413, as soon as it is known.
+    """
+    too_large = Refusal(413, f"the body has more than {most} bytes: publish less at a time")
+    said = request.headers.get("content-length", "0")
+    if said.isdecimal() and int(said) > most:
+        raise too_large
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in request.stream():
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                raise too_large
+    except ClientDisconnect:
+        raise Refusal(400, "the body ended early") from None
+    return b"".join(parts)
