@@ -33,7 +33,7 @@ typecheck: $(READY)  ## mypy, strict, on everything that is shipped
 	@ln -s $(CURDIR)/sinks build/mypy/spark_streams/sinks
 	@# mypy cannot follow the package-dir mapping of pyproject.toml: it sees the same files through this view.
 	@ln -s $(CURDIR)/pyspark_*.py build/mypy/
-	@cd build/mypy && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p spark_streams -m pyspark_amqp_events -m pyspark_rabbitmq_stream
+	@cd build/mypy && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p spark_streams -m pyspark_amqp_events -m pyspark_feedapi -m pyspark_rabbitmq_stream
 
 test: lint typecheck wheel-test unit  ## everything that CI runs: lint, types, the installed wheel on two Sparks, the tests
 

@@ -23,14 +23,15 @@ def register(spark: SparkSession) -> None:
     A session that found them already keeps what it found.
 
     Args:
-        spark: the session; it then knows the formats ``amqp-events`` and ``rabbitmq-stream``.
+        spark: the session; it then knows the formats ``amqp-events``, ``rabbitmq-stream`` and ``feedapi``.
     """
     from pyspark.errors import AnalysisException
 
     from spark_streams.sources.amqp_events import AmqpEventsDataSource
+    from spark_streams.sources.feedapi import FeedDataSource
     from spark_streams.sources.rabbitmq_stream import RabbitStreamDataSource
 
-    for source in (AmqpEventsDataSource, RabbitStreamDataSource):
+    for source in (AmqpEventsDataSource, RabbitStreamDataSource, FeedDataSource):
         try:
             spark.dataSource.register(source)
         except AnalysisException as fault:

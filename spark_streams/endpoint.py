@@ -17,6 +17,7 @@ from spark_streams.errors import OptionError
 __all__ = [
     "AMQP_SCHEMES",
     "DEFAULT_PORTS",
+    "HTTP_SCHEMES",
     "RABBITMQ_SCHEMES",
     "Endpoint",
     "Secret",
@@ -26,14 +27,24 @@ __all__ = [
     "with_tls_scheme",
 ]
 
-DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671, "rabbitmq-stream": 5552, "rabbitmq-stream+tls": 5551}
-"""The port that a url without one means, by scheme (AMQP: IANA; RabbitMQ: its stream plugin)."""
+DEFAULT_PORTS: Final = {
+    "amqp": 5672,
+    "amqps": 5671,
+    "rabbitmq-stream": 5552,
+    "rabbitmq-stream+tls": 5551,
+    "http": 80,
+    "https": 443,
+}
+"""The port that a url without one means, by scheme (AMQP, HTTP: IANA; RabbitMQ: its stream plugin)."""
 
 AMQP_SCHEMES: Final = frozenset({"amqp", "amqps"})
 RABBITMQ_SCHEMES: Final = frozenset({"rabbitmq-stream", "rabbitmq-stream+tls"})
 """The schemes whose urls may have a virtual host as their path."""
 
-_TLS_SCHEME_OF: Final = {"amqp": "amqps", "rabbitmq-stream": "rabbitmq-stream+tls"}
+HTTP_SCHEMES: Final = frozenset({"http", "https"})
+"""The schemes whose urls may have a path and a query."""
+
+_TLS_SCHEME_OF: Final = {"amqp": "amqps", "rabbitmq-stream": "rabbitmq-stream+tls", "http": "https"}
 _TLS_SCHEMES: Final = frozenset(_TLS_SCHEME_OF.values())
 _USERINFO: Final = re.compile(r"(?<=//).*@", re.DOTALL)
 
@@ -103,13 +114,16 @@ class Endpoint:
     """One peer: frozen, picklable, and safe to print.
 
     Args:
-        scheme: ``amqp``, ``amqps``, ``rabbitmq-stream`` or ``rabbitmq-stream+tls``.
+        scheme: ``amqp``, ``amqps``, ``rabbitmq-stream``, ``rabbitmq-stream+tls``, ``http`` or ``https``.
         host: name or address, without the brackets of an IPv6 address.
         port: TCP port.
         username: None when no credentials are to be sent.
         password: None when there is none.
         tls: None for plain TCP.
         vhost: RabbitMQ's virtual host.
+        path: of an http url, as it was written, with its first slash; empty for none.
+        query: of an http url, as it was written, without the question mark; it may hold a secret.
+        token: the bearer token of an http peer, or None.
 
     """
 
@@ -120,6 +134,9 @@ class Endpoint:
     password: Secret | None = field(default=None)
     tls: Tls | None = None
     vhost: str = "/"
+    path: str = ""
+    query: Secret | None = field(default=None)
+    token: Secret | None = field(default=None)
 
     @property
     def address(self) -> str:
@@ -128,8 +145,8 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """The url without credentials; a virtual host other than ``/`` is its path."""
-        path = "" if self.vhost == "/" else f"/{quote(self.vhost, safe='')}"
+        """The url without credentials and without the query; a virtual host other than ``/`` is its path."""
+        path = self.path if self.vhost == "/" else f"/{quote(self.vhost, safe='')}"
         return f"{self.scheme}://{self.address}{path}"
 
     def __str__(self) -> str:
@@ -138,6 +155,10 @@ class Endpoint:
     def with_credentials(self, username: str | None, password: Secret | None) -> Endpoint:
         """Return this endpoint with other credentials."""
         return replace(self, username=username, password=password)
+
+    def with_token(self, token: Secret | None) -> Endpoint:
+        """Return this endpoint with another bearer token."""
+        return replace(self, token=token)
 
     def with_tls(self, tls: Tls | None) -> Endpoint:
         """Return this endpoint with other TLS settings."""
@@ -153,6 +174,7 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
     """Read ``scheme://[user[:password]@]host[:port]``; user and password may be percent-encoded.
 
     A url of RabbitMQ may go on with ``/vhost``, percent-encoded; nothing and ``/`` alone mean the virtual host ``/``.
+    One of http goes on with any path and query.
 
     Args:
         url: what the user wrote.
@@ -172,14 +194,17 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
         # Without a scheme that we know, what stands before the first colon may be a user's name: show none of it.
         shown = f"scheme '{scheme}'" if separator and re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme) else "no scheme"
         raise OptionError(option, f"{shown} where one of {_listing(schemes)} was expected, {_example(schemes)}")
+    path = query = ""
+    if scheme in HTTP_SCHEMES:
+        rest, path, query = _path_and_query(rest, scheme, option)
     userinfo, at, hostport = rest.rpartition("@")
     shown = redact_url(f"{scheme}://{rest}")
     if not hostport.strip("/") or hostport.startswith("/"):
         raise OptionError(option, f"{shown} names no host, expected {_example((scheme,))}")
     vhost = "/"
     if scheme in RABBITMQ_SCHEMES:
-        hostport, _, path = hostport.partition("/")
-        vhost = _vhost(path, shown, option)
+        hostport, _, host_path = hostport.partition("/")
+        vhost = _vhost(host_path, shown, option)
     if re.search(r"[/?#]", hostport.rstrip("/")):
         raise OptionError(
             option, f"{shown} has a path, query or fragment after the host; the stream goes into option 'stream'"
@@ -196,6 +221,8 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
         Secret(unquote(word)) if colon else None,
         Tls() if scheme in _TLS_SCHEMES else None,
         vhost,
+        path,
+        Secret(query) if query else None,
     )
 
 
@@ -203,6 +230,16 @@ def with_tls_scheme(url: str) -> str:
     """Return ``url`` with the scheme that means TLS in place of its plain one; a url of no such scheme as it is."""
     scheme, separator, rest = url.strip().partition("://")
     return f"{_TLS_SCHEME_OF.get(scheme.lower(), scheme)}{separator}{rest}"
+
+
+def _path_and_query(rest: str, scheme: str, option: str) -> tuple[str, str, str]:
+    """Split what stands behind ``//`` of an http url into authority, path and query."""
+    authority, path, query = re.fullmatch(r"([^/?]*)(.*?)(?:\?(.*))?", rest, re.DOTALL).group(1, 2, 3)  # type: ignore[union-attr]
+    if "#" in rest:
+        raise OptionError(option, f"{scheme}://… has a fragment ('#…'), which no server is told: leave it out")
+    if re.search(r"\s", rest):
+        raise OptionError(option, f"{scheme}://… has a blank in it: it is to be percent-encoded (%20)")
+    return authority, path, query or ""
 
 
 def _vhost(path: str, shown: str, option: str) -> str:

@@ -82,15 +82,24 @@ class Attempts:
         """Pause before the next try.
 
         Raises:
+            SparkStreamsError: ``fault`` itself, as ``pause_s``.
+        """
+        seconds = self.pause_s(fault)
+        _log.info("%s; trying again in %d ms", fault, seconds * 1_000)
+        _pause(seconds)
+
+    def pause_s(self, fault: SparkStreamsError) -> float:
+        """Count a failure, and return how long to pause before the next try, in seconds.
+
+        Raises:
             SparkStreamsError: ``fault`` itself, when it is not retriable or was the last one allowed. A deadline is
                 never waited for twice: the caller's time is used up.
         """
         self._failed += 1
         if not fault.retriable or isinstance(fault, DeadlineExceeded) or self._failed >= self._backoff.attempts:
             raise fault
-        pause_ms = min(self._backoff.limit_ms, self._backoff.first_ms * 2 ** (self._failed - 1))
-        _log.info("%s; trying again in %d ms", fault, pause_ms)
-        _pause(pause_ms / 1000)
+        pause_ms: int = min(self._backoff.limit_ms, self._backoff.first_ms * 2 ** (self._failed - 1))
+        return pause_ms / 1_000
 
 
 def retrying(operation: Callable[[], _T], backoff: Backoff = DEFAULT_BACKOFF) -> _T:

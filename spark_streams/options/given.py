@@ -38,6 +38,7 @@ class Format:
         reading: options of its readers beside those of every format's.
         writing: options of its writers beside those of every format's.
         both: options of its readers and writers beside those of every format's.
+        prefixes: what options may begin with whose rest is the user's own; in lower case.
         refused: options that it does not take, with the reason: of other formats, or of later versions.
     """
 
@@ -51,6 +52,7 @@ class Format:
     reading: tuple[str, ...] = ()
     writing: tuple[str, ...] = ()
     both: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -77,7 +79,7 @@ class Given:
         refused = {name.lower(): name for name in form.refused}
         for name in options:
             lower = name.lower()
-            if lower in known or lower in OF_SPARK:
+            if lower in known or lower in OF_SPARK or lower.startswith(form.prefixes):
                 continue
             if lower in refused:
                 raise OptionError(refused[lower], form.refused[refused[lower]])
@@ -92,6 +94,10 @@ class Given:
     def get(self, name: str) -> str | None:
         """Return the option's value, or None."""
         return self._values.get(name.lower())
+
+    def starting_with(self, prefix: str) -> dict[str, str]:
+        """Return the options that begin with a prefix, by the rest of their names, in lower case."""
+        return {n[len(prefix) :]: v for n, v in sorted(self._values.items()) if n.startswith(prefix) and v is not None}
 
     def no_path(self) -> None:
         """Refuse ``load("orders")`` and ``save("orders")``: their argument would be dropped without a word."""

@@ -42,7 +42,14 @@ except ImportError:  # Spark before 4.2
 else:
     HAS_ADMISSION_CONTROL = True
 
-__all__ = ["HAS_ADMISSION_CONTROL", "BatchReader", "RangePartition", "StreamReader", "read_range", "stream_reader"]
+__all__ = [
+    "HAS_ADMISSION_CONTROL",
+    "BatchReader",
+    "RangePartition",
+    "StreamReader",
+    "read_range",
+    "stream_reader",
+]
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,65 @@
+"""Format ``feedapi``: feeds over HTTP, FeedAPI version 2 and ZeroEventHub, for reading and writing.
+
+docs/feedapi.md tells users about options, rows and guarantees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from spark_streams.options import HiddenOptions
+from spark_streams.options.feedapi import parse_feed_source, validate_feed
+from spark_streams.rows import COMMON_SCHEMA
+from spark_streams.spark.row_schema import spark_schema
+from spark_streams.spark.spooled.reader import FORMAT, FeedBatchReader, feed_stream_reader
+
+__all__ = ["FeedDataSource"]
+
+
+class FeedDataSource(DataSource):  # type: ignore[misc]
+    """``spark.read.format("feedapi")``, and the same for ``readStream``, ``write`` and ``writeStream``.
+
+    Args:
+        options: as Spark hands them over.
+
+    Raises:
+        OptionError: an option that is unknown, has a bad value, or contradicts another.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        validate_feed(options)
+        super().__init__(HiddenOptions(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the default rows, for a reader whose user gives no schema."""
+        validate_feed(self.options, reading=True)
+        return spark_schema(COMMON_SCHEMA)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
+        return FeedBatchReader(parse_feed_source(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        return feed_stream_reader(parse_feed_source(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """Return the writer of a batch query."""
+        from spark_streams.sinks import feedapi
+
+        return feedapi.batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        """Return the writer of a stream."""
+        from spark_streams.sinks import feedapi
+
+        return feedapi.stream_writer(self.options, schema, overwrite)

@@ -1,0 +1,275 @@
+"""One feed, as a client sees it: what partitions it has, and pages of events after a cursor.
+
+The dialect is told from the answer to a call without arguments (FeedAPI, "protocol negotiation"): a document with a
+``token`` is of today's specification (v2b), one without of the specification's first form (v2a), and status 400 means
+version 1, ZeroEventHub, whose partitions have to be told by the user.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Final, TypeVar
+
+from spark_streams.client.feed.session import Answer, Conflict, FeedSession, Unavailable, first_line
+from spark_streams.client.retry import Attempts, Backoff
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import ConnectionLost, OptionError, Refused, RemoteProtocolError, SparkStreamsError
+from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_discovery
+from spark_streams.wire.feed.fetching import Fetch
+from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
+
+__all__ = ["PATIENT", "FeedAddress", "FeedClient", "pause_for"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+PATIENT: Final = Backoff(attempts=8, first_ms=200, limit_ms=10_000)
+"""Eight tries within about 30 s: a service that is deployed anew comes back within that."""
+MAX_CONFLICTS: Final = 5
+"""A feed that refuses each token that it just gave is told apart from one that changed (C-16)."""
+NDJSON_TYPES: Final = ("", "application/x-ndjson", "application/ndjson", "application/json", "text/plain",
+                       "application/jsonl", "application/x-jsonlines", "application/octet-stream")  # fmt: skip
+
+
+class FeedAddress:
+    """Where a feed is and how to speak with it: what a task needs to open a client; picklable.
+
+    Args:
+        endpoint: its address, with credentials and TLS.
+        stream: its name.
+        dialect: which dialect it speaks, None to find out.
+        partitions: number of partitions of a version 1 feed, None when the user did not say.
+        filters: names and values of the feed's own filters.
+        page_size: events that a response is asked to hold, or None.
+        timeout_ms: how long it may be silent.
+        max_line_bytes: bytes of a line, at most.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        stream: str,
+        dialect: Dialect | None,
+        partitions: int | None,
+        filters: Mapping[str, str],
+        page_size: int | None,
+        timeout_ms: int,
+        max_line_bytes: int,
+    ) -> None:
+        self.endpoint = endpoint
+        self.stream = stream
+        self.dialect = dialect
+        self.partitions = partitions
+        self.filters = dict(filters)
+        self.page_size = page_size
+        self.timeout_ms = timeout_ms
+        self.max_line_bytes = max_line_bytes
+
+
+class FeedClient:
+    """A client of one feed; a context manager, for one thread at a time.
+
+    Args:
+        address: of the feed.
+        backoff: how often and how patiently a call is tried again.
+        pause: waits; for tests, and for threads that have to be stopped.
+    """
+
+    def __init__(
+        self, address: FeedAddress, *, backoff: Backoff = PATIENT, pause: Callable[[float], object] = time.sleep
+    ) -> None:
+        self.address = address
+        self.dialect = address.dialect
+        self._backoff = backoff
+        self.pause = pause
+        self._session = FeedSession(address.endpoint, address.timeout_ms)
+        self._token: str | None = None
+
+    def __enter__(self) -> FeedClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+    def discover(self) -> Discovery:
+        """Return the partitions and what the feed offers, as it says now; of a version 1 feed what the user said.
+
+        Raises:
+            OptionError: a version 1 feed, and no number of partitions; or a filter that the feed does not offer.
+            RemoteProtocolError: the answer is no discovery document.
+            SparkStreamsError: as ``FeedSession.get``, after several tries where that can help.
+        """
+        discovery = self._retrying(self._discover)
+        if self.dialect is Dialect.V2A:
+            for name in self.address.filters:
+                if name not in discovery.filters and not any(name in p.filters for p in discovery.partitions):
+                    offered = ", ".join(f"'{f}'" for f in discovery.filters) or "none"
+                    raise OptionError(f"filter-{name}", f"the feed does not offer this filter; it offers {offered}")
+        elif self.address.filters:
+            raise OptionError(
+                f"filter-{next(iter(self.address.filters))}",
+                f"the feed speaks dialect {self.dialect.value if self.dialect else '?'}, which has no filters",
+            )
+        return discovery
+
+    def _discover(self) -> Discovery:
+        if self.dialect is Dialect.V1:
+            return self._version_1("with dialect v1")
+        try:
+            with self._session.get() as answer:
+                what, body = answer.what, answer.body()
+                if answer.media_type == "text/html":
+                    raise RemoteProtocolError(f"{what}: answered HTML, '{first_line(body)}', where JSON was expected")
+        except Refused as fault:
+            if fault.condition != "status 400" or self.dialect is not None:
+                raise
+            return self._version_1("as the feed answers a call without arguments with status 400, as version 1 does")
+        try:
+            discovery = decode_discovery(body)
+        except RemoteProtocolError as fault:
+            raise RemoteProtocolError(f"{what}: {fault}; the answer begins with '{first_line(body)}'") from None
+        found = Dialect.V2A if discovery.token is None else Dialect.V2B
+        if self.dialect is not None and self.dialect is not found:
+            raise OptionError("dialect", f"is {self.dialect.value}, but the feed speaks {found.value}")
+        self.dialect = found
+        self._token = discovery.token
+        return discovery
+
+    def _version_1(self, why: str) -> Discovery:
+        count = self.address.partitions
+        if count is None:
+            raise OptionError("partitions", f"is required {why}: a version 1 feed does not tell how many it has")
+        self.dialect = Dialect.V1
+        return Discovery(tuple(FeedPartition(i) for i in range(count)))
+
+    def fetch(self, partition: int, cursor: str, *, stream_ms: int | None = None) -> Iterator[bytes]:
+        """Yield one response in blocks of whole lines, as they come; the caller parses them.
+
+        It is one call: nothing is tried again, since a second call may answer other pages. Only a token that is out of
+        date is replaced first.
+
+        Args:
+            partition: whose events.
+            cursor: where to begin: behind it.
+            stream_ms: how long the feed may keep the response open for events that come (``stream``); None for one
+                page of what is there.
+
+        Raises:
+            RemoteProtocolError: HTML, or a line that is longer than allowed.
+            ConnectionLost: the response ended inside a line (C-18), or the connection broke.
+            Conflict: the feed refuses the token that it just gave.
+            SparkStreamsError: as ``FeedSession.get``.
+        """
+        with self._ask(partition, cursor, stream_ms) as answer:
+            if answer.media_type == "text/html":
+                said = first_line(b"".join(answer.pieces()))
+                raise RemoteProtocolError(f"{answer.what}: answered HTML, '{said}', where NDJSON was expected")
+            lines = LineBlocks(self.address.max_line_bytes)
+            for piece in answer.pieces():
+                try:
+                    blocks = lines.feed(piece)
+                except RemoteProtocolError as fault:
+                    raise RemoteProtocolError(f"{answer.what}: {fault}") from None
+                yield from blocks
+            if lines.tail:
+                raise ConnectionLost(f"{answer.what}: the answer ended inside a line, '{first_line(lines.tail)}'")
+
+    def parse(self, block: bytes, partition: int, cursor: str, *, values: bool = True) -> Lines:
+        """Return what a block of whole lines of a fetch holds.
+
+        Raises:
+            RemoteProtocolError: a line that is none; the message has the call.
+        """
+        assert self.dialect is not None
+        try:
+            return parse_lines(block, self.dialect, partition, values=values)
+        except RemoteProtocolError as fault:
+            raise RemoteProtocolError(f"{self.describe(partition, cursor)}: {fault}") from None
+
+    def describe(self, partition: int, cursor: str) -> str:
+        """Return a fetch as messages show it."""
+        arguments, below = self._call(partition, cursor, None)
+        return f"GET {self._session.shown(arguments, below=below)}"
+
+    def last_cursor(self, partition: int) -> str:
+        """Return the cursor behind the last event there is now; the page that came with it is dropped.
+
+        Raises:
+            RemoteProtocolError: no cursor came.
+            SparkStreamsError: as ``fetch``, after several tries where that can help.
+        """
+
+        def ask() -> str:
+            last = None
+            for block in self.fetch(partition, "_last"):
+                lines = self.parse(block, partition, "_last", values=False)
+                if len(lines.cursors):
+                    last = lines.cursors[-1].as_py()
+            if last is None:
+                raise RemoteProtocolError(f"{self.describe(partition, '_last')}: the response has no cursor")
+            return str(last)
+
+        return self._retrying(ask)
+
+    def _ask(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
+        wait_ms = 0 if stream_ms is None else stream_ms
+        for left in range(MAX_CONFLICTS, -1, -1):
+            if self.dialect is None or (self.dialect is Dialect.V2B and self._token is None):
+                self._discover()
+            arguments, below = self._call(partition, cursor, stream_ms)
+            try:
+                return self._session.get(arguments, below=below, wait_ms=wait_ms)
+            except Conflict:
+                # The partitions may be others now; whoever plans learns that from its next discovery.
+                if self.dialect is not Dialect.V2B or not left:
+                    raise
+                self._token = None
+                if left < MAX_CONFLICTS:
+                    self.pause(0.2)
+        raise AssertionError("unreachable")
+
+    def _call(self, partition: int, cursor: str, stream_ms: int | None) -> tuple[list[tuple[str, str]], str]:
+        address, dialect = self.address, self.dialect
+        assert dialect is not None
+        fetch = Fetch(
+            dialect,
+            partition,
+            cursor,
+            page_size=address.page_size if stream_ms is None else None,
+            stream_ms=stream_ms,
+            filters=address.filters,
+            token=self._token,
+            count=address.partitions,
+        )
+        return fetch.query(), "/events" if dialect.events_path else ""
+
+    def _retrying(self, ask: Callable[[], _T]) -> _T:
+        attempts = Attempts(self._backoff)
+        while True:
+            try:
+                return ask()
+            except SparkStreamsError as fault:
+                pause_for(fault, attempts, self.pause)
+
+
+def pause_for(fault: SparkStreamsError, attempts: Attempts, pause: Callable[[float], object]) -> None:
+    """Wait as long as the feed asked for, or as ``attempts`` says, before a call is made again.
+
+    Raises:
+        SparkStreamsError: ``fault``, when trying again cannot help, or was done often enough.
+    """
+    seconds = attempts.pause_s(fault)
+    if isinstance(fault, Unavailable) and fault.retry_after_s is not None:
+        seconds = fault.retry_after_s
+    _log.info("%s; trying again in %.1f s", fault, seconds)
+    pause(seconds)

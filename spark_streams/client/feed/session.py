@@ -1,0 +1,327 @@
+"""HTTP as feeds need it: pooled connections, timeouts everywhere, and errors that say what was asked and answered.
+
+No message ever holds a credential, the query that the user wrote into the url, or a feed's token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Final
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import requests
+import urllib3
+
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import (
+    AuthenticationFailed,
+    ConnectFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    NotFound,
+    PeerError,
+    Refused,
+    RemoteProtocolError,
+    SparkStreamsError,
+)
+
+__all__ = ["Answer", "Conflict", "FeedSession", "Unavailable", "first_line"]
+
+PIECE_BYTES: Final = 1 << 18
+"""Bytes that are taken from a connection at a time."""
+MAX_BODY_BYTES: Final = 16 << 20
+"""Of an answer that is read whole: a discovery document."""
+SHOWN_BYTES: Final = 2_000
+"""How much of an answer is looked at for its first line."""
+MAX_REDIRECTS: Final = 5
+MAX_RETRY_AFTER_S: Final = 60.0
+"""A feed that asks for a longer pause is asked sooner, and said to be unavailable in the end."""
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_HIDDEN_ARGUMENTS: Final = frozenset({"token"})
+
+
+class Conflict(Refused):
+    """The feed's partitions or token are others than we know (status 409): they have to be asked for again."""
+
+
+class Unavailable(Refused):
+    """The feed cannot answer now (status 408, 425, 429, 5xx); ``retry_after_s`` is the pause it asked for, or None."""
+
+    retriable = True
+    retry_after_s: float | None = None
+
+    def __init__(self, condition: str, description: str | None, context: str) -> None:
+        super().__init__(condition, description, context)
+        self.retriable = True
+
+
+class Answer:
+    """The successful answer to a request, whose body is still to be read; a context manager.
+
+    Args:
+        response: of ``requests``.
+        what: the request, for messages.
+    """
+
+    def __init__(self, response: requests.Response, what: str) -> None:
+        self._response = response
+        self.what = what
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back to the pool, if the body was read; else close it."""
+        self._response.close()
+
+    @property
+    def media_type(self) -> str:
+        """The type of the body, such as ``application/json``; empty when it is not said."""
+        return str(self._response.headers.get("Content-Type", "")).partition(";")[0].strip().lower()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the body as it comes, decompressed.
+
+        Raises:
+            ConnectionLost: the connection ended before the body did.
+            DeadlineExceeded: nothing came in time.
+        """
+        with _mapped(self.what):
+            for piece in self._response.raw.stream(PIECE_BYTES, decode_content=True):
+                if piece:
+                    yield piece
+
+    def body(self) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            RemoteProtocolError: it is longer than any discovery document.
+            ConnectionLost, DeadlineExceeded: as ``pieces``.
+        """
+        out = bytearray()
+        for piece in self.pieces():
+            out += piece
+            if len(out) > MAX_BODY_BYTES:
+                raise RemoteProtocolError(f"{self.what}: the answer is longer than {MAX_BODY_BYTES} bytes")
+        return bytes(out)
+
+
+class FeedSession:
+    """Connections to one feed; for one thread at a time.
+
+    Args:
+        endpoint: the feed's address, with credentials and TLS.
+        timeout_ms: how long the feed may be silent, when it is connected to and while it answers.
+    """
+
+    def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
+        self._endpoint = endpoint
+        self._timeout_s = timeout_ms / 1000
+        self._session = session = requests.Session()
+        # The environment's proxies and authorities are honoured; a netrc file would send what nobody asked for.
+        session.headers["Accept"] = "application/x-ndjson, application/json;q=0.9, */*;q=0.5"
+        if endpoint.token is not None:
+            session.auth = _Bearer(endpoint.token.reveal())
+        elif endpoint.username is not None:
+            password = "" if endpoint.password is None else endpoint.password.reveal()
+            session.auth = requests.auth.HTTPBasicAuth(endpoint.username.encode(), password.encode())
+        else:
+            session.auth = _nothing
+        tls = endpoint.tls
+        if tls is not None:
+            session.verify = tls.ca_file or True
+            if tls.cert_file is not None:
+                session.cert = tls.cert_file if tls.key_file is None else (tls.cert_file, tls.key_file)
+            if not tls.verify_hostname:
+                session.mount("https://", _AnyHostName())
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._session.close()
+
+    def url(self, arguments: Sequence[tuple[str, str]] = (), *, below: str = "") -> str:
+        """Return the address of a call: the path, what is ``below`` it, the user's own query, and ``arguments``."""
+        base, own = self._endpoint.url, self._endpoint.query
+        queries = [own.reveal()] if own is not None else []
+        if arguments:
+            queries.append(urlencode(arguments))
+        path = base.rstrip("/") + below if below else base
+        return path + ("?" + "&".join(queries) if queries else "")
+
+    def shown(self, arguments: Sequence[tuple[str, str]] = (), *, below: str = "") -> str:
+        """Return the address of a call for messages, without anything secret."""
+        own = self._endpoint.query
+        queries = ["***"] if own is not None else []
+        if arguments:
+            shown = [(name, "***" if name in _HIDDEN_ARGUMENTS else value) for name, value in arguments]
+            queries.append(urlencode(shown, safe="*"))
+        path = self._endpoint.url.rstrip("/") + below if below else self._endpoint.url
+        return path + ("?" + "&".join(queries) if queries else "")
+
+    def get(self, arguments: Sequence[tuple[str, str]] = (), *, below: str = "", wait_ms: int = 0) -> Answer:
+        """Ask for something; the caller closes the answer.
+
+        Args:
+            arguments: names and values, not encoded.
+            below: a path below the feed's own.
+            wait_ms: how much longer than the timeout the feed may be silent, as was agreed with it.
+
+        Raises:
+            AuthenticationFailed: status 401.
+            NotFound: status 404 or 410.
+            Conflict: status 409.
+            Unavailable: status 408, 425, 429 or 5xx.
+            Refused: any other status than 200.
+            ConnectFailed, ConnectionLost, DeadlineExceeded: the network.
+        """
+        return self.send("GET", arguments, below=below, wait_ms=wait_ms)
+
+    def send(
+        self,
+        method: str,
+        arguments: Sequence[tuple[str, str]] = (),
+        *,
+        below: str = "",
+        wait_ms: int = 0,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        """Make a call with any method; arguments and errors as ``get``."""
+        what = f"{method} {self.shown(arguments, below=below)}"
+        url = self.url(arguments, below=below)
+        for _ in range(MAX_REDIRECTS + 1):
+            with _mapped(what):
+                response = self._session.request(
+                    method,
+                    url,
+                    data=body,
+                    headers=headers,
+                    stream=True,
+                    allow_redirects=False,
+                    timeout=(self._timeout_s, self._timeout_s + wait_ms / 1000),
+                )
+            if response.status_code in _REDIRECTS and method == "GET" and "Location" in response.headers:
+                target = urljoin(url, response.headers["Location"])
+                response.close()
+                if urlsplit(target)[:2] != urlsplit(url)[:2]:
+                    there = "{0.scheme}://{0.netloc}".format(urlsplit(target))
+                    raise Refused(
+                        str(response.status_code),
+                        f"it redirects to {there.rpartition('@')[2] if '@' in there else there}, which credentials are "
+                        "not sent to: give that address in option 'url' if you trust it",
+                        what,
+                    )
+                url = target
+                continue
+            if response.status_code == 200:
+                return Answer(response, what)
+            with contextlib.closing(response):
+                raise _refusal(response, what)
+        raise Refused("too many redirects", f"more than {MAX_REDIRECTS}", what)
+
+
+class _Bearer(requests.auth.AuthBase):
+    """Sends a bearer token (RFC 6750)."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+def _nothing(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
+
+
+class _AnyHostName(requests.adapters.HTTPAdapter):
+    """Checks a certificate's authority, and not whom it names."""
+
+    def init_poolmanager(self, *arguments: object, **named: object) -> None:
+        super().init_poolmanager(*arguments, assert_hostname=False, **named)  # type: ignore[arg-type]
+
+
+def first_line(body: bytes) -> str:
+    """Return what an answer begins with, fit for a message."""
+    text = body.decode("utf-8", "replace").strip()
+    line = text.splitlines()[0] if text else ""
+    return "".join(c if c.isprintable() else "�" for c in line[:300])
+
+
+def _refusal(response: requests.Response, what: str) -> PeerError:
+    status = response.status_code
+    said = b""
+    with contextlib.suppress(SparkStreamsError), _mapped(what):
+        said = response.raw.read(SHOWN_BYTES, decode_content=True) or b""
+    words = first_line(said) or response.reason or ""
+    condition = f"status {status}"
+    if status == 401:
+        return AuthenticationFailed(condition, words or "the feed wants credentials, such as option 'token'", what)
+    if status in (404, 410):
+        return NotFound(condition, words, what)
+    if status == 409:
+        return Conflict(condition, words, what)
+    if status in (408, 425, 429) or status >= 500:
+        fault = Unavailable(condition, words, what)
+        fault.retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
+        return fault
+    return Refused(condition, words, what)
+
+
+def _retry_after_s(text: str | None) -> float | None:
+    """Read ``Retry-After`` (RFC 9110 §10.2.3): seconds, or a date."""
+    if text is None:
+        return None
+    if text.strip().isdigit():
+        return min(float(text), MAX_RETRY_AFTER_S)
+    try:
+        at = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return min(max(0.0, at.timestamp() - time.time()), MAX_RETRY_AFTER_S)
+
+
+@contextlib.contextmanager
+def _mapped(what: str) -> Iterator[None]:
+    """Turn the errors of the libraries into ours; theirs quote the url, so they are not chained."""
+    try:
+        yield
+    except (requests.exceptions.ConnectTimeout, urllib3.exceptions.ConnectTimeoutError):
+        raise ConnectFailed(f"{what}: no connection in time") from None
+    except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
+        raise DeadlineExceeded(f"{what}: nothing came within the time of option 'requestTimeout'") from None
+    except requests.exceptions.SSLError as fault:
+        raise ConnectFailed(f"{what}: TLS: {_reason(fault)}") from None
+    except requests.exceptions.ConnectionError as fault:
+        reason = _reason(fault)
+        kind = (
+            ConnectFailed if "NewConnectionError" in repr(fault) or "NameResolution" in repr(fault) else ConnectionLost
+        )
+        raise kind(f"{what}: {reason}") from None
+    except (urllib3.exceptions.HTTPError, requests.exceptions.RequestException, OSError) as fault:
+        raise ConnectionLost(f"{what}: the answer broke off: {_reason(fault)}") from None
+
+
+def _reason(fault: BaseException) -> str:
+    """Return the innermost reason of a library's error, which does not quote the url."""
+    inner: object = fault
+    for _ in range(8):
+        deeper = getattr(inner, "reason", None)
+        if not isinstance(deeper, BaseException):
+            arguments = getattr(inner, "args", ())
+            deeper = next((a for a in arguments if isinstance(a, BaseException)), None)
+        if deeper is None:
+            break
+        inner = deeper
+    text = str(inner) or type(inner).__name__
+    return text.rpartition(": ")[2] if "HTTPConnection" in text or "HTTPSConnection" in text else text

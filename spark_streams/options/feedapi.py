@@ -1,0 +1,243 @@
+"""The options of format ``feedapi``: feeds over HTTP, FeedAPI version 2 and ZeroEventHub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal, cast
+
+from spark_streams.endpoint import HTTP_SCHEMES, Endpoint, Secret
+from spark_streams.errors import OptionError
+from spark_streams.options.given import Format, Given
+from spark_streams.options.names import (
+    CONSUMER_GROUP,
+    DIALECT,
+    ENDING_OFFSETS_BY_TIMESTAMP,
+    ENDING_TIMESTAMP,
+    EPOCH,
+    FEED_FILTER_PREFIX,
+    FILTER,
+    KEY_FIELD,
+    MAX_BYTES_PER_TRIGGER,
+    MAX_LINE_BYTES,
+    ORDERED,
+    PAGE_SIZE,
+    PARTITIONS,
+    PASSWORD,
+    PUSHDOWN,
+    SPOOL_LOCATION,
+    STARTING_EXPRESSION,
+    STARTING_OFFSETS_BY_TIMESTAMP,
+    STARTING_STRATEGY,
+    STARTING_TIMESTAMP,
+    STREAM,
+    TIMESTAMP_FIELD,
+    TOKEN,
+    URL,
+    USERNAME,
+)
+from spark_streams.options.source import SourceOptions, read_source
+from spark_streams.position import After, Position, position_from_json
+
+__all__ = [
+    "FEED_FORMAT",
+    "FeedSourceOptions",
+    "feed_endpoint",
+    "feed_name",
+    "parse_feed_source",
+    "read_feed_source",
+    "validate_feed",
+]
+
+DEFAULT_MAX_BYTES_PER_TRIGGER: Final = 256 << 20
+"""Of pages that a micro-batch takes from the spool, and of those read ahead for the next one."""
+DEFAULT_MAX_LINE_BYTES: Final = 64 << 20
+MAX_PARTITIONS: Final = 32_768
+"""Partition ids are 0 to 32767 (FeedAPI, "partitions")."""
+
+_POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)+")
+
+
+@dataclass(frozen=True)
+class FeedSourceOptions(SourceOptions):
+    """Everything that a reader of feeds needs to know; picklable, and safe to print.
+
+    Args:
+        dialect: which dialect the feed speaks; ``auto`` asks it.
+        partitions: number of partitions of a version 1 feed, which does not tell; None for version 2.
+        ordered: whether partitions that replace a closed one wait until that one is fully read.
+        spool_location: the folder, a path or a URI that Arrow knows, that pages are kept in until their micro-batch
+            is committed; None for a temporary one.
+        key_field: JSON pointer to what becomes ``key``, or None.
+        timestamp_field: JSON pointer to what becomes ``timestamp``, or None.
+        page_size: events that a response is asked to hold, or None; a feed may take no notice.
+        max_bytes_per_trigger: bytes of pages in a micro-batch, about.
+        max_line_bytes: bytes of one line, at most.
+        filters: names and values of the feed's own filters, which it applies.
+    """
+
+    dialect: Literal["auto", "v1", "v2a", "v2b"] = "auto"
+    partitions: int | None = None
+    ordered: bool = True
+    spool_location: str | None = None
+    key_field: str | None = None
+    timestamp_field: str | None = None
+    page_size: int | None = None
+    max_bytes_per_trigger: int = DEFAULT_MAX_BYTES_PER_TRIGGER
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+    filters: tuple[tuple[str, str], ...] = field(default=())
+
+
+def validate_feed(options: Mapping[str, str], *, reading: bool = False) -> None:
+    """Check names, values and conflicts of all options that are there.
+
+    Args:
+        options: as Spark hands them over.
+        reading: whether they are known to be a reader's.
+
+    Raises:
+        OptionError: the first fault found.
+    """
+    given = Given(options, FEED_FORMAT)
+    if reading or given.get(URL) is None or (given.get(URL) or "").strip().lower().startswith("http"):
+        read_feed_source(given, None)
+
+
+def parse_feed_source(options: Mapping[str, str], *, streaming: bool) -> FeedSourceOptions:
+    """Read the options of a reader.
+
+    Args:
+        options: as Spark hands them over.
+        streaming: whether they are for ``readStream``: the default start is then ``latest``, else ``earliest``.
+
+    Raises:
+        OptionError: an option that is unknown, has a bad value, contradicts another, or does not suit the mode.
+    """
+    given = Given(options, FEED_FORMAT)
+    given.no_path()
+    given.only_for_writing()
+    if not streaming:
+        for name in (SPOOL_LOCATION, MAX_BYTES_PER_TRIGGER, ORDERED):
+            if given.has(name):
+                raise OptionError(
+                    name, "a batch query reads all partitions at once and keeps nothing: this is for streams"
+                )
+    return read_feed_source(given, streaming)
+
+
+def read_feed_source(given: Given, streaming: bool | None) -> FeedSourceOptions:
+    """Read a reader's options; ``streaming`` as ``read_source`` has it.
+
+    Raises:
+        OptionError: as ``parse_feed_source``.
+    """
+    for name in (
+        STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_STRATEGY, ENDING_TIMESTAMP,
+        ENDING_OFFSETS_BY_TIMESTAMP,
+    ):  # fmt: skip
+        if given.has(name):
+            raise OptionError(
+                name,
+                "feedapi cannot seek by time, as feeds have cursors only: start 'earliest', 'latest' or after a cursor",
+            )
+    name = feed_name(given)
+    common = read_source(given, name, streaming=streaming)
+    common = replace(common, endpoint=feed_endpoint(given, common.endpoint))
+    dialect = given.word(DIALECT, "auto", "v1", "v2a", "v2b")
+    count = given.integer(PARTITIONS, 1, "partitions", high=MAX_PARTITIONS)
+    if dialect == "v1" and count is None:
+        raise OptionError(PARTITIONS, "is required with dialect v1: a version 1 feed does not tell how many it has")
+    if dialect in ("v2a", "v2b") and count is not None:
+        raise OptionError(PARTITIONS, f"is for version 1 feeds: with dialect {dialect} the feed tells its partitions")
+    filters = {name: value for name, value in given.starting_with(FEED_FILTER_PREFIX).items()}
+    if "" in filters:
+        raise OptionError(FEED_FILTER_PREFIX, "names no filter, expected such as filter-subject")
+    if filters and dialect in ("v1", "v2b"):
+        raise OptionError(FEED_FILTER_PREFIX + next(iter(filters)), f"dialect {dialect} has no filters; v2a has")
+    of_all: dict[str, Any] = {f.name: getattr(common, f.name) for f in fields(common)}
+    return FeedSourceOptions(
+        **of_all,
+        dialect=cast(Any, dialect),
+        partitions=count,
+        ordered=given.boolean(ORDERED, True),
+        spool_location=given.text(SPOOL_LOCATION, "a folder, as a path or a URI"),
+        key_field=_pointer(given, KEY_FIELD),
+        timestamp_field=_pointer(given, TIMESTAMP_FIELD),
+        page_size=given.integer(PAGE_SIZE, 1, "events"),
+        max_bytes_per_trigger=given.integer(MAX_BYTES_PER_TRIGGER, 1, "bytes") or DEFAULT_MAX_BYTES_PER_TRIGGER,
+        max_line_bytes=given.integer(MAX_LINE_BYTES, 1, "bytes") or DEFAULT_MAX_LINE_BYTES,
+        filters=tuple(filters.items()),
+    )
+
+
+def feed_name(given: Given) -> str:
+    """Return the feed's name: option ``stream``, or what the url's path ends with."""
+    named = given.text(STREAM, "a name for the feed")
+    if named is not None:
+        return named
+    path = re.sub(r"[?#].*", "", (given.get(URL) or "").partition("://")[2]).rstrip("/")
+    return path.rpartition("/")[2] if "/" in path else path.rpartition("@")[2]
+
+
+def feed_endpoint(given: Given, endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint with the bearer token, if one is given.
+
+    Raises:
+        OptionError: a token beside a user name.
+    """
+    token = given.text(TOKEN, "a bearer token")
+    if token is None:
+        return endpoint
+    if endpoint.username is not None:
+        raise OptionError(TOKEN, f"cannot be used together with '{USERNAME}' and '{PASSWORD}': give one of them")
+    if not token.isascii() or not token.isprintable():
+        raise OptionError(TOKEN, "has characters that no HTTP header can carry, expected printable ASCII")
+    return endpoint.with_token(Secret(token))
+
+
+def _pointer(given: Given, name: str) -> str | None:
+    text = given.text(name, "a JSON pointer such as /customer/id")
+    if text is not None and not _POINTER.fullmatch(text):
+        raise OptionError(name, f"'{text}' is no JSON pointer (RFC 6901), expected such as /customer/id")
+    return text
+
+
+def _position(option: str, partition: str, value: object) -> Position:
+    """Read a position of a feed: ``earliest``, ``latest``, or after a cursor."""
+    try:
+        position = position_from_json(value)
+    except ValueError:
+        position = None
+    if position is None or not (isinstance(position, After) or str(position) in ("earliest", "latest")):
+        raise OptionError(
+            option,
+            f'partition \'{partition}\': {value!r} is no position in a feed: expected "earliest", "latest", or a '
+            'cursor as a string or as {"after": cursor}; reading starts after it',
+        )
+    return position
+
+
+_LATER: Final = "feedapi does not take it in this version"
+
+FEED_FORMAT: Final = Format(
+    name="feedapi",
+    schemes=HTTP_SCHEMES,
+    url_example="such as https://service/myfeed, the feed's own address",
+    stream_example="a name for the feed; its address goes into option 'url'",
+    naming="the feed's address goes into option 'url'",
+    position=_position,
+    offsets_example='{"0": "earliest", "1": "latest", "2": "a cursor"}',
+    both=(TOKEN, KEY_FIELD),
+    reading=(
+        DIALECT, PARTITIONS, ORDERED, SPOOL_LOCATION, TIMESTAMP_FIELD, PAGE_SIZE, MAX_BYTES_PER_TRIGGER, MAX_LINE_BYTES,
+    ),
+    prefixes=(FEED_FILTER_PREFIX,),
+    refused={
+        STARTING_EXPRESSION: "feedapi takes no expressions in this version; start after a cursor, or earliest",
+        CONSUMER_GROUP: "feeds have no consumer groups; leave it out",
+        EPOCH: "feeds have no consumer groups; leave it out",
+        FILTER: f"{_LATER}; use '{FEED_FILTER_PREFIX}<name>' for a filter of the feed's own, or filter the DataFrame",
+        PUSHDOWN: f"{_LATER}; filters of the DataFrame are applied by Spark",
+    },
+)  # fmt: skip

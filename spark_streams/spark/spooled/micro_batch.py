@@ -1,0 +1,388 @@
+"""The driver's side of a feed's stream: where it starts, where each micro-batch ends, and what its tasks read.
+
+A cursor is opaque, and two reads from one cursor may differ, so a micro-batch is planned by fetching: followers read
+ahead into the spool, and a micro-batch takes what is there, up to checkpoints.
+
+Guarantee: a micro-batch that Spark knows reads the same rows whenever it is asked for, until it is committed, since its
+manifest names the lines. After its pages were lost (a temporary spool after a restart) they are fetched again between
+the same cursors, which gives the same events only as far as the feed repeats itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from spark_streams.client.feed.feed import FeedClient
+from spark_streams.client.feed.scan import FeedRange
+from spark_streams.options.feedapi import FeedSourceOptions
+from spark_streams.planning import pieces, shares
+from spark_streams.position import LATEST, After
+from spark_streams.spark.driver import position_in, require_all
+from spark_streams.spark.loss import LossPolicy
+from spark_streams.spark.spooled.follower import Follower
+from spark_streams.spark.spooled.lineage import Lineage, trace
+from spark_streams.spark.spooled.offset import BEGINNING, FeedOffset
+from spark_streams.spark.spooled.pages import Cut
+from spark_streams.spark.spooled.spool import PageRange, Spool
+from spark_streams.spark.spooled.tasks import FeedTask, address_of
+from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.discovery import Discovery
+
+__all__ = ["FeedBatches"]
+
+_log = logging.getLogger(__name__)
+
+DISCOVERY_MS: Final = 1_000
+"""How old the list of partitions may be; less often when the poll interval is longer."""
+GATHER_S: Final = 1.0
+"""How long a micro-batch waits for followers that are still fetching, once there is something."""
+IDLE_CURSORS_S: Final = 10.0
+"""How often a micro-batch without events is made because cursors have moved (FeedAPI, "checkpoint command")."""
+MAX_FETCHES: Final = 16
+"""Responses that are fetched at a time; those that wait for events do not count."""
+MAX_LONG_POLLS: Final = 32
+"""A feed with more partitions is asked again and again instead."""
+
+
+class FeedBatches:
+    """Plans the micro-batches of one query. All offsets that go in and out are JSON objects (``FeedOffset``).
+
+    Args:
+        options: of the stream.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, options: FeedSourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._filters = dict(options.filters)
+        self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
+        self._client = FeedClient(address_of(options))
+        self._discovery: Discovery | None = None
+        self._discovered_at = 0.0
+        self._spool: Spool | None = None
+        self._run = uuid.uuid4().hex[:8]
+        self._followers: dict[int, Follower] = {}
+        self._slots = threading.Semaphore(MAX_FETCHES)
+        self._initial: dict[str, Any] | None = None
+        self._last: FeedOffset | None = None
+        self._done_files: dict[int, list[str]] = {}
+        self._since = clock()
+        self._available_now: dict[int, tuple[str, ...]] | None = None
+
+    # --- what Spark asks
+
+    def initial(self) -> dict[str, Any]:
+        """Return where a new query starts; Spark asks more than once, and gets the same answer.
+
+        Raises:
+            OptionError: the positions do not fit the feed's partitions.
+            SparkStreamsError: the feed cannot be asked.
+        """
+        if self._initial is None:
+            starting = self._options.starting
+            discovery = self._describe(fresh=True)
+            require_all(starting, [str(p.id) for p in discovery.partitions])
+            cursors: dict[int, str] = {}
+            for partition in discovery.partitions:
+                position = position_in(starting, str(partition.id))
+                if position == LATEST:
+                    cursors[partition.id] = self._client.last_cursor(partition.id)
+                elif isinstance(position, After):
+                    cursors[partition.id] = position.offset
+                elif partition.starts_after is None or not self._options.ordered:
+                    cursors[partition.id] = BEGINNING
+            self._initial = FeedOffset(self._options.stream, cursors, uuid.uuid4().hex, 0, self._filters).to_json()
+        return self._initial
+
+    def fix_end(self) -> None:
+        """Fix the end for Trigger.AvailableNow: what is there now will be read, and nothing that comes later."""
+        self._available_now = {}
+        discovery = self._describe(fresh=True)
+        for partition in discovery.partitions:
+            stops = {self._client.last_cursor(partition.id)}
+            if partition.last_cursor is not None:
+                stops.add(partition.last_cursor)
+            self._available_now[partition.id] = tuple(sorted(stops))
+
+    def next_end(self, start: dict[str, Any], limit: int | None, *, patient: bool = True) -> dict[str, Any]:
+        """Return where the micro-batch that starts at ``start`` ends; ``start`` itself when there is nothing to read.
+
+        Args:
+            start: where the one before ended, or the initial offset.
+            limit: events in it, at most, unless the first checkpoint covers more; None for no limit.
+            patient: whether it may wait for ``minOffsetsPerTrigger``.
+
+        Raises:
+            PositionLost: a partition left the feed, and losses are to fail the query.
+            CheckpointError: ``start`` is not ours, or has other filters.
+            SparkStreamsError: what a follower met, and trying again did not help.
+        """
+        begin = self._offset(start)
+        spool = self._opened(begin)
+        lineage = self._follow(begin)
+        self._gather(limit)
+        self._raise_faults(lineage)
+        waiting = {p: f.waiting() for p, f in self._followers.items()}
+        if patient and self._waits(sum(waiting.values())):
+            return start
+        first = begin.batch == 0
+        if not first and not sum(waiting.values()) and self._same_partitions(begin, lineage):
+            if (self._clock() - self._since) < IDLE_CURSORS_S:
+                return start
+        cuts = self._cut(waiting, limit)
+        finished = begin.finished | self._finished(lineage)
+        cursors = {p: cuts[p].cursor if p in cuts else cursor for p, cursor in lineage.reading.items()}
+        end = FeedOffset(
+            self._options.stream,
+            cursors,
+            begin.spool,
+            begin.batch + 1,
+            self._filters,
+            frozenset(finished),
+            lineage.ancestors,
+            lineage.begins,
+        )
+        if not first and (end.cursors, end.finished, end.ancestors) == (begin.cursors, begin.finished, begin.ancestors):
+            spool.remove([name for cut in cuts.values() for name in cut.done])
+            return start
+        self._write(spool, end, cuts)
+        self._since = self._clock()
+        self._last = end
+        return end.to_json()
+
+    def reads(self, start: dict[str, Any], end: dict[str, Any]) -> list[FeedTask]:
+        """Return what the tasks of the micro-batch (start, end] read; the same lines whenever it is asked.
+
+        Raises:
+            PositionLost: its pages are not in the lasting spool any more, and losses are to fail the query.
+            CheckpointError: ``start`` or ``end`` is not ours.
+        """
+        begin, stop = self._offset(start), self._offset(end)
+        if stop.batch == begin.batch:
+            return []
+        spool = self._opened(stop, wipe=False)
+        manifest = spool.manifest(stop.batch)
+        if manifest is None:
+            return self._fetched_again(begin, stop, spool)
+        dialect = Dialect(manifest["dialect"])
+        return [
+            FeedTask(task["partition"], dialect, tuple(PageRange(*page) for page in task["pages"]), spool.uri())
+            for task in manifest["tasks"]
+        ]
+
+    def committed(self, end: dict[str, Any]) -> None:
+        """Remove what was spooled for the micro-batches up to the one that ends at ``end``.
+
+        Spark tells it one micro-batch late, and not at the end: what is left is removed by the next run.
+        """
+        until = self._offset(end).batch
+        spool = self._spool
+        if spool is None:
+            return
+        for batch in [b for b in self._done_files if b <= until]:
+            spool.remove(self._done_files.pop(batch))
+        spool.remove_manifests(until)
+
+    def newest(self) -> dict[str, Any]:
+        """Return how far the feed was fetched, with key ``lag``: events of each partition that are not planned yet.
+
+        How many more the feed has cannot be asked: None for a partition whose end was not reached.
+        """
+        last = self._last
+        cursors = {p: f.cursor for p, f in self._followers.items()}
+        out = FeedOffset(self._options.stream, cursors, last.spool if last else "", last.batch if last else 0)
+        at_end = {p: f.idle or f.finished for p, f in self._followers.items()}
+        lag = {str(p): f.waiting() if at_end[p] else None for p, f in self._followers.items()}
+        return {**out.to_json(), "lag": lag}
+
+    def close(self) -> None:
+        """Stop fetching."""
+        for follower in self._followers.values():
+            follower.stop()
+        self._client.close()
+
+    # --- how
+
+    def _offset(self, value: dict[str, Any]) -> FeedOffset:
+        return FeedOffset.from_json(value, self._options.stream, self._filters)
+
+    def _describe(self, *, fresh: bool = False) -> Discovery:
+        age_ms = (self._clock() - self._discovered_at) * 1_000
+        if fresh or self._discovery is None or age_ms >= max(DISCOVERY_MS, self._options.poll_interval_ms):
+            self._discovery = self._client.discover()
+            self._discovered_at = self._clock()
+        return self._discovery
+
+    def _opened(self, offset: FeedOffset, *, wipe: bool = True) -> Spool:
+        """Return the query's spool; on the first plan of a run without what an earlier run left behind in it."""
+        if self._spool is None:
+            self._spool = Spool(self._options.spool_location, offset.spool)
+            if not self._spool.lasting:
+                _log.warning(
+                    "feed '%s': pages are spooled to a temporary folder, as option 'spoolLocation' is not set: a "
+                    "micro-batch that a crash interrupts is fetched again, and may then have other rows",
+                    self._options.stream,
+                )
+        if wipe and not self._followers:
+            # The micro-batch that ends at ``offset`` is done: Spark plans the next one only then.
+            self._spool.remove([n for n in self._spool.names()])
+            self._done_files.clear()
+        return self._spool
+
+    def _follow(self, begin: FeedOffset) -> Lineage:
+        """Start and stop followers as the feed's partitions come and go."""
+        discovery = self._describe()
+        drained = {p for p in begin.cursors if p not in self._followers or self._drained(self._followers[p])}
+        lineage = trace(begin, discovery, ordered=self._options.ordered, drained=drained)
+        listed = {p.id: p for p in discovery.partitions}
+        for partition in lineage.gone:
+            if partition in begin.finished:
+                continue
+            self._policy.report(
+                str(partition),
+                f"after cursor '{begin.cursors[partition]}'",
+                "the feed has no such partition any more, and none that its cursors are valid on",
+            )
+        for partition in list(self._followers):
+            if partition not in lineage.reading or partition not in listed:
+                self._followers[partition].stop()
+                if partition not in lineage.reading:
+                    del self._followers[partition]
+        for partition, cursor in lineage.reading.items():
+            if partition in self._followers or partition not in listed or partition in begin.finished:
+                continue
+            if self._available_now is not None and partition not in self._available_now:
+                continue
+            self._start(partition, cursor, begin)
+        for partition, follower in self._followers.items():
+            if partition in listed:
+                if listed[partition].closed:
+                    follower.closed(listed[partition].last_cursor)
+                if discovery.stream and self._available_now is None and len(listed) <= MAX_LONG_POLLS:
+                    follower.long_polls()
+        return lineage
+
+    def _finished(self, lineage: Lineage) -> set[int]:
+        """Return the closed partitions that are planned to their end."""
+        return {p for p, f in self._followers.items() if f.finished and not f.waiting() and p in lineage.reading}
+
+    def _same_partitions(self, begin: FeedOffset, lineage: Lineage) -> bool:
+        """Return whether a micro-batch without events would say nothing that the one before does not."""
+        same = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
+        return same and self._finished(lineage) <= begin.finished
+
+    @staticmethod
+    def _drained(follower: Follower) -> bool:
+        """Return whether a follower has ended, and all it fetched is planned."""
+        return not follower.is_alive() and not follower.waiting()
+
+    def _start(self, partition: int, cursor: str, begin: FeedOffset) -> None:
+        assert self._spool is not None
+        follower = Follower(
+            lambda: FeedClient(address_of(self._options, self._client.dialect)),
+            self._spool,
+            partition,
+            cursor,
+            file_prefix=self._run,
+            read_ahead_bytes=max(1, self._options.max_bytes_per_trigger // max(1, len(begin.cursors))),
+            poll_interval_ms=self._options.poll_interval_ms,
+            slots=self._slots,
+        )
+        if self._available_now is not None:
+            follower.stop_at(self._available_now[partition])
+        self._followers[partition] = follower
+        follower.start()
+
+    def _gather(self, limit: int | None) -> None:
+        """Wait for the first answers, and a little for what followers are fetching just now."""
+        started = self._clock()
+        while True:
+            busy = [f for f in self._followers.values() if f.is_alive() and not f.idle and not f.at_stop]
+            waiting = sum(f.waiting() for f in self._followers.values())
+            if not busy or any(f.fault for f in self._followers.values()):
+                return
+            if limit is not None and waiting >= limit:
+                return
+            if waiting and self._clock() - started >= GATHER_S:
+                return
+            busy[0].wait_for_change(0.05)
+
+    def _raise_faults(self, lineage: Lineage) -> None:
+        for partition, follower in list(self._followers.items()):
+            fault = follower.fault
+            if fault is None or partition in lineage.leaving:
+                continue
+            # It may have left the feed since: that is no fault (F-18).
+            if partition not in {p.id for p in self._describe(fresh=True).partitions}:
+                continue
+            self.close()
+            raise fault
+
+    def _waits(self, waiting: int) -> bool:
+        """Return whether the micro-batch waits for ``minOffsetsPerTrigger``."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._available_now is not None or waiting == 0 or waiting >= least:
+            return False
+        return (self._clock() - self._since) * 1_000 < self._options.max_trigger_delay_ms
+
+    def _cut(self, waiting: dict[int, int], limit: int | None) -> dict[int, Cut]:
+        """Take from each partition its share of the limit, in proportion to what waits."""
+        most: dict[str, int] | None = None
+        if limit is not None and sum(waiting.values()) > limit:
+            most = shares(limit, {str(p): n for p, n in waiting.items()})
+        left_bytes = self._options.max_bytes_per_trigger
+        cuts: dict[int, Cut] = {}
+        for partition in sorted(waiting, key=lambda p: -waiting[p]):
+            events = None if most is None else most[str(partition)]
+            if left_bytes <= 0 or events == 0:
+                continue
+            cut = self._followers[partition].cut(events, left_bytes)
+            if cut is not None:
+                cuts[partition] = cut
+                left_bytes -= sum(r.stop - r.start for r in cut.ranges)
+        return cuts
+
+    def _write(self, spool: Spool, end: FeedOffset, cuts: dict[int, Cut]) -> None:
+        """Write the manifest: the tasks, and which lines each reads."""
+        assert self._client.dialect is not None
+        sizes = {str(p): sum(r.stop - r.start for r in cut.ranges) for p, cut in cuts.items() if cut.events}
+        parts = pieces(sizes, self._options.min_partitions or 0) if sizes else {}
+        tasks = [
+            {"partition": p, "pages": piece}
+            for p, cut in sorted(cuts.items())
+            if cut.events
+            for piece in cut.split(parts[str(p)])
+        ]
+        events = sum(cut.events for cut in cuts.values())
+        spool.write_manifest(end.batch, {"dialect": self._client.dialect.value, "events": events, "tasks": tasks})
+        self._done_files[end.batch] = [name for cut in cuts.values() for name in cut.done]
+        if events:
+            _log.info("feed '%s': micro-batch of %d events of %d partitions", end.stream, events, len(cuts))
+
+    def _fetched_again(self, begin: FeedOffset, stop: FeedOffset, spool: Spool) -> list[FeedTask]:
+        """Return tasks that fetch a micro-batch whose pages are lost, from the same cursors to the same cursors."""
+        if spool.lasting:
+            self._policy.report(
+                None, f"with micro-batch {stop.batch}", f"its manifest is not in the spool {'/'.join(spool.uri())}"
+            )
+        _log.warning(
+            "feed '%s': the pages of micro-batch %d are lost, they are fetched again: if an earlier attempt has "
+            "written rows, these may be others",
+            stop.stream,
+            stop.batch,
+        )
+        self._describe()
+        dialect = self._client.dialect
+        assert dialect is not None
+        starts = {p: stop.begins.get(p, begin.cursors.get(p, BEGINNING)) for p in stop.cursors}
+        return [
+            FeedTask(p, dialect, fetch=FeedRange(p, starts[p], (cursor,), required=True))
+            for p, cursor in sorted(stop.cursors.items())
+            if cursor != starts[p]
+        ]

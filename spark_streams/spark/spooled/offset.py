@@ -1,0 +1,118 @@
+"""What Spark's checkpoint remembers of a feed between micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from spark_streams.position import CheckpointError
+
+__all__ = ["BEGINNING", "FeedOffset"]
+
+VERSION: Final = 1
+BEGINNING: Final = "_first"
+"""The cursor that means the beginning of a partition (FeedAPI, "fetch call")."""
+
+
+@dataclass(frozen=True)
+class FeedOffset:
+    """Where a micro-batch of a feed ends.
+
+    Args:
+        stream: the feed's name.
+        cursors: partition id to the cursor that reading goes on behind.
+        spool: id of the query's spool.
+        batch: number of the micro-batch that ends here, from 1 on; 0 for where a query starts.
+        filters: names and values of the filters that the cursors belong to.
+        finished: ids of closed partitions that were read to their end.
+        ancestors: ids of partitions that have left the feed, to their cursors, oldest first: partitions that descend
+            from them may still appear, and start there.
+        begins: partitions that this micro-batch is the first of, to the cursors they start behind.
+    """
+
+    stream: str
+    cursors: Mapping[int, str]
+    spool: str
+    batch: int = 0
+    filters: Mapping[str, str] = field(default_factory=dict)
+    finished: frozenset[int] = frozenset()
+    ancestors: Mapping[int, str] = field(default_factory=dict)
+    begins: Mapping[int, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object, whose partitions are those of all formats' checkpoints (DESIGN.md, section 4)."""
+        out: dict[str, Any] = {
+            "version": VERSION,
+            "stream": self.stream,
+            "partitions": {str(p): _position(self.cursors[p]) for p in sorted(self.cursors)},
+            "spool": self.spool,
+            "batch": self.batch,
+            "filters": dict(sorted(self.filters.items())),
+        }
+        if self.finished:
+            out["finished"] = sorted(self.finished)
+        if self.ancestors:
+            out["ancestors"] = [[p, cursor] for p, cursor in self.ancestors.items()]
+        if self.begins:
+            out["begins"] = {str(p): _position(self.begins[p]) for p in sorted(self.begins)}
+        return out
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], stream: str, filters: Mapping[str, str]) -> FeedOffset:
+        """Read what ``to_json`` wrote.
+
+        Args:
+            value: the JSON object.
+            stream: the feed's name, as the options say it.
+            filters: the filters, as the options say them.
+
+        Raises:
+            CheckpointError: another version, not one of ours, or of another feed or other filters.
+        """
+        if value.get("version") != VERSION:
+            raise CheckpointError(
+                f"the checkpoint has version {value.get('version')!r}, this spark-streams reads version {VERSION}: it "
+                "was written by another release; install that one, or start anew with another checkpointLocation"
+            )
+        try:
+            read = cls(
+                str(value["stream"]),
+                {int(p): _cursor(c) for p, c in value["partitions"].items()},
+                str(value["spool"]),
+                int(value["batch"]),
+                {str(n): str(v) for n, v in value["filters"].items()},
+                frozenset(int(p) for p in value.get("finished", ())),
+                {int(p): str(c) for p, c in value.get("ancestors", ())},
+                {int(p): _cursor(c) for p, c in value.get("begins", {}).items()},
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as fault:
+            raise CheckpointError(f"not a checkpoint of a feed: {fault!r}") from fault
+        if read.stream != stream:
+            raise CheckpointError(
+                f"the checkpoint is of feed '{read.stream}', but the options name '{stream}': use another "
+                "checkpointLocation for another feed, or option 'stream' to keep the name when the address has changed"
+            )
+        if dict(read.filters) != dict(filters):
+            raise CheckpointError(
+                f"the checkpoint's cursors belong to {_shown(read.filters)}, but the options have {_shown(filters)}: "
+                "cursors are valid for the identical filters only (FeedAPI, 'filter-*'); go back to the old ones, or "
+                "start anew with another checkpointLocation"
+            )
+        return read
+
+
+def _position(cursor: str) -> str | dict[str, str]:
+    return "earliest" if cursor == BEGINNING else {"after": cursor}
+
+
+def _cursor(value: object) -> str:
+    if value == "earliest":
+        return BEGINNING
+    if isinstance(value, Mapping) and len(value) == 1 and isinstance(value.get("after"), str):
+        return str(value["after"])
+    raise ValueError(f"{value!r} is no position of a feed")
+
+
+def _shown(filters: Mapping[str, str]) -> str:
+    return ", ".join(f"filter-{n}={v}" for n, v in sorted(filters.items())) or "no filters"

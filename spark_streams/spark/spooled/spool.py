@@ -1,0 +1,212 @@
+"""The spool: a folder of pages that a query has fetched and not committed yet, and a manifest for each micro-batch.
+
+::
+
+    <spoolLocation>/<id of the query's spool>/
+        <run>-<partition>-<number>.ndjson     lines as the feed sent them
+        batch-<number>.json                   the manifest of a planned micro-batch
+
+Guarantee: a manifest is written whole, after the pages that it names, and before Spark is told of the micro-batch. So
+every micro-batch that Spark's checkpoint knows has its manifest, and reads the same lines again, until it is committed.
+On a local file system both are synchronised to the disk; object stores have no such call and need none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from spark_streams.errors import OptionError, SparkStreamsError
+
+__all__ = ["PageRange", "PageWriter", "Spool", "SpoolLost", "open_file_system"]
+
+_log = logging.getLogger(__name__)
+
+MANIFEST_VERSION: Final = 1
+_MANIFEST: Final = re.compile(r"batch-([0-9]{20})\.json")
+_OPTION: Final = "spoolLocation"
+
+
+class SpoolLost(SparkStreamsError):
+    """Pages or the manifest of a planned micro-batch are not where they were put."""
+
+
+class PageRange(NamedTuple):
+    """Lines of one file of the spool: from byte ``start``, inclusive, to byte ``stop``, exclusive."""
+
+    file: str
+    start: int
+    stop: int
+
+
+class PageWriter:
+    """A file of the spool while it is written.
+
+    Args:
+        file_system: where.
+        path: its path there.
+        name: its name in the folder.
+    """
+
+    def __init__(self, file_system: pafs.FileSystem, path: str, name: str) -> None:
+        self.name = name
+        self.size = 0
+        self._path = path
+        self._local = isinstance(file_system, pafs.LocalFileSystem)
+        with _faults():
+            self._stream = file_system.open_output_stream(path, compression=None)
+
+    def write(self, block: bytes) -> None:
+        """Append lines.
+
+        Raises:
+            SpoolLost: they cannot be written.
+        """
+        with _faults():
+            self._stream.write(block)
+        self.size += len(block)
+
+    def close(self) -> None:
+        """Finish the file; from now on tasks can read it.
+
+        Raises:
+            SpoolLost: it cannot be finished.
+        """
+        with _faults():
+            self._stream.close()
+            if self._local:
+                _sync(self._path)
+
+
+class Spool:
+    """The spool of one query; on the driver.
+
+    Args:
+        location: of option ``spoolLocation``; None for a temporary folder, which goes with the driver.
+        identity: the id of the query's spool, as the checkpoint remembers it.
+    """
+
+    def __init__(self, location: str | None, identity: str) -> None:
+        self.lasting = location is not None
+        if location is None:
+            folder = Path(tempfile.mkdtemp(prefix="spark-streams-spool-"))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            location = str(folder)
+        self._file_system, base = open_file_system(location)
+        self.location = location
+        self._identity = identity
+        self._folder = f"{base.rstrip('/')}/{identity}"
+        with _faults():
+            self._file_system.create_dir(self._folder, recursive=True)
+
+    def writer(self, name: str) -> PageWriter:
+        """Return a new file for pages."""
+        return PageWriter(self._file_system, f"{self._folder}/{name}", name)
+
+    def uri(self) -> tuple[str, str]:
+        """Return location and identity, from which a task opens the folder."""
+        return self.location, self._identity
+
+    def write_manifest(self, batch: int, content: Mapping[str, Any]) -> None:
+        """Write the manifest of a micro-batch, whole or not at all."""
+        path = f"{self._folder}/{_manifest_name(batch)}"
+        body = json.dumps({"version": MANIFEST_VERSION, **content}).encode()
+        with _faults():
+            if isinstance(self._file_system, pafs.LocalFileSystem):
+                Path(f"{path}.new").write_bytes(body)
+                _sync(f"{path}.new")
+                os.replace(f"{path}.new", path)
+                _sync(self._folder)
+            else:
+                with self._file_system.open_output_stream(path, compression=None) as stream:
+                    stream.write(body)
+
+    def manifest(self, batch: int) -> dict[str, Any] | None:
+        """Return the manifest of a micro-batch, None when it is not there.
+
+        Raises:
+            SpoolLost: it is there and cannot be read.
+        """
+        path = f"{self._folder}/{_manifest_name(batch)}"
+        try:
+            with self._file_system.open_input_stream(path) as stream:
+                content = json.loads(stream.read())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as fault:
+            raise SpoolLost(f"the manifest {path} cannot be read: {fault}") from None
+        if not isinstance(content, dict) or content.get("version") != MANIFEST_VERSION:
+            raise SpoolLost(f"the manifest {path} was written by another version of spark-streams")
+        return content
+
+    def remove(self, names: list[str]) -> None:
+        """Remove files; those that are not there any more, or cannot be removed, do no harm and are left."""
+        for name in names:
+            try:
+                self._file_system.delete_file(f"{self._folder}/{name}")
+            except FileNotFoundError:
+                continue
+            except OSError as fault:
+                _log.warning("spool: %s/%s cannot be removed: %s", self._folder, name, fault)
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        with _faults():
+            found = self._file_system.get_file_info(pafs.FileSelector(self._folder, allow_not_found=True))
+        return sorted(each.base_name for each in found if each.is_file)
+
+    def remove_manifests(self, until: int) -> None:
+        """Remove the manifests of committed micro-batches, up to and including ``until``."""
+        old = [n for n in self.names() if (m := _MANIFEST.fullmatch(n)) and int(m.group(1)) <= until]
+        self.remove(old)
+
+
+def open_file_system(location: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system and the path that a location means: a path, or a URI that Arrow knows.
+
+    Raises:
+        OptionError: Arrow does not know it.
+    """
+    if "://" not in location and not location.startswith("file:"):
+        if location.startswith("dbfs:"):
+            raise OptionError(_OPTION, f"'{location}' is no path: give the one that files have, such as /Volumes/…")
+        return pafs.LocalFileSystem(), str(Path(location).absolute())
+    try:
+        file_system, path = pafs.FileSystem.from_uri(location)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as fault:
+        raise OptionError(_OPTION, f"'{location}' is no folder that can be opened: {fault}") from None
+    return file_system, path
+
+
+def _manifest_name(batch: int) -> str:
+    return f"batch-{batch:020d}.json"
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _faults:
+    """Turns what a file system raises into our error."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: object) -> None:
+        if isinstance(fault, OSError):
+            raise SpoolLost(f"spool: {fault}; is there room, and may the driver write there?") from fault
