@@ -132,9 +132,9 @@ class FeedBatches:
         if patient and self._waits(sum(waiting.values())):
             return start
         first = begin.batch == 0
-        if not first and not sum(waiting.values()) and self._same_partitions(begin, lineage):
-            if (self._clock() - self._since) < IDLE_CURSORS_S:
-                return start
+        nothing = not sum(waiting.values()) and self._same_partitions(begin, lineage)
+        if nothing and not first and self._clock() - self._since < IDLE_CURSORS_S:
+            return start
         cuts = self._cut(waiting, limit)
         finished = begin.finished | self._finished(lineage)
         cursors = {p: cuts[p].cursor if p in cuts else cursor for p, cursor in lineage.reading.items()}
