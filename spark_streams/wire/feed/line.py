@@ -18,7 +18,6 @@ Spec: feedapi-spec SPEC.md, "Response"; notes C-05, C-06, C-17, C-21, F-22.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from typing import Any, Final, NamedTuple, NoReturn
@@ -27,11 +26,12 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.strict import MAX_DEPTH, depth_of, refuse_constant, shown
 
-__all__ = ["BASE64", "Line", "malformed", "read_line"]
+__all__ = ["BASE64", "Line", "Member", "event_member", "malformed", "members_of", "partition_text", "read_line"]
 
 BASE64: Final = "base64"
 """The value of member ``encoding`` beside a string event that is base64 of other bytes."""
 
+_PARTITION: Final = re.compile("0|[1-9][0-9]{0,8}")
 _SPACE: Final = re.compile("[ \t\r\n]*")
 # Numbers are checked and not converted: a number of many digits costs quadratic time, and no value is looked at.
 _DECODER: Final = json.JSONDecoder(parse_int=lambda _: 0, parse_float=lambda _: 0.0, parse_constant=refuse_constant)
@@ -78,64 +78,80 @@ def read_line(line: bytes, number: int, dialect: Dialect, partition: int | None)
     """
     try:
         text = line.decode("utf-8")
-        if text.count("[") + text.count("{") > MAX_DEPTH and depth_of(text) > MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-        members = _members(text)
+        listed = members_of(text)
     except StopIteration as error:
         malformed(number, line, f"is no JSON object (character {int(error.value) + 1})")
     except UnicodeDecodeError as error:
         malformed(number, line, f"is no UTF-8 (byte {error.start + 1})")
     except (ValueError, RecursionError) as error:
         malformed(number, line, f"is no JSON object ({error})")
-    if members is None:
+    if listed is None:
         return None
-    cursor = _get(members, "cursor")
+    members = dict(listed)
+    cursor = members["cursor"].value if "cursor" in members else None
     if cursor is not None and not isinstance(cursor, str):
         malformed(number, line, "'cursor' is no string")
-    name = dialect.event_key
-    if name not in members and cursor is None and dialect.other_event_key in members:
-        name = dialect.other_event_key
-    if name in members and cursor is not None and members[name].value is None:
-        del members[name]
-    if name not in members and cursor is None:
+    name = event_member(members, dialect)
+    if name is None and cursor is None:
         return None
-    if dialect is Dialect.V1 and not _asked_for(members, partition, number, line):
-        return None
+    if dialect is Dialect.V1:
+        digits = partition_text(members.get("partition"), text)
+        if digits is None:
+            malformed(number, line, "'partition' is missing or no integer")
+        if partition is not None and int(digits) != partition:
+            return None
     if cursor is not None:
         _encodable(cursor, number, line, "'cursor'")
-    if name not in members:
+    if name is None:
         return Line(None, False, cursor, None)
-    key = _get(members, "key")
+    key = members["key"].value if "key" in members else None
     if isinstance(key, str):
         _encodable(key, number, line, "'key'")
-    return _event(members[name], _get(members, "encoding"), cursor, key if isinstance(key, str) else None, number, line)
+    else:
+        key = None
+    event = members[name]
+    if isinstance(event.value, dict):
+        return Line(text[event.start : event.end].encode(), False, cursor, key)
+    if not isinstance(event.value, str):
+        malformed(number, line, "the event is no JSON object and no string")
+    if "encoding" in members and members["encoding"].value == BASE64:
+        try:
+            return Line(base64.b64decode(event.value, validate=True), True, cursor, key)
+        except ValueError:
+            malformed(number, line, "the event is no base64")
+    return Line(_encodable(event.value, number, line, "the event"), True, cursor, key)
 
 
-class _Member(NamedTuple):
+class Member(NamedTuple):
+    """A member of a line's object: its value, and where its text begins and ends in the line, in characters."""
+
     value: Any
-    text: str
+    start: int
+    end: int
 
 
-def _members(text: str) -> dict[str, _Member] | None:
-    """Return a line's members with their exact texts, the last one of each name; None for an empty line.
+def members_of(text: str) -> list[tuple[str, Member]] | None:
+    """Return a line's members in order, names more than once where the line has them so; None for an empty line.
 
     Raises:
         StopIteration: at a character that cannot be there; ``value`` is its index.
-        ValueError: a string or a constant is not as JSON has it.
+        ValueError: a string or a constant is not as JSON has it, or the line is nested deeper than ``MAX_DEPTH``.
+        RecursionError: Python's parser has fewer levels left than that.
     """
+    if text.count("[") + text.count("{") > MAX_DEPTH and depth_of(text) > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     at = _skip(text, 0)
     if at == len(text):
         return None
-    at = _expect(text, at, "{")
-    members: dict[str, _Member] = {}
-    at = _skip(text, at)
-    while text[at : at + 1] != "}" or members:
+    at = _skip(text, _expect(text, at, "{"))
+    members: list[tuple[str, Member]] = []
+    while members or text[at : at + 1] != "}":
         _expect(text, at, '"')
         name, at = _DECODER.raw_decode(text, at)
         at = _expect(text, _skip(text, at), ":")
         start = _skip(text, at)
         value, at = _DECODER.raw_decode(text, start)
-        members[name] = _Member(value, text[start:at])
+        members.append((name, Member(value, start, at)))
         at = _skip(text, at)
         if text[at : at + 1] == "}":
             break
@@ -144,6 +160,35 @@ def _members(text: str) -> dict[str, _Member] | None:
     if at != len(text):
         raise StopIteration(at)
     return members
+
+
+def event_member(members: dict[str, Member], dialect: Dialect) -> str | None:
+    """Return the name of the member that holds a line's event; None for a line without event.
+
+    Args:
+        members: the line's members; an absent event, null beside a cursor, does not count.
+        dialect: the version that is spoken.
+    """
+    checkpoint = "cursor" in members and members["cursor"].value is not None
+    name = dialect.event_key
+    if name not in members and not checkpoint:
+        name = dialect.other_event_key
+    if name not in members or (checkpoint and members[name].value is None):
+        return None
+    return name
+
+
+def partition_text(member: Member | None, text: str) -> str | None:
+    """Return the digits of a line's partition, given as a number or as a string; None when it is neither.
+
+    Args:
+        member: member ``partition``, if the line has one.
+        text: the line; numbers are looked at there, because they are not converted.
+    """
+    if member is None:
+        return None
+    digits = member.value if isinstance(member.value, str) else text[member.start : member.end]
+    return digits if _PARTITION.fullmatch(digits) else None
 
 
 def _skip(text: str, at: int) -> int:
@@ -158,37 +203,8 @@ def _expect(text: str, at: int, character: str) -> int:
     return at + 1
 
 
-def _get(members: dict[str, _Member], name: str) -> Any:
-    member = members.get(name)
-    return None if member is None else member.value
-
-
-def _asked_for(members: dict[str, _Member], partition: int | None, number: int, line: bytes) -> bool:
-    """Return whether a line of v1 is of the partition that was asked for."""
-    member = members.get("partition")
-    # Exact texts: numbers are not converted.
-    text = "" if member is None else member.value if isinstance(member.value, str) else member.text
-    if not re.fullmatch("0|[1-9][0-9]{0,8}", text):
-        malformed(number, line, "'partition' is missing or no integer")
-    return partition is None or int(text) == partition
-
-
 def _encodable(text: str, number: int, line: bytes, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
         malformed(number, line, f"{what} holds half of a surrogate pair")
-
-
-def _event(member: _Member, encoding: Any, cursor: str | None, key: str | None, number: int, line: bytes) -> Line:
-    value = member.value
-    if isinstance(value, dict):
-        return Line(member.text.encode(), False, cursor, key)
-    if not isinstance(value, str):
-        malformed(number, line, "the event is no JSON object and no string")
-    if encoding != BASE64:
-        return Line(_encodable(value, number, line, "the event"), True, cursor, key)
-    try:
-        return Line(base64.b64decode(value, validate=True), True, cursor, key)
-    except (binascii.Error, ValueError):
-        malformed(number, line, "the event is no base64")

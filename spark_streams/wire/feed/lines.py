@@ -19,14 +19,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.feed.alike import AlikeLines
+from spark_streams.wire.feed.blocks import MAX_LINE_BYTES, LineBlocks
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import read_line
 
 __all__ = ["MAX_LINE_BYTES", "LineBlocks", "Lines", "parse_lines"]
 
-MAX_LINE_BYTES: Final = 64 << 20
-"""The longest line that is taken unless told otherwise; the Go library stops at 64 KiB, in silence."""
+FEW_LINES: Final = 32
+FEW_BYTES: Final = 64 << 10
+"""A block of fewer lines and fewer bytes than these is read line by line, which is quicker there."""
+_NEWLINE: Final = 0x0A
 
 
 @dataclass(frozen=True)
@@ -71,16 +74,24 @@ def parse_lines(
     Raises:
         RemoteProtocolError: a line is malformed; the message names it and shows its beginning.
     """
-    raw = bytes(block)
+    raw = np.frombuffer(block, np.uint8)
+    if raw.size < FEW_BYTES and np.count_nonzero(raw == _NEWLINE) < FEW_LINES:
+        return parse_singly(raw, dialect, partition, values=values)
+    return parse_alike(raw, dialect, partition, values=values)
+
+
+def parse_singly(raw: NDArray[np.uint8], dialect: Dialect, partition: int | None, *, values: bool) -> Lines:
+    """Do what ``parse_lines`` does line by line."""
+    block = raw.tobytes()
     events: list[bytes] = []
     keys: list[str | None] = []
     cursors: list[str] = []
     covered: list[int] = []
     ends: list[int] = []
     end = 0
-    for number, line in enumerate(raw.split(b"\n"), 1):
-        end = min(end + len(line) + 1, len(raw))
-        read = read_line(line, number, dialect, partition)
+    for number, line in enumerate(block.split(b"\n"), 1):
+        end = min(end + len(line) + 1, len(block))
+        read = read_line(line.removesuffix(b"\r"), number, dialect, partition)
         if read is None:
             continue
         if read.event is not None:
@@ -100,66 +111,19 @@ def parse_lines(
     )
 
 
-class LineBlocks:
-    """Cuts a response into blocks of whole lines, as its bytes arrive.
-
-    Args:
-        max_line_bytes: the longest line that is taken, its newline not counted.
-    """
-
-    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        self.max_line_bytes = max_line_bytes
-        self._pieces: list[bytes] = []
-        self._pending = 0
-        self._started = False
-
-    def feed(self, received: bytes) -> list[bytes]:
-        """Take the next bytes; return the whole lines that are there now, in no block or one, never cut.
-
-        A byte order mark at the very start of the response is passed over (notes F-24).
-
-        Raises:
-            RemoteProtocolError: a line is longer than ``max_line_bytes``.
-        """
-        cut = received.rfind(b"\n") + 1
-        if not cut:
-            self._keep(received)
-            return []
-        block = b"".join((*self._pieces, received[:cut]))
-        self._pieces, self._pending = [], 0
-        if not self._started:
-            self._started = True
-            block = block.removeprefix(_MARK)
-        self._measure(block)
-        self._keep(received[cut:])
-        return [block] if block else []
-
-    @property
-    def tail(self) -> bytes:
-        """The bytes after the last newline: an unfinished line, when the response is over."""
-        tail = b"".join(self._pieces)
-        return tail if self._started else tail.removeprefix(_MARK)
-
-    def _keep(self, piece: bytes) -> None:
-        if piece:
-            self._pieces.append(piece)
-            self._pending += len(piece)
-            if self._pending > self.max_line_bytes:
-                self._too_long(self._pending)
-
-    def _measure(self, block: bytes) -> None:
-        if len(block) - 1 <= self.max_line_bytes:
-            return
-        newlines = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
-        longest = int(np.diff(newlines, prepend=-1).max()) - 1
-        if longest > self.max_line_bytes:
-            self._too_long(longest)
-
-    def _too_long(self, length: int) -> None:
-        raise RemoteProtocolError(
-            f"a line of {length} bytes or more: expected at most {self.max_line_bytes} (option 'maxLineBytes')"
-        )
-
-
-_MARK: Final = b"\xef\xbb\xbf"
-_NEWLINE: Final = 0x0A
+def parse_alike(raw: NDArray[np.uint8], dialect: Dialect, partition: int | None, *, values: bool) -> Lines:
+    """Do what ``parse_lines`` does for all lines of one form together."""
+    lines = AlikeLines(raw, dialect, partition)
+    lines.recognise()
+    lines.check()
+    lines.read_rest()
+    is_event = lines.event.source >= 0
+    checkpoints, cursors = lines.cursors()
+    return Lines(
+        lines.events() if values else None,
+        int(np.count_nonzero(is_event)),
+        cursors,
+        np.cumsum(is_event, dtype=np.int64)[checkpoints],
+        lines.next_line[checkpoints],
+        lines.keys() if values else None,
+    )
