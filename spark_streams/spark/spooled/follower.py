@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from spark_streams.client.feed import Lines
 from spark_streams.client.feed.feed import PATIENT, FeedClient, pause_for
 from spark_streams.client.feed.scan import EMPTY_RESPONSES
 from spark_streams.client.feed.stops import first_of, until
@@ -21,7 +22,6 @@ from spark_streams.client.retry import Attempts
 from spark_streams.errors import RemoteProtocolError, SparkStreamsError
 from spark_streams.spark.spooled.pages import Cut, Pages, SpooledFile
 from spark_streams.spark.spooled.spool import PageWriter, Spool
-from spark_streams.wire.feed.lines import Lines
 
 __all__ = ["Follower"]
 

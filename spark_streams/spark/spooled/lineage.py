@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from spark_streams.client.feed import Discovery
 from spark_streams.spark.spooled.offset import BEGINNING, FeedOffset
-from spark_streams.wire.feed.discovery import Discovery
 
 __all__ = ["Lineage", "trace"]
 

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
+from spark_streams.client.feed import Dialect, Discovery
 from spark_streams.client.feed.feed import FeedClient
 from spark_streams.client.feed.scan import FeedRange
 from spark_streams.options.feedapi import FeedSourceOptions
@@ -30,8 +31,6 @@ from spark_streams.spark.spooled.offset import BEGINNING, FeedOffset
 from spark_streams.spark.spooled.pages import Cut
 from spark_streams.spark.spooled.spool import PageRange, Spool
 from spark_streams.spark.spooled.tasks import FeedTask, address_of
-from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.discovery import Discovery
 
 __all__ = ["FeedBatches"]
 

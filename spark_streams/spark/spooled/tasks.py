@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_streams.client.feed import Dialect, LineBlocks, parse_lines
 from spark_streams.client.feed.feed import FeedAddress, FeedClient
 from spark_streams.client.feed.rows import FeedRows
 from spark_streams.client.feed.scan import FeedRange, scan
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.spark.spooled.spool import PageRange, SpoolLost, open_file_system
-from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.lines import LineBlocks, parse_lines
 
 __all__ = ["FeedTask", "address_of", "read_task"]
 
