@@ -30,6 +30,7 @@ PUBLIC = {
     "spark_streams.endpoint": [
         "AMQP_SCHEMES",
         "DEFAULT_PORTS",
+        "HTTP_SCHEMES",
         "RABBITMQ_SCHEMES",
         "Endpoint",
         "Secret",
@@ -95,7 +96,16 @@ PUBLIC = {
         "position_to_json",
     ],
     "spark_streams.rows": ["COMMON_SCHEMA", "FULL_MESSAGE_SCHEMA", "MESSAGE_SCHEMA", "PROPERTIES_TYPE", "TIMESTAMP"],
-    "spark_streams.server": ["AmqpConfig", "LogServer", "Permissions", "RabbitConfig", "Redirect", "ServerThread"],
+    "spark_streams.server": [
+        "AmqpConfig",
+        "BearerToken",
+        "FeedConfig",
+        "LogServer",
+        "Permissions",
+        "RabbitConfig",
+        "Redirect",
+        "ServerThread",
+    ],
     "spark_streams.spark.progress": ["Progress", "StreamProgressListener", "show_log_lines"],
 }
 """A name that is taken away here breaks somebody's program: say so in CHANGELOG.md."""
