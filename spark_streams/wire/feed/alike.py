@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.wire.feed.base64_columns import decode_base64
-from spark_streams.wire.feed.checking import invalid_objects, is_utf8, not_a_number, unescape
+from spark_streams.wire.feed.checking import invalid_objects, is_utf8, unescape
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.ranges import Content, Mask, Positions, gather
@@ -162,7 +162,6 @@ class AlikeLines:
             return ~odd
         if not raw.min():
             odd[np.searchsorted(self.next_line, np.flatnonzero(raw == 0), side="right")] = True
-        odd[np.searchsorted(self.next_line, not_a_number(raw), side="right")] = True
         for row in np.flatnonzero(self._end - self._start > 2 * MAX_DEPTH).tolist():
             line = raw[self._start[row] : self._end[row]]
             # Both opening brackets are 0x7b once this bit is set.

@@ -16,11 +16,14 @@ import pyarrow.json
 from numpy.typing import NDArray
 
 from spark_streams.wire.feed.ranges import Mask, Positions
+from spark_streams.wire.feed.shortening import without_long_strings
 
 __all__ = ["invalid_objects", "is_utf8", "not_a_number", "unescape"]
 
-CHECKED_BYTES: Final = 1 << 20
-"""How much is checked by one call: enough that a call's 40 µs do not count, and no more than a cache holds."""
+CHECKED_BYTES: Final = 4 << 20
+"""How much is checked by one call: enough that a call's 40 µs, and its wait for Arrow's own thread, do not count."""
+LONG_EVENT_BYTES: Final = 256
+"""From this average on it is worth looking for strings that need not be read."""
 ALONE: Final = 16
 """Of a group with an invalid text, halves are checked again until they have no more texts than this."""
 
@@ -60,7 +63,7 @@ def not_a_number(raw: NDArray[np.uint8]) -> Positions:
 
 
 def invalid_objects(texts: pa.BinaryArray) -> Positions:
-    """Return which texts may be no JSON objects, given that each begins with ``{`` and ends with ``}``.
+    """Return which texts may be no JSON objects, given that each is UTF-8, begins with ``{`` and ends with ``}``.
 
     The texts are read one after the other, as one document: ``}{`` is nowhere inside an object, so each of them holds
     whole objects, and as many objects as texts are one object each.
@@ -69,34 +72,57 @@ def invalid_objects(texts: pa.BinaryArray) -> Positions:
         return np.zeros(0, np.int64)
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
     content = texts.buffers()[2]
-    found: list[int] = []
     bounds = np.searchsorted(offsets, np.arange(int(offsets[0]), int(offsets[-1]), CHECKED_BYTES)).tolist()
-    groups = list(zip(bounds, [*bounds[1:], len(texts)], strict=True))
+    invalid = np.zeros(len(texts), np.bool_)
+    for first, end in zip(bounds, [*bounds[1:], len(texts)], strict=True):
+        group = content.slice(int(offsets[first]), int(offsets[end] - offsets[first]))
+        raw = np.frombuffer(group, np.uint8)
+        if _valid_when_shortened(raw, end - first):
+            continue
+        suspects = not_a_number(raw) + int(offsets[first])
+        invalid[np.searchsorted(offsets, suspects, side="right") - 1] = True
+        for row in _invalid_of(group, offsets[first : end + 1] - offsets[first]):
+            invalid[first + row] = True
+    found: Positions = np.flatnonzero(invalid)
+    return found
+
+
+def _valid_when_shortened(raw: NDArray[np.uint8], count: int) -> bool:
+    """Return whether a document is surely so many objects; of one that has no long strings it is never sure."""
+    if raw.size < count * LONG_EVENT_BYTES:
+        return False
+    shortened = without_long_strings(raw)
+    return (
+        shortened is not None
+        and not not_a_number(np.frombuffer(shortened, np.uint8)).size
+        and _objects(shortened) == count
+    )
+
+
+def _invalid_of(content: pa.Buffer, offsets: NDArray[np.int32]) -> list[int]:
+    """Return which texts of a document may be no objects, halving it until they are found."""
+    found: list[int] = []
+    groups = [(0, offsets.size - 1)]
     while groups:
         first, end = groups.pop()
-        if first == end or _objects(content.slice(int(offsets[first]), int(offsets[end] - offsets[first]))) == (
-            end - first
-        ):
+        part = content.slice(int(offsets[first]), int(offsets[end] - offsets[first]))
+        if first == end or _objects(part) == end - first:
             continue
         if end - first <= ALONE:
             found.extend(range(first, end))
         else:
             middle = (first + end) // 2
             groups += [(first, middle), (middle, end)]
-    return np.array(sorted(found), np.int64)
+    return found
 
 
 def _objects(content: pa.Buffer) -> int:
     """Return how many objects a document holds; -1 when it is none."""
+    options = pa.json.ReadOptions(use_threads=False, block_size=content.size + 1)
     try:
-        table = pa.json.read_json(
-            pa.BufferReader(content),
-            pa.json.ReadOptions(use_threads=False, block_size=content.size + 1),
-            _NOTHING,
-        )
+        return int(pa.json.read_json(pa.BufferReader(content), options, _NOTHING).num_rows)
     except pa.ArrowInvalid:
         return -1
-    return int(table.num_rows)
 
 
 def unescape(texts: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:

@@ -26,7 +26,7 @@ from spark_streams.wire.feed.line import read_line
 
 __all__ = ["MAX_LINE_BYTES", "LineBlocks", "Lines", "parse_lines"]
 
-FEW_LINES: Final = 32
+FEW_LINES: Final = 64
 FEW_BYTES: Final = 64 << 10
 """A block of fewer lines and fewer bytes than these is read line by line, which is quicker there."""
 _NEWLINE: Final = 0x0A

@@ -19,6 +19,8 @@ Octets = NDArray[np.uint64]
 
 _INLINE: Final = 12
 """Arrow's binary_view holds up to this many bytes itself; a longer one points at a buffer."""
+_HEAD_MASK: Final = np.array([(1 << (8 * min(n, 4))) - 1 for n in range(_INLINE + 1)], np.uint64)
+_TAIL_MASK: Final = np.array([(1 << (8 * max(n - 4, 0))) - 1 for n in range(_INLINE + 1)], np.uint64)
 _LOW: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
 _SPACES: Final = np.uint64(0x2020202020202020)
 _QUOTES: Final = np.uint64(0x2222222222222222)
@@ -160,24 +162,21 @@ def gather(
         pyarrow.ArrowInvalid: text that is not UTF-8.
     """
     n = start.size
-    views = np.zeros((n, 4), np.uint32)
+    views = np.zeros((n, 2), np.uint64)
     views[:, 0] = length
     short = length <= _INLINE
     if not short.all():
-        # The prefix, four bytes that only comparisons look at, is left out: the views live for this cast alone.
-        views[:, 2] = 0 if source is None else source
-        views[:, 3] = start
+        # The first four bytes, which only comparisons look at, are left out: the views live for this cast alone.
+        views[:, 1] = start.astype(np.uint64) << np.uint64(32)
+        if source is not None:
+            views[:, 1] |= source.astype(np.uint64)
     if short.any():
-        views[short, 1:] = 0
-        inline = views.view(np.uint8).reshape(n, 16)
-        for number, raw in enumerate(sources):
-            rows = np.flatnonzero(short & (length > 0) & (True if source is None else source == number))
+        for number, raw in enumerate(sources if source is not None else sources[:1]):
+            rows = np.flatnonzero(short if source is None else short & (source == number))
             if rows.size:
-                offsets = np.arange(_INLINE)
-                bytes_of = raw[np.minimum(start[rows, None] + offsets, raw.size - 1)]
-                bytes_of[offsets >= length[rows, None]] = 0
-                inline[rows, 4:] = bytes_of
-            if source is None:
-                break
+                content = Content(raw if raw.size >= 8 else np.concatenate((raw, np.zeros(8, np.uint8))))
+                at, size = start[rows], length[rows]
+                views[rows, 0] |= (content.words(at) & _HEAD_MASK[size]) << np.uint64(32)
+                views[rows, 1] = content.words(at + 4) & _TAIL_MASK[size]
     buffers = [None, pa.py_buffer(views), *(pa.py_buffer(raw) for raw in sources)]
     return pa.Array.from_buffers(pa.binary_view(), n, buffers).cast(kind)
