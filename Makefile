@@ -49,10 +49,11 @@ wheel-test: $(READY)  ## build the wheel, install it in new environments, use it
 	@bash conf/system-requirements.sh java
 	@$(BIN)/python -m pytest tests/packaging/installed_wheel.py $(PYTEST_ARGS)
 
-bench: $(READY)  ## source and sink beside plain proton and plain rstream, as ratios
+bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub and requests, as ratios
 	@$(BIN)/python tests/bench/amqp.py
 	@bash conf/system-requirements.sh java
 	@$(WITH_BROKER) $(BIN)/python tests/bench/rabbitmq.py
+	@$(BIN)/python tests/bench/feed.py
 
 demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, show what happened, leave nothing behind
 	@bash conf/system-requirements.sh java

@@ -124,6 +124,10 @@ class _AnyFeedStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[mi
         super().__init__(options, schema)
         self._batches = FeedBatches(options)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the planning behind: what goes to the tasks only reads."""
+        return {**self.__dict__, "_batches": None}
+
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts."""
         show_log_lines()

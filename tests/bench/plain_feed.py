@@ -1,0 +1,110 @@
+"""What one writes without this project: clients that read a feed line by line, a Python DataSource that yields tuples.
+
+Nothing here is slow on purpose: pages are large, the connection is kept, and a row is a tuple.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import requests
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+PAGE = 10_000
+
+
+def lines_of(url: str, partition: int, loads: Callable[[bytes], Any]) -> Iterator[tuple[bytes, Any, str]]:
+    """Read one partition of a version 2 feed with requests, line by line: payload, event and the cursor behind it."""
+    session = requests.Session()
+    cursor = "_first"
+    while True:
+        waiting: list[Any] = []
+        events = 0
+        with session.get(
+            url, params={"partition": partition, "cursor": cursor, "pageSizeHint": PAGE}, stream=True, timeout=30
+        ) as answer:
+            answer.raise_for_status()
+            for line in answer.iter_lines(1 << 18, delimiter=b"\n"):
+                if not line:
+                    continue
+                read = loads(line)
+                if "event" in read:
+                    waiting.append((line, read["event"]))
+                elif "cursor" in read:
+                    cursor = read["cursor"]
+                    events += len(waiting)
+                    for raw, event in waiting:
+                        yield raw, event, cursor
+                    waiting = []
+        if not events:
+            return
+
+
+def read_with_requests(url: str, partitions: int, loads: Callable[[bytes], Any]) -> int:
+    """Count the events of a feed, read with requests line by line."""
+    return sum(1 for partition in range(partitions) for _ in lines_of(url, partition, loads))
+
+
+async def read_with_zeroeventhub(url: str, partitions: int) -> int:
+    """Count the events of a feed, read with the zeroeventhub package's client in version 1 of the protocol."""
+    import httpx
+    from zeroeventhub import FIRST_CURSOR, Client, Cursor, Event
+
+    count = 0
+    async with httpx.AsyncClient(timeout=60) as http:
+        client = Client(url, partitions, http)
+        for partition in range(partitions):
+            cursor, more = FIRST_CURSOR, True
+            while more:
+                more = False
+                async for each in client.fetch_events([Cursor(partition, cursor)], page_size_hint=PAGE):
+                    if isinstance(each, Event):
+                        count, more = count + 1, True
+                    else:
+                        cursor = each.cursor
+    return count
+
+
+def zeroeventhub_count(url: str, partitions: int) -> int:
+    """Do ``read_with_zeroeventhub`` in an event loop of its own."""
+    return asyncio.run(read_with_zeroeventhub(url, partitions))
+
+
+class Partition(InputPartition):
+    """The partition that a task reads."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class PlainFeedReader(DataSourceReader):
+    """Reads with requests and json, and yields tuples."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+
+    def partitions(self) -> list[Partition]:
+        return [Partition(n) for n in range(int(self.options["count"]))]
+
+    def read(self, partition: Partition) -> Iterator[tuple[Any, ...]]:
+        text = str(partition.number)
+        for _, event, cursor in lines_of(self.options["url"], partition.number, json.loads):
+            yield json.dumps(event).encode(), text, cursor
+
+
+class PlainFeed(DataSource):
+    """The DataSource of it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "plain-feed"
+
+    def schema(self) -> str:
+        return "value BINARY, partition STRING, offset STRING"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return PlainFeedReader(dict(self.options))
