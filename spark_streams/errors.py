@@ -23,6 +23,7 @@
     └ LogError
        ├ CorruptLog                  a file of the log fails its check: file and byte position
        ├ StreamExists / UnknownStream
+       ├ PartitionEnded              a partition that was split takes no more records
        └ LogLocked                   another process has the data directory open
 
 ``retriable`` is a class attribute, read by the one retry loop. No message ever holds a password or a token.
@@ -44,6 +45,7 @@ __all__ = [
     "NotFound",
     "OptionError",
     "OwnershipLost",
+    "PartitionEnded",
     "PeerError",
     "PositionLost",
     "ProtocolError",
@@ -266,6 +268,28 @@ class StreamExists(LogError):
 
 class UnknownStream(LogError):
     """No stream of that name."""
+
+
+class PartitionEnded(LogError):
+    """A partition that was split takes no more records.
+
+    Args:
+        stream: the stream.
+        partition: the partition.
+        successors: what it was split into.
+    """
+
+    def __init__(self, stream: str, partition: str, successors: tuple[str, ...]) -> None:
+        super().__init__(stream, partition, successors)
+        self.stream = stream
+        self.partition = partition
+        self.successors = successors
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition} of stream '{self.stream}' takes no more records: it was split into "
+            f"partitions {', '.join(self.successors)}, append there"
+        )
 
 
 class LogLocked(LogError):

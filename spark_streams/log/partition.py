@@ -12,6 +12,7 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_streams.errors import CorruptLog, LogError
+from spark_streams.errors import CorruptLog, LogError, PartitionEnded
 from spark_streams.log.batching import Batching, Notes, encode_records, reframe
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import sync_directory
@@ -56,7 +57,9 @@ class Appended:
 class Partition:
     """The open partition.
 
-    Appends are made one at a time (a lock sees to it); reads may run beside them from any thread.
+    Appends are made one at a time (a lock sees to it); reads may run beside them from any thread. The stream it belongs
+    to says what splits made of it: ``starts_after`` is the closed partition that holds what came before its first
+    record, ``cursor_from`` are the partitions that left and whose offsets ``Stream.translate`` takes, nearest first.
 
     Args:
         folder: the partition's folder, made when it is not there.
@@ -89,6 +92,10 @@ class Partition:
         self._clock = clock
         self._lock = threading.Lock()
         self._closed = False
+        self._successors: tuple[str, ...] = ()
+        self._keeping = False
+        self.starts_after: str | None = None
+        self.cursor_from: tuple[str, ...] = ()
         self._listeners: list[Callable[[], None]] = []
         self._observers: list[Observer] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,10 +112,57 @@ class Partition:
         self._point.write(self._segments[-1].base_offset, acknowledged_end, self._synced_end)
 
     def _check_open(self) -> None:
+        if self._closed and self._successors:
+            raise PartitionClosed(
+                f"partition {self.id} of stream '{self.stream}' is gone: its history was redistributed onto partitions "
+                f"{', '.join(self._successors)}"
+            )
         if self._closed:
             raise PartitionClosed(
                 f"partition {self.id} of stream '{self.stream}' is closed: the stream was deleted or the log closed"
             )
+
+    def _check_takes(self) -> None:
+        if self._successors:
+            raise PartitionEnded(self.stream, self.id, self._successors)
+        self._check_open()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was split, and takes no more records."""
+        return bool(self._successors)
+
+    @property
+    def successors(self) -> tuple[str, ...]:
+        """The partitions that it was split into."""
+        return self._successors
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have appends wait, and ``sync`` and the like with them, while a split takes effect.
+
+        Raises:
+            PartitionEnded: it was split already.
+            PartitionClosed: the log was closed, or the stream deleted.
+        """
+        with self._lock:
+            self._check_takes()
+            yield
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Have retention wait."""
+        with self._lock:
+            self._keeping = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._keeping = False
+
+    def end(self, successors: tuple[str, ...]) -> None:
+        """Take no more records, from the next append on; called while it is ``held``, or before anybody uses it."""
+        self._successors = successors
 
     @property
     def first_offset(self) -> int:
@@ -166,11 +220,12 @@ class Partition:
                 with and without timestamps, which no batch can hold.
             TimestampRefused: the stream's batches cannot hold a timestamp (``StreamConfig.timestamp_format``).
             OSError: the system refused the write; nothing of this append is stored.
+            PartitionEnded: the partition was split.
             PartitionClosed: the log was closed, or the stream deleted.
 
         """
         with self._lock:
-            self._check_open()
+            self._check_takes()
             now = self._clock()
             batches = encode_records(values, keys, timestamps, self._batching(now), notes, groups)
             appended = self._store(batches, now)
@@ -191,11 +246,12 @@ class Partition:
             TimestampRefused: a negative timestamp other than -1 without the bit (row W7), or with it in a stream of
                 format ``legacy`` (rows W3, W5, W9).
             OSError: the system refused the write; nothing of this append is stored.
+            PartitionEnded: the partition was split.
             PartitionClosed: the log was closed, or the stream deleted.
 
         """
         with self._lock:
-            self._check_open()
+            self._check_takes()
             now = self._clock()
             appended = self._store(reframe(encoded, self._batching(now)), now)
         self._tell_listeners()
@@ -441,7 +497,7 @@ class Partition:
     def enforce_retention(self) -> int:
         """Remove the segments that retention no longer keeps; return how many, 0 when the partition is closed."""
         with self._lock:
-            if self._closed:
+            if self._closed or self._keeping:
                 return 0
             now = self._clock()
             doomed = expired_segments(self._segments, self.config, now)

@@ -205,6 +205,31 @@ class ReferenceLog:
             stream.add_partitions(count)
             return stream
 
+    def split_partition(self, name: str, partition: str, into: int = 2, *, history: bool = False) -> Stream:
+        """Split an open partition into several, durably, and return its stream.
+
+        Without ``history`` it is closed: it keeps its records, refuses appends from now on (``PartitionEnded``), and
+        the new partitions, empty, start after it. With ``history`` all its records are redistributed onto the new
+        partitions, by their keys, and it leaves: ``Stream.translate`` tells where a reader that was on it goes on. In
+        both cases a key that belonged to it belongs to one of the new partitions.
+
+        Whatever ends the process, the next start finds the partition as it was, or split. Appends to the partition
+        wait for the change, which with ``history`` has copied most of the records before; other partitions do not wait.
+        No stream is created, deleted or changed meanwhile. A failed call may be repeated.
+
+        Raises:
+            UnknownStream: there is none.
+            ValueError: the partition is not there or closed, or cannot be split into so many.
+            LogError: with ``history``, records with headers of their own, which only ``append_batches`` stores.
+            OSError: the system refused; the partition is as it was.
+
+        """
+        with self._changes:
+            self._check_open()
+            stream = self.stream(name)
+            stream.split(partition, into, history=history)
+            return stream
+
     def stream(self, name: str) -> Stream:
         """Return the stream of that name.
 

@@ -1,12 +1,18 @@
-"""One stream: a name, its settings, its partitions, and what tells it from another stream of the same name."""
+"""One stream: a name, its settings, its partitions, and what tells it from another stream of the same name.
+
+``stream.json`` says which partitions there are and how they came to be; it is replaced whole, and that is the moment
+in which a change of partitions takes effect. What a killed change left behind, folders of partitions that the metadata
+do not know, is removed by the next start.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
@@ -15,18 +21,22 @@ from urllib.parse import quote
 
 import google_crc32c
 
-from spark_streams.errors import CorruptLog
+from spark_streams.errors import CorruptLog, LogError
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import write_atomically
+from spark_streams.log.lineage import KeyTree, Lineage
 from spark_streams.log.partition import Partition
 
 __all__ = ["Stream", "folder_name", "load_stream", "new_stream"]
 
 METADATA_FILE = "stream.json"
 METADATA_VERSION = 1
+SPLIT_METADATA_VERSION = 2
+"""Of a stream whose partitions were split: an earlier release would take their number for all there is to know."""
 MAX_NAME_BYTES = 200
 """So that a name, percent-encoded, still fits the 255 bytes of a file name in almost every case."""
-MAX_PARTITIONS = 10_000
+
+logger = logging.getLogger("spark_streams.log")
 
 
 def folder_name(name: str) -> str:
@@ -48,7 +58,8 @@ def folder_name(name: str) -> str:
 class Stream:
     """An open stream.
 
-    ``partitions`` maps identifiers, ``"0"`` on, to the open partitions; an unpartitioned stream has the one ``"0"``.
+    ``partitions`` maps identifiers to partitions; an unpartitioned stream has the one ``"0"``. Those that were closed
+    by a split are among them, those whose history was redistributed are not: identifiers need not be consecutive.
     ``incarnation`` is made anew whenever a stream is created, so that a reader notices one that was deleted and created
     again under the same name.
     """
@@ -59,7 +70,7 @@ class Stream:
         name: str,
         incarnation: str,
         config: StreamConfig,
-        partition_count: int,
+        lineage: Lineage,
         open_partition: Callable[[Path, str, str, StreamConfig], Partition],
     ) -> None:
         self.folder = folder
@@ -67,15 +78,18 @@ class Stream:
         self.incarnation = incarnation
         self.config = config
         self._open_partition = open_partition
-        self._partitions = self._opened(0, partition_count)
+        self._lineage = lineage
+        self._partitions = self._opened(lineage, lineage.ids)
 
-    def _opened(self, first: int, count: int) -> dict[str, Partition]:
+    def _opened(self, lineage: Lineage, names: Sequence[str]) -> dict[str, Partition]:
         """Open partitions, all or none of them."""
         opened: dict[str, Partition] = {}
         try:
-            for number in range(first, first + count):
-                folder = self.folder / str(number)
-                opened[str(number)] = self._open_partition(folder, self.name, str(number), self.config)
+            for name in names:
+                partition = self._open_partition(self.folder / name, self.name, name, self.config)
+                opened[name] = partition
+                partition.end(lineage.nodes[name].children)
+                partition.starts_after, partition.cursor_from = lineage.starts_after(name), lineage.cursor_from(name)
         except BaseException:
             for partition in opened.values():
                 partition.discard()
@@ -87,6 +101,29 @@ class Stream:
         """Identifier to partition, in the order of creation."""
         return MappingProxyType(self._partitions)
 
+    @property
+    def open_partitions(self) -> tuple[str, ...]:
+        """The partitions that take records, in the order of creation."""
+        return self._lineage.open_ids
+
+    def home(self, key: bytes) -> str:
+        """Return the open partition that a key belongs to."""
+        return self._lineage.home(key)
+
+    def homes_among(self, names: Collection[str]) -> KeyTree:
+        """Return what says where keys belong when only some of the open partitions may be used."""
+        return KeyTree(self._lineage.nodes, names)
+
+    def predecessors(self, name: str) -> list[Partition]:
+        """Return the closed partitions that hold what came before a partition's first record, nearest first."""
+        partitions = self._partitions
+        found = []
+        before = partitions[name].starts_after
+        while before is not None:
+            found.append(partitions[before])
+            before = partitions[before].starts_after
+        return found
+
     def add_partitions(self, count: int) -> None:
         """Add ``count`` empty partitions, durably.
 
@@ -94,24 +131,85 @@ class Stream:
             ValueError: not a positive number, or too many.
 
         """
-        check_partitions(len(self._partitions) + count if count > 0 else 0)
+        lineage = self._lineage.added(count)
+        remove_unknown(self.folder, self._lineage)
         # The metadata come after the folders: a partition that they count and that has no folder is a lost one.
-        opened = self._opened(len(self._partitions), count)
+        opened = self._opened(lineage, lineage.ids[len(self._lineage.ids) :])
         try:
-            self.write_metadata(len(self._partitions) + count)
+            self.write_metadata(lineage)
         except BaseException:
             for partition in opened.values():
                 partition.discard()
             raise
-        self._partitions = {**self._partitions, **opened}
+        self._lineage, self._partitions = lineage, {**self._partitions, **opened}
 
-    def write_metadata(self, partition_count: int) -> None:
-        """Write what the folder's name does not say, whole or not at all."""
+    def split(self, name: str, into: int, *, history: bool) -> None:
+        """Split a partition, see ``ReferenceLog.split_partition``; one change of a stream at a time.
+
+        Raises:
+            ValueError: it cannot be split, or not into so many.
+            OSError: the system refused; the partition is as it was.
+        """
+        lineage = self._lineage.split(name, into, history=history)
+        remove_unknown(self.folder, self._lineage)
+        try:
+            if history:
+                self._redistribute(name, lineage)
+            else:
+                self._close(name, lineage)
+        except BaseException:
+            if self._lineage is not lineage:
+                self._sweep()
+            raise
+
+    def _close(self, name: str, lineage: Lineage) -> None:
+        parent = self._partitions[name]
+        opened = self._opened(lineage, lineage.nodes[name].children)
+        try:
+            # Appends to the parent wait: none may be stored there once its children can be appended to.
+            with parent.held():
+                self._put_into_effect(lineage)
+                parent.end(lineage.nodes[name].children)
+                self._partitions = {**self._partitions, **opened}
+                self._lineage = lineage
+        except BaseException:
+            _discard(opened)
+            raise
+
+    def _redistribute(self, name: str, lineage: Lineage) -> None:
+        raise LogError("redistributing the history is not there yet")
+
+    def _put_into_effect(self, lineage: Lineage) -> bool:
+        """Write the metadata; return whether they are on the disk, or with the system only.
+
+        Raises:
+            OSError: they could not be written, the old ones are there.
+        """
+        try:
+            self.write_metadata(lineage)
+        except OSError:
+            # The file may be the new one all the same, and the next start goes by what it says.
+            if load_metadata(self.folder).lineage.to_metadata() != lineage.to_metadata():
+                raise
+            logger.warning("%s: the new metadata could not be forced to the disk", self.folder, exc_info=True)
+            return False
+        return True
+
+    def _sweep(self) -> None:
+        """Remove what a change that did not take effect has left behind, as far as the system lets us."""
+        try:
+            remove_unknown(self.folder, self._lineage)
+        except OSError:
+            logger.warning("%s: the next start removes what a failed split left", self.folder, exc_info=True)
+
+    def write_metadata(self, lineage: Lineage | None = None) -> None:
+        """Write what the folder's name does not say, whole or not at all; None: as it is."""
+        partitions = (lineage or self._lineage).to_metadata()
         content: dict[str, Any] = {
-            "version": METADATA_VERSION,
+            "version": METADATA_VERSION if isinstance(partitions, int) else SPLIT_METADATA_VERSION,
             "name": self.name,
             "incarnation": self.incarnation,
-            "partitions": partition_count,
+            "partitions": partitions,
             "config": dataclasses.asdict(self.config),
         }
         content["crc32c"] = _checksum(content)
@@ -139,10 +237,9 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
-def check_partitions(count: int) -> None:
-    """Raise ValueError unless a stream may have so many partitions."""
-    if not 1 <= count <= MAX_PARTITIONS:
-        raise ValueError(f"expected 1 to {MAX_PARTITIONS} partitions")
+def _discard(partitions: Mapping[str, Partition]) -> None:
+    for partition in partitions.values():
+        partition.discard()
 
 
 def new_stream(
@@ -153,18 +250,69 @@ def new_stream(
     open_partition: Callable[[Path, str, str, StreamConfig], Partition],
 ) -> Stream:
     """Make a stream's folder and metadata; the metadata come last, so that a half-made stream is recognised."""
-    check_partitions(partitions)
+    lineage = Lineage.of_roots(partitions)
     if folder.exists():
         # The caller knows no such stream: a creation or deletion that the system refused to end left this behind.
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     try:
-        stream = Stream(folder, name, uuid.uuid4().hex, config, partitions, open_partition)
-        stream.write_metadata(partitions)
+        stream = Stream(folder, name, uuid.uuid4().hex, config, lineage, open_partition)
+        stream.write_metadata()
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return stream
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """What ``stream.json`` says."""
+
+    name: str
+    incarnation: str
+    config: StreamConfig
+    lineage: Lineage
+
+
+def load_metadata(folder: Path) -> Metadata:
+    """Read a stream's metadata.
+
+    Raises:
+        FileNotFoundError: there are none.
+        CorruptLog: they fail their check.
+    """
+    path = folder / METADATA_FILE
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        version = content["version"]
+        if version not in (METADATA_VERSION, SPLIT_METADATA_VERSION):
+            raise ValueError(f"version {version}, this release reads up to {SPLIT_METADATA_VERSION}")
+        said, found = content.pop("crc32c", None), _checksum(content)
+        if said != found:
+            raise ValueError(f"CRC-32C is {found}, the file says {said}")
+        unknown = sorted(set(content["config"]) - {field.name for field in dataclasses.fields(StreamConfig)})
+        if unknown:
+            # Going on without it could remove or store records against what the stream's owner asked for.
+            raise ValueError(f"setting {', '.join(unknown)} is of a newer release: open the log with that one")
+        lineage = Lineage.from_metadata(content["partitions"])
+        if folder_name(content["name"]) != folder.name:
+            raise ValueError(f"the folder is another stream's than '{content['name']}'")
+        for name in lineage.ids:
+            if not (folder / name).is_dir():
+                raise ValueError(
+                    f"it counts {len(lineage.ids)} partitions, and the folder of partition {name} is missing"
+                )
+        return Metadata(content["name"], content["incarnation"], StreamConfig(**content["config"]), lineage)
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise CorruptLog(str(path), 0, f"the stream's metadata cannot be read: {fault}") from fault
+
+
+def remove_unknown(folder: Path, lineage: Lineage) -> None:
+    """Remove the folders of partitions that are not there, left behind by a change that was killed."""
+    for path in folder.iterdir():
+        if path.name.isdigit() and path.name not in lineage.ids:
+            logger.info("%s: removed, the change of partitions that made it, or left it, had not ended", path)
+            shutil.rmtree(path)
 
 
 def load_stream(folder: Path, open_partition: Callable[[Path, str, str, StreamConfig], Partition]) -> Stream | None:
@@ -174,28 +322,9 @@ def load_stream(folder: Path, open_partition: Callable[[Path, str, str, StreamCo
         CorruptLog: the metadata, or an acknowledged batch, fail their check.
 
     """
-    path = folder / METADATA_FILE
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        if content["version"] != METADATA_VERSION:
-            raise ValueError(f"version {content['version']}, this release reads {METADATA_VERSION}")
-        said, found = content.pop("crc32c", None), _checksum(content)
-        if said != found:
-            raise ValueError(f"CRC-32C is {found}, the file says {said}")
-        unknown = sorted(set(content["config"]) - {field.name for field in dataclasses.fields(StreamConfig)})
-        if unknown:
-            # Going on without it could remove or store records against what the stream's owner asked for.
-            raise ValueError(f"setting {', '.join(unknown)} is of a newer release: open the log with that one")
-        config = StreamConfig(**content["config"])
-        name, incarnation, count = content["name"], content["incarnation"], content["partitions"]
-        if folder_name(name) != folder.name:
-            raise ValueError(f"the folder is another stream's than '{name}'")
-        check_partitions(count)
-        for number in range(count):
-            if not (folder / str(number)).is_dir():
-                raise ValueError(f"it counts {count} partitions, and the folder of partition {number} is missing")
+        said = load_metadata(folder)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
-        raise CorruptLog(str(path), 0, f"the stream's metadata cannot be read: {fault}") from fault
-    return Stream(folder, name, incarnation, config, count, open_partition)
+    remove_unknown(folder, said.lineage)
+    return Stream(folder, said.name, said.incarnation, said.config, said.lineage, open_partition)

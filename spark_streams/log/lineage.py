@@ -1,0 +1,204 @@
+"""Which partitions a stream has and had, which came from which, and to which of them a key belongs.
+
+Partitions are numbered in the order in which they come; a number is never given twice. Those that a stream was created
+with, and those that were added, are roots. A split gives a partition children, in one of two ways:
+
+- it is *closed*: it keeps its records and takes no more, and its children, empty at first, start after it;
+- its whole history is *redistributed*: it leaves, and its children have all of its records between them.
+
+A key belongs to the root number (CRC-32 of the key) modulo (roots), and where that root was split, to one of its
+children by another hash of the key, and so on down to an open partition. Records of one key are therefore in one open
+partition, and what came earlier is in the closed ones that it starts after.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2s
+from typing import Any
+
+__all__ = ["MAX_CHILDREN", "MAX_PARTITIONS", "KeyTree", "Lineage", "Node"]
+
+MAX_PARTITIONS = 10_000
+MAX_NUMBER = 32_767
+"""What FeedAPI's clients can be told: a partition's number is an int16 to some of them."""
+MAX_CHILDREN = 256
+"""A redistributed record's child is noted in one byte."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One partition that is or was there.
+
+    Args:
+        id: its number, as text.
+        parent: the partition that was split into it and others; None for a root.
+        children: what it was split into.
+        gone: whether its history was redistributed onto its children.
+    """
+
+    id: str
+    parent: str | None = None
+    children: tuple[str, ...] = ()
+    gone: bool = False
+
+
+class KeyTree:
+    """Where keys belong, among some open partitions.
+
+    Args:
+        nodes: all nodes.
+        among: the open partitions that keys are given to.
+    """
+
+    def __init__(self, nodes: Mapping[str, Node], among: Collection[str]) -> None:
+        self._children: dict[str, list[str]] = {}
+        reached = set(among)
+        for node in reversed(nodes.values()):  # a parent comes before its children
+            kept = [child for child in node.children if child in reached]
+            if kept:
+                reached.add(node.id)
+                self._children[node.id] = kept
+        self._roots = [node.id for node in nodes.values() if node.parent is None and node.id in reached]
+
+    def home(self, key: bytes) -> str:
+        """Return the open partition that a key belongs to."""
+        place = self._roots[zlib.crc32(key) % len(self._roots)]
+        while (children := self._children.get(place)) is not None:
+            place = children[child_of_key(place, key, len(children))]
+        return place
+
+
+def child_of_key(parent: str, key: bytes, children: int) -> int:
+    """Return the index of the child that a key of a split partition belongs to; independent of its other hashes."""
+    digest = blake2s(key, digest_size=8, person=parent.encode()).digest()
+    return int.from_bytes(digest, "big") % children
+
+
+class Lineage:
+    """All partitions of a stream that are or were there; immutable.
+
+    Args:
+        nodes: in the order of their numbers, ``"0"`` first.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = {node.id: node for node in nodes}
+        self.ids = tuple(node.id for node in nodes if not node.gone)
+        """The partitions that are there, closed ones among them."""
+        self.open_ids = tuple(node.id for node in nodes if not node.children)
+        """Those that take records."""
+        self._tree = KeyTree(self.nodes, self.open_ids)
+
+    @classmethod
+    def of_roots(cls, count: int) -> Lineage:
+        """Return that of a new stream.
+
+        Raises:
+            ValueError: no partition, or too many.
+        """
+        check_partitions(count)
+        return cls([Node(str(number)) for number in range(count)])
+
+    def closed(self, name: str) -> bool:
+        """Say whether a partition that is there takes no more records."""
+        return bool(self.nodes[name].children)
+
+    def starts_after(self, name: str) -> str | None:
+        """Return the closed partition that holds what came before a partition's first record."""
+        parent = self.nodes[name].parent
+        return None if parent is None or self.nodes[parent].gone else parent
+
+    def cursor_from(self, name: str) -> tuple[str, ...]:
+        """Return the partitions that left, and whose history a partition has its share of; the nearest first."""
+        found = []
+        parent = self.nodes[name].parent
+        while parent is not None and self.nodes[parent].gone:
+            found.append(parent)
+            parent = self.nodes[parent].parent
+        return tuple(found)
+
+    def home(self, key: bytes) -> str:
+        """Return the open partition that a key belongs to."""
+        return self._tree.home(key)
+
+    def added(self, count: int) -> Lineage:
+        """Return the lineage with more roots.
+
+        Raises:
+            ValueError: not a positive number, or too many.
+        """
+        names = self._next(count)
+        return Lineage([*self.nodes.values(), *(Node(name) for name in names)])
+
+    def split(self, name: str, into: int, *, history: bool) -> Lineage:
+        """Return the lineage with one partition split.
+
+        Raises:
+            ValueError: it cannot be split, or not into so many.
+        """
+        if name not in self.ids:
+            raise ValueError(f"there is no partition '{name}'; there are: {', '.join(self.ids)}")
+        if self.closed(name):
+            raise ValueError(
+                f"partition {name} is closed: its keys are on partitions {', '.join(self.nodes[name].children)}, "
+                "split one of those"
+            )
+        if not 2 <= into <= MAX_CHILDREN:
+            raise ValueError(f"expected 2 to {MAX_CHILDREN} partitions to split into")
+        before = self.starts_after(name) if history else None
+        if before is not None:
+            # A reader of its children could not be told both to use its cursors and to read the earlier one first.
+            raise ValueError(
+                f"the history of partition {name} begins on partition {before}, which is closed: split it without "
+                "redistributing its history"
+            )
+        names = self._next(into)
+        nodes = {**self.nodes, name: replace(self.nodes[name], children=names, gone=history)}
+        return Lineage([*nodes.values(), *(Node(child, parent=name) for child in names)])
+
+    def _next(self, count: int) -> tuple[str, ...]:
+        check_partitions(len(self.ids) + count if count > 0 else 0)
+        first = len(self.nodes)
+        if first + count > MAX_NUMBER + 1:
+            raise ValueError(f"expected partition numbers up to {MAX_NUMBER}, and they are never given twice")
+        return tuple(str(number) for number in range(first, first + count))
+
+    def to_metadata(self) -> int | list[dict[str, Any]]:
+        """Return what a stream's metadata say: a number as long as nothing was split."""
+        if all(node.parent is None for node in self.nodes.values()):
+            return len(self.nodes)
+        return [
+            {"children": [int(child) for child in node.children], "gone": node.gone} for node in self.nodes.values()
+        ]
+
+    @classmethod
+    def from_metadata(cls, stored: int | list[dict[str, Any]]) -> Lineage:
+        """Return the lineage that a stream's metadata say.
+
+        Raises:
+            ValueError, KeyError, TypeError: they cannot be.
+        """
+        if not isinstance(stored, list):
+            return cls.of_roots(stored)
+        parents: dict[str, str] = {}
+        nodes = []
+        for number, entry in enumerate(stored):
+            children = tuple(str(child) for child in entry["children"])
+            if any(int(child) <= number or int(child) >= len(stored) or child in parents for child in children):
+                raise ValueError(f"the children of partition {number} cannot be {', '.join(children)}")
+            parents.update(dict.fromkeys(children, str(number)))
+            gone = bool(entry["gone"])
+            if gone and not children:
+                raise ValueError(f"partition {number} is gone without children")
+            nodes.append(Node(str(number), parents.get(str(number)), children, gone))
+        check_partitions(len([node for node in nodes if not node.gone]))
+        return cls(nodes)
+
+
+def check_partitions(count: int) -> None:
+    """Raise ValueError unless a stream may have so many partitions."""
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise ValueError(f"expected 1 to {MAX_PARTITIONS} partitions")
