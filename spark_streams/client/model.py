@@ -37,11 +37,14 @@ class StreamDescription:
         incarnation: identity of this creation of the stream, None where the peer gives none (extension
             ``x-opt-incarnation``).
         partitions: partition identifier to bounds.
+        unavailable: partitions that the stream has by its description, and that are not there by themselves: partition
+            identifier to what the peer said. None of them is in ``partitions``.
     """
 
     stream: str
     incarnation: str | None
     partitions: dict[str, Bounds] = field(default_factory=dict)
+    unavailable: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,16 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
 
     Raises:
         OptionError: the positions do not fit the stream's partitions, or a timestamp is later than every event.
+        NotFound: the stream names a partition that is not there, and losses are to fail the query.
         PositionLost: a starting position is no longer there, and losses are to fail the query.
     """
     ending = options.ending or Span(LATEST)
     driver, policy = Driver(options, connect), LossPolicy(options.stream, options.fail_on_data_loss)
     try:
         description = driver.describe(fresh=True)
-        require_all(options.starting, description.partitions)
-        require_all(ending, description.partitions)
+        policy.require_available(description)
+        require_all(options.starting, description.partitions, description.unavailable)
+        require_all(ending, description.partitions, description.unavailable)
         reads, until = [], dict[str, str | None]()
         for partition, bounds in description.partitions.items():
             start = resolve_start(position_in(options.starting, partition), partition, description, driver, policy)

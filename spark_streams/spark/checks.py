@@ -48,7 +48,7 @@ def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[st
         losses = [Loss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
         return {p: ending(bounds) for p, bounds in description.partitions.items()}, losses
     ends = {p: position for p, position in begin.partitions.items() if p not in description.partitions}
-    losses = [Loss(p, str(position), "the partition is no longer there") for p, position in ends.items()]
+    losses = _absent(begin.partitions, description)
     for p, bounds in description.partitions.items():
         position = begin.partitions.get(p)
         if position is None:
@@ -113,11 +113,7 @@ def retained_spans(
     if _differ(begin.incarnation, stop.incarnation):
         losses.append(Loss(None, "in the log that the checkpoint is of", "it was deleted and created again"))
         known = {}
-    losses += [
-        Loss(p, str(known[p]), "the partition is no longer there")
-        for p in {**known, **stop.partitions}
-        if p not in description.partitions and p in known
-    ]
+    losses += _absent(known, description)
     spans: dict[str, tuple[Resolved, str]] = {}
     for p, end in stop.partitions.items():
         start, bounds = known.get(p), description.partitions.get(p)
@@ -141,6 +137,20 @@ def retained_spans(
         elif gone is None and past is None:
             losses.append(Loss(p, str(first), "its events were removed"))
     return spans, losses
+
+
+def _absent(known: Mapping[str, Position], description: StreamDescription) -> list[Loss]:
+    """Return a loss for each partition that is not there, whether the stream still names it or not."""
+    losses = [
+        Loss(p, str(at), "the partition is no longer there")
+        for p, at in known.items()
+        if p not in description.partitions and p not in description.unavailable
+    ]
+    losses += [
+        Loss(p, str(known.get(p, EARLIEST)), f"the partition is not there: {said}")
+        for p, said in description.unavailable.items()
+    ]
+    return losses
 
 
 def _differ(one: str | None, other: str | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -55,6 +55,12 @@ class Driver:
         """Return the offset of the first event that an expression matches, None when there is none."""
         return self.ask(lambda client: client.first_matching(self.options.stream, partition, text))
 
+    def offsets_are_numbers(self) -> bool:
+        """Return whether offsets are numbers, written as decimal digits of a fixed width."""
+        if self._numeric is None:
+            self._numeric = self.ask(lambda client: client.numeric_offsets)
+        return self._numeric
+
     def count(self, spans: Mapping[str, tuple[Position, str]]) -> dict[str, int | None]:
         """Return how many events each span has.
 
@@ -66,7 +72,7 @@ class Driver:
         """
         if not spans:
             return {}
-        if self._offsets_are_numbers():
+        if self.offsets_are_numbers():
             return {p: events_between(start, end, self._earliest(p)) for p, (start, end) in spans.items()}
         after_start = self.remaining({p: start for p, (start, _) in spans.items()})
         after_end = self.remaining({p: After(end) for p, (_, end) in spans.items()})
@@ -78,7 +84,7 @@ class Driver:
 
     def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many events there are from each position on, None where the peer does not tell."""
-        if self._offsets_are_numbers():
+        if self.offsets_are_numbers():
             partitions = self._last_description().partitions
             newest = {p: bounds.latest for p, bounds in partitions.items() if bounds.latest is not None}
             return {
@@ -98,7 +104,7 @@ class Driver:
 
     def walk(self, partition: str, start: Position) -> Ahead:
         """Return a new walk over the offsets of a partition; the caller closes it."""
-        if self._offsets_are_numbers():
+        if self.offsets_are_numbers():
             return NumericWalk(start, lambda: self._earliest(partition))
         return self.ask(lambda client: Walk(self._links(client, partition), start))
 
@@ -160,11 +166,6 @@ class Driver:
         if client is not None:
             client.__exit__(None, None, None)
 
-    def _offsets_are_numbers(self) -> bool:
-        if self._numeric is None:
-            self._numeric = self.ask(lambda client: client.numeric_offsets)
-        return self._numeric
-
     def _last_description(self) -> StreamDescription:
         """Return what the peer said last, whatever its age: arithmetic asks nothing."""
         return self._description or self.describe()
@@ -181,16 +182,21 @@ def _between(read: RangeRead, start: Earliest | At | After, end: str) -> RangeRe
     return replace(read, start=start, end=end)
 
 
-def require_all(span: Span, partitions: Iterable[str]) -> None:
+def require_all(span: Span, partitions: Iterable[str], unavailable: Collection[str] = ()) -> None:
     """Check that a span that names partitions names exactly those of the stream.
 
+    Args:
+        span: the positions.
+        partitions: those of the stream.
+        unavailable: those that the stream has and that are not there: they may be named or not.
+
     Raises:
-        OptionError: it names one that is not there, or leaves one out.
+        OptionError: it names one that the stream does not have, or leaves one out.
     """
     if span.everywhere is not None:
         return
     there = list(partitions)
-    unknown = [p for p in span.each if p not in there]
+    unknown = [p for p in span.each if p not in there and p not in unavailable]
     absent = [p for p in there if p not in span.each]
     listing = ", ".join(f"'{p}'" for p in there)
     if unknown:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from spark_streams.client.model import Bounds
-from spark_streams.errors import PositionLost
+from spark_streams.client.model import Bounds, StreamDescription
+from spark_streams.errors import NotFound, PositionLost
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 
 __all__ = ["LossPolicy", "beginning", "beyond", "ending", "missing"]
@@ -43,6 +43,24 @@ class LossPolicy:
             self._told.add((partition, asked))
             where = f"stream '{self._stream}'" + ("" if partition is None else f" partition '{partition}'")
             _log.warning("%s: reading was to go on %s, but %s; going on with what is left", where, asked, available)
+
+    def require_available(self, description: StreamDescription) -> None:
+        """Check that all partitions are there that a query is to start with.
+
+        Raises:
+            NotFound: one is not, and losses are to fail the query.
+        """
+        for partition, said in description.unavailable.items():
+            if self._fail:
+                advice = "set option 'failOnDataLoss' to 'false' to start without it"
+                raise NotFound(said, advice, f"stream '{self._stream}' has a partition '{partition}' that is not there")
+            self._told.add((partition, str(EARLIEST)))
+            _log.warning(
+                "stream '%s' has a partition '%s' that is not there (%s); starting without it",
+                self._stream,
+                partition,
+                said,
+            )
 
 
 def beginning(bounds: Bounds) -> Earliest | At | After:

@@ -86,6 +86,7 @@ class MicroBatches:
 
         Raises:
             OptionError: the positions do not fit the stream's partitions, or a timestamp is later than every event.
+            NotFound: the stream names a partition that is not there, and losses are to fail the query.
             PositionLost: a position is no longer there, and losses are to fail the query.
         """
         if self._initial is None:
@@ -93,7 +94,8 @@ class MicroBatches:
             # came in between would be in a first batch that a restart could not plan again.
             description = self._first or self._driver.describe()
             starting = self._options.starting
-            require_all(starting, description.partitions)
+            self._policy.require_available(description)
+            require_all(starting, description.partitions, description.unavailable)
             positions: dict[str, Position] = {
                 p: resolve_start(position_in(starting, p), p, description, self._driver, self._policy)
                 for p in description.partitions

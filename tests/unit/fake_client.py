@@ -85,6 +85,8 @@ class FakeLog:
         self.described = self.counted = self.connected = self.walks = self.walked = self.witnessed = self.fetched = 0
         self.hidden: set[str] = set()
         """Partitions that are missing for a moment."""
+        self.unavailable: set[str] = set()
+        """Partitions that the stream names, and that are not there."""
         self.stored: list[tuple[str, dict[str, str]]] = []
         """Positions stored with the log, each with its reference."""
         self.broken = 0
@@ -136,7 +138,7 @@ class FakeClient:
         bounds = {}
         tells = self.log.tells or self.log.numeric
         for p, held in self.log.partitions.items():
-            if p in self.log.hidden:
+            if p in self.log.hidden | self.log.unavailable:
                 continue
             some = held.first < held.next
             bounds[p] = Bounds(
@@ -146,12 +148,13 @@ class FakeClient:
                 tells,
             )
         identity = self.log.incarnation if self.log.tells and not self.log.numeric else None
-        return StreamDescription(stream, identity, bounds)
+        return StreamDescription(stream, identity, bounds, dict.fromkeys(self.log.unavailable, "gone (0x02)"))
 
     def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         if not self.log.numeric:
             return {}
         self.log.witnessed += 1
+        assert not self.log.unavailable & set(offsets), "nobody asks about what is not there"
         there = {p: held for p, held in self.log.partitions.items() if p not in self.log.hidden}
         return {p: there[p].witness(offset) if p in there else None for p, offset in offsets.items()}
 

@@ -66,6 +66,7 @@ class RabbitClient:
         self._consumer = consumer
         self._connections: dict[tuple[str, int], Connection] = {}
         self._nodes: dict[str, tuple[str, int]] = {}
+        self._gone: frozenset[str] = frozenset()
         self._closed = False
 
     def __enter__(self) -> RabbitClient:
@@ -119,25 +120,48 @@ class RabbitClient:
     def describe(self, stream: str) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the broker says it now.
 
-        A partition that the super stream has, and that is not there or cannot be reached for a moment, is waited for:
-        it is never left out.
+        A partition that the super stream has, and that is not there or cannot be reached for a moment, is waited for.
+        One that does not come back is ``unavailable``, and is not waited for again; one that exists and has no member
+        that can be reached is an error: its messages are not lost.
 
         Raises:
-            NotFound: no such stream.
+            NotFound: no such stream, or the super stream has partitions and not one of them is there.
             Refused: no permission, or a partition stayed unavailable.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
         """
-        return self._retrying(
-            lambda: StreamDescription(stream, None, {name: self._bounds(name) for name in self.partitions(stream)})
-        )
+        found: StreamDescription | None = None
+
+        def ask() -> StreamDescription:
+            nonlocal found
+            found = None
+            there: dict[str, Bounds] = {}
+            gone: dict[str, NotFound] = {}
+            for name in self.partitions(stream):
+                try:
+                    there[name] = self._bounds(name)
+                except NotFound as fault:
+                    if not self._super_stream:
+                        raise
+                    gone[name] = fault
+            found = StreamDescription(stream, None, there, {name: fault.condition for name, fault in gone.items()})
+            awaited = [fault for name, fault in gone.items() if not there or name not in self._gone]
+            if awaited:
+                # The super stream has it: it may come back, or leave the super stream as well.
+                awaited[0].retriable = True
+                raise awaited[0]
+            return found
+
+        try:
+            described = self._retrying(ask)
+        except NotFound:
+            if found is None or not found.partitions:
+                raise
+            described = found
+        self._gone = frozenset(described.unavailable)
+        return described
 
     def _bounds(self, name: str) -> Bounds:
-        try:
-            return bounds.to_bounds(self._near(name, lambda connection: bounds.extent(connection, name)))
-        except NotFound as fault:
-            # The super stream has it: it may come back, or leave the super stream as well.
-            fault.retriable = self._super_stream
-            raise
+        return bounds.to_bounds(self._near(name, lambda connection: bounds.extent(connection, name)))
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many offsets there are from each position on; None where the position is not an offset."""

@@ -162,18 +162,53 @@ def test_a_partition_that_is_missing_for_a_moment_is_waited_for(code: int) -> No
             assert [*client.describe(S).partitions] == ["s-0", "s-1"]
 
 
+def a_super_stream(codes: dict[str, int]) -> Scripted:
+    """One that has partitions, each of which has what EXACT says or is refused with a code; ``codes`` may change."""
+
+    def tell(wire: Wire, correlation: int, body: bytes) -> None:
+        code = next(code for name, code in codes.items() if body.endswith(name.encode()))
+        wire.answer(key.STREAM_STATS, correlation, code, EXACT if code == 1 else array([]))
+
+    names = array([key.text(name) for name in codes])
+    return Scripted(
+        {key.PARTITIONS: answers(key.PARTITIONS, (1, names)), key.STREAM_STATS: tell, key.METADATA: metadata_of}
+    )
+
+
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize(("code", "fault"), [(0x02, NotFound), (0x06, Refused)])
-def test_a_partition_that_stays_missing_is_never_left_out(code: int, fault: type[Exception]) -> None:
-    script = {
-        key.PARTITIONS: answers(key.PARTITIONS, (1, array([key.text("s-0"), key.text("s-1")]))),
-        key.STREAM_STATS: answers(key.STREAM_STATS, (code, array([]))),
-        key.METADATA: metadata_of,
-    }
-    with Scripted(script) as broker:
+@pytest.mark.parametrize(
+    ("codes", "fault"),
+    [((0x02, 0x02), NotFound), ((0x06, 0x06), Refused), ((1, 0x06), Refused), ((0x06, 0x02), Refused)],
+)
+def test_partitions_that_cannot_be_reached_or_are_all_gone_are_an_error(
+    codes: tuple[int, int], fault: type[Exception]
+) -> None:
+    with a_super_stream({"s-0": codes[0], "s-1": codes[1]}) as broker:
         client = client_module.RabbitClient(broker.endpoint, super_stream=True, timeout_ms=5_000)
-        with client, pytest.raises(fault, match="stream 's-0'"):
+        with client, pytest.raises(fault, match=r"stream 's-\d'"):
             client.describe(S)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_partition_that_stays_missing_is_told_and_never_left_out() -> None:
+    codes = {"s-0": 1, "s-1": 0x02, "s-2": 1}
+    with a_super_stream(codes) as broker:
+
+        def asked() -> int:
+            return sum(kind == key.STREAM_STATS and body.endswith(b"s-1") for kind, body in broker.seen)
+
+        with client_module.RabbitClient(broker.endpoint, super_stream=True, timeout_ms=5_000) as client:
+            described = client.describe(S)
+            assert [*described.partitions] == ["s-0", "s-2"]
+            assert described.unavailable == {"s-1": "stream-does-not-exist (0x02)"}
+            assert asked() == 4, "it was waited for"
+            assert client.describe(S) == described
+            assert asked() == 5, "once"
+            codes["s-1"] = 1
+            assert [*client.describe(S).partitions] == ["s-0", "s-1", "s-2"]
+            codes["s-1"] = 0x02
+            assert [*client.describe(S).unavailable] == ["s-1"]
+            assert asked() == 10, "it had been back, so it is waited for again"
 
 
 def test_a_partition_that_may_not_be_read_is_told_at_once() -> None:
