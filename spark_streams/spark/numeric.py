@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spark_streams.client.model import Bounds
 from spark_streams.position import After, At, Position
 
-__all__ = ["NumericWalk", "events_between"]
+__all__ = ["NumericWalk", "events_between", "is_next"]
 
 
 def events_between(start: Position, end: str, earliest: str | None) -> int:
@@ -23,6 +24,12 @@ def events_between(start: Position, end: str, earliest: str | None) -> int:
     """
     first = _first(start, earliest)
     return 0 if first is None else max(0, int(end) - first + 1)
+
+
+def is_next(position: Position, bounds: Bounds) -> bool:
+    """Return whether a position is ``At`` the offset that the next event of a partition will get."""
+    newest = bounds.latest if bounds.latest is not None else bounds.truncated
+    return isinstance(position, At) and int(position.offset) == (0 if newest is None else int(newest) + 1)
 
 
 class NumericWalk:

@@ -10,6 +10,7 @@ from spark_streams.options import SourceOptions
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
 from spark_streams.spark.driver import Driver
 from spark_streams.spark.loss import LossPolicy, beginning, beyond, ending, missing
+from spark_streams.spark.numeric import is_next
 
 __all__ = ["PlannedRead", "Resolved", "order", "range_read", "resolve_start", "span_start"]
 
@@ -116,6 +117,8 @@ def resolve_start(
         )
     if not isinstance(wanted, (At, After)):
         return beginning(bounds)
+    if driver.offsets_are_numbers() and is_next(wanted, bounds):
+        return ending(bounds)
     available = missing(wanted, bounds)
     if available is not None:
         policy.report(partition, str(wanted), available)

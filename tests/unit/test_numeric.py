@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_streams.errors import PositionLost
 from spark_streams.options import parse_source
 from spark_streams.position import EARLIEST, After, At, Position
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.numeric import NumericWalk, events_between
 from spark_streams.spark.walks import split_points
-from tests.unit.fake_client import FakeLog, FakePartition, digits
+from tests.unit.fake_client import FakeLog, FakePartition, digits, name
+from tests.unit.fake_query import Query, everything
 
 positions = st.one_of(
     st.just(EARLIEST), st.integers(0, 40).flatmap(lambda n: st.sampled_from([At(digits(n)), After(digits(n))]))
@@ -92,3 +94,25 @@ def test_shares_of_tasks_are_in_proportion(partitions: dict[str, int]) -> None:
     total = sum(partitions.values())
     for p, count in partitions.items():
         assert len([r for r in planned if r.read.partition == p]) == 8 * count // total
+
+
+@pytest.mark.parametrize(("events", "removed"), [(0, 0), (5, 0), (5, 5)])
+def test_the_number_that_the_next_event_will_get_is_a_start(events: int, removed: int) -> None:
+    log = FakeLog("0", numeric=True)
+    log.partitions["0"].append(events)
+    log.partitions["0"].truncate(removed)
+    query = Query(log, startingOffsets=f'{{"0": {{"at": "{digits(events)}"}}}}')
+    assert query.batch() == 0
+    log.partitions["0"].append(2)
+    query.restart()
+    assert query.batch() == 2
+    assert query.rows == everything(log)[events:]
+
+
+@pytest.mark.parametrize(("numeric", "start"), [(True, digits(6)), (True, digits(7)), (False, name(5))])
+def test_a_start_beyond_it_is_a_loss(numeric: bool, start: str) -> None:
+    log = FakeLog("0", numeric=numeric)
+    log.partitions["0"].append(5)
+    query = Query(log, startingOffsets=f'{{"0": {{"at": "{start}"}}}}')
+    with pytest.raises(PositionLost, match="newest event has offset"):
+        query.batch()
