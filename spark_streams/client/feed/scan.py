@@ -16,13 +16,17 @@ import pyarrow as pa
 
 from spark_streams.client.feed.feed import PATIENT, FeedClient, pause_for
 from spark_streams.client.feed.rows import FeedRows
+from spark_streams.client.feed.session import Expired
 from spark_streams.client.feed.stops import first_of, until
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import PositionLost, RemoteProtocolError, SparkStreamsError
 
-__all__ = ["EMPTY_RESPONSES", "FeedRange", "scan"]
+__all__ = ["BEGINNING", "EMPTY_RESPONSES", "FeedRange", "scan"]
 
 _log = logging.getLogger(__name__)
+
+BEGINNING: Final = "_first"
+"""The cursor that means the beginning of a partition (FeedAPI, "fetch call")."""
 
 EMPTY_RESPONSES: Final = 10
 """So many responses in a row without events mean the end, though each had another cursor."""
@@ -52,7 +56,8 @@ def scan(
     """Yield the rows of a range.
 
     Raises:
-        PositionLost: the range had to end at a cursor that did not come, and losses are to fail the query.
+        PositionLost: the range had to end at a cursor that did not come, or the feed does not have any more what comes
+            after a cursor, and losses are to fail the query.
         RemoteProtocolError: a response without any cursor, or one that cannot be read.
         SparkStreamsError: as ``FeedClient.fetch``, after several tries where that can help.
     """
@@ -79,6 +84,16 @@ def scan(
                     yield batch
                 if stop is not None:
                     return
+        except Expired as fault:
+            rows.drop_waiting()
+            if cursor == BEGINNING:
+                raise
+            lost = PositionLost(client.address.stream, str(wanted.partition), f"after cursor '{cursor}'", str(fault))
+            if fail_on_data_loss:
+                raise lost from None
+            _log.warning("%s", lost)
+            cursor = BEGINNING
+            continue
         except SparkStreamsError as fault:
             rows.drop_waiting()
             pause_for(fault, attempts, client.pause)

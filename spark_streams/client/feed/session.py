@@ -29,7 +29,7 @@ from spark_streams.errors import (
     SparkStreamsError,
 )
 
-__all__ = ["Answer", "Conflict", "FeedSession", "Unavailable", "first_line"]
+__all__ = ["Answer", "Conflict", "Expired", "FeedSession", "Unavailable", "first_line"]
 
 PIECE_BYTES: Final = 1 << 18
 """Bytes that are taken from a connection at a time."""
@@ -46,6 +46,10 @@ _HIDDEN_ARGUMENTS: Final = frozenset({"token"})
 
 class Conflict(Refused):
     """The feed's partitions or token are others than we know (status 409): they have to be asked for again."""
+
+
+class Expired(Refused):
+    """The feed does not have any more what comes after the cursor (status 410)."""
 
 
 class Unavailable(Refused):
@@ -177,7 +181,8 @@ class FeedSession:
 
         Raises:
             AuthenticationFailed: status 401.
-            NotFound: status 404 or 410.
+            NotFound: status 404.
+            Expired: status 410.
             Conflict: status 409.
             Unavailable: status 408, 425, 429 or 5xx.
             Refused: any other status than 200.
@@ -267,8 +272,10 @@ def _refusal(response: requests.Response, what: str) -> PeerError:
     condition = f"status {status}"
     if status == 401:
         return AuthenticationFailed(condition, words or "the feed wants credentials, such as option 'token'", what)
-    if status in (404, 410):
+    if status == 404:
         return NotFound(condition, words, what)
+    if status == 410:
+        return Expired(condition, words, what)
     if status == 409:
         return Conflict(condition, words, what)
     if status in (408, 425, 429) or status >= 500:

@@ -16,7 +16,8 @@ import numpy as np
 
 from spark_streams.client.feed import Lines
 from spark_streams.client.feed.feed import PATIENT, FeedClient, pause_for
-from spark_streams.client.feed.scan import EMPTY_RESPONSES
+from spark_streams.client.feed.scan import BEGINNING, EMPTY_RESPONSES
+from spark_streams.client.feed.session import Expired
 from spark_streams.client.feed.stops import first_of, until
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import RemoteProtocolError, SparkStreamsError
@@ -45,6 +46,8 @@ class Follower(threading.Thread):
         read_ahead_bytes: how much may wait, about.
         poll_interval_ms: pause between two questions when there is nothing new.
         slots: how many followers may fetch at a time.
+        lost: is told of a cursor that the feed has nothing after any more, and why; it raises if that is to fail the
+            query. Otherwise the partition is read from its beginning.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Follower(threading.Thread):
         read_ahead_bytes: int,
         poll_interval_ms: int,
         slots: threading.Semaphore,
+        lost: Callable[[str, str], None],
     ) -> None:
         super().__init__(name=f"feed-partition-{partition}", daemon=True)
         self.partition = partition
@@ -68,6 +72,7 @@ class Follower(threading.Thread):
         self._read_ahead_bytes = read_ahead_bytes
         self._poll_s = poll_interval_ms / 1_000
         self._slots = slots
+        self._lost = lost
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._pages = Pages()
@@ -145,6 +150,13 @@ class Follower(threading.Thread):
                         break
                     try:
                         came = self._response(client, attempts)
+                    except Expired as fault:
+                        self._break_off()
+                        if self.cursor == BEGINNING:
+                            raise
+                        self._lost(self.cursor, str(fault))
+                        self.cursor = BEGINNING
+                        continue
                     except SparkStreamsError as fault:
                         self._break_off()
                         pause_for(fault, attempts, self._stopping.wait)

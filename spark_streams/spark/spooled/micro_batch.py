@@ -292,6 +292,7 @@ class FeedBatches:
             read_ahead_bytes=max(1, self._options.max_bytes_per_trigger // max(1, len(begin.cursors))),
             poll_interval_ms=self._options.poll_interval_ms,
             slots=self._slots,
+            lost=lambda cursor, why: self._policy.report(str(partition), f"after cursor '{cursor}'", why),
         )
         if self._available_now is not None:
             follower.stop_at(self._available_now[partition])

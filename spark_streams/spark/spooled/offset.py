@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from spark_streams.client.feed.scan import BEGINNING
 from spark_streams.position import CheckpointError
 
 __all__ = ["BEGINNING", "FeedOffset"]
 
 VERSION: Final = 1
-BEGINNING: Final = "_first"
-"""The cursor that means the beginning of a partition (FeedAPI, "fetch call")."""
 
 
 @dataclass(frozen=True)
