@@ -2,7 +2,8 @@
 
 ::
 
-    POST /NAME                                      Idempotency-Key and Idempotency-Sequence, or neither
+    POST /NAME                                      Idempotency-Key and Idempotency-Sequence, or neither;
+                                                    beside them Idempotency-Digest or not
     PUT  /NAME?partitions=4
     POST /NAME/partitions/ID/split?into=2&history=false
 """
@@ -50,14 +51,15 @@ class Changes:
 
     async def _publish(self, request: Request, name: str) -> Response:
         stream = self._door.stream(request, name, "write")
-        reference, sequence = _idempotency(request)
+        reference, sequence, digest = _idempotency(request)
         most = self._door.config.max_body_bytes
         body = await _body(request, most)
         coding = request.headers.get("content-encoding", "").strip().lower()
         content_type = request.headers.get("content-type", "")
         rows = await asyncio.to_thread(lambda: read_rows(unpacked(body, coding, most), content_type))
-        published = await self._door.publishing.publish(stream, rows, reference, sequence)
-        return JSONResponse({"appended": published.appended, "repeated": published.repeated})
+        published = await self._door.publishing.publish(stream, rows, reference, sequence, digest)
+        answer = {"appended": published.appended, "repeated": published.repeated}
+        return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
 
     async def put(self, request: Request) -> Response:
         """Create a feed; one that is there with as many partitions is as good."""
@@ -83,7 +85,19 @@ class Changes:
         history = _BOOLEANS.get(said.get("history", "false"))
         if history is None:
             raise Refusal(400, f"history is '{said['history']:.40}', expected true or false")
-        raise Refusal(501, f"partition {partition} of {stream.name}: {into}")
+        found = stream.partitions.get(partition)
+        if found is None:
+            raise Refusal(404, f"feed '{name:.200}' has no partition {partition}")
+        if found.closed:
+            raise Refusal(409, f"partition {partition} is closed: it was split into {', '.join(found.successors)}")
+        try:
+            # In a thread: with its history it takes as long as reading and writing it.
+            split = await asyncio.to_thread(
+                lambda: self._door.log.split_partition(name, partition, into, history=history)
+            )
+        except ValueError as fault:
+            raise Refusal(400, str(fault)) from fault
+        return self._door.discovery(split)
 
 
 def arguments(request: Request) -> list[tuple[str, str]]:
@@ -110,18 +124,24 @@ def _whole(said: dict[str, str], name: str, default: int, most: int) -> int:
     return int(text)
 
 
-def _idempotency(request: Request) -> tuple[str | None, int]:
+def _idempotency(request: Request) -> tuple[str | None, int, int]:
+    """Return reference, number and digest; 0 when there is no digest."""
     reference = request.headers.get("idempotency-key")
     number = request.headers.get("idempotency-sequence")
+    digest = request.headers.get("idempotency-digest")
     if (reference is None) != (number is None):
         raise Refusal(400, "Idempotency-Key and Idempotency-Sequence are needed together")
     if reference is None or number is None:
-        return None, 0
+        if digest is not None:
+            raise Refusal(400, "Idempotency-Digest needs Idempotency-Key and Idempotency-Sequence beside it")
+        return None, 0, 0
     if not reference or len(reference.encode()) > MAX_REFERENCE_BYTES:
         raise Refusal(400, f"Idempotency-Key has {len(reference)} characters, expected 1 to {MAX_REFERENCE_BYTES}")
     if not re.fullmatch("[0-9]{1,19}", number) or int(number) >= 2**63:
         raise Refusal(400, f"Idempotency-Sequence is '{number:.40}', expected a whole number from 0 to 2^63 - 1")
-    return reference, int(number)
+    if digest is not None and not re.fullmatch("[0-9a-fA-F]{8}", digest):
+        raise Refusal(400, f"Idempotency-Digest is '{digest:.40}', expected 8 hexadecimal digits")
+    return reference, int(number), int(digest or "0", 16)
 
 
 async def _body(request: Request, most: int) -> bytes:

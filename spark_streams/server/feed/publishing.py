@@ -5,6 +5,10 @@ one batch together with the number (``log/sequences.py``): a part is in the log 
 request that is sent again finds the parts that are there already and adds the others. For that its events have to go
 where they went before: keyed ones by their key, and the unkeyed ones of a request all to one partition, which the
 reference and the number choose as a key would. A partition that was split meanwhile is asked before its children.
+
+A publisher sends a request when those before it are confirmed. So a number below one that any partition has is wholly
+there, and nothing of it is looked at. An ``Idempotency-Digest``, which says what the events are, is stored in the lower
+half of the number: a repeated request with another digest is refused, before any of it is stored.
 """
 
 from __future__ import annotations
@@ -16,20 +20,25 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.sequences import SequenceKind, SequenceLine, Sequences
 from spark_streams.server.appender import Appender, Batch
-from spark_streams.server.conditions import INVALID_FIELD, RESOURCE_LIMIT, LinkRefused
+from spark_streams.server.conditions import INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
 from spark_streams.server.feed.bodies import Rows
 from spark_streams.server.feed.refusals import Refusal
-from spark_streams.server.feed.spreading import ancestors, spread
+from spark_streams.server.feed.spreading import spread
 
 __all__ = ["PUBLISHERS", "Published", "Publishing"]
 
 PUBLISHERS: Final = SequenceKind(b"feedapi-publishers", "feedapi-sequences")
+
+DIGEST_BITS: Final = 32
+"""Of what is stored of a request: its number is above them."""
+
+MOST_SPLITS: Final = 5
+"""How often one request is routed anew."""
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -41,10 +50,12 @@ class Published:
     Args:
         appended: stored by this request.
         repeated: stored by an earlier request with the same key and number.
+        last: the highest number that the feed has of the reference now; None without a reference.
     """
 
     appended: int
     repeated: int
+    last: int | None = None
 
 
 class Publishing:
@@ -63,7 +74,9 @@ class Publishing:
         self._turn = 0
         self._locks: dict[tuple[str, str], _Lock] = {}
 
-    async def publish(self, stream: Stream, rows: Rows, reference: str | None, sequence: int) -> Published:
+    async def publish(
+        self, stream: Stream, rows: Rows, reference: str | None, sequence: int, digest: int = 0
+    ) -> Published:
         """Store events.
 
         Args:
@@ -71,50 +84,89 @@ class Publishing:
             rows: the events.
             reference: the ``Idempotency-Key``; None stores them however often they come.
             sequence: the ``Idempotency-Sequence``; each request of a reference has a higher one than those before it.
+            digest: of 32 bits, the ``Idempotency-Digest``; 0: it is not compared.
 
         Raises:
-            Refusal: something is not stored; 5xx are to be sent again as they are.
+            Refusal: something is not stored; 5xx are to be sent again as they are. 422: the number was stored with
+                another digest, and nothing of this request was.
         """
         if not len(rows):
             return Published(0, 0)
         if reference is None:
             return await self._publish(stream, rows, None, 0)
+        number = sequence << DIGEST_BITS | digest
         # One request of a reference at a time: a repeated one looks when the first one's fate is known.
         key = (stream.incarnation, reference)
         lock = self._locks.setdefault(key, _Lock())
         lock.users += 1
         try:
             async with lock.lock:
-                return await self._publish(stream, rows, reference, sequence)
+                last = self._last(stream, reference, number)
+                if last > sequence:
+                    return Published(0, len(rows), last)
+                return await self._publish(stream, rows, reference, number)
         finally:
             lock.users -= 1
             if not lock.users:
                 del self._locks[key]
 
-    async def _publish(self, stream: Stream, rows: Rows, reference: str | None, sequence: int) -> Published:
-        seed = None if reference is None else f"{reference}/{sequence}".encode()
-        places = spread(stream, rows.keys, seed, self._turn)
-        self._turn += 0 if reference is not None else len(rows)
-        appended = repeated = 0
-        stored = []
-        for name in dict.fromkeys(places.tolist()):
-            partition = stream.partitions[str(name)]
-            chosen = np.flatnonzero(places == name)
-            if reference is not None and self._is_there(stream, partition, reference, sequence):
-                repeated += len(chosen)
+    def _last(self, stream: Stream, reference: str, number: int) -> int:
+        """Return the highest sequence that a partition has of a reference, -1 for none.
+
+        Raises:
+            Refusal: 422, a partition has this sequence with another digest.
+        """
+        last = -1
+        for partition in stream.partitions.values():
+            stored = self._line(stream, partition).last(reference)
+            if stored is None:
                 continue
-            part = rows if len(chosen) == len(rows) else _taken(rows, chosen)
-            stored.append(self._append(stream, partition, part, reference, sequence))
-            appended += len(chosen)
-        refusals = [refusal for refusal in await asyncio.gather(*stored) if refusal is not None]
-        if refusals:
-            raise refusals[0]
-        return Published(appended, repeated)
+            last = max(last, stored >> DIGEST_BITS)
+            if (
+                stored >> DIGEST_BITS == number >> DIGEST_BITS
+                and stored != number
+                and _digest(stored) * _digest(number)
+            ):
+                raise Refusal(
+                    422,
+                    f"request {number >> DIGEST_BITS} of this Idempotency-Key is stored with other events: digest "
+                    f"{_digest(stored):08x}, not {_digest(number):08x}. Nothing of this one is stored",
+                )
+        return last
+
+    async def _publish(self, stream: Stream, rows: Rows, reference: str | None, number: int) -> Published:
+        sequence = number >> DIGEST_BITS
+        seed = None if reference is None else f"{reference}/{sequence}".encode()
+        appended = repeated = 0
+        for _ in range(MOST_SPLITS):
+            places = spread(stream, rows.keys, seed, self._turn)
+            self._turn += 0 if reference is not None else len(rows)
+            parts: list[Rows] = []
+            stored: list[asyncio.Future[LinkRefused | None]] = []
+            for name in dict.fromkeys(places.tolist()):
+                partition = stream.partitions[str(name)]
+                chosen = np.flatnonzero(places == name)
+                if reference is not None and self._is_there(stream, partition, reference, sequence):
+                    repeated += len(chosen)
+                    continue
+                parts.append(rows if len(chosen) == len(rows) else rows.take(chosen))
+                stored.append(self._append(stream, partition, parts[-1], reference, sequence))
+            outcomes = await asyncio.gather(*stored)
+            failed = [each for each in outcomes if each is not None and each.name != RESOURCE_DELETED]
+            if failed:
+                raise _refusal(failed[0])
+            appended += sum(len(part) for part, each in zip(parts, outcomes, strict=True) if each is None)
+            ended = [part for part, each in zip(parts, outcomes, strict=True) if each is not None]
+            if not ended:
+                return Published(appended, repeated)
+            # A partition was split since its events were routed: they go to what it was split into.
+            rows = ended[0].joined(ended[1:])
+        raise Refusal(503, "partitions are split faster than events can be stored. Send the request again as it is")
 
     def _is_there(self, stream: Stream, partition: Partition, reference: str, sequence: int) -> bool:
-        for each in (partition, *ancestors(stream, partition)):
+        for each in (partition, *stream.predecessors(partition.id)):
             last = self._line(stream, each).last(reference)
-            if last is not None and sequence <= last:
+            if last is not None and sequence <= last >> DIGEST_BITS:
                 return True
         return False
 
@@ -126,11 +178,11 @@ class Publishing:
             raise Refusal(500, "the log cannot be read") from fault
 
     def _append(
-        self, stream: Stream, partition: Partition, rows: Rows, reference: str | None, sequence: int
-    ) -> asyncio.Future[Refusal | None]:
+        self, stream: Stream, partition: Partition, rows: Rows, reference: str | None, number: int
+    ) -> asyncio.Future[LinkRefused | None]:
         """Append to one partition; the future tells what went wrong."""
-        future: asyncio.Future[Refusal | None] = self._loop.create_future()
-        numbers = {} if reference is None else {reference: sequence}
+        future: asyncio.Future[LinkRefused | None] = self._loop.create_future()
+        numbers = {} if reference is None else {reference: number}
         line = None if reference is None else self._line(stream, partition)
         if line is not None:
             line.begin(numbers)
@@ -150,7 +202,7 @@ class Publishing:
 
     def _appended(
         self,
-        future: asyncio.Future[Refusal | None],
+        future: asyncio.Future[LinkRefused | None],
         line: SequenceLine | None,
         numbers: dict[str, int],
         outcomes: list[LinkRefused | None],
@@ -162,7 +214,7 @@ class Publishing:
             else:
                 line.fail(numbers)
         if not future.done():  # its client is gone, and the events are stored all the same
-            future.set_result(None if failed is None else _refusal(failed))
+            future.set_result(failed)
 
     def forget(self, incarnation: str) -> None:
         """Forget what was kept about a log that was deleted."""
@@ -182,14 +234,13 @@ class _Lock:
         self.users = 0
 
 
+def _digest(number: int) -> int:
+    return number & ((1 << DIGEST_BITS) - 1)
+
+
 def _refusal(outcome: LinkRefused) -> Refusal:
     if outcome.name == INVALID_FIELD:
         return Refusal(400, outcome.description)
     if outcome.name == RESOURCE_LIMIT:
         return Refusal(507, f"{outcome.description}. Send the request again as it is when there is room")
     return Refusal(503, f"{outcome.description}. Send the request again as it is")
-
-
-def _taken(rows: Rows, chosen: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Rows:
-    indices = pa.array(chosen)
-    return Rows(rows.values.take(indices), rows.keys.take(indices), rows.timestamps[chosen])

@@ -161,8 +161,8 @@ def numbers(door: Door) -> list[int]:
 def test_a_number_is_stored_once(door: Door) -> None:
     door.create("orders", 3)
     one = {"Idempotency_Key": "writer", "Idempotency_Sequence": "0"}
-    assert door.post(body_of(0, 30), **one).json() == {"appended": 30, "repeated": 0}
-    assert door.post(body_of(0, 30), **one).json() == {"appended": 0, "repeated": 30}
+    assert door.post(body_of(0, 30), **one).json() == {"appended": 30, "repeated": 0, "last": 0}
+    assert door.post(body_of(0, 30), **one).json() == {"appended": 0, "repeated": 30, "last": 0}
     assert door.post(body_of(30, 40), Idempotency_Key="writer", Idempotency_Sequence="5").json()["appended"] == 10
     assert door.post(body_of(30, 40), Idempotency_Key="writer", Idempotency_Sequence="5").json()["repeated"] == 10
     assert door.post(body_of(40, 50), Idempotency_Key="other", Idempotency_Sequence="0").json()["appended"] == 10
@@ -177,7 +177,7 @@ def test_a_number_outlives_the_server_however_it_ended(doors: Doors) -> None:
     door.server.stop()
     door.log.close()
     again = doors()
-    assert again.post(body_of(0, 30), **one).json() == {"appended": 0, "repeated": 30}
+    assert again.post(body_of(0, 30), **one).json() == {"appended": 0, "repeated": 30, "last": 3}
     assert numbers(again) == list(range(30))
 
 
@@ -201,7 +201,7 @@ def test_a_part_that_failed_is_added_and_the_others_are_not_repeated(
         assert answer.status_code == 503 and "again" in answer.text
     stored = numbers(door)
     assert 0 < len(stored) < 60
-    assert door.post(body_of(0, 60), **one).json() == {"appended": 60 - len(stored), "repeated": len(stored)}
+    assert door.post(body_of(0, 60), **one).json() == {"appended": 60 - len(stored), "repeated": len(stored), "last": 3}
     assert numbers(door) == list(range(60))
 
 
@@ -247,6 +247,33 @@ def test_the_same_request_from_many_at_once(doors: Doors, fsync: Any) -> None:
     assert sum(answer["repeated"] for answer in answers) == 500
 
 
+def test_a_number_below_the_highest_of_any_partition_is_there(door: Door) -> None:
+    door.create("orders", 3)
+    for sequence in (4, 7):
+        one = {"Idempotency_Key": "writer", "Idempotency_Sequence": str(sequence)}
+        assert door.post(b'{"event":{"n":%d},"key":"k"}\n' % sequence, **one).json()["last"] == sequence
+    answer = door.post(body_of(100, 130), Idempotency_Key="writer", Idempotency_Sequence="5").json()
+    assert answer == {"appended": 0, "repeated": 30, "last": 7}, "also for partitions that have no number"
+    assert numbers(door) == [4, 7]
+
+
+def test_other_events_under_a_number_that_is_stored(doors: Doors) -> None:
+    door = doors()
+    door.create("orders", 3)
+    one = {"Idempotency_Key": "writer", "Idempotency_Sequence": "4"}
+    assert door.post(b'{"event":{"n":1},"key":"k"}\n', **one, Idempotency_Digest="0000abcd").status_code == 200
+    door.server.stop()
+    door.log.close()
+    again = doors()
+    answer = again.post(body_of(100, 130), **one, Idempotency_Digest="FFFFFFFF")
+    assert answer.status_code == 422 and "0000abcd, not ffffffff" in answer.text
+    assert numbers(again) == [1], "nothing is added, wherever it goes"
+    assert again.post(b'{"event":{"n":1},"key":"k"}\n', **one, Idempotency_Digest="0000ABCD").json()["repeated"] == 1
+    assert again.post(b'{"event":{"n":1},"key":"k"}\n', **one).json()["repeated"] == 1, "no digest is not compared"
+    later = {"Idempotency_Key": "writer", "Idempotency_Sequence": "5"}
+    assert again.post(body_of(2, 4), **later, Idempotency_Digest="ffffffff").json()["appended"] == 2
+
+
 def test_a_large_request_is_one_stored_batch_a_partition(door: Door) -> None:
     door.create()
     body = arrow(value=pa.array([b"x" * 1000] * 4000))  # more than an append stores in one piece otherwise
@@ -265,6 +292,9 @@ def test_a_large_request_is_one_stored_batch_a_partition(door: Door) -> None:
         {"Idempotency_Key": "a", "Idempotency_Sequence": "-1"},
         {"Idempotency_Key": "a", "Idempotency_Sequence": "x"},
         {"Idempotency_Key": "a", "Idempotency_Sequence": str(2**63)},
+        {"Idempotency_Key": "a", "Idempotency_Sequence": "1", "Idempotency_Digest": "1234567"},
+        {"Idempotency_Key": "a", "Idempotency_Sequence": "1", "Idempotency_Digest": "1234567x"},
+        {"Idempotency_Digest": "12345678"},
     ],
 )
 def test_wrong_idempotency_headers(door: Door, headers: dict[str, str]) -> None:
@@ -289,7 +319,7 @@ def test_publishers_of_two_doors_do_not_forget_each_other(doors: Doors) -> None:
     door.server.stop()
     door.log.close()
     again = doors()
-    assert again.post(body_of(0, 3), **one).json() == {"appended": 0, "repeated": 3}
+    assert again.post(body_of(0, 3), **one).json() == {"appended": 0, "repeated": 3, "last": 9}
 
 
 # --- creating
