@@ -1,19 +1,39 @@
-"""Events and checkpoints as lines (NDJSON), from columns."""
+"""Events and checkpoints as lines (NDJSON), from columns.
+
+What an event's bytes are decides how they are sent, each event by itself:
+
+* a JSON object, byte for byte; line breaks in it, which can only be between its parts, become spaces (P-21);
+* other UTF-8, as a JSON string;
+* anything else, as a string of base64, beside ``"encoding":"base64"``. The specification has strings for "e.g. a binary
+  representation" and says nothing of how; who does not know the member reads the base64 as text.
+
+Spec: feedapi-spec SPEC.md, "Event command"; notes P-21, P-25, F-21.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_streams.errors import LocalProtocolError
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.wire.feed.checking import invalid_objects, is_utf8
 from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.ranges import Mask, Positions
+from spark_streams.wire.feed.strict import MAX_DEPTH, depth_of, load_json
 
 __all__ = ["encode_lines"]
+
+_BINARY: Final = pa.binary()
+_SPACES: Final = b" \t\r\n"
+_ESCAPES: Final = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+"""The backslash first: the others bring their own."""
 
 
 def encode_lines(
@@ -28,39 +48,155 @@ def encode_lines(
     """Write events and checkpoints.
 
     Args:
-        values: the events' bytes; a null is an error. A JSON object is sent byte for byte, but raw newlines in it
-            become spaces; other UTF-8 is sent as a JSON string; other bytes as a base64 string beside
-            ``"encoding":"base64"``.
+        values: the events' bytes.
         dialect: the version that is spoken.
         partition: what lines of v1 say.
         cursors: the checkpoints, in order.
-        covered: per checkpoint, after how many of the events it goes; rising.
-        keys: per event, member ``key``, or null for none; this project's extension.
+        covered: per checkpoint, after how many of the events it goes; not falling.
+        keys: per event, its member ``key``, null for none; this project's extension.
+
+    Raises:
+        LocalProtocolError: an event is null, or there are not as many keys or positions as there should be.
     """
-    texts = values.to_pylist()
-    names = keys.to_pylist() if keys is not None else [None] * len(texts)
-    checkpoints = list(zip(covered, pa.array(cursors, pa.string()).to_pylist(), strict=True))
-    head = b'{"partition":%d,' % partition if dialect is Dialect.V1 else b"{"
-    out: list[bytes] = []
-    for row, (text, key) in enumerate(zip(texts, names, strict=True)):
-        while checkpoints and checkpoints[0][0] <= row:
-            out.append(head + b'"cursor":' + json.dumps(checkpoints.pop(0)[1], ensure_ascii=False).encode() + b"}\n")
-        if text is None:
-            raise LocalProtocolError("an event without value cannot be sent")
-        named = b"" if key is None else b'"key":' + json.dumps(key, ensure_ascii=False).encode() + b","
-        out.append(head + named + _event(text, dialect) + b"}\n")
-    out.extend(head + b'"cursor":' + json.dumps(c, ensure_ascii=False).encode() + b"}\n" for _, c in checkpoints)
-    return b"".join(out)
+    if values.null_count:
+        raise LocalProtocolError("an event without value cannot be sent")
+    if len(covered) != len(cursors) or (keys is not None and len(keys) != len(values)):
+        raise LocalProtocolError("every checkpoint needs its position, and every event its key or null")
+    head = f'{{"partition":{partition},' if dialect is Dialect.V1 else "{"
+    lines = _events(values.cast(_BINARY), head, dialect.event_key, keys)
+    if len(cursors):
+        quoted = _quoted(pa.array(cursors, pa.string()))
+        checkpoints = pc.binary_join_element_wise(_text(head + '"cursor":'), quoted, _text("}\n"), b"")
+        # An event counts as odd, the checkpoints before it as the even number below.
+        places = np.concatenate((np.arange(len(lines)) * 2 + 1, np.asarray(covered, np.int64) * 2))
+        order = np.argsort(places, kind="stable")
+        lines = pa.concat_arrays([lines, checkpoints]).take(pa.array(order))
+    content = lines.buffers()[2]
+    return b"" if content is None else bytes(content.to_pybytes())
 
 
-def _event(text: bytes, dialect: Dialect) -> bytes:
-    name = b'"%s":' % dialect.event_key.encode()
+def _text(text: str) -> pa.Scalar:
+    return pa.scalar(text.encode(), _BINARY)
+
+
+def _events(values: pa.BinaryArray, head: str, name: str, keys: pa.StringArray | None) -> pa.BinaryArray:
+    """Return the events' lines, newlines included."""
+    start: pa.Scalar | pa.BinaryArray = _text(f'{head}"{name}":')
+    if keys is not None and keys.null_count < len(keys):
+        named = pc.binary_join_element_wise(_text(head + '"key":'), _quoted(keys), _text(f',"{name}":'), b"")
+        start = pc.coalesce(named, start)
+    end = _text("}\n")
+    objects, kept = _objects(values)
+    if objects.all():
+        return pc.binary_join_element_wise(start, kept, end, b"")
+    rest = np.flatnonzero(~objects)
+    strings, as_base64 = _strings(values.take(pa.array(rest)))
+    place = np.empty(len(values), np.int64)
+    place[objects] = np.flatnonzero(objects)
+    place[rest] = np.arange(rest.size) + len(values)
+    events = pa.concat_arrays([kept, strings]).take(pa.array(place))
+    if as_base64.any():
+        marked = np.zeros(len(values), np.bool_)
+        marked[rest[as_base64]] = True
+        end = pc.if_else(pa.array(marked), _text(',"encoding":"base64"}\n'), end)
+    return pc.binary_join_element_wise(start, events, end, b"")
+
+
+def _objects(values: pa.BinaryArray) -> tuple[Mask, pa.BinaryArray]:
+    """Return which values are JSON objects, and the values as those are sent."""
+    offsets, content = _layout(values)
+    start, end = offsets[:-1], offsets[1:]
+    some = end > start
+    first = np.zeros(start.size, np.uint8)
+    last = first.copy()
+    first[some], last[some] = content[start[some]], content[end[some] - 1]
+    found: Mask = (first == 0x7B) & (last == 0x7D)
+    # What a check of all together would not see, or not take, is looked at one by one.
+    singly: Mask = np.isin(first, np.frombuffer(b"{ \t\r\n", np.uint8)) & ~found
+    if not is_utf8(content):
+        singly |= found
+    else:
+        singly |= found & (end - start > 2 * MAX_DEPTH) & _deep(content, start, end)
+        if content.size and not content.min():
+            singly[np.searchsorted(end, np.flatnonzero(content == 0), side="right")] = True
+        sure = np.flatnonzero(found & ~singly)
+        picked = values if sure.size == len(values) else values.take(pa.array(sure))
+        singly[sure[invalid_objects(picked)]] = True
+    changed: dict[int, bytes] = {}
+    for row in np.flatnonzero(singly).tolist():
+        text = content[start[row] : end[row]].tobytes()
+        found[row] = _is_object(text)
+        if found[row] and text != (stripped := text.strip(_SPACES)):
+            changed[row] = stripped
+    broken = (content == 0x0A) | (content == 0x0D)
+    if broken.any():
+        # In an object, a raw line break is never inside a string; other values are not sent from this copy.
+        content = content.copy()
+        content[broken] = 0x20
+        buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(content)]
+        values = pa.Array.from_buffers(_BINARY, len(values), buffers)
+    if changed:
+        replaced = np.zeros(len(values), np.bool_)
+        replaced[list(changed)] = True
+        texts = [text.replace(b"\n", b" ").replace(b"\r", b" ") for text in changed.values()]
+        values = pc.replace_with_mask(values, pa.array(replaced), pa.array(texts, _BINARY))
+    return found, values
+
+
+def _deep(content: NDArray[np.uint8], start: Positions, end: Positions) -> Mask:
+    """Return which long values may be nested too deep."""
+    deep = np.zeros(start.size, np.bool_)
+    for row in np.flatnonzero(end - start > 2 * MAX_DEPTH).tolist():
+        deep[row] = np.count_nonzero((content[start[row] : end[row]] | 0x20) == 0x7B) >= MAX_DEPTH
+    return deep
+
+
+def _is_object(text: bytes) -> bool:
+    if not text.lstrip(_SPACES).startswith(b"{"):
+        return False
     try:
-        if isinstance(json.loads(text), dict):
-            return name + text.strip(b" \t\r\n").replace(b"\n", b" ").replace(b"\r", b" ")
-    except (ValueError, RecursionError):
+        # One level is the line's own.
+        return isinstance(load_json(text, "event"), dict) and depth_of(text.decode()) < MAX_DEPTH
+    except RemoteProtocolError:
+        return False
+
+
+def _layout(values: pa.BinaryArray) -> tuple[Positions, NDArray[np.uint8]]:
+    """Return where values begin and end, and the bytes they are in, the first one's first."""
+    if not len(values):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    _, offsets, content = values.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    raw = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
+    return bounds - bounds[0], raw[bounds[0] : bounds[-1]]
+
+
+def _strings(values: pa.BinaryArray) -> tuple[pa.BinaryArray, Mask]:
+    """Return values as JSON strings, and which of them are base64."""
+    try:
+        return _quoted(values.cast(pa.string())), np.zeros(len(values), np.bool_)
+    except pa.ArrowInvalid:
         pass
-    try:
-        return name + json.dumps(text.decode(), ensure_ascii=False).encode()
-    except UnicodeDecodeError:
-        return b'"encoding":"base64",' + name + b'"' + base64.b64encode(text) + b'"'
+    texts: list[str] = []
+    other = np.zeros(len(values), np.bool_)
+    for row, value in enumerate(values.to_pylist()):
+        try:
+            texts.append(value.decode())
+        except UnicodeDecodeError:
+            texts.append(base64.b64encode(value).decode())
+            other[row] = True
+    return _quoted(pa.array(texts, pa.string())), other
+
+
+def _quoted(texts: pa.StringArray) -> pa.BinaryArray:
+    """Return texts as JSON strings; null stays null."""
+    _, content = _layout(texts.fill_null("").cast(_BINARY) if texts.null_count else texts.cast(_BINARY))
+    controls = content[content < 0x20]
+    if not np.isin(controls, np.frombuffer(b"\n\r\t", np.uint8)).all():
+        quoted = [None if text is None else json.dumps(text, ensure_ascii=False) for text in texts.to_pylist()]
+        return pa.array(quoted, pa.string()).cast(_BINARY)
+    if controls.size or (content == 0x22).any() or (content == 0x5C).any():
+        for character, escape in _ESCAPES:
+            texts = pc.replace_substring(texts, character, escape)
+    quote = _text('"')
+    return pc.binary_join_element_wise(quote, texts.cast(_BINARY), quote, b"")
