@@ -150,7 +150,7 @@ class Publishing:
                     repeated += len(chosen)
                     continue
                 parts.append(rows if len(chosen) == len(rows) else rows.take(chosen))
-                stored.append(self._append(stream, partition, parts[-1], reference, sequence))
+                stored.append(self._append(stream, partition, parts[-1], reference, number))
             outcomes = await asyncio.gather(*stored)
             failed = [each for each in outcomes if each is not None and each.name != RESOURCE_DELETED]
             if failed:
@@ -158,7 +158,7 @@ class Publishing:
             appended += sum(len(part) for part, each in zip(parts, outcomes, strict=True) if each is None)
             ended = [part for part, each in zip(parts, outcomes, strict=True) if each is not None]
             if not ended:
-                return Published(appended, repeated)
+                return Published(appended, repeated, None if reference is None else sequence)
             # A partition was split since its events were routed: they go to what it was split into.
             rows = ended[0].joined(ended[1:])
         raise Refusal(503, "partitions are split faster than events can be stored. Send the request again as it is")
