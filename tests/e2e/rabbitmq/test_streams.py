@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.e2e.rabbitmq.broker import Broker, numbers, offset
 from tests.e2e.rabbitmq.queries import Queries
+from tests.rabbitmq import by_hand
+from tests.rabbitmq.by_hand import Peer
 
 pytestmark = pytest.mark.spark
 
@@ -124,12 +129,48 @@ def test_stored_offsets_are_for_others_and_never_read_back(queries: Queries, bro
     assert query.rows() == {orders: numbers(0, 301)}, "the checkpoint says where to go on, not the broker"
 
 
-def test_a_named_single_active_consumer_reads_everything(queries: Queries, broker: Broker) -> None:
+@contextmanager
+def another_consumer(broker: Broker, orders: str, partition: str) -> Iterator[Peer]:
+    """An active consumer of the group ``billing``, on one partition of a super stream."""
+    group = {"single-active-consumer": "true", "name": "billing", "super-stream": orders}
+    with broker.peer() as other:
+        assert other.subscribe(1, partition, by_hand.NEXT, 10, group) == 1
+        asked = other.expect(by_hand.CONSUMER_UPDATE)
+        assert asked.body == bytes([1, 1]), "it is to be the active one"
+        said = struct.pack(">IH", asked.correlation, 1) + by_hand.NEXT
+        other.send(by_hand.CONSUMER_UPDATE | by_hand.RESPONSE, said)
+        yield other
+
+
+def test_a_single_active_consumer_beside_another_one_fails(queries: Queries, broker: Broker) -> None:
     orders = broker.create_super(2)
-    for n in range(2):
-        broker.publish(f"{orders}-{n}", numbers(0, 100))
+    expected = {f"{orders}-{n}": numbers(0, 100) for n in range(2)}
+    for name in expected:
+        broker.publish(name, numbers(0, 100))
     more = {"superStream": orders, "consumerName": "billing", "singleActiveConsumer": "true", **EARLIEST}
-    assert queries.drain(**more).rows() == {f"{orders}-{n}": numbers(0, 100) for n in range(2)}
+    # The first of two consumers stays the active one of partition 0.
+    with another_consumer(broker, orders, f"{orders}-0"):
+        message = queries.start(**more, requestTimeout="3000").failure()
+        assert "DeadlineExceeded" in message
+        assert f"stream '{orders}-0': another consumer of 'billing' is the active one, for longer than" in message
+        assert "option 'requestTimeout' (3000 ms)" in message
+    assert queries.drain(**more).rows() == expected
+
+
+def test_a_single_active_consumer_waits_for_another_one(queries: Queries, broker: Broker) -> None:
+    orders = broker.create_super(2)
+    expected = {f"{orders}-{n}": numbers(0, 100) for n in range(2)}
+    for name in expected:
+        broker.publish(name, numbers(0, 100))
+    more = {"superStream": orders, "consumerName": "billing", "singleActiveConsumer": "true", **EARLIEST}
+    with another_consumer(broker, orders, f"{orders}-1") as other:
+        query = queries.start(**more)
+        # The second of two consumers is to have partition 1: the first one is asked to step down, and does not answer.
+        assert other.expect(by_hand.CONSUMER_UPDATE).body == bytes([1, 0])
+        other.barrier(f"{orders}-1")
+        assert not query.committed()
+    query.wait_for_rows(200)
+    assert query.rows() == expected
 
 
 def test_lag_is_told(queries: Queries, broker: Broker, rate_limits: bool) -> None:
