@@ -53,6 +53,7 @@ PUBLIC = {
         "NotFound",
         "OptionError",
         "OwnershipLost",
+        "PartitionEnded",
         "PeerError",
         "PositionLost",
         "ProtocolError",

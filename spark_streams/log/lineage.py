@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2s
 from typing import Any
 
-__all__ = ["MAX_CHILDREN", "MAX_PARTITIONS", "KeyTree", "Lineage", "Node"]
+__all__ = ["MAX_CHILDREN", "MAX_PARTITIONS", "KeyTree", "Lineage", "Node", "child_of_key"]
 
 MAX_PARTITIONS = 10_000
 MAX_NUMBER = 32_767
@@ -56,7 +56,7 @@ class KeyTree:
     def __init__(self, nodes: Mapping[str, Node], among: Collection[str]) -> None:
         self._children: dict[str, list[str]] = {}
         reached = set(among)
-        for node in reversed(nodes.values()):  # a parent comes before its children
+        for node in reversed(list(nodes.values())):  # a parent comes before its children
             kept = [child for child in node.children if child in reached]
             if kept:
                 reached.add(node.id)
@@ -123,6 +123,10 @@ class Lineage:
     def home(self, key: bytes) -> str:
         """Return the open partition that a key belongs to."""
         return self._tree.home(key)
+
+    def tree(self, among: Collection[str]) -> KeyTree:
+        """Return where keys belong when only some of the open partitions may be used."""
+        return self._tree if tuple(among) == self.open_ids else KeyTree(self.nodes, among)
 
     def added(self, count: int) -> Lineage:
         """Return the lineage with more roots.

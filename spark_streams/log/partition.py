@@ -13,7 +13,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from spark_streams.errors import CorruptLog, LogError, PartitionEnded
 from spark_streams.log.batching import Batching, Notes, encode_records, reframe
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import sync_directory
-from spark_streams.log.record_batch import BatchHeader
+from spark_streams.log.record_batch import BatchHeader, Header
 from spark_streams.log.records import Records
 from spark_streams.log.recovery import open_segments
 from spark_streams.log.recovery_point import RecoveryPointFile
@@ -33,7 +33,7 @@ from spark_streams.log.segment import Segment
 from spark_streams.log.stored_batches import StoredBatch, last_of_segment, walk_segment
 from spark_streams.log.timestamps import NO_TIMESTAMP
 
-__all__ = ["Appended", "Observer", "Partition", "PartitionClosed"]
+__all__ = ["Appended", "Copied", "Observer", "Partition", "PartitionClosed"]
 
 logger = logging.getLogger("spark_streams.log")
 
@@ -52,6 +52,24 @@ class Appended:
     first_offset: int
     last_offset: int
     timestamp_ms: int
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Records of one stored batch, for another partition.
+
+    Args:
+        values, keys: of the records.
+        timestamps: in ms; in a stream of append time the time of the append, for all of them.
+        notes: of the batch.
+        together: whether they can and have to share one batch.
+    """
+
+    values: list[bytes]
+    keys: list[bytes | None]
+    timestamps: npt.NDArray[np.int64]
+    notes: Sequence[Header]
+    together: bool
 
 
 class Partition:
@@ -236,6 +254,41 @@ class Partition:
         self._tell_listeners()
         return appended
 
+    def append_copies(self, copies: Sequence[Copied], now_ms: int) -> None:
+        """Append records of another partition with the timestamps that they have; nothing is forced to the disk.
+
+        Args:
+            copies: of at least one batch.
+            now_ms: when they were appended there, which retention goes by.
+
+        Raises:
+            OSError: the system refused the write; nothing of this call is stored.
+            PartitionEnded: the partition was split.
+            PartitionClosed: the log was closed, or the stream deleted.
+
+        """
+        with self._lock:
+            self._check_takes()
+            batches: list[tuple[BatchHeader, bytes]] = []
+            batching = self._batching(0)
+            for copied in copies:
+                appended = batching.append_time_ms is not None
+                batching = replace(
+                    batching,
+                    next_offset=batches[-1][0].next_offset if batches else self.next_offset,
+                    append_time_ms=int(copied.timestamps[0]) if appended else None,
+                )
+                groups = np.array([len(copied.values)], np.int64) if copied.together else None
+                times = None if appended else copied.timestamps
+                batches += encode_records(copied.values, copied.keys, times, batching, copied.notes, groups)
+            self._store(batches, now_ms, sync=False)
+
+    def appended_ms(self, offset: int) -> int:
+        """Return when a retained record was appended, at the latest: what retention by age goes by, in ms."""
+        segments = self._segments
+        segment = segments[max(0, bisect_right(segments, offset, key=lambda s: s.base_offset) - 1)]
+        return segment.last_append_ms or 0
+
     def append_batches(self, encoded: bytes) -> Appended:
         """Append record batches that are encoded already, old ones without KIP-228's bit among them.
 
@@ -275,7 +328,7 @@ class Partition:
             append_time_ms=now if self.config.timestamp_type == "append" else None,
         )
 
-    def _store(self, batches: list[tuple[BatchHeader, bytes]], now: int) -> Appended:
+    def _store(self, batches: list[tuple[BatchHeader, bytes]], now: int, *, sync: bool = True) -> Appended:
         # One write for all batches: either the whole append is acknowledged or none of it is kept.
         joined = batches[0][1] if len(batches) == 1 else b"".join(batch for _, batch in batches)
         self._roll_if_due(now, len(joined))
@@ -283,7 +336,7 @@ class Partition:
         end = active.write(joined)
         synced_before = self._synced_end
         try:
-            if self._sync_each_append:
+            if sync and self._sync_each_append:
                 active.sync()
                 self._synced_end = end
             self._write_point(end)

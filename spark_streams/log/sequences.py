@@ -64,6 +64,7 @@ class SequenceLine:
     ) -> None:
         self._log = log
         self._kind = kind
+        self._stream = stream
         self._partition = partition
         self._key = f"{stream.incarnation}/{partition.id}"
         self._max = max_references
@@ -88,12 +89,22 @@ class SequenceLine:
                 )
             start = snapshot["next_offset"]
             self._last = dict(snapshot["sequences"])
+        else:
+            self._inherit()
         if start < self._partition.next_offset:
             for batch in self._partition.batches(start):
                 for name, value in batch.notes:
                     if name == self._kind.note and batch.first_offset >= start:
                         self._put(json.loads(value or b"{}"))
                 self._batches += 1
+
+    def _inherit(self) -> None:
+        """Begin with what is known of the partitions whose history this one has its share of."""
+        for ancestor in reversed(self._partition.cursor_from):
+            stored = self._log.state.get(self._kind.namespace, f"{self._stream.incarnation}/{ancestor}")
+            if stored is not None:
+                self._put(dict(json.loads(stored)["sequences"]))
+        self._put(self._stream.inherited(self._partition.id, self._kind.note))
 
     def _found_segments(self) -> tuple[int, int]:
         return self._partition.first_offset, self._partition.segment_count
@@ -143,8 +154,8 @@ class SequenceLine:
 
     def _put(self, sequences: Mapping[str, int]) -> None:
         for reference, sequence in sequences.items():
-            self._last.pop(reference, None)
-            self._last[reference] = sequence
+            # Numbers of a publisher only rise; notes of a redistributed history tell older ones after the last.
+            self._last[reference] = max(sequence, self._last.pop(reference, sequence))
         while len(self._last) > self._max:
             self._last.pop(next(iter(self._last)))
 

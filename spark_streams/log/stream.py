@@ -14,6 +14,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,15 +22,21 @@ from urllib.parse import quote
 
 import google_crc32c
 
-from spark_streams.errors import CorruptLog, LogError
+from spark_streams.errors import CorruptLog
 from spark_streams.log.config import StreamConfig
-from spark_streams.log.files import write_atomically
-from spark_streams.log.lineage import KeyTree, Lineage
+from spark_streams.log.files import sync_directory, write_atomically
+from spark_streams.log.lineage import KeyTree, Lineage, child_of_key
+from spark_streams.log.offsets import format_offset
 from spark_streams.log.partition import Partition
+from spark_streams.log.redistribution import Redistribution
+from spark_streams.log.segment import LOG_SUFFIX
+from spark_streams.log.split_history import SplitHistory
 
 __all__ = ["Stream", "folder_name", "load_stream", "new_stream"]
 
 METADATA_FILE = "stream.json"
+SPLITS = "splits"
+"""Folder with a file for each partition whose history was redistributed."""
 METADATA_VERSION = 1
 SPLIT_METADATA_VERSION = 2
 """Of a stream whose partitions were split: an earlier release would take their number for all there is to know."""
@@ -79,6 +86,7 @@ class Stream:
         self.config = config
         self._open_partition = open_partition
         self._lineage = lineage
+        self._histories: dict[str, SplitHistory] = {}
         self._partitions = self._opened(lineage, lineage.ids)
 
     def _opened(self, lineage: Lineage, names: Sequence[str]) -> dict[str, Partition]:
@@ -112,7 +120,49 @@ class Stream:
 
     def homes_among(self, names: Collection[str]) -> KeyTree:
         """Return what says where keys belong when only some of the open partitions may be used."""
-        return KeyTree(self._lineage.nodes, names)
+        return self._lineage.tree(names)
+
+    def translate(self, partition: str, origin: str, offset: int) -> int:
+        """Return the next record to read on a partition where a reader of one that left had come.
+
+        Args:
+            partition: where reading is to go on.
+            origin: one of its ``cursor_from``.
+            offset: the next record that was to be read on ``origin``.
+
+        Returns:
+            The offset, inclusive; below the partition's first one when records in between were removed by retention.
+
+        Raises:
+            ValueError: ``origin`` is none of its ``cursor_from``.
+            CorruptLog: what is stored about the split fails its check.
+
+        """
+        ancestors = self._lineage.cursor_from(partition)
+        if origin not in ancestors:
+            raise ValueError(f"partition {partition} has no part of the history of partition '{origin}'")
+        chain = [partition, *ancestors[: ancestors.index(origin) + 1]]
+        for child, parent in reversed(list(pairwise(chain))):
+            at = self._lineage.nodes[parent].children.index(child)
+            offset = self._history(parent).translate(at, offset)
+        return offset
+
+    def inherited(self, partition: str, note: bytes) -> dict[str, int]:
+        """Return the last sequence number of each publisher that a partition's redistributed ancestors know.
+
+        Raises:
+            CorruptLog: what is stored about a split fails its check.
+        """
+        found: dict[str, int] = {}
+        for ancestor in reversed(self._lineage.cursor_from(partition)):
+            found.update(self._history(ancestor).notes.get(note.decode(), {}))
+        return found
+
+    def _history(self, parent: str) -> SplitHistory:
+        known = self._histories.get(parent)
+        if known is None:
+            known = self._histories[parent] = SplitHistory.read(self.folder / SPLITS / parent)
+        return known
 
     def predecessors(self, name: str) -> list[Partition]:
         """Return the closed partitions that hold what came before a partition's first record, nearest first."""
@@ -169,15 +219,46 @@ class Stream:
             # Appends to the parent wait: none may be stored there once its children can be appended to.
             with parent.held():
                 self._put_into_effect(lineage)
+                # The children first: who looks meanwhile finds at least one partition that is open.
+                self._partitions, self._lineage = {**self._partitions, **opened}, lineage
                 parent.end(lineage.nodes[name].children)
-                self._partitions = {**self._partitions, **opened}
-                self._lineage = lineage
         except BaseException:
             _discard(opened)
             raise
 
     def _redistribute(self, name: str, lineage: Lineage) -> None:
-        raise LogError("redistributing the history is not there yet")
+        parent, names = self._partitions[name], lineage.nodes[name].children
+        children: dict[str, Partition] = {}
+        try:
+            with parent.kept():
+                for number in names:
+                    make_folder(self.folder / number, parent.first_offset)
+                children = self._opened(lineage, names)
+                copies = Redistribution(
+                    parent, list(children.values()), lambda key: child_of_key(name, key, len(children))
+                )
+                copies.catch_up()
+                for child in children.values():
+                    child.sync()
+                copies.catch_up()
+                with parent.held():  # appends wait from here on
+                    copies.catch_up()
+                    for child in children.values():
+                        child.sync()
+                        sync_directory(self.folder / child.id)
+                    (self.folder / SPLITS).mkdir(exist_ok=True)
+                    copies.history().write(self.folder / SPLITS / name)
+                    sync_directory(self.folder)
+                    durable = self._put_into_effect(lineage)
+                    left = {known: p for known, p in self._partitions.items() if known != name}
+                    self._partitions, self._lineage = {**left, **children}, lineage
+                    parent.end(names)
+        except BaseException:
+            _discard(children)
+            raise
+        parent.discard()
+        if durable:  # else a power cut may bring the old metadata back, and the next start removes the folder
+            self._sweep()
 
     def _put_into_effect(self, lineage: Lineage) -> bool:
         """Write the metadata; return whether they are on the disk, or with the system only.
@@ -297,6 +378,9 @@ def load_metadata(folder: Path) -> Metadata:
         lineage = Lineage.from_metadata(content["partitions"])
         if folder_name(content["name"]) != folder.name:
             raise ValueError(f"the folder is another stream's than '{content['name']}'")
+        for node in lineage.nodes.values():
+            if node.gone and not (folder / SPLITS / node.id).is_file():
+                raise ValueError(f"what is known about the split of partition {node.id} is missing")
         for name in lineage.ids:
             if not (folder / name).is_dir():
                 raise ValueError(
@@ -307,8 +391,17 @@ def load_metadata(folder: Path) -> Metadata:
         raise CorruptLog(str(path), 0, f"the stream's metadata cannot be read: {fault}") from fault
 
 
+def make_folder(folder: Path, first_offset: int) -> None:
+    """Make the folder of a partition whose offsets do not begin at 0."""
+    folder.mkdir()
+    (folder / (format_offset(first_offset) + LOG_SUFFIX)).touch()
+
+
 def remove_unknown(folder: Path, lineage: Lineage) -> None:
-    """Remove the folders of partitions that are not there, left behind by a change that was killed."""
+    """Remove the folders of partitions that are not there, left behind by a change that was killed.
+
+    What was written about splits may stay: it is overwritten when it is needed.
+    """
     for path in folder.iterdir():
         if path.name.isdigit() and path.name not in lineage.ids:
             logger.info("%s: removed, the change of partitions that made it, or left it, had not ended", path)
