@@ -50,6 +50,22 @@ class Rows:
     def __len__(self) -> int:
         return len(self.values)
 
+    def take(self, chosen: NDArray[np.int64]) -> Rows:
+        """Return some rows, by their numbers."""
+        indices = pa.array(chosen)
+        return Rows(self.values.take(indices), self.keys.take(indices), self.timestamps[chosen])
+
+    def joined(self, others: list[Rows]) -> Rows:
+        """Return these rows and then others."""
+        if not others:
+            return self
+        every = (self, *others)
+        return Rows(
+            pa.concat_arrays([each.values for each in every]),
+            pa.concat_arrays([each.keys for each in every]),
+            np.concatenate([each.timestamps for each in every]),
+        )
+
 
 def unpacked(body: bytes, coding: str, most: int) -> bytes:
     """Take a body's content coding off.

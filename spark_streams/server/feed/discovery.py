@@ -16,7 +16,15 @@ __all__ = ["discovery_of", "listed", "token_of"]
 
 def listed(stream: Stream) -> list[FeedPartition]:
     """Return the partitions that are on the list, without their last cursors, in the order of their numbers."""
-    return [FeedPartition(int(number)) for number in stream.partitions]
+    return [
+        FeedPartition(
+            int(number),
+            partition.closed,
+            starts_after=None if partition.starts_after is None else int(partition.starts_after),
+            cursor_from=tuple(int(ancestor) for ancestor in partition.cursor_from),
+        )
+        for number, partition in stream.partitions.items()
+    ]
 
 
 def token_of(stream: Stream) -> str:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlette.applications import Starlette
@@ -28,6 +27,7 @@ from starlette.types import ASGIApp
 
 from spark_streams.errors import LogError, RemoteProtocolError, UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
+from spark_streams.log.partition import PartitionClosed
 from spark_streams.server.feed.access import Access
 from spark_streams.server.feed.changes import Changes, arguments
 from spark_streams.server.feed.config import FeedConfig
@@ -37,7 +37,7 @@ from spark_streams.server.feed.events import EventCache
 from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.refusals import Refusal
-from spark_streams.server.feed.responses import PageResponse, Stopping, StreamResponse
+from spark_streams.server.feed.responses import Drop, PageResponse, Stopping, StreamResponse
 from spark_streams.server.feed.shape import FILTERS, Shape
 from spark_streams.server.waiting import Waiting
 from spark_streams.wire.feed.dialect import Dialect
@@ -61,6 +61,7 @@ class FeedDoor:
 
     Attributes:
         application: what uvicorn runs.
+        drop: cuts the connection of a request; whoever runs the application sets it.
     """
 
     def __init__(self, log: ReferenceLog, config: FeedConfig, loop: asyncio.AbstractEventLoop) -> None:
@@ -74,23 +75,13 @@ class FeedDoor:
         self.changes = Changes(self)
         self.publishing = Publishing(log, config.max_publishers, loop)
         handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put}
+        self.drop: Drop = lambda scope: None
         self.application = Starlette(
-            routes=[Route("/{path:path}", self._answered(each), methods=[name]) for name, each in handlers.items()]
+            routes=[Route("/{path:path}", each, methods=[name]) for name, each in handlers.items()],
+            exception_handlers={Refusal: _refused, PartitionClosed: _gone, LogError: _failed, OSError: _failed},
         )
 
     # --- requests
-
-    def _answered(self, handler: Callable[[Request], Awaitable[ASGIApp]]) -> Callable[[Request], Awaitable[ASGIApp]]:
-        async def answer(request: Request) -> ASGIApp:
-            try:
-                return await handler(request)
-            except Refusal as refusal:
-                return refusal.response()
-            except (LogError, OSError):
-                logger.exception("%s %s failed", request.method, request.url.path)
-                return PlainTextResponse("Internal server error\n", 500)
-
-        return answer
 
     async def _get(self, request: Request) -> ASGIApp:
         path = request.path_params["path"]
@@ -158,10 +149,15 @@ class FeedDoor:
         pages = Pages(self._cache, partition, Shape.of(fetch), cursors, position, self.config)
         if fetch.stream_ms is not None:
             return StreamResponse(
-                pages, self._waiting_of(partition), self._duration(fetch.stream_ms), self.stopping, self.config
+                pages,
+                self._waiting_of(partition),
+                self._duration(fetch.stream_ms),
+                self.stopping,
+                self.drop,
+                self.config,
             )
         events = min(fetch.page_size or self.config.page_size, self.config.max_page_size)
-        return PageResponse(pages, events, _takes_gzip(request), self.config)
+        return PageResponse(pages, events, _takes_gzip(request), self.drop, self.config)
 
     def _partition(self, stream: Stream, fetch: Fetch) -> Partition:
         partitions = listed(stream)
@@ -182,13 +178,16 @@ class FeedDoor:
         if fetch.cursor == LAST:
             return partition.next_offset
         place = cursors.decode(fetch.cursor)
-        if place.partition != int(partition.id):
-            raise Refusal(400, f"the cursor is one of partition {place.partition}, not of {partition.id}")
-        if place.offset > partition.next_offset:
+        offset, origin = place.offset, str(place.partition)
+        if origin != partition.id:
+            if origin not in partition.cursor_from:
+                raise Refusal(400, f"the cursor is one of partition {origin}, which is of no use on {partition.id}")
+            offset = stream.translate(partition.id, origin, offset)
+        if offset > partition.next_offset:
             raise Refusal(400, "the cursor lies beyond the end of the feed: was the log's data replaced by older ones?")
-        if place.offset < partition.first_offset:
+        if offset < partition.first_offset:
             raise events_lost(partition)
-        return place.offset
+        return offset
 
     def _duration(self, asked_ms: int) -> int | None:
         most = self.config.max_stream_ms
@@ -215,6 +214,20 @@ class FeedDoor:
         self._waiting.clear()
         self._cache.clear()
         self.publishing.close()
+
+
+async def _refused(request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refusal)
+    return refusal.response()
+
+
+async def _gone(request: Request, fault: Exception) -> Response:
+    return Refusal(404, "the feed or the partition is gone: ask the discovery endpoint").response()
+
+
+async def _failed(request: Request, fault: Exception) -> Response:
+    logger.error("%s %s failed: %s", request.method, request.url.path, fault, exc_info=fault)
+    return PlainTextResponse("Internal server error\n", 500)
 
 
 def _takes_gzip(request: Request) -> bool:

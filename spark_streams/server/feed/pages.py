@@ -65,6 +65,11 @@ class Pages:
         """Whether the log goes on from here."""
         return self.position < self._partition.next_offset
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will ever come after this."""
+        return self._partition.closed and not self.behind
+
     def page(self, events: int) -> Iterator[bytes]:
         """Walk on, and give what to send a piece at a time; the last line is a checkpoint.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -20,7 +20,7 @@ from spark_streams.server.feed.pages import Pages
 from spark_streams.server.feed.refusals import Refusal
 from spark_streams.server.waiting import Waiting
 
-__all__ = ["NDJSON", "PageResponse", "Stopping", "StreamResponse"]
+__all__ = ["NDJSON", "Drop", "PageResponse", "Stopping", "StreamResponse"]
 
 NDJSON: Final = b"application/x-ndjson"
 GZIP_LEVEL: Final = 1
@@ -29,7 +29,11 @@ LATE_BYTES: Final = 64 << 10
 logger = logging.getLogger("spark_streams.server")
 
 
-class ClientGone(OSError):
+Drop = Callable[[Scope], None]
+"""Cuts the connection of a request, with all that still waits to be sent."""
+
+
+class _Stuck(Exception):
     """The client took nothing for too long."""
 
 
@@ -61,37 +65,70 @@ class _Writer:
     def __init__(self, send: Send, config: FeedConfig) -> None:
         self._send = send
         self._timeout_s = config.write_timeout_ms / 1000
+        self.started = False
 
     async def start(self, headers: list[tuple[bytes, bytes]]) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        self.started = True
 
     async def write(self, body: bytes, *, more: bool = True) -> None:
         message = {"type": "http.response.body", "body": body, "more_body": more}
         try:
             await asyncio.wait_for(self._send(message), self._timeout_s)
         except asyncio.TimeoutError as fault:
-            raise ClientGone(f"a client took nothing for {self._timeout_s} s and is dropped") from fault
+            raise _Stuck(f"it took nothing for {self._timeout_s} s") from fault
 
 
-class PageResponse:
+class _Response:
+    """A response that is sent in parts.
+
+    Args:
+        drop: cuts the connection.
+        config: the door's settings.
+    """
+
+    def __init__(self, drop: Drop, config: FeedConfig) -> None:
+        self._drop = drop
+        self._config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it.
+
+        What fails before the first byte is raised, and answered with a status. Later the connection is cut: the client
+        sees an end that is none, and goes on from its last checkpoint.
+        """
+        writer = _Writer(send, self._config)
+        try:
+            await self._send(writer, receive)
+        except (Refusal, LogError, OSError, _Stuck) as fault:
+            if not writer.started:
+                raise
+            logger.warning("a response to %s is cut short: %s", scope.get("client"), fault)
+            self._drop(scope)
+            await asyncio.sleep(0)
+
+    async def _send(self, writer: _Writer, receive: Receive) -> None:
+        raise NotImplementedError
+
+
+class PageResponse(_Response):
     """One page.
 
     Args:
         pages: where the client stands.
         events: how many it gets at most.
         gzip: whether it takes compressed bytes.
+        drop: cuts the connection.
         config: the door's settings.
     """
 
-    def __init__(self, pages: Pages, events: int, gzip: bool, config: FeedConfig) -> None:
+    def __init__(self, pages: Pages, events: int, gzip: bool, drop: Drop, config: FeedConfig) -> None:
+        super().__init__(drop, config)
         self._pages = pages
         self._events = events
         self._gzip = gzip and config.gzip_min_bytes > 0
-        self._config = config
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it. What fails before the first byte is raised; later the connection is cut: the client sees it."""
-        writer = _Writer(send, self._config)
+    async def _send(self, writer: _Writer, receive: Receive) -> None:
         pieces = self._pages.page(self._events)
         enough = max(LATE_BYTES, self._config.gzip_min_bytes)
         first, ended = await _gather(pieces, enough)
@@ -133,7 +170,7 @@ async def _gather(pieces: Iterator[bytes], enough: int) -> tuple[bytes, bool]:
     return parts[0] if len(parts) == 1 else b"".join(parts), False
 
 
-class StreamResponse:
+class StreamResponse(_Response):
     """A response that stays open.
 
     Args:
@@ -141,22 +178,27 @@ class StreamResponse:
         waiting: who tells of appends to the partition.
         duration_ms: how long; None: as long as the client is there.
         stopping: tells when the door shuts.
-        gone: says whether the feed is another one meanwhile, or the partition has left it.
+        drop: cuts the connection.
         config: the door's settings.
     """
 
     def __init__(
-        self, pages: Pages, waiting: Waiting, duration_ms: int | None, stopping: Stopping, config: FeedConfig
+        self,
+        pages: Pages,
+        waiting: Waiting,
+        duration_ms: int | None,
+        stopping: Stopping,
+        drop: Drop,
+        config: FeedConfig,
     ) -> None:
+        super().__init__(drop, config)
         self._pages = pages
         self._waiting = waiting
         self._duration_ms = duration_ms
         self._stopping = stopping
-        self._config = config
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events as they come; ends with a checkpoint after the duration, or when the door shuts."""
-        writer = _Writer(send, self._config)
+    async def _send(self, writer: _Writer, receive: Receive) -> None:
+        """Send events as they come; end with a checkpoint after the duration, or when the door shuts."""
         loop = asyncio.get_running_loop()
         end = None if self._duration_ms is None else loop.time() + self._duration_ms / 1000
         wake = asyncio.Event()
@@ -169,6 +211,8 @@ class StreamResponse:
             await writer.start([(b"content-type", NDJSON), (b"cache-control", b"no-store")])
             await writer.write(first)
             while not gone.done() and not self._stopping.set and (end is None or loop.time() < end):
+                if self._pages.ended:
+                    break  # the client has to look for what comes after this partition
                 wake.clear()
                 self._waiting.add(wake.set)
                 try:
@@ -176,18 +220,20 @@ class StreamResponse:
                         await self._pause(wake, end)
                 finally:
                     self._waiting.remove(wake.set)
-                if gone.done():
-                    break
-                await writer.write(await self._some())
-            if not gone.done():
-                await writer.write(b"", more=False)
+                if not gone.done():
+                    await writer.write(await self._some())
         except (Refusal, LogError) as fault:
-            # Retention was faster than the client, or the stream is gone: it learns why from its next request.
-            logger.info("a stream response ends: %s", fault)
-            await writer.write(b"", more=False)
+            if not writer.started:
+                raise
+            # The stream is gone, or retention was faster: all that was sent has its checkpoint, and the next request is
+            # told why.
+            logger.info("a response that was to stay open ends: %s", fault)
         finally:
             self._stopping.remove(wake)
+            here = not gone.done()
             gone.cancel()
+        if here:
+            await writer.write(b"", more=False)
 
     async def _pause(self, wake: asyncio.Event, end: float | None) -> None:
         """Wait for an append, for the time of the next checkpoint, or the end."""

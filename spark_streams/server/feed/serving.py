@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterator
 
 import uvicorn
+from starlette.types import Scope
 
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.door import FeedDoor
@@ -38,6 +39,10 @@ def bound_socket(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+END_S = 1
+"""How long clients may take to read what they are told at the end."""
 
 
 class _Guest(uvicorn.Server):
@@ -71,12 +76,13 @@ class HttpServer:
             server_header=False,
             proxy_headers=False,
             backlog=BACKLOG,
-            limit_concurrency=config.max_connections,
+            limit_concurrency=config.max_connections + 1,  # uvicorn counts the one that is being refused
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=2 * END_S,
         )
         settings.load()
         settings.ssl = context  # TlsFiles were read by the same code as the other doors'
+        door.drop = self._drop
         self._door = door
         self._listener = listener
         self._server = _Guest(settings)
@@ -106,11 +112,21 @@ class HttpServer:
         for server in self._server.servers:
             server.close()
         await asyncio.sleep(0)
+        await asyncio.wait({self._task}, timeout=END_S)
+        for connection in list(self._server.server_state.connections):
+            _abort(connection)
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        for connection in list(self._server.server_state.connections):
-            transport = getattr(connection, "transport", None)
-            if transport is not None:
-                transport.abort()
         self._task = None
         self._door.close()
+
+    def _drop(self, scope: Scope) -> None:
+        for connection in list(self._server.server_state.connections):
+            if scope.get("client") and getattr(connection, "client", None) == scope["client"]:
+                _abort(connection)
+
+
+def _abort(connection: object) -> None:
+    transport = getattr(connection, "transport", None)
+    if isinstance(transport, asyncio.Transport):
+        transport.abort()
