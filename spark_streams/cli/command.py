@@ -37,7 +37,8 @@ Exit codes:
 def main(verbose: int) -> None:
     """Event logs for Spark: a small durable log to read and write, and a demonstration.
 
-    The connectors themselves need no command: in Spark it is spark.readStream.format("amqp-events").
+    The connectors themselves need no command: in Spark it is spark.readStream.format("amqp-events"), or
+    "rabbitmq-stream", or "feedapi". The log has a door for each of them.
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -45,18 +46,20 @@ def main(verbose: int) -> None:
 
 _LOG_EPILOG = """\b
 Where the log is:
-  A served log is named by its url, amqp://[user:password@]host[:port]. Where
-  the url has no credentials, SPARK_STREAMS_USERNAME and SPARK_STREAMS_PASSWORD
-  are taken from the environment, so that no password shows in a list of processes.
+  A served log is named by the url of its AMQP door, amqp://[user:password@]host[:port],
+  whichever door its events came through. Where the url has no credentials,
+  SPARK_STREAMS_USERNAME and SPARK_STREAMS_PASSWORD are taken from the environment,
+  so that no password shows in a list of processes.
   A log that is not being served is named by --data-dir.
 
 \b
 Creating streams:
   before serving   spark-streams log create --data-dir DIR NAME:PARTITIONS
   while serving    stop the server and start it with one more --stream
-                   NAME:PARTITIONS; consumers reconnect and go on. Or have a
-                   RabbitMQ stream client create it; AMQP has no word for it,
-                   and the server alone may touch its directory.
+                   NAME:PARTITIONS; consumers reconnect and go on. Or have it
+                   created through another door, by a RabbitMQ stream client
+                   or with PUT /NAME?partitions=N of FeedAPI; AMQP has no word
+                   for it, and the server alone may touch its directory.
 """
 
 
