@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.errors import LogError
+from spark_streams.errors import LogError, PartitionEnded
 from spark_streams.log import Partition
 from spark_streams.log.batching import Notes
-from spark_streams.server.conditions import INTERNAL_ERROR, INVALID_FIELD, RESOURCE_LIMIT, LinkRefused
+from spark_streams.server.conditions import INTERNAL_ERROR, INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
 
 __all__ = ["Appender", "Batch"]
 
@@ -175,6 +175,9 @@ def _store(
             *_store(partition, values[:half], keys[:half], timestamps[:half]),
             *_store(partition, values[half:], keys[half:], timestamps[half:]),
         ]
+    except PartitionEnded as fault:
+        # It was split after these were routed: whoever knows their keys may route them anew.
+        return [LinkRefused(RESOURCE_DELETED, str(fault))] * count
     except (OSError, sqlite3.Error, LogError) as fault:
         logger.error("stream %r partition %s: append failed: %s", partition.stream, partition.id, fault)
         full = isinstance(fault, OSError) and fault.errno in _FULL
