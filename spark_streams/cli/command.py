@@ -46,10 +46,10 @@ def main(verbose: int) -> None:
 
 _LOG_EPILOG = """\b
 Where the log is:
-  A served log is named by the url of its AMQP door, amqp://[user:password@]host[:port],
-  whichever door its events came through. Where the url has no credentials,
-  SPARK_STREAMS_USERNAME and SPARK_STREAMS_PASSWORD are taken from the environment,
-  so that no password shows in a list of processes.
+  A served log is named by the url of its AMQP door, whichever door its events
+  came through: amqp://[user:password@]host[:port]. Where the url has no
+  credentials, SPARK_STREAMS_USERNAME and SPARK_STREAMS_PASSWORD are taken from
+  the environment, so that no password shows in a list of processes.
   A log that is not being served is named by --data-dir.
 
 \b
