@@ -80,6 +80,15 @@ class Embedded(Broker):
             patch.setattr(topology, "super_stream", without)
             yield
 
+    @contextmanager
+    def gone(self, partition: str) -> Iterator[None]:
+        """Deny that there is a stream, which a super stream goes on to name as its partition."""
+        topology = self.server.server._rabbit_node.topology
+        known = topology.find
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(topology, "find", lambda name: None if name == partition else known(name))
+            yield
+
     def close(self) -> None:
         self.stop()
 

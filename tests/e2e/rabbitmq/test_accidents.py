@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import proton
 import pytest
@@ -14,11 +17,13 @@ from spark_streams.sources.rabbitmq_stream import connect
 from spark_streams.client import RangeRead
 from spark_streams.client.rabbit import client as client_module
 from spark_streams.client.retry import Backoff
-from spark_streams.errors import DeadlineExceeded, PositionLost
+from spark_streams.errors import DeadlineExceeded, NotFound, PositionLost
 from spark_streams.options import parse_rabbit_source
 from spark_streams.position import EARLIEST
+from spark_streams.spark.micro_batch import MicroBatches
 from tests.clients.rabbit.scripted import OK, Scripted, Wire, metadata, stats
 from tests.e2e.rabbitmq.broker import SMALL, Broker, Line, body, numbers, offset
+from tests.e2e.rabbitmq.conftest import Embedded
 from tests.e2e.rabbitmq.queries import Queries, read_here, values
 from tests.rabbitmq import by_hand
 
@@ -135,6 +140,41 @@ def test_a_partition_that_is_missing_for_a_moment_dropped_and_then_read_twice(
             assert queries.drain(**more).rows()[here] == numbers(0, 8)
     broker.publish(away, numbers(5, 7))
     assert queries.drain(**more).rows() == {here: numbers(0, 8), away: numbers(0, 7)}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_partition_that_is_named_and_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
+) -> None:
+    """On the embedded log only: a RabbitMQ forgets the binding of a stream that it deletes."""
+    monkeypatch.setattr(client_module, "PATIENT", Backoff(3, 1, 1))
+    broker = Embedded(tmp_path / "log")
+    with contextlib.closing(broker):
+        orders = broker.create_super(2)
+        here, away = f"{orders}-0", f"{orders}-1"
+        for name in (here, away):
+            broker.publish(name, numbers(0, 5))
+        more = {"superStream": orders, "failOnDataLoss": str(strict).lower(), **FROM_EARLIEST}
+        options = parse_rabbit_source({"url": broker.url, **more}, streaming=True)
+        running = MicroBatches(options, ("offset",), connect)
+        with contextlib.closing(running):
+            begin = running.initial()
+            first = running.next_end(begin, None)
+            broker.publish(here, numbers(5, 8))
+            with broker.gone(away):
+                time.sleep(options.poll_interval_ms / 1_000)
+                if strict:
+                    with pytest.raises(NotFound, match=rf"partition '{away}' that is not there: stream-does-not-exist"):
+                        read_here(broker.url, **more)
+                    with pytest.raises(PositionLost, match=rf"partition '{away}'.*not there: stream-does-not-exist"):
+                        running.next_end(first, None)
+                    return
+                assert read_here(broker.url, **more) == {here: numbers(0, 8)}
+                second = running.next_end(first, None)
+                assert second["partitions"] == {here: {"after": offset(7)}, away: {"after": offset(4)}}
+            broker.publish(away, numbers(5, 7))
+            time.sleep(options.poll_interval_ms / 1_000)
+            assert running.next_end(second, None)["partitions"][away] == {"after": offset(6)}
 
 
 def test_an_unset_amqp_timestamp_decoded_as_1970(queries: Queries, broker: Broker) -> None:

@@ -39,6 +39,7 @@ CASES: list[tuple[dict[str, Any], int, int]] = [
     ({}, 0, 10),
     ({"startingOffsets": "earliest", "endingOffsets": "latest"}, 0, 10),
     ({"startingOffsets": 3}, 3, 10),
+    ({"startingOffsets": 10}, 10, 10),
     ({"startingOffsets": -2, "endingOffsets": -1}, 0, 10),
     ({"startingOffsets": offset(3)}, 4, 10),
     ({"startingOffsets": "3"}, 4, 10),
