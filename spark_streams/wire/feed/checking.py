@@ -77,7 +77,7 @@ def invalid_objects(texts: pa.BinaryArray) -> Positions:
     for first, end in zip(bounds, [*bounds[1:], len(texts)], strict=True):
         group = content.slice(int(offsets[first]), int(offsets[end] - offsets[first]))
         raw = np.frombuffer(group, np.uint8)
-        if _valid_when_shortened(raw, end - first):
+        if first == end or _valid_when_shortened(raw, end - first):
             continue
         suspects = not_a_number(raw) + int(offsets[first])
         invalid[np.searchsorted(offsets, suspects, side="right") - 1] = True

@@ -71,8 +71,7 @@ def encode_lines(
         places = np.concatenate((np.arange(len(lines)) * 2 + 1, np.asarray(covered, np.int64) * 2))
         order = np.argsort(places, kind="stable")
         lines = pa.concat_arrays([lines, checkpoints]).take(pa.array(order))
-    content = lines.buffers()[2]
-    return b"" if content is None else bytes(content.to_pybytes())
+    return _layout(lines)[1].tobytes()
 
 
 def _text(text: str) -> pa.Scalar:

@@ -64,7 +64,7 @@ def extract_text(values: pa.BinaryArray, pointer: str) -> pa.StringArray:
     if column is None:
         numbers = _read(values, path, pa.int64())
         # Of all integers, only minus zero is not written as it stands in the event.
-        if numbers is not None and not pc.any(pc.equal(numbers, 0)).as_py():
+        if numbers is not None and not (pc.any(pc.equal(numbers, 0)).as_py() and _holds_minus_zero(values)):
             column = numbers.cast(pa.string())
     if column is None:
         texts = (_as_text(_one(value, path)) for value in values.to_pylist())
@@ -139,6 +139,12 @@ def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> p
     for name in path[1:]:
         column = pc.struct_field(column, name)
     return column
+
+
+def _holds_minus_zero(values: pa.BinaryArray) -> bool:
+    """Return whether ``-0`` is anywhere in the values."""
+    raw = np.frombuffer(values.buffers()[2], np.uint8)
+    return bool(((raw[:-1] == 0x2D) & (raw[1:] == 0x30)).any())
 
 
 def _is_index(name: str) -> bool:

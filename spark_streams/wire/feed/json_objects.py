@@ -1,0 +1,214 @@
+"""Columns to JSON objects, one a row, all in columns: what rows without a ``value`` of their own are published as.
+
+=====================  ===============================================================================================
+column                 member
+=====================  ===============================================================================================
+boolean, integers      ``true``, ``17``
+floats                 ``1.5``, ``1.0``, ``1e+20``; what JSON has no number for is a string: ``"NaN"``, ``"-Infinity"``
+decimal                a number with all its digits, ``12.50``
+string                 escaped where JSON asks for it and nowhere else; bytes that are no UTF-8 become U+FFFD
+binary                 base64 (RFC 4648 section 4)
+date                   ``"2024-02-29"``
+timestamp with a zone  ISO 8601 in UTC, ``"2024-02-29T12:00:00Z"``, with 3 or 6 digits of a second where they are needed
+timestamp without one  the same without ``Z``
+list                   an array; a null in it stays there
+struct                 an object; a field that is null is left out
+map                    an object; its keys as text, a value that is null stays there
+=====================  ===============================================================================================
+
+A column that is null is left out of the row's object, as Spark's ``to_json`` does it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.errors import SchemaError
+
+__all__ = ["encode_objects"]
+
+_TEXT: Final = pa.large_string()
+_SHORT: Final = {0x08: "\\b", 0x09: "\\t", 0x0A: "\\n", 0x0C: "\\f", 0x0D: "\\r"}
+_YEAR_10000_DAYS: Final = 2_932_897
+_NULL: Final = pa.scalar(None, _TEXT)
+_ALPHABET: Final = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
+
+
+def encode_objects(columns: Mapping[str, pa.Array], rows: int) -> pa.LargeStringArray:
+    """Return one JSON object a row.
+
+    Args:
+        columns: member to its values, all of one length.
+        rows: that length.
+
+    Raises:
+        SchemaError: a column of a type that has no JSON form here.
+    """
+    members = [
+        pc.fill_null(_join(_constant("," + json.dumps(name, ensure_ascii=False) + ":"), _texts(column, name)), "")
+        for name, column in columns.items()
+        if not pa.types.is_null(column.type)
+    ]
+    if not members:
+        return pa.array(["{}"] * rows, _TEXT)
+    # Not with null_handling="skip": Arrow then drops rows of which every text is null.
+    begun = pc.binary_replace_slice(_join(*members), start=0, stop=1, replacement="{")
+    return _join(begun, _constant("}"))
+
+
+def _texts(column: pa.Array, name: str) -> pa.LargeStringArray:
+    """Return the JSON text of each value, null for a null."""
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        return column.cast(_TEXT)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return _quoted(_escaped(column.cast(_TEXT)))
+    if pa.types.is_floating(kind):
+        return _floats(column)
+    if pa.types.is_timestamp(kind):
+        return _instants(column)
+    if pa.types.is_date(kind):
+        days = column.cast(pa.date32())
+        return _quoted(_signed_years(days.cast(_TEXT), days.cast(pa.int32()), _YEAR_10000_DAYS))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _quoted(_base64(column.cast(pa.large_binary())))
+    if pa.types.is_map(kind):
+        return _map(column, name)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        bounds = _bounds(column)
+        items = column.values.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
+        return _listed(column, _items(items, name), "[", "]")
+    if pa.types.is_struct(kind):
+        fields = {field.name: each for field, each in zip(kind, column.flatten(), strict=True)}
+        return pc.if_else(column.is_valid(), encode_objects(fields, len(column)), _NULL)
+    raise SchemaError(f"column '{name}' has values of type {kind}, which have no JSON form here: cast them to STRING")
+
+
+# --- texts
+
+
+def _escaped(texts: pa.LargeStringArray) -> pa.LargeStringArray:
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        shown = [None if each is None else each.decode("utf-8", "replace") for each in _bytes(texts).to_pylist()]
+        texts = pa.array(shown, _TEXT)
+    content = texts.buffers()[2]
+    if content is None:
+        return texts
+    bounds = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    raw = np.frombuffer(content, np.uint8)[bounds[0] : bounds[-1]]
+    if (raw == 0x5C).any():
+        texts = pc.replace_substring(texts, "\\", "\\\\")  # first: those that follow bring backslashes in
+    if (raw == 0x22).any():
+        texts = pc.replace_substring(texts, '"', '\\"')
+    for code in np.unique(raw[raw < 0x20]).tolist():
+        texts = pc.replace_substring(texts, chr(code), _SHORT.get(code, f"\\u{code:04x}"))
+    return texts
+
+
+def _bytes(texts: pa.LargeStringArray) -> pa.LargeBinaryArray:
+    return pa.Array.from_buffers(pa.large_binary(), len(texts), texts.buffers(), offset=texts.offset)
+
+
+def _quoted(texts: pa.LargeStringArray) -> pa.LargeStringArray:
+    return _join(_constant('"'), texts, _constant('"'))
+
+
+def _floats(column: pa.Array) -> pa.LargeStringArray:
+    texts = column.cast(_TEXT)
+    # As Spark, Python and Java write them: a float stays one for readers that tell numbers by their form.
+    if pc.any(pc.equal(pc.floor(column), column)).as_py():
+        texts = pc.if_else(pc.match_substring_regex(texts, r"^-?[0-9]+$"), _join(texts, _constant(".0")), texts)
+    if not pc.all(pc.is_finite(column), min_count=0).as_py():
+        named = pc.if_else(pc.is_nan(column), _constant('"NaN"'), _constant('"Infinity"'))
+        named = pc.if_else(pc.equal(column, -float("inf")), _constant('"-Infinity"'), named)
+        texts = pc.if_else(pc.is_finite(column), texts, named)
+    return texts
+
+
+def _instants(column: pa.TimestampArray) -> pa.LargeStringArray:
+    # Through int64: the instant in UTC, without any database of time zones.
+    zone = "Z" if column.type.tz is not None else ""
+    micros = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+    texts = micros.cast(pa.timestamp("us")).cast(_TEXT)
+    texts = pc.replace_substring(texts, " ", "T", max_replacements=1)
+    fractions = np.asarray(pc.fill_null(micros, 0)) % 1_000_000
+    for unused, digits in ((fractions % 1_000 == 0, 3), (fractions == 0, 4)):  # the dot goes with the last three
+        if unused.any():
+            texts = pc.if_else(pa.array(unused), pc.utf8_slice_codeunits(texts, 0, -digits), texts)
+    return _join(_constant('"'), _signed_years(texts, micros, _YEAR_10000_DAYS * 86_400_000_000), _constant(zone + '"'))
+
+
+def _signed_years(texts: pa.LargeStringArray, numbers: pa.Array, year_10000: int) -> pa.LargeStringArray:
+    """Give years of more than four digits their sign (ISO 8601 section 4.3.2)."""
+    if (pc.max(numbers).as_py() or 0) < year_10000:
+        return texts
+    return pc.replace_substring_regex(texts, "^([0-9]{5,}-)", r"+\1")
+
+
+def _base64(values: pa.LargeBinaryArray) -> pa.LargeStringArray:
+    bounds = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
+    sizes = np.diff(bounds)
+    groups = (sizes + 2) // 3
+    ends = np.concatenate(([0], np.cumsum(groups)))
+    padded = np.zeros(int(ends[-1]) * 3, np.uint8)
+    if len(padded):
+        content = np.frombuffer(values.buffers()[2], np.uint8)[bounds[0] : bounds[-1]]
+        padded[np.arange(len(content)) + np.repeat(ends[:-1] * 3 - (bounds[:-1] - bounds[0]), sizes)] = content
+    a, b, c = padded.reshape(-1, 3).T
+    sixths = np.stack([a >> 2, (a & 3) << 4 | b >> 4, (b & 15) << 2 | c >> 6, c & 63], axis=1)
+    texts = _ALPHABET[sixths].reshape(-1)
+    for back in (1, 2):
+        texts[ends[1:][(sizes > 0) & (groups * 3 - sizes >= back)] * 4 - back] = ord("=")
+    buffers = [None, pa.py_buffer((ends * 4).astype(np.int64)), pa.py_buffer(texts)]
+    return pc.if_else(values.is_valid(), pa.Array.from_buffers(_TEXT, len(values), buffers), _NULL)
+
+
+# --- nested
+
+
+def _items(values: pa.Array, name: str) -> pa.LargeStringArray:
+    if pa.types.is_null(values.type):
+        return pa.array(["null"] * len(values), _TEXT)
+    return pc.fill_null(_texts(values, name), "null")
+
+
+def _map(column: pa.MapArray, name: str) -> pa.LargeStringArray:
+    bounds = _bounds(column)
+    first, count = int(bounds[0]), int(bounds[-1] - bounds[0])
+    keys, values = column.keys.slice(first, count), column.items.slice(first, count)
+    names = _texts(keys, name)
+    if pa.types.is_floating(keys.type):
+        names = _quoted(pc.replace_substring(names, '"', ""))
+    elif not pc.all(pc.starts_with(names, '"'), min_count=0).as_py():
+        names = _quoted(_escaped(names))
+    return _listed(column, _join(names, _constant(":"), _items(values, name)), "{", "}")
+
+
+def _bounds(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return where the items of each value begin and the last one's end, in all items of the column's buffers."""
+    return np.asarray(column.offsets).astype(np.int64)
+
+
+def _listed(column: pa.Array, items: pa.LargeStringArray, begin: str, end: str) -> pa.LargeStringArray:
+    """Join the items of each value by commas; null where the column is."""
+    bounds = _bounds(column)
+    lists = pa.ListArray.from_arrays(pa.array((bounds - bounds[0]).astype(np.int32)), items)
+    joined = _join(_constant(begin), pc.binary_join(lists, _constant(",")), _constant(end))
+    return pc.if_else(column.is_valid(), joined, _NULL)
+
+
+def _constant(text: str) -> pa.LargeStringScalar:
+    return pa.scalar(text, _TEXT)
+
+
+def _join(*texts: pa.Array | pa.Scalar) -> pa.LargeStringArray:
+    """Join, null where one of them is."""
+    return pc.binary_join_element_wise(*texts, _constant(""))
