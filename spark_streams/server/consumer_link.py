@@ -119,6 +119,8 @@ class ConsumerLink(AttachedLink):
         except (CorruptLog, OSError, ValueError) as fault:
             if not self.connection.node.is_there(self.stream, self.incarnation):
                 self.fail(LinkRefused(RESOURCE_DELETED, f"stream '{self.stream}' was deleted"))
+            elif (gone := self._gone()) is not None:
+                self.fail(gone)
             else:
                 logger.exception("stream %r cannot be read", self.stream)
                 self.fail(LinkRefused(INTERNAL_ERROR, f"the log cannot be read: {fault}"))
@@ -127,6 +129,8 @@ class ConsumerLink(AttachedLink):
     def _serve(self) -> bool:
         if self.bound is None and len(self._log_stream.partitions) != self._partition_count:
             self.follow()
+            if self.ended:
+                return False
         budget, blocks = EVENTS_PER_TURN, BLOCKS_PER_TURN
         while True:
             room = self._room(budget)
@@ -318,8 +322,18 @@ class ConsumerLink(AttachedLink):
     # --- what the node says
 
     def follow(self) -> None:
-        """Take up partitions that were added to the log; an agnostic receiver is told with its next event (ES-121)."""
-        if self.bound is not None or self.ended:
+        """Take up partitions that were added to the log; an agnostic receiver is told with its next event (ES-121).
+
+        One whose history was redistributed ends the link: the numbers of its events mean nothing on the others. A
+        durable receiver that comes back goes on there where it was.
+        """
+        if self.ended:
+            return
+        gone = self._gone()
+        if gone is not None:
+            self.fail(gone)
+            return
+        if self.bound is not None:
             return
         self._partition_count = len(self._log_stream.partitions)
         added = [name for name in self.connection.node.placement.here(self._log_stream) if name not in self.cursors]
@@ -328,6 +342,17 @@ class ConsumerLink(AttachedLink):
             self._order = list(self.cursors.values())
             self._changed = True
             self.connection.wake(self)
+
+    def _gone(self) -> LinkRefused | None:
+        names = self._log_stream.partitions
+        for name, cursor in self.cursors.items():
+            if name not in names:
+                return LinkRefused(
+                    RESOURCE_DELETED,
+                    f"partition '{name}' of stream '{self.stream}' is gone: its history was redistributed onto "
+                    f"partitions {', '.join(cursor.feed.partition.successors)}, attach again",
+                )
+        return None
 
     def stolen(self, epoch: int) -> None:
         """End the link for a claim with a greater epoch (ES-211)."""

@@ -8,6 +8,10 @@
           "earliest-offset"         symbol | null       first retained event
           "latest-offset"           symbol | null       newest retained event (A-18)
           "x-opt-truncated-offset"  symbol | null       newest event that retention removed
+          "x-opt-closed"            true                only where it was split and takes no more events
+          "x-opt-starts-after"      symbol              the closed partition with what came before its first event
+          "x-opt-cursor-from"       list of symbols     partitions that left, whose events were redistributed onto it
+                                                        and others; the last two only where there are some
           "x-opt-remaining"         ulong               only for partitions that the attach asked about, see below
       "x-opt-incarnation"   string, another one whenever the log is created anew
 
@@ -72,6 +76,12 @@ def _partition(partition: Partition, after: str | None) -> dict[str, object]:
         "latest-offset": Symbol(format_offset(end - 1)) if first < end else None,
         "x-opt-truncated-offset": None if removed is None else Symbol(format_offset(removed)),
     }
+    if partition.closed:
+        entry["x-opt-closed"] = True
+    if partition.starts_after is not None:
+        entry["x-opt-starts-after"] = Symbol(partition.starts_after)
+    if partition.cursor_from:
+        entry["x-opt-cursor-from"] = [Symbol(name) for name in partition.cursor_from]
     if after is not None:
         begin = first if after == "@earliest" else end if after == "@latest" else max(first, _ORDER.upper(after))
         entry["x-opt-remaining"] = ULong(max(0, end - begin))

@@ -111,7 +111,7 @@ class Node:
             find_stream(self.log, address[: -len(INFO_SUFFIX)])
             raise LinkRefused(NOT_ALLOWED, "an information source can only be read")
         stream = find_stream(self.log, address)
-        bound = self.placement.bound_or_agnostic(stream, read_wishes(link).partition)
+        bound = self.placement.bound_or_agnostic(stream, read_wishes(link).partition, writing=True)
         open_producer(link, bound, self.config.max_message_bytes)
         return ProducerLink(connection, link, stream, bound=bound, credit=self.config.producer_credit)
 
@@ -225,16 +225,15 @@ class Node:
         self, stream: Stream, name: str, filters: LinkFilters, resumed: Resumed | None, *, added: bool = False
     ) -> Cursor:
         partition = stream.partitions[name]
-        known = resumed.positions.get(name) if resumed is not None else None
+        known, pending = (None, []) if resumed is None else resumed.on(stream, name)
         # Of a partition that came after the attach, or while a durable link was away, every event is new.
         added = added or (resumed is not None and resumed.partition is None)
         latest = known[1] if known is not None else 0 if added else partition.next_offset
         cursor = Cursor(
             self.feeds.use(partition), filters.predicate, latest=latest, position=None if known is None else known[0]
         )
-        if resumed is not None:
-            for offset in resumed.pending.get(name, ()):
-                cursor.release(offset, 0)
+        for offset in pending:
+            cursor.release(offset, 0)
         return cursor
 
     def _resume(self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters) -> Resumed | None:
@@ -266,7 +265,7 @@ class Node:
         for name in {link.stream for link in self._links}:
             try:
                 stream = self.log.stream(name)
-                now[name] = (stream.incarnation, len(stream.partitions))
+                now[name] = (stream.incarnation, len(stream.partitions))  # every change makes them more
             except UnknownStream:
                 now[name] = ("", 0)
         for link in list(self._links):

@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import proton
 
-from spark_streams.log import Stream
-from spark_streams.server.conditions import NOT_FOUND, REDIRECT, LinkRefused
+from spark_streams.log import Partition, Stream
+from spark_streams.server.conditions import NOT_ALLOWED, NOT_FOUND, REDIRECT, LinkRefused
 from spark_streams.server.config import AmqpConfig
 
-__all__ = ["Placement"]
+__all__ = ["Placement", "ended"]
+
+
+def ended(partition: Partition) -> LinkRefused:
+    """Return why nothing can be appended to a partition that was split."""
+    return LinkRefused(
+        NOT_ALLOWED,
+        f"partition '{partition.id}' takes no more events: it was split into partitions "
+        f"{', '.join(partition.successors)}",
+    )
 
 
 class Placement:
@@ -31,6 +40,14 @@ class Placement:
         if not self._redirects:
             return list(stream.partitions)
         return [name for name in stream.partitions if (stream.name, name) not in self._redirects]
+
+    def open_here(self, stream: Stream) -> dict[str, Partition]:
+        """Return the partitions that are served here and take events, in their order."""
+        return {
+            name: partition
+            for name, partition in stream.partitions.items()
+            if not partition.closed and (stream.name, name) not in self._redirects
+        }
 
     def any_here(self, stream: Stream) -> list[str]:
         """Return the partitions that are served here, at least one.
@@ -54,15 +71,27 @@ class Placement:
         self._redirect(stream, asked)
         return asked
 
-    def bound_or_agnostic(self, stream: Stream, asked: str | None) -> str | None:
+    def bound_or_agnostic(self, stream: Stream, asked: str | None, *, writing: bool = False) -> str | None:
         """Return the partition to bind a link to that may be left agnostic, or None.
 
+        Args:
+            stream: the log.
+            asked: the partition that the link asks for, or None.
+            writing: whether events are to be appended, which only open partitions take.
+
         Raises:
-            LinkRefused: see ``bound`` and ``any_here``.
+            LinkRefused: see ``bound`` and ``any_here``; or the partition takes no more events.
         """
         if asked is not None:
-            return self.bound(stream, asked)
+            name = self.bound(stream, asked)
+            if writing and stream.partitions[name].closed:
+                raise ended(stream.partitions[name])
+            return name
         names = self.any_here(stream)
+        if writing:
+            names = list(self.open_here(stream))
+            if not names:
+                self._redirect(stream, stream.open_partitions[0])
         if not self._bind_unrequested:
             return None
         self._turn += 1

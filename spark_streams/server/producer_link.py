@@ -90,8 +90,8 @@ class ProducerLink(AttachedLink):
         block, deliveries = taken.block, taken.deliveries
         # Thorough: a message that no reader of ours can decode would stop every query on the stream for good.
         incoming = incoming_columns(block, thorough=True)
-        names = self.connection.node.placement.here(self._log_stream)
-        routed = route(incoming, names, self.bound, self._turn)
+        partitions = self.connection.node.placement.open_here(self._log_stream)
+        routed = route(incoming, self._log_stream, list(partitions), self.bound, self._turn)
         self._turn = routed.turn
         places, rejections = routed.partitions, routed.rejections
         if self._log_stream.config.timestamp_type == "create":
@@ -102,6 +102,7 @@ class ProducerLink(AttachedLink):
                 places[row] = -1
         self._appending += len(deliveries)
         keys = incoming.group_key.cast(pa.binary())
+        homes = list(partitions.values())
         for place in np.unique(places[places >= 0]).tolist():
             rows_there = np.flatnonzero(places == place)
             whole = len(rows_there) == len(deliveries)
@@ -112,7 +113,7 @@ class ProducerLink(AttachedLink):
                 incoming.creation_time_ms[rows_there],
                 functools.partial(self._appended, chosen),
             )
-            self.connection.node.appender.append(self._log_stream.partitions[names[place]], batch)
+            self.connection.node.appender.append(homes[place], batch)
         if rejections and not self.ended:
             # Last, for a rejection may close the link, and what came with it is to be stored all the same.
             rows = sorted(rejections)

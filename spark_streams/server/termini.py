@@ -12,6 +12,7 @@ Spec: AMQP 1.0 part 3 §3.5.5, §3.5.6; Event Stream Extensions §3.2 (ES-016).
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import sqlite3
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 import proton
 
-from spark_streams.log import ReferenceLog
+from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.conditions import STOLEN, LinkRefused
 
 __all__ = ["Resumed", "Termini", "Terminus", "outlives_link", "ranges"]
@@ -48,6 +49,22 @@ class Resumed:
     partition: str | None
     positions: dict[str, tuple[int, int]]
     pending: dict[str, list[int]]
+
+    def on(self, stream: Stream, name: str) -> tuple[tuple[int, int] | None, list[int]]:
+        """Return the position in a partition and what is to be sent again, translated where it was split meanwhile.
+
+        Raises:
+            CorruptLog: what is stored about the split fails its check.
+        """
+        if name in self.positions:
+            return self.positions[name], self.pending.get(name, [])
+        for origin in stream.partitions[name].cursor_from:
+            if origin in self.positions:
+                here = functools.partial(stream.translate, name, origin)
+                position, latest = self.positions[origin]
+                moved = ((here(offset), here(offset + 1)) for offset in self.pending.get(origin, ()))
+                return (here(position), here(latest)), [offset for offset, following in moved if offset < following]
+        return None, []
 
 
 @dataclass

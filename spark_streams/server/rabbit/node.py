@@ -89,6 +89,11 @@ class RabbitNode:
             for connection in list(self.connections):
                 connection.guarded(functools.partial(connection.stream_gone, name))
         there = {stream.incarnation for stream in self.log.streams()}
+        partitions = {f"{s.incarnation}/{name}" for s in self.log.streams() for name in s.partitions}
+        for key in set(gone.values()) - partitions:
+            chunks = self._chunks.pop(key, None)
+            if chunks is not None:
+                chunks.close()
         for incarnation in {key.partition("/")[0] for key in gone.values()} - there:
             self._forget(incarnation)
 

@@ -115,6 +115,8 @@ class Publishers:
         served = self._connection.node.topology.find(request.stream)
         if served is None:
             return ResponseCode.STREAM_DOES_NOT_EXIST
+        if served.partition.closed:
+            return ResponseCode.PRECONDITION_FAILED
         taken = {(p.served.name, p.reference) for p in self._open.values() if p.reference}
         if (served.name, request.reference) in taken:
             return ResponseCode.PRECONDITION_FAILED
@@ -269,7 +271,8 @@ class Publishers:
             reference = piece.publisher.reference
             if failed or (reference and line.failures(reference) != piece.failures):
                 piece.publisher.failed = True
-                self._refuse(piece.publisher.id, piece.ids, ResponseCode.INTERNAL_ERROR)
+                code = ResponseCode.PRECONDITION_FAILED if served.partition.closed else ResponseCode.INTERNAL_ERROR
+                self._refuse(piece.publisher.id, piece.ids, code)
             else:
                 confirms.setdefault(piece.publisher.id, []).append(piece.ids)
         for publisher_id, ids in confirms.items():

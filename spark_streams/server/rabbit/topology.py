@@ -3,12 +3,16 @@
 ::
 
     log `orders`, one partition         stream `orders`
-    log `orders`, partitions 0 … n-1    super stream `orders` with streams `orders-0` … and binding keys "0" …
+    log `orders`, partitions 0, 1 …     super stream `orders` with streams `orders-0`, … and binding keys "0", …
     made by CreateSuperStream           the names and binding keys that it gave
 
 Arguments of streams, and the names and keys of super streams that were created through this door, are in the log's
 state store. Logs that other doors made, and partitions that were added later, have the names above. A log of exactly
 the name that is asked for goes before a partition of that name.
+
+A partition that was split and closed is still a stream of its super stream, for its readers; publishers are refused,
+and its binding key leads nowhere: those of the partitions it was split into do. One whose history was redistributed is
+no stream any more.
 
 Spec: notes, section 13 (super streams).
 """
@@ -51,7 +55,7 @@ class Served:
         stream: the log that it belongs to.
         partition: the partition that it is.
         super_stream: the super stream's name, None for a stream of its own.
-        index: the partition's number in the super stream.
+        index: the partition's number, which stays when other partitions come and go.
         filter_bytes: size of the bloom filters of its chunks.
     """
 
@@ -143,20 +147,21 @@ class Topology:
     def _find(self, name: str) -> Served | None:
         stream = self._stream(name)
         if stream is not None and not self._is_super(stream):
-            return self._served(stream, 0, name, None)
+            return self._served(stream, next(iter(stream.partitions)), name, None)
         other = self._owners.get(name)
         owner = None if other is None else self._stream(other)
         record = None if owner is None else self._record(owner)
         if owner is not None and record is not None and record.partitions is not None:
-            return self._served(owner, record.partitions.index(name), name, owner.name)
+            number = str(record.partitions.index(name))
+            return self._served(owner, number, name, owner.name) if number in owner.partitions else None
         above, dash, number = name.rpartition("-")
         if dash and _NUMBER.fullmatch(number):
             owner = self._stream(above)
             if owner is not None and self._is_super(owner):
                 record = self._record(owner)
                 given = len(record.partitions or ()) if record is not None else 0
-                if given <= int(number) < len(owner.partitions):
-                    return self._served(owner, int(number), name, above)
+                if given <= int(number) and number in owner.partitions:
+                    return self._served(owner, number, name, above)
         return None
 
     def super_stream(self, name: str) -> tuple[Served, ...] | None:
@@ -164,7 +169,7 @@ class Topology:
         stream = self._stream(name)
         if stream is None or not self._is_super(stream):
             return None
-        return tuple(self._served(stream, i, each, name) for i, each in enumerate(self._names(stream)))
+        return tuple(self._served(stream, number, each, name) for number, each in self._names(stream).items())
 
     def route(self, name: str, key: str) -> tuple[str, ...] | None:
         """Return the partitions that a binding key leads to; None when there is no such super stream."""
@@ -172,9 +177,9 @@ class Topology:
         if partitions is None:
             return None
         record = self._record(partitions[0].stream)
-        known = record.bindings if record is not None else ()
-        keys = [*known, *(str(i) for i in range(len(known), len(partitions)))]
-        return tuple(p.name for p, bound in zip(partitions, keys, strict=True) if bound == key)
+        known = dict(enumerate(record.bindings if record is not None else ()))
+        taking = [p for p in partitions if not p.partition.closed]
+        return tuple(p.name for p in taking if known.get(int(p.partition.id), p.partition.id) == key)
 
     def _stream(self, name: str) -> Stream | None:
         try:
@@ -190,15 +195,16 @@ class Topology:
         record = self._record(stream)
         return len(stream.partitions) > 1 or (record is not None and record.partitions is not None)
 
-    def _names(self, stream: Stream) -> list[str]:
+    def _names(self, stream: Stream) -> dict[str, str]:
+        """Return partition to name."""
         record = self._record(stream)
-        given = record.partitions or () if record is not None else ()
-        return [*given, *(f"{stream.name}-{i}" for i in range(len(given), len(stream.partitions)))]
+        given = dict(enumerate(record.partitions or () if record is not None else ()))
+        return {number: given.get(int(number), f"{stream.name}-{number}") for number in stream.partitions}
 
-    def _served(self, stream: Stream, index: int, name: str, super_stream: str | None) -> Served:
+    def _served(self, stream: Stream, number: str, name: str, super_stream: str | None) -> Served:
         record = self._record(stream)
         arguments = record.arguments if record is not None else {}
-        return Served(name, stream, stream.partitions[str(index)], super_stream, index, filter_bytes(arguments))
+        return Served(name, stream, stream.partitions[number], super_stream, int(number), filter_bytes(arguments))
 
     # --- changing
 
