@@ -71,7 +71,7 @@ class FeedConfig:
         scan_bytes: stored bytes that one filtered fetch looks at, at most.
         write_timeout_ms: a client that takes nothing for this long is dropped.
         max_connections: that are served at a time; further requests are answered 503.
-        max_body_bytes: of a request to publish, unpacked too.
+        max_body_bytes: of a request to publish, unpacked too; what is published once is read back in one piece too.
         max_partitions: of a feed that is created through the door.
         max_publishers: publishers whose last ``Idempotency-Sequence`` is remembered, a partition.
     """
@@ -96,7 +96,7 @@ class FeedConfig:
     scan_bytes: int = 16 << 20
     write_timeout_ms: int = 60_000
     max_connections: int = 1_024
-    max_body_bytes: int = 64 << 20
+    max_body_bytes: int = 16 << 20
     max_partitions: int = 1_000
     max_publishers: int = 10_000
 

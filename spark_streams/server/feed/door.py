@@ -37,9 +37,8 @@ from spark_streams.server.feed.events import EventCache
 from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.refusals import Refusal
-from spark_streams.server.feed.responses import Drop, PageResponse, Stopping, StreamResponse
+from spark_streams.server.feed.responses import Drop, PageResponse, Stopping, StreamResponse, Waits
 from spark_streams.server.feed.shape import FILTERS, Shape
-from spark_streams.server.waiting import Waiting
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import encode_discovery
 from spark_streams.wire.feed.fetching import ENDLESS, FIRST, LAST, Fetch, decode_fetch
@@ -71,7 +70,7 @@ class FeedDoor:
         self.stopping = Stopping()
         self._access = Access(config.bearers)
         self._cache = EventCache(config.cache_bytes)
-        self._waiting: dict[int, Waiting] = {}
+        self._waits: dict[Partition, Waits] = {}
         self.changes = Changes(self)
         self.publishing = Publishing(log, config.max_publishers, loop)
         handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put}
@@ -150,7 +149,7 @@ class FeedDoor:
         if fetch.stream_ms is not None:
             return StreamResponse(
                 pages,
-                self._waiting_of(partition),
+                self._waits_of(partition),
                 self._duration(fetch.stream_ms),
                 self.stopping,
                 self.drop,
@@ -195,10 +194,10 @@ class FeedDoor:
             return most or None
         return min(asked_ms, most) if most else asked_ms
 
-    def _waiting_of(self, partition: Partition) -> Waiting:
-        found = self._waiting.get(id(partition))
+    def _waits_of(self, partition: Partition) -> Waits:
+        found = self._waits.get(partition)
         if found is None:
-            found = self._waiting[id(partition)] = Waiting(partition, self.loop)
+            found = self._waits[partition] = Waits(partition, self.loop, lambda: self._waits.pop(partition, None))
         return found
 
     # --- ending
@@ -209,9 +208,8 @@ class FeedDoor:
 
     def close(self) -> None:
         """Let go of everything; all connections have ended before."""
-        for waiting in self._waiting.values():
-            waiting.clear()
-        self._waiting.clear()
+        for waits in list(self._waits.values()):
+            waits.clear()
         self._cache.clear()
         self.publishing.close()
 

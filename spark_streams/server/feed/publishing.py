@@ -71,6 +71,8 @@ class Publishing:
         self._sequences = Sequences(log, max_publishers, PUBLISHERS)
         self._appender = Appender(loop, off_loop=log.config.fsync == "always")
         self._loop = loop
+        self._log = log
+        self._incarnations: set[str] = set()
         self._turn = 0
         self._locks: dict[tuple[str, str], _Lock] = {}
 
@@ -94,6 +96,7 @@ class Publishing:
             return Published(0, 0)
         if reference is None:
             return await self._publish(stream, rows, None, 0)
+        self._incarnations.add(stream.incarnation)
         number = sequence << DIGEST_BITS | digest
         # One request of a reference at a time: a repeated one looks when the first one's fate is known.
         key = (stream.incarnation, reference)
@@ -216,13 +219,11 @@ class Publishing:
         if not future.done():  # its client is gone, and the events are stored all the same
             future.set_result(failed)
 
-    def forget(self, incarnation: str) -> None:
-        """Forget what was kept about a log that was deleted."""
-        self._sequences.forget(incarnation)
-
     def close(self) -> None:
         """Wait for what is under way, and write down what the next start would otherwise have to look for."""
         self._appender.close()
+        for deleted in self._incarnations - {stream.incarnation for stream in self._log.streams()}:
+            self._sequences.forget(deleted)
         self._sequences.close()
 
 

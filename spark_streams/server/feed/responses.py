@@ -15,12 +15,13 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from spark_streams.errors import LogError
+from spark_streams.log import Partition
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.pages import Pages
 from spark_streams.server.feed.refusals import Refusal
 from spark_streams.server.waiting import Waiting
 
-__all__ = ["NDJSON", "Drop", "PageResponse", "Stopping", "StreamResponse"]
+__all__ = ["NDJSON", "Drop", "PageResponse", "Stopping", "StreamResponse", "Waits"]
 
 NDJSON: Final = b"application/x-ndjson"
 GZIP_LEVEL: Final = 1
@@ -57,6 +58,34 @@ class Stopping:
     def remove(self, wake: asyncio.Event) -> None:
         """Take back ``add``."""
         self._wakes.discard(wake)
+
+
+class Waits:
+    """The open responses of one partition, told of its appends.
+
+    Args:
+        partition: of the log.
+        loop: the server's.
+        unused: called when no response waits any more.
+    """
+
+    def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop, unused: Callable[[], object]) -> None:
+        self._waiting = Waiting(partition, loop)
+        self._unused = unused
+        self._users = 0
+
+    def __enter__(self) -> Waiting:
+        self._users += 1
+        return self._waiting
+
+    def __exit__(self, *exception: object) -> None:
+        self._users -= 1
+        if not self._users:
+            self._unused()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._waiting.clear()
 
 
 class _Writer:
@@ -175,7 +204,7 @@ class StreamResponse(_Response):
 
     Args:
         pages: where the client stands.
-        waiting: who tells of appends to the partition.
+        waits: who tells of appends to the partition.
         duration_ms: how long; None: as long as the client is there.
         stopping: tells when the door shuts.
         drop: cuts the connection.
@@ -185,7 +214,7 @@ class StreamResponse(_Response):
     def __init__(
         self,
         pages: Pages,
-        waiting: Waiting,
+        waits: Waits,
         duration_ms: int | None,
         stopping: Stopping,
         drop: Drop,
@@ -193,12 +222,16 @@ class StreamResponse(_Response):
     ) -> None:
         super().__init__(drop, config)
         self._pages = pages
-        self._waiting = waiting
+        self._waits = waits
         self._duration_ms = duration_ms
         self._stopping = stopping
 
     async def _send(self, writer: _Writer, receive: Receive) -> None:
         """Send events as they come; end with a checkpoint after the duration, or when the door shuts."""
+        with self._waits as waiting:
+            await self._follow(writer, receive, waiting)
+
+    async def _follow(self, writer: _Writer, receive: Receive, waiting: Waiting) -> None:
         loop = asyncio.get_running_loop()
         end = None if self._duration_ms is None else loop.time() + self._duration_ms / 1000
         wake = asyncio.Event()
@@ -214,12 +247,12 @@ class StreamResponse(_Response):
                 if self._pages.ended:
                     break  # the client has to look for what comes after this partition
                 wake.clear()
-                self._waiting.add(wake.set)
+                waiting.add(wake.set)
                 try:
                     if not self._pages.behind and not self._stopping.set and not gone.done():
                         await self._pause(wake, end)
                 finally:
-                    self._waiting.remove(wake.set)
+                    waiting.remove(wake.set)
                 if not gone.done():
                     await writer.write(await self._some())
         except (Refusal, LogError) as fault:
