@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -20,6 +20,7 @@ from spark_streams.position import EARLIEST
 
 __all__ = ["create", "info"]
 
+_OF_SPLITS: Final = ("closed", "starts_after", "cursor_from")
 _CREATE_EPILOG = """\b
 The server alone may touch its directory: while it runs, stop it and start it with
 one more --stream NAME:PARTITIONS instead.
@@ -147,10 +148,25 @@ def _stored(stream: Stream) -> dict[str, Any]:
                 "latest": format_offset(p.next_offset - 1) if p.next_offset > p.first_offset else None,
                 "bytes": p.stored_bytes,
                 "segments": p.segment_count,
+                "closed": p.closed,
+                "starts_after": p.starts_after,
+                "cursor_from": list(p.cursor_from),
             }
             for p in stream.partitions.values()
         ],
     }
+
+
+def _story(partition: dict[str, Any]) -> str:
+    """Return what splits made of a partition."""
+    said = []
+    if partition.get("starts_after") is not None:
+        said.append(f"starts after {partition['starts_after']}")
+    if partition.get("cursor_from"):
+        said.append(f"history of {', '.join(partition['cursor_from'])}")
+    if partition.get("closed"):
+        said.append("closed")
+    return "; ".join(said)
 
 
 def _print(stream: dict[str, Any]) -> None:
@@ -158,9 +174,13 @@ def _print(stream: dict[str, Any]) -> None:
     if "config" in stream:
         title += f" (timestamps: {stream['config']['timestamp_type']})"
     table = Table(title=title, title_justify="left")
-    columns = list(stream["partitions"][0])
+    columns = [name for name in stream["partitions"][0] if name not in _OF_SPLITS]
     for name in columns:
         table.add_column(name, justify="right" if name in ("events", "bytes", "segments") else "left")
+    was_split = any(_story(partition) for partition in stream["partitions"])
+    if was_split:
+        table.add_column("split")
     for partition in stream["partitions"]:
-        table.add_row(*("" if partition[n] is None else str(partition[n]) for n in columns))
+        cells = ["" if partition[name] is None else str(partition[name]) for name in columns]
+        table.add_row(*cells, *([_story(partition)] if was_split else []))
     Console().print(table)

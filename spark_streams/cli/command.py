@@ -11,6 +11,7 @@ from spark_streams.cli.admin import create, info
 from spark_streams.cli.append import append
 from spark_streams.cli.faults import FaultyGroup
 from spark_streams.cli.serve import serve
+from spark_streams.cli.split import split
 from spark_streams.cli.tail import tail
 
 __all__ = ["main"]
@@ -68,7 +69,7 @@ def log() -> None:
     """Serve the reference log, and create, look into, write and read its streams."""
 
 
-for command in (serve, create, info, append, tail):
+for command in (serve, create, split, info, append, tail):
     log.add_command(command)
 
 

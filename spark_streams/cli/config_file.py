@@ -75,7 +75,8 @@ class StreamRequest:
         except ValueError as fault:
             raise OptionError("--stream", f"'{self.name}' cannot be created: {fault}") from fault
         found = len(stream.partitions)
-        if self.partitions is not None and found != self.partitions:
+        # One that was split since it was created is what was asked for all the same.
+        if self.partitions is not None and self.partitions not in (found, stream.partitions_before_splits):
             raise OptionError(
                 "--stream",
                 f"'{self.name}' is there already with {found} partitions, not {self.partitions}: ask for "

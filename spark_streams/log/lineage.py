@@ -90,6 +90,7 @@ class Lineage:
         """The partitions that are there, closed ones among them."""
         self.open_ids = tuple(node.id for node in nodes if not node.children)
         """Those that take records."""
+        self.roots = sum(node.parent is None for node in nodes)
         self._tree = KeyTree(self.nodes, self.open_ids)
 
     @classmethod

@@ -110,6 +110,11 @@ class Stream:
         return MappingProxyType(self._partitions)
 
     @property
+    def partitions_before_splits(self) -> int:
+        """How many partitions there would be if none had been split."""
+        return self._lineage.roots
+
+    @property
     def open_partitions(self) -> tuple[str, ...]:
         """The partitions that take records, in the order of creation."""
         return self._lineage.open_ids

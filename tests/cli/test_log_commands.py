@@ -125,6 +125,38 @@ def test_create_says_what_was_there(run: Run) -> None:
     assert other.code == 2 and "with 2 partitions, not 3" in other.err
 
 
+def test_split(run: Run, serve: Callable[..., Served]) -> None:
+    assert run("log", "create", "--data-dir", "kept", "orders:2").code == 0
+    first = run("log", "split", "orders", "0", "--data-dir", "kept")
+    assert (first.code, first.out) == (0, "orders: partition 0 closed, followed by 2, 3\n")
+    second = run("log", "split", "orders", "1", "--into", "3", "--history", "--data-dir", "kept")
+    assert (second.code, second.out) == (0, "orders: partition 1 redistributed onto 4, 5, 6\n")
+    said = json.loads(run("log", "info", "--data-dir", "kept", "orders", "--json").out)
+    found = {p["partition"]: (p["closed"], p["starts_after"], p["cursor_from"]) for p in said["partitions"]}
+    assert found == {
+        "0": (True, None, []),
+        **dict.fromkeys(("2", "3"), (False, "0", [])),
+        **dict.fromkeys(("4", "5", "6"), (False, None, ["1"])),
+    }
+    table = run("log", "info", "--data-dir", "kept", "orders", COLUMNS="200").out
+    assert "closed" in table and "starts after 0" in table and "history of 1" in table
+    for words, said_then in (
+        (("0",), "partition 0 is closed"),
+        (("1",), "no partition '1'"),
+        (("2", "--history"), "begins on"),
+    ):
+        wrong = run("log", "split", "orders", *words, "--data-dir", "kept")
+        assert wrong.code == 2 and said_then in wrong.err
+    served = serve("--data-dir", "kept", "--stream", "orders:2")
+    done = run("log", "split", "orders", "2", "--data-dir", "kept")
+    assert done.code == 1 and "open in another process" in done.err
+    assert run("log", "append", served.url, "orders", "x", "--key", "k").code == 0
+    refused = run("log", "append", served.url, "orders", "x", "--partition", "0")
+    assert refused.code == 1 and "split into partitions 2, 3" in refused.err
+    assert [e["value"] for e in events(run, served.url, "--from", "earliest", "--count", "1")] == ["x"]
+    assert json.loads(run("log", "info", served.url, "orders", "--json").out)["partitions"][0]["partition"] == "0"
+
+
 def test_create_while_the_log_is_served(run: Run, serve: Callable[..., Served]) -> None:
     serve("--data-dir", "kept")
     done = run("log", "create", "--data-dir", "kept", "orders")
