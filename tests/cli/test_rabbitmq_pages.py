@@ -295,11 +295,12 @@ def test_the_messages_are_those_of_the_code(page: str) -> None:
 
 
 @pytest.mark.spark
-def test_a_start_at_the_offset_that_is_next_is_a_loss(spark: Any, log: Callable[..., str]) -> None:
+def test_a_start_beyond_the_offset_that_is_next_is_a_loss(spark: Any, log: Callable[..., str]) -> None:
     url = log("orders")
     write(spark.range(0, 5, 1, 1).selectExpr("string(id) AS value"), url, stream="orders")
     with pytest.raises(Exception, match=r"PositionLost.*Events may have been lost"):
-        read(spark, url, stream="orders", startingOffsets='{"orders": 5}')
+        read(spark, url, stream="orders", startingOffsets='{"orders": 6}')
+    assert read(spark, url, stream="orders", startingOffsets='{"orders": 5}') == []
     assert read(spark, url, stream="orders", startingOffsets='{"orders": "4"}') == []
 
 
