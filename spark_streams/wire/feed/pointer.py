@@ -10,6 +10,7 @@ Spec: RFC 6901; options ``keyField`` and ``timestampField``.
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ def parse_pointer(pointer: str) -> tuple[str, ...]:
         raise ValueError(f"'{pointer}' is no JSON pointer: expected one such as '/customer/id'")
     parts = pointer.split("/")[1:]
     for part in parts:
-        if "~" in part.replace("~0", "").replace("~1", ""):
+        if re.search("~(?![01])", part):
             raise ValueError(f"'{pointer}' is no JSON pointer: '~' stands before 0 (for '~') or 1 (for '/') only")
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
 

@@ -1,0 +1,125 @@
+"""Events and checkpoints written as lines: what others would read in them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.lines import parse_lines
+from spark_streams.wire.feed.lines_encode import encode_lines
+from spark_streams.wire.feed.strict import MAX_DEPTH
+
+
+def written(*values: bytes, dialect: Dialect = Dialect.V2A) -> list[bytes]:
+    lines = encode_lines(pa.array(values, pa.binary()), dialect).split(b"\n")
+    assert lines.pop() == b""
+    return lines
+
+
+def test_golden_the_specifications_lines() -> None:
+    column = pa.array([b'{"a": 1}', b'{"b": 2}'], pa.binary())
+    cursors = ["2394r7a98a7342qw34r2412rwa", "24rw3afawowraqwl2ijur3lakj"]
+    lines = encode_lines(column, Dialect.V2A, cursors=cursors, covered=[1, 2]).splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"event": {"a": 1}},
+        {"cursor": "2394r7a98a7342qw34r2412rwa"},
+        {"event": {"b": 2}},
+        {"cursor": "24rw3afawowraqwl2ijur3lakj"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "event", "checkpoint"),
+    [
+        (Dialect.V1, b'{"partition":7,"data":{}}', b'{"partition":7,"cursor":"c"}'),
+        (Dialect.V2A, b'{"event":{}}', b'{"cursor":"c"}'),
+        (Dialect.V2B, b'{"data":{}}', b'{"cursor":"c"}'),
+    ],
+)
+def test_each_dialect_has_its_members(dialect: Dialect, event: bytes, checkpoint: bytes) -> None:
+    block = encode_lines(pa.array([b"{}"], pa.binary()), dialect, 7, cursors=["c"], covered=[1])
+    assert block.split(b"\n") == [event, checkpoint, b""]
+
+
+def test_p21_objects_are_sent_byte_for_byte_without_line_breaks() -> None:
+    given = b'{"b": 1.50,\r\n "a":"\\u00e9 \xc3\xa9 \xe2\x80\xa8"}'
+    assert written(given) == [b'{"event":' + given.replace(b"\r\n", b"  ") + b"}"]
+    assert written(b' {"a":\n1}\n') == [b'{"event":{"a": 1}}']
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"text", b"[1]", b"5", b"null", b'"quoted"', b'{"a":1', b'{"a":1}{"b":2}', b'{"a":1},"b":{}', b'{"a":NaN}'],
+)
+def test_p25_other_text_is_sent_as_a_string(value: bytes) -> None:
+    for values in ([value], [b'{"a":1}'] * 3 + [value]):
+        assert json.loads(written(*values)[-1]) == {"event": value.decode()}
+
+
+@pytest.mark.parametrize("text", ['a"b\\c', "line\nbreak\r\ttab", "\x00\x01\x1f\x7f", "é€😀\u2028\u0085", "/"])
+def test_strings_are_escaped(text: str) -> None:
+    for values in ([text], [text, "plain"], [text, "\x02"]):
+        lines = written(*(value.encode() for value in values))
+        assert [json.loads(line) for line in lines] == [{"event": value} for value in values]
+
+
+def test_other_bytes_are_base64_and_say_so() -> None:
+    lines = [json.loads(line) for line in written(b"\xff\xfe", b"{}", b"text", b'{"a":"\xff"}')]
+    assert lines == [
+        {"event": "//4=", "encoding": "base64"},
+        {"event": {}},
+        {"event": "text"},
+        {"event": "eyJhIjoi/yJ9", "encoding": "base64"},
+    ]
+
+
+def test_objects_are_nested_as_deep_as_a_line_may_be() -> None:
+    fits, deeper = (b'{"a":' + b"[" * depth + b"]" * depth + b"}" for depth in (MAX_DEPTH - 2, MAX_DEPTH - 1))
+    lines = written(fits, deeper)
+    assert lines[0] == b'{"event":' + fits + b"}"
+    assert isinstance(json.loads(lines[1])["event"], str)
+    block = encode_lines(pa.array([fits, deeper], pa.binary()), Dialect.V2A)
+    values = parse_lines(block, Dialect.V2A).values
+    assert values is not None
+    assert values.to_pylist() == [fits, deeper]
+
+
+def test_numbers_that_are_no_doubles_and_halves_of_pairs_are_json() -> None:
+    assert written(b'{"n":1e999}', b'{"s":"\\ud800"}') == [b'{"event":{"n":1e999}}', b'{"event":{"s":"\\ud800"}}']
+
+
+def test_checkpoints_go_where_they_are_told_and_keys_with_their_events() -> None:
+    values = pa.array([b"x", b"{}", b'{"b":1}', b"y"], pa.binary())[1:]
+    keys = pa.array(["k", None, 'a"b\n'])
+    block = encode_lines(
+        values, Dialect.V2A, cursors=pa.array(["0", "1", "1b", "3"]), covered=np.array([0, 1, 1, 3]), keys=keys
+    )
+    assert [json.loads(line) for line in block.splitlines()] == [
+        {"cursor": "0"},
+        {"key": "k", "event": {}},
+        {"cursor": "1"},
+        {"cursor": "1b"},
+        {"event": {"b": 1}},
+        {"key": 'a"b\n', "event": "y"},
+        {"cursor": "3"},
+    ]
+
+
+def test_nothing_but_a_checkpoint_p22() -> None:
+    empty = pa.array([], pa.binary())
+    assert encode_lines(empty, Dialect.V2A, cursors=["c"], covered=[0]) == b'{"cursor":"c"}\n'
+    assert encode_lines(empty, Dialect.V2A) == b""
+
+
+def test_what_cannot_be_sent() -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_lines(pa.array([None], pa.binary()), Dialect.V2A)
+    with pytest.raises(LocalProtocolError):
+        encode_lines(pa.array([b"{}"], pa.binary()), Dialect.V2A, cursors=["c"])
+    with pytest.raises(LocalProtocolError):
+        encode_lines(pa.array([b"{}"], pa.binary()), Dialect.V2A, keys=pa.array(["a", "b"]))
