@@ -4,7 +4,8 @@
 
     DIR/lock                                 held while the log is open
     DIR/state.sqlite                         durable links, epochs
-    DIR/streams/NAME/stream.json             name, incarnation, settings, number of partitions
+    DIR/streams/NAME/stream.json             name, incarnation, settings, partitions
+    DIR/streams/NAME/splits/PARTITION        where the records of a redistributed partition went
     DIR/streams/NAME/PARTITION/OFFSET.log    a segment, named by its first offset
     DIR/streams/NAME/PARTITION/OFFSET.index  its sparse index
     DIR/streams/NAME/PARTITION/recovery-point

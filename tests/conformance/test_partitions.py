@@ -255,3 +255,84 @@ def test_es_121_bound_links_are_told_nothing(node: Any) -> None:
     node.server.call(lambda: node.log.add_partitions("orders", 1))
     node.send("orders", b"c", target="0")
     assert CHANGED not in receiver.take(1)[0].annotations
+
+
+def split(node: Any, partition: str, **how: Any) -> None:
+    node.server.call(lambda: node.log.split_partition("orders", partition, **how))
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_a_key_goes_to_one_partition_after_a_split(node: Any, history: bool) -> None:
+    node.create(partitions=2)
+    sender = node.peer().sender("orders")
+    for turn in range(3):
+        if turn == 1:
+            split(node, "0", into=3, history=history)
+        deliveries = [sender.put(b"%d" % turn, key=f"customer-{n}") for n in range(200)]
+        deliveries += [sender.put(b"unkeyed") for _ in range(30)]
+        sender.peer.pump(lambda waited=deliveries: all(d.settled for d in waited))
+        assert all(d.remote_state == Delivery.ACCEPTED for d in deliveries)
+    homes: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
+    events = node.receive("orders")
+    assert len(events) == 690
+    for event in events:
+        if event.body != b"unkeyed":
+            homes[event.message.annotations[GROUP_KEY]].append((event.partition, event.body))
+    seen = set()
+    for found in homes.values():
+        before, *after = [partition for partition, _ in sorted(found, key=lambda each: each[1])]
+        assert len(set(after)) == 1
+        if before == "1":
+            assert after[0] == "1"
+        else:
+            assert after[0] in ("2", "3", "4")
+            assert before == (after[0] if history else "0")
+        seen.add(after[0])
+    assert seen == {"1", "2", "3", "4"}
+
+
+def test_a_closed_partition_is_read_and_takes_no_more(node: Any) -> None:
+    node.create(partitions=1)
+    node.send("orders", b"old")
+    peer = node.peer()
+    bound_sender, agnostic = peer.sender("orders", properties=bound("0")), peer.sender("orders")
+    receiver = peer.receiver("orders", filter=EARLIEST)
+    assert [e.body for e in receiver.take(1)] == [b"old"]
+    split(node, "0")
+    for sender, hints in ((bound_sender, {}), (bound_sender, {"target": "0"}), (agnostic, {"target": "0"})):
+        with pytest.raises(Refused) as refused:
+            sender.send(b"late", **hints)
+        assert refused.value.condition == "amqp:not-allowed"
+    assert refusal(peer.attach_sender("orders", properties=bound("0"))) == "amqp:not-allowed"
+    agnostic.send(b"new")
+    (new,) = receiver.take(1)
+    assert (new.body, new.partition in ("1", "2")) == (b"new", True)
+    assert [str(name) for name in new.annotations[CHANGED].elements] == ["0", "1", "2"]
+    assert [e.body for e in node.receive("orders", properties=bound("0"))] == [b"old"]
+    told = {str(p["partition"]): p for p in node.info("orders")["partitions"]}
+    assert told["0"]["x-opt-closed"] is True and "x-opt-closed" not in told["1"]
+    assert [str(told[name]["x-opt-starts-after"]) for name in ("1", "2")] == ["0", "0"]
+
+
+def test_a_redistributed_partition_is_gone_and_a_durable_receiver_goes_on(node: Any) -> None:
+    node.create(partitions=1)
+    sender = node.peer().sender("orders")
+    for n in range(60):
+        sender.send(b"%d" % n, key=f"k{n % 9}")
+    durable = {
+        "filter": EARLIEST, "name": "reader", "durability": Terminus.DELIVERIES, "expiry": Terminus.EXPIRE_NEVER,
+    }  # fmt: skip
+    peer = node.peer(container="app")
+    receiver = peer.receiver("orders", **durable)
+    taken = [int(event.body) for event in receiver.take(25)]
+    unsettled = [int(event.body) for event in receiver.take(5, settle=False)]
+    on_it = peer.receiver("orders", properties=bound("0"))
+    split(node, "0", history=True)
+    for link in (receiver, on_it):
+        assert link.wait_closed() == "amqp:resource-deleted"
+    assert refusal(peer.attach_receiver("orders", properties=bound("0"))) == "amqp:not-found"
+    rest = [int(event.body) for event in node.peer(container="app").receiver("orders", **durable).drain()]
+    assert sorted(taken + rest) == list(range(60))
+    assert set(unsettled) < set(rest), "they are sent again"
+    told = {str(p["partition"]): [str(n) for n in p["x-opt-cursor-from"]] for p in node.info("orders")["partitions"]}
+    assert told == {"1": ["0"], "2": ["0"]}

@@ -23,7 +23,9 @@ from tests.rabbitmq.by_hand import (
     OPEN,
     PARTITIONS,
     PEER_PROPERTIES,
+    PUBLISH_ERROR,
     QUERY_OFFSET,
+    QUERY_PUBLISHER_SEQUENCE,
     ROUTE,
     SASL_HANDSHAKE,
     STORE_OFFSET,
@@ -110,6 +112,51 @@ def test_partitions_that_are_added(door: Any) -> None:
     assert not list(peer.take(METADATA_UPDATE)), "the others are what they were"
     peer.publish(2, [plain(1, b"x")])
     assert peer.confirmed(1) == [1]
+
+
+def test_a_partition_that_was_split_and_closed(door: Any) -> None:
+    """It is read like before, publishers are refused, and its binding key leads nowhere."""
+    peer = door.peer()
+    assert create_super(peer, "sales", ["eu", "us"], ["e", "u"]) == 1
+    assert peer.declare(1, "eu", "r") == peer.declare(2, "us") == 1
+    peer.publish(1, [plain(1, b"old")])
+    assert peer.confirmed(1) == [1]
+    door.log.split_partition("sales", "0")
+    assert partitions(peer, "sales") == ["eu", "us", "sales-2", "sales-3"]
+    routes = {key: names(peer.ask(ROUTE, text(key) + text("sales")).body) for key in ("e", "u", "2", "3", "0")}
+    assert routes == {"e": [], "u": ["us"], "2": ["sales-2"], "3": ["sales-3"], "0": []}
+    peer.publish(1, [plain(2, b"late")])
+    refused = peer.expect(PUBLISH_ERROR).body
+    assert struct.unpack(">BIQH", refused) == (1, 1, 2, 0x11)
+    assert peer.declare(3, "eu") == 0x11 and peer.declare(4, "sales-2") == 1
+    peer.publish(4, [plain(1, b"new")])
+    assert peer.confirmed(1) == [1]
+    for number, (stream, message) in enumerate({"eu": b"old", "sales-2": b"new"}.items()):
+        assert peer.subscribe(number, stream, FIRST) == 1
+        assert chunk(peer.expect(8)).rest.endswith(message)
+    assert not list(peer.take(METADATA_UPDATE))
+
+
+def test_a_partition_whose_history_was_redistributed(door: Any) -> None:
+    """It is gone, of which those who used it are told; its messages and publishing ids are on the others."""
+    door.log.create_stream("wide", 2)
+    peer = door.peer()
+    assert peer.declare(1, "wide-0", "r") == peer.declare(2, "wide-1") == peer.subscribe(1, "wide-0", NEXT) == 1
+    peer.publish(1, [plain(n, b"%d" % n) for n in (1, 2, 3, 4)])
+    assert sorted(peer.confirmed(4)) == [1, 2, 3, 4]
+    door.log.split_partition("wide", "0", history=True)
+    assert peer.expect(METADATA_UPDATE).body == update("wide-0")
+    assert partitions(peer, "wide") == ["wide-1", "wide-2", "wide-3"] and not exists(peer, "wide-0")
+    assert peer.declare(1, "wide-0", "r") == 2
+    assert names(peer.ask(ROUTE, text("0") + text("wide")).body) == []
+    peer.publish(2, [plain(1, b"x")])
+    assert peer.confirmed(1) == [1], "the others are what they were"
+    for number, stream in ((3, "wide-2"), (4, "wide-3")):
+        assert peer.stats(stream)[1]["committed_offset"] == 1, "two of four: those without a key go in turn"
+        assert peer.declare(number, stream, "r") == 1
+        sequence = peer.ask(QUERY_PUBLISHER_SEQUENCE, text("r") + text(stream)).body
+        assert struct.unpack(">HQ", sequence) == (1, 4)
+    assert not list(peer.take(METADATA_UPDATE))
 
 
 @pytest.mark.parametrize("count", [0, 4])
