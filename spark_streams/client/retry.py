@@ -88,15 +88,24 @@ class Attempts:
         _log.info("%s; trying again in %d ms", fault, seconds * 1_000)
         _pause(seconds)
 
-    def pause_s(self, fault: SparkStreamsError) -> float:
+    def pause_s(self, fault: SparkStreamsError, *, deadlines: bool = False) -> float:
         """Count a failure, and return how long to pause before the next try, in seconds.
+
+        Args:
+            fault: what went wrong.
+            deadlines: whether a deadline was of one try, and not of all: then it counts for half of the tries that
+                are allowed.
 
         Raises:
             SparkStreamsError: ``fault`` itself, when it is not retriable or was the last one allowed. A deadline is
-                never waited for twice: the caller's time is used up.
+                not waited for twice unless ``deadlines`` says so: the caller's time is used up.
         """
         self._failed += 1
-        if not fault.retriable or isinstance(fault, DeadlineExceeded) or self._failed >= self._backoff.attempts:
+        if isinstance(fault, DeadlineExceeded):
+            if not deadlines:
+                raise fault
+            self._failed += (self._backoff.attempts - 1) // 2
+        if not fault.retriable or self._failed >= self._backoff.attempts:
             raise fault
         pause_ms: int = min(self._backoff.limit_ms, self._backoff.first_ms * 2 ** (self._failed - 1))
         return pause_ms / 1_000

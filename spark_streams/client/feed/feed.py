@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, TypeVar
 
-from spark_streams.client.feed.session import Answer, Conflict, FeedSession, Unavailable, first_line
+from spark_streams.client.feed.session import Answer, Conflict, FeedSession, Unavailable
 from spark_streams.client.retry import Attempts, Backoff
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectionLost, OptionError, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_discovery
-from spark_streams.wire.feed.fetching import Fetch
+from spark_streams.wire.feed.fetching import LAST, Fetch
 from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 
 __all__ = ["PATIENT", "FeedAddress", "FeedClient", "pause_for"]
@@ -31,8 +31,6 @@ PATIENT: Final = Backoff(attempts=8, first_ms=200, limit_ms=10_000)
 """Eight tries within about 30 s: a service that is deployed anew comes back within that."""
 MAX_CONFLICTS: Final = 5
 """A feed that refuses each token that it just gave is told apart from one that changed (C-16)."""
-NDJSON_TYPES: Final = ("", "application/x-ndjson", "application/ndjson", "application/json", "text/plain",
-                       "application/jsonl", "application/x-jsonlines", "application/octet-stream")  # fmt: skip
 
 
 class FeedAddress:
@@ -88,6 +86,7 @@ class FeedClient:
         self.pause = pause
         self._session = FeedSession(address.endpoint, address.timeout_ms)
         self._token: str | None = None
+        self._filters: dict[str, str] | None = None if address.filters else {}
 
     def __enter__(self) -> FeedClient:
         return self
@@ -109,27 +108,35 @@ class FeedClient:
             RemoteProtocolError: the answer is no discovery document.
             SparkStreamsError: as ``FeedSession.get``, after several tries where that can help.
         """
-        discovery = self._retrying(self._discover)
-        if self.dialect is Dialect.V2A:
-            for name in self.address.filters:
-                if name not in discovery.filters and not any(name in p.filters for p in discovery.partitions):
-                    offered = ", ".join(f"'{f}'" for f in discovery.filters) or "none"
-                    raise OptionError(f"filter-{name}", f"the feed does not offer this filter; it offers {offered}")
-        elif self.address.filters:
-            raise OptionError(
-                f"filter-{next(iter(self.address.filters))}",
-                f"the feed speaks dialect {self.dialect.value if self.dialect else '?'}, which has no filters",
-            )
-        return discovery
+        return self._retrying(self._discover)
 
     def _discover(self) -> Discovery:
+        discovery = self._describe()
+        assert self.dialect is not None
+        if self.address.filters and self.dialect is not Dialect.V2A:
+            raise OptionError(
+                f"filter-{next(iter(self.address.filters))}",
+                f"the feed speaks dialect {self.dialect.value}, which has no filters",
+            )
+        # Spark hands option names over in lower case; the feed may not take them so.
+        known = [*discovery.filters, *(name for p in discovery.partitions for name in p.filters)]
+        spelled = {name.lower(): name for name in known}
+        for name in self.address.filters:
+            if name not in spelled:
+                offered = ", ".join(f"'{f}'" for f in dict.fromkeys(known)) or "none"
+                raise OptionError(f"filter-{name}", f"the feed does not offer this filter; it offers {offered}")
+        self._filters = {spelled[name]: value for name, value in self.address.filters.items()}
+        return discovery
+
+    def _describe(self) -> Discovery:
         if self.dialect is Dialect.V1:
             return self._version_1("with dialect v1")
         try:
             with self._session.get() as answer:
                 what, body = answer.what, answer.body()
+                begins = answer.first_line(body)
                 if answer.media_type == "text/html":
-                    raise RemoteProtocolError(f"{what}: answered HTML, '{first_line(body)}', where JSON was expected")
+                    raise RemoteProtocolError(f"{what}: answered HTML, '{begins}', where JSON was expected")
         except Refused as fault:
             if fault.condition != "status 400" or self.dialect is not None:
                 raise
@@ -137,7 +144,7 @@ class FeedClient:
         try:
             discovery = decode_discovery(body)
         except RemoteProtocolError as fault:
-            raise RemoteProtocolError(f"{what}: {fault}; the answer begins with '{first_line(body)}'") from None
+            raise RemoteProtocolError(f"{what}: {answer.hide(str(fault))}; the answer begins with '{begins}'") from None
         found = Dialect.V2A if discovery.token is None else Dialect.V2B
         if self.dialect is not None and self.dialect is not found:
             raise OptionError("dialect", f"is {self.dialect.value}, but the feed speaks {found.value}")
@@ -172,7 +179,7 @@ class FeedClient:
         """
         with self._ask(partition, cursor, stream_ms) as answer:
             if answer.media_type == "text/html":
-                said = first_line(b"".join(answer.pieces()))
+                said = answer.first_line(answer.body())
                 raise RemoteProtocolError(f"{answer.what}: answered HTML, '{said}', where NDJSON was expected")
             lines = LineBlocks(self.address.max_line_bytes)
             for piece in answer.pieces():
@@ -182,22 +189,44 @@ class FeedClient:
                     raise RemoteProtocolError(f"{answer.what}: {fault}") from None
                 yield from blocks
             if lines.tail:
-                raise ConnectionLost(f"{answer.what}: the answer ended inside a line, '{first_line(lines.tail)}'")
+                said = answer.first_line(lines.tail)
+                raise ConnectionLost(f"{answer.what}: the answer ended inside a line, '{said}'")
 
-    def parse(self, block: bytes, partition: int, cursor: str, *, values: bool = True) -> Lines:
-        """Return what a block of whole lines of a fetch holds.
+    def lines(
+        self, partition: int, cursor: str, *, stream_ms: int | None = None, values: bool = True
+    ) -> Iterator[tuple[bytes, Lines]]:
+        """Yield the blocks of one response, as ``fetch``, with what they hold.
+
+        Args:
+            partition: as ``fetch``.
+            cursor: as ``fetch``.
+            stream_ms: as ``fetch``.
+            values: whether the events themselves are wanted.
 
         Raises:
-            RemoteProtocolError: a line that is none; the message has the call.
+            ConnectionLost: the last line that came is none: a feed that fails in the middle of a response may add the
+                words of its error, and can be asked again.
+            RemoteProtocolError: a line is none, and others follow; or as ``fetch``.
+            SparkStreamsError: as ``fetch``.
         """
-        assert self.dialect is not None
-        try:
-            return parse_lines(block, self.dialect, partition, values=values)
-        except RemoteProtocolError as fault:
-            raise RemoteProtocolError(f"{self.describe(partition, cursor)}: {fault}") from None
+        for block in self.fetch(partition, cursor, stream_ms=stream_ms):
+            assert self.dialect is not None
+            try:
+                lines = parse_lines(block, self.dialect, partition, values=values)
+            except RemoteProtocolError as fault:
+                said = f"{self.describe(partition, cursor)}: {self._session.hide(str(fault), self._token or '')}"
+                block = block[: block.rfind(b"\n", 0, len(block) - 1) + 1]
+                try:
+                    lines = parse_lines(block, self.dialect, partition, values=values)
+                except RemoteProtocolError:
+                    raise RemoteProtocolError(said) from None
+                if block:
+                    yield block, lines
+                raise ConnectionLost(f"{said}; the answer broke off") from None
+            yield block, lines
 
     def describe(self, partition: int, cursor: str) -> str:
-        """Return a fetch as messages show it."""
+        """Return a fetch as messages show it; the dialect has to be known."""
         arguments, below = self._call(partition, cursor, None)
         return f"GET {self._session.shown(arguments, below=below)}"
 
@@ -211,12 +240,16 @@ class FeedClient:
 
         def ask() -> str:
             last = None
-            for block in self.fetch(partition, "_last"):
-                lines = self.parse(block, partition, "_last", values=False)
+            for _, lines in self.lines(partition, LAST, values=False):
                 if len(lines.cursors):
                     last = lines.cursors[-1].as_py()
             if last is None:
-                raise RemoteProtocolError(f"{self.describe(partition, '_last')}: the response has no cursor")
+                raise RemoteProtocolError(f"{self.describe(partition, LAST)}: the response has no cursor")
+            if last == LAST:
+                raise RemoteProtocolError(
+                    f"{self.describe(partition, LAST)}: the cursor of the response is '{LAST}' itself, which means "
+                    "another place at each call: reading cannot start there; start 'earliest', or after a cursor"
+                )
             return str(last)
 
         return self._retrying(ask)
@@ -224,7 +257,8 @@ class FeedClient:
     def _ask(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
         wait_ms = 0 if stream_ms is None else stream_ms
         for left in range(MAX_CONFLICTS, -1, -1):
-            if self.dialect is None or (self.dialect is Dialect.V2B and self._token is None):
+            needs_token = self.dialect is Dialect.V2B and self._token is None
+            if self.dialect is None or self._filters is None or needs_token:
                 self._discover()
             arguments, below = self._call(partition, cursor, stream_ms)
             try:
@@ -247,9 +281,9 @@ class FeedClient:
             cursor,
             page_size=address.page_size if stream_ms is None else None,
             stream_ms=stream_ms,
-            filters=address.filters,
+            filters=self._filters or {},
             token=self._token,
-            count=address.partitions,
+            count=address.partitions if dialect is Dialect.V1 else None,
         )
         return fetch.query(), "/events" if dialect.events_path else ""
 
@@ -268,7 +302,7 @@ def pause_for(fault: SparkStreamsError, attempts: Attempts, pause: Callable[[flo
     Raises:
         SparkStreamsError: ``fault``, when trying again cannot help, or was done often enough.
     """
-    seconds = attempts.pause_s(fault)
+    seconds = attempts.pause_s(fault, deadlines=True)
     if isinstance(fault, Unavailable) and fault.retry_after_s is not None:
         seconds = fault.retry_after_s
     _log.info("%s; trying again in %.1f s", fault, seconds)

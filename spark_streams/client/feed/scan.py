@@ -28,8 +28,9 @@ _log = logging.getLogger(__name__)
 BEGINNING: Final = "_first"
 """The cursor that means the beginning of a partition (FeedAPI, "fetch call")."""
 
-EMPTY_RESPONSES: Final = 10
-"""So many responses in a row without events mean the end, though each had another cursor."""
+EMPTY_RESPONSES: Final = 1_000
+"""So many responses in a row without events mean the end, though each had another cursor: few would end the reading of
+a feed whose filter passes over most of its events, and a feed whose cursors are times has another one for ever."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,13 @@ def scan(
         RemoteProtocolError: a response without any cursor, or one that cannot be read.
         SparkStreamsError: as ``FeedClient.fetch``, after several tries where that can help.
     """
+
+    def lose(asked: str, available: str) -> None:
+        lost = PositionLost(client.address.stream, str(wanted.partition), asked, available)
+        if fail_on_data_loss:
+            raise lost
+        _log.warning("%s", lost)
+
     cursor = wanted.start
     empty = 0
     if cursor in wanted.stops:
@@ -68,9 +76,9 @@ def scan(
     attempts = Attempts(PATIENT)
     while True:
         events, checkpoints = 0, 0
+        cursor_asked = cursor
         try:
-            for block in client.fetch(wanted.partition, cursor_asked := cursor):
-                lines = client.parse(block, wanted.partition, cursor_asked)
+            for _, lines in client.lines(wanted.partition, cursor_asked):
                 stop = first_of(lines, wanted.stops)
                 if stop is not None:
                     lines = until(lines, stop)
@@ -78,8 +86,9 @@ def scan(
                 events += lines.count
                 if len(lines.cursors):
                     checkpoints += len(lines.cursors)
-                    cursor = lines.cursors[-1].as_py()
-                    attempts.progressed()
+                    before, cursor = cursor, lines.cursors[-1].as_py()
+                    if int(lines.covered[-1]) or cursor != before:
+                        attempts.progressed()
                 if batch is not None:
                     yield batch
                 if stop is not None:
@@ -88,10 +97,7 @@ def scan(
             rows.drop_waiting()
             if cursor == BEGINNING:
                 raise
-            lost = PositionLost(client.address.stream, str(wanted.partition), f"after cursor '{cursor}'", str(fault))
-            if fail_on_data_loss:
-                raise lost from None
-            _log.warning("%s", lost)
+            lose(f"after cursor '{cursor}'", str(fault))
             cursor = BEGINNING
             continue
         except SparkStreamsError as fault:
@@ -108,12 +114,7 @@ def scan(
         if (not events and cursor == cursor_asked) or empty >= EMPTY_RESPONSES:
             break
     if wanted.required and cursor not in wanted.stops:
-        lost = PositionLost(
-            client.address.stream,
-            str(wanted.partition),
+        lose(
             f"after cursor '{wanted.start}' until cursor '{wanted.stops[0]}'",
             f"the feed has come to its end, '{cursor}', without that cursor",
         )
-        if fail_on_data_loss:
-            raise lost
-        _log.warning("%s", lost)

@@ -8,20 +8,17 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
 import requests
-import urllib3
 
+from spark_streams.client.feed.faults import MIN_SECRET, first_line, mapped, secrets
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     AuthenticationFailed,
-    ConnectFailed,
-    ConnectionLost,
-    DeadlineExceeded,
     NotFound,
     PeerError,
     Refused,
@@ -29,7 +26,7 @@ from spark_streams.errors import (
     SparkStreamsError,
 )
 
-__all__ = ["Answer", "Conflict", "Expired", "FeedSession", "Unavailable", "first_line"]
+__all__ = ["Answer", "Conflict", "Expired", "FeedSession", "Unavailable"]
 
 PIECE_BYTES: Final = 1 << 18
 """Bytes that are taken from a connection at a time."""
@@ -46,6 +43,12 @@ _HIDDEN_ARGUMENTS: Final = frozenset({"token"})
 
 class Conflict(Refused):
     """The feed's partitions or token are others than we know (status 409): they have to be asked for again."""
+
+    retriable = True
+
+    def __init__(self, condition: str, description: str | None, context: str) -> None:
+        super().__init__(condition, description, context)
+        self.retriable = True
 
 
 class Expired(Refused):
@@ -69,11 +72,13 @@ class Answer:
     Args:
         response: of ``requests``.
         what: the request, for messages.
+        hide: takes secrets out of a text.
     """
 
-    def __init__(self, response: requests.Response, what: str) -> None:
+    def __init__(self, response: requests.Response, what: str, hide: Callable[[str], str]) -> None:
         self._response = response
         self.what = what
+        self.hide = hide
 
     def __enter__(self) -> Answer:
         return self
@@ -99,10 +104,18 @@ class Answer:
             ConnectionLost: the connection ended before the body did.
             DeadlineExceeded: nothing came in time.
         """
-        with _mapped(self.what):
-            for piece in self._response.raw.stream(PIECE_BYTES, decode_content=True):
-                if piece:
-                    yield piece
+        with mapped(self.what, self.hide):
+            raw = self._response.raw
+            if raw.chunked or not hasattr(raw, "read1"):
+                yield from filter(None, raw.stream(PIECE_BYTES, decode_content=True))
+                return
+            # Not ``stream``, which waits until so many bytes are there: events of a long response come one by one.
+            while piece := raw.read1(PIECE_BYTES, decode_content=True):
+                yield piece
+
+    def first_line(self, body: bytes) -> str:
+        """Return what the body begins with, fit for a message."""
+        return self.hide(first_line(body))
 
     def body(self) -> bytes:
         """Return the whole body.
@@ -130,6 +143,7 @@ class FeedSession:
     def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
         self._endpoint = endpoint
         self._timeout_s = timeout_ms / 1000
+        self._hidden = secrets(endpoint)
         self._session = session = requests.Session()
         # The environment's proxies and authorities are honoured; a netrc file would send what nobody asked for.
         session.headers["Accept"] = "application/x-ndjson, application/json;q=0.9, */*;q=0.5"
@@ -141,8 +155,9 @@ class FeedSession:
         else:
             session.auth = _nothing
         tls = endpoint.tls
+        # Given with each request: the environment's authorities would take the place of the session's.
+        self._verify = None if tls is None else tls.ca_file
         if tls is not None:
-            session.verify = tls.ca_file or True
             if tls.cert_file is not None:
                 session.cert = tls.cert_file if tls.key_file is None else (tls.cert_file, tls.key_file)
             if not tls.verify_hostname:
@@ -203,8 +218,13 @@ class FeedSession:
         """Make a call with any method; arguments and errors as ``get``."""
         what = f"{method} {self.shown(arguments, below=below)}"
         url = self.url(arguments, below=below)
+        tokens = [value for name, value in arguments if name in _HIDDEN_ARGUMENTS]
+
+        def hide(text: str) -> str:
+            return self.hide(text, *tokens)
+
         for _ in range(MAX_REDIRECTS + 1):
-            with _mapped(what):
+            with mapped(what, hide):
                 response = self._session.request(
                     method,
                     url,
@@ -212,26 +232,34 @@ class FeedSession:
                     headers=headers,
                     stream=True,
                     allow_redirects=False,
+                    verify=self._verify,
                     timeout=(self._timeout_s, self._timeout_s + wait_ms / 1000),
                 )
             if response.status_code in _REDIRECTS and method == "GET" and "Location" in response.headers:
                 target = urljoin(url, response.headers["Location"])
                 response.close()
-                if urlsplit(target)[:2] != urlsplit(url)[:2]:
-                    there = "{0.scheme}://{0.netloc}".format(urlsplit(target))
+                if _origin(target) != _origin(url):
+                    scheme, host, port = _origin(target)
                     raise Refused(
-                        str(response.status_code),
-                        f"it redirects to {there.rpartition('@')[2] if '@' in there else there}, which credentials are "
-                        "not sent to: give that address in option 'url' if you trust it",
+                        f"status {response.status_code}",
+                        f"it redirects to {scheme}://{host}:{port}, another origin, which credentials are not sent to: "
+                        "give that address in option 'url' if you trust it",
                         what,
                     )
                 url = target
                 continue
             if response.status_code == 200:
-                return Answer(response, what)
+                return Answer(response, what, hide)
             with contextlib.closing(response):
-                raise _refusal(response, what)
+                raise _refusal(response, what, hide)
         raise Refused("too many redirects", f"more than {MAX_REDIRECTS}", what)
+
+    def hide(self, text: str, *more: str) -> str:
+        """Return a text without our secrets, and without ``more``: a feed may repeat them in its answer."""
+        for secret in (*self._hidden, *more):
+            if len(secret) >= MIN_SECRET:
+                text = text.replace(secret, "***")
+        return text
 
 
 class _Bearer(requests.auth.AuthBase):
@@ -256,19 +284,12 @@ class _AnyHostName(requests.adapters.HTTPAdapter):
         super().init_poolmanager(*arguments, assert_hostname=False, **named)  # type: ignore[arg-type]
 
 
-def first_line(body: bytes) -> str:
-    """Return what an answer begins with, fit for a message."""
-    text = body.decode("utf-8", "replace").strip()
-    line = text.splitlines()[0] if text else ""
-    return "".join(c if c.isprintable() else "�" for c in line[:300])
-
-
-def _refusal(response: requests.Response, what: str) -> PeerError:
+def _refusal(response: requests.Response, what: str, hide: Callable[[str], str]) -> PeerError:
     status = response.status_code
     said = b""
-    with contextlib.suppress(SparkStreamsError), _mapped(what):
+    with contextlib.suppress(SparkStreamsError), mapped(what, hide):
         said = response.raw.read(SHOWN_BYTES, decode_content=True) or b""
-    words = first_line(said) or response.reason or ""
+    words = hide(first_line(said) or response.reason or "")
     condition = f"status {status}"
     if status == 401:
         return AuthenticationFailed(condition, words or "the feed wants credentials, such as option 'token'", what)
@@ -285,50 +306,23 @@ def _refusal(response: requests.Response, what: str) -> PeerError:
     return Refused(condition, words, what)
 
 
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    return parts.scheme, parts.hostname or "", port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
 def _retry_after_s(text: str | None) -> float | None:
     """Read ``Retry-After`` (RFC 9110 §10.2.3): seconds, or a date."""
     if text is None:
         return None
-    if text.strip().isdigit():
+    if text.isascii() and text.strip().isdigit():
         return min(float(text), MAX_RETRY_AFTER_S)
     try:
         at = email.utils.parsedate_to_datetime(text)
     except ValueError:
         return None
     return min(max(0.0, at.timestamp() - time.time()), MAX_RETRY_AFTER_S)
-
-
-@contextlib.contextmanager
-def _mapped(what: str) -> Iterator[None]:
-    """Turn the errors of the libraries into ours; theirs quote the url, so they are not chained."""
-    try:
-        yield
-    except (requests.exceptions.ConnectTimeout, urllib3.exceptions.ConnectTimeoutError):
-        raise ConnectFailed(f"{what}: no connection in time") from None
-    except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
-        raise DeadlineExceeded(f"{what}: nothing came within the time of option 'requestTimeout'") from None
-    except requests.exceptions.SSLError as fault:
-        raise ConnectFailed(f"{what}: TLS: {_reason(fault)}") from None
-    except requests.exceptions.ConnectionError as fault:
-        reason = _reason(fault)
-        kind = (
-            ConnectFailed if "NewConnectionError" in repr(fault) or "NameResolution" in repr(fault) else ConnectionLost
-        )
-        raise kind(f"{what}: {reason}") from None
-    except (urllib3.exceptions.HTTPError, requests.exceptions.RequestException, OSError) as fault:
-        raise ConnectionLost(f"{what}: the answer broke off: {_reason(fault)}") from None
-
-
-def _reason(fault: BaseException) -> str:
-    """Return the innermost reason of a library's error, which does not quote the url."""
-    inner: object = fault
-    for _ in range(8):
-        deeper = getattr(inner, "reason", None)
-        if not isinstance(deeper, BaseException):
-            arguments = getattr(inner, "args", ())
-            deeper = next((a for a in arguments if isinstance(a, BaseException)), None)
-        if deeper is None:
-            break
-        inner = deeper
-    text = str(inner) or type(inner).__name__
-    return text.rpartition(": ")[2] if "HTTPConnection" in text or "HTTPSConnection" in text else text

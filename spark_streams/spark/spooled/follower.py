@@ -2,13 +2,18 @@
 
 It asks for page after page from its cursor on; when it has come to the end of what there is, it asks again after the
 poll interval, or, where the feed offers it, waits in a long response (``stream``) for what comes. It stops reading
-ahead when enough waits. Nothing that it has fetched is fetched again by this query while it runs.
+ahead when enough waits, in the middle of a response too. Nothing that it has fetched is fetched again by this query
+while it runs.
+
+A file has only what a checkpoint covers, so that it can be finished at any time: lines after the last checkpoint are
+held back, and when they are many, written to a file of their own, which has no checkpoint until theirs comes.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -30,6 +35,12 @@ _log = logging.getLogger(__name__)
 
 FILE_BYTES: Final = 32 << 20
 """A file that is longer is finished at the next checkpoint."""
+HELD_BYTES: Final = 1 << 20
+"""Lines that wait for their checkpoint in memory; more of them are written."""
+QUIET_RESPONSES: Final = 10
+"""So many responses in a row without events pass for the end for now, though each had another cursor."""
+MOVING_S: Final = 0.1
+"""Pause after each of those: a filtered feed may move on through events that do not match, or its clock only."""
 LONG_POLL_MS: Final = 20_000
 """How long a response may wait for events; gateways cut what takes longer than half a minute or so."""
 
@@ -79,7 +90,10 @@ class Follower(threading.Thread):
         self._file: SpooledFile | None = None
         self._writer: PageWriter | None = None
         self._events = 0
-        self._uncovered = 0
+        self._uncovered = False
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._held_events = 0
         self._empty = 0
         self._number = 0
         self._long_polls = False
@@ -93,6 +107,8 @@ class Follower(threading.Thread):
         """Whether the partition is closed and fully fetched."""
         self.at_stop = False
         """Whether it has come to the end that ``stop_at`` set."""
+        self.full = False
+        """Whether it waits until some of what it has fetched is planned."""
 
     # --- what the planner calls
 
@@ -109,8 +125,20 @@ class Follower(threading.Thread):
                 self._look()
 
     def stop_at(self, cursors: tuple[str, ...]) -> None:
-        """Stop at one of these cursors, or at the end of what there is; to be called before ``start``."""
-        self._stops = cursors
+        """Stop at one of these cursors, or at the end of what there is; to be called before ``start``.
+
+        A closed partition has an end of its own, and is read up to that.
+        """
+        with self._changed:
+            self._stops = cursors
+            self._look()
+
+    def busy(self) -> bool:
+        """Return whether it is worth waiting for: it fetches what there is already."""
+        with self._changed:
+            if not self.is_alive() or self.full or self.finished or self.at_stop:
+                return False
+            return not self.idle or self._stops is not None or self._closed_with is not None
 
     def waiting(self) -> int:
         """Return how many events wait to be planned."""
@@ -128,6 +156,7 @@ class Follower(threading.Thread):
             if not self._uncovered:
                 self._finish_file()
             taken = self._pages.cut(most_events, most_bytes)
+            self.full = self.full and not self._has_room()
             self._changed.notify_all()
             return taken
 
@@ -145,11 +174,10 @@ class Follower(threading.Thread):
         try:
             with self._connect() as client:
                 while not self._over():
-                    self._wait_for_room()
-                    if self._stopping.is_set():
-                        break
+                    waits = LONG_POLL_MS if self._long_polls and self.idle and self._closed_with is None else None
+                    began = time.monotonic()
                     try:
-                        came = self._response(client, attempts)
+                        pause_s = self._response(client, attempts, waits)
                     except Expired as fault:
                         self._break_off()
                         if self.cursor == BEGINNING:
@@ -161,8 +189,13 @@ class Follower(threading.Thread):
                         self._break_off()
                         pause_for(fault, attempts, self._stopping.wait)
                         continue
-                    if not came and not self._long_polls:
-                        self._stopping.wait(self._poll_s)
+                    if waits is not None:
+                        # A feed that takes no notice of 'stream' answers at once.
+                        pause_s -= time.monotonic() - began
+                    elif self._long_polls and self.idle:
+                        continue
+                    if pause_s > 0:
+                        self._stopping.wait(pause_s)
         except SparkStreamsError as fault:
             self.fault = fault
         except Exception as fault:  # a defect: the query must not wait for ever
@@ -174,29 +207,30 @@ class Follower(threading.Thread):
     def _over(self) -> bool:
         return self._stopping.is_set() or self.finished or self.at_stop
 
-    def _response(self, client: FeedClient, attempts: Attempts) -> bool:
-        """Fetch one response; return whether it brought events, or may not have been the end."""
+    def _response(self, client: FeedClient, attempts: Attempts, waits: int | None) -> float:
+        """Fetch one response; return how long to pause before the next one, in seconds."""
         asked = self.cursor
         events = checkpoints = 0
-        waits = LONG_POLL_MS if self._long_polls and self.idle and self._closed_with is None else None
         closed_before = self._closed_with is not None
         if waits is None:
             self._slots.acquire()
         try:
-            for block in client.fetch(self.partition, asked, stream_ms=waits):
-                lines = client.parse(block, self.partition, asked, values=False)
+            for block, lines in client.lines(self.partition, asked, stream_ms=waits, values=False):
                 stop = first_of(lines, self._stops or ())
                 if stop is not None:
                     lines = until(lines, stop)
                     block = block[: int(lines.ends[-1])]
                 events += lines.count
                 checkpoints += len(lines.cursors)
-                self._write(block, lines)
+                before = self.cursor
+                self._take(block, lines)
                 # In a long response this is all there is; more may come at any time.
                 self.idle = waits is not None
-                attempts.progressed()
+                if len(lines.cursors) and (int(lines.covered[-1]) or self.cursor != before):
+                    attempts.progressed()
                 if self._stopping.is_set() or stop is not None:
                     break
+                self._wait_for_room(slot=waits is None)
         finally:
             if waits is None:
                 self._slots.release()
@@ -207,49 +241,102 @@ class Follower(threading.Thread):
                     f"{client.describe(self.partition, asked)}: the response has no cursor, and every response must "
                     "have one (FeedAPI, 'checkpoint command')"
                 )
+            attempts.progressed()
             self._empty = 0 if events else self._empty + 1
             same = self.cursor == asked
-            self.idle = not events and (same or self._empty >= EMPTY_RESPONSES)
+            self.idle = not events and (same or self._empty >= QUIET_RESPONSES)
             if closed_before:
                 self._empty_since_closed = self._empty_since_closed + 1 if not events and same else 0
-            self._look()
+            self._look(ended=not events and (same or self._empty >= EMPTY_RESPONSES))
             self._changed.notify_all()
-        return bool(events) or not (same or self._empty >= EMPTY_RESPONSES)
+            if not self.idle:
+                return 0.0
+            return self._poll_s if same else min(self._poll_s, MOVING_S)
 
-    def _look(self) -> None:
+    def _look(self, *, ended: bool = False) -> None:
         """Find out whether the end was reached that a closed partition has, or that was set."""
         if self._closed_with is not None:
             self.finished = self.cursor in self._closed_with or self._empty_since_closed >= 2
-        if self._stops is not None:
-            self.at_stop = self.idle or self.finished or self.cursor in self._stops
+            self.at_stop = self._stops is not None and self.finished
+        elif self._stops is not None:
+            self.at_stop = ended or self.at_stop or self.cursor in self._stops
 
-    def _write(self, block: bytes, lines: Lines) -> None:
+    def _take(self, block: bytes, lines: Lines) -> None:
+        """Write what a checkpoint covers; hold back the lines behind the last one."""
         with self._changed:
-            if self._writer is None or self._file is None:
-                name = f"{self._prefix}-{self.partition}-{self._number}.ndjson"
-                self._number += 1
-                self._writer, self._file = self._spool.writer(name), SpooledFile(name)
-                self._events = 0
-            base = self._writer.size
-            self._writer.write(block)
-            covered = int(lines.covered[-1]) if len(lines.cursors) else 0
-            ends = np.asarray(lines.ends, dtype=np.int64) + base
-            totals = np.asarray(lines.covered, dtype=np.int64) + self._events
-            self._file.add(ends, totals, lines.cursors)
-            self._events += lines.count
-            if len(lines.cursors):
-                self.cursor = lines.cursors[-1].as_py()
-                self._uncovered = lines.count - covered
-            else:
-                self._uncovered += lines.count
-            if self._writer.size >= FILE_BYTES and not self._uncovered:
-                self._finish_file()
+            whole = int(lines.ends[-1]) if len(lines.cursors) else 0
+            left = lines.count
+            if whole:
+                cursor = lines.cursors[-1].as_py()
+                if lines.count or self._held or self._uncovered or cursor != self.cursor:
+                    self._write(memoryview(block)[:whole], lines)
+                self.cursor = cursor
+                left -= int(lines.covered[-1])
+            if left:
+                self._held.append(block[whole:])
+                self._held_bytes += len(block) - whole
+                self._held_events += left
+                if self._held_bytes >= HELD_BYTES:
+                    self._write_held()
             self._changed.notify_all()
 
-    def _wait_for_room(self) -> None:
+    def _write(self, block: memoryview, lines: Lines) -> None:
+        writer, file = self._opened()
+        for piece in self._held:
+            writer.write(piece)
+        totals = np.asarray(lines.covered, dtype=np.int64) + self._events + self._held_events
+        self._forget_held()
+        ends = np.asarray(lines.ends, dtype=np.int64) + writer.size
+        writer.write(block)
+        file.add(ends, totals, lines.cursors)
+        self._events = int(totals[-1])
+        self._uncovered = False
+        if writer.size >= FILE_BYTES:
+            self._finish_file()
+
+    def _write_held(self) -> None:
+        if not self._uncovered:
+            self._finish_file()
+        writer, _ = self._opened()
+        for piece in self._held:
+            writer.write(piece)
+        self._events += self._held_events
+        self._uncovered = True
+        self._forget_held()
+
+    def _forget_held(self) -> None:
+        self._held, self._held_bytes, self._held_events = [], 0, 0
+
+    def _opened(self) -> tuple[PageWriter, SpooledFile]:
+        """Return the file that is being written, or a new one."""
+        if self._writer is None or self._file is None:
+            name = f"{self._prefix}-{self.partition}-{self._number}.ndjson"
+            self._number += 1
+            self._writer, self._file = self._spool.writer(name), SpooledFile(name)
+            self._events = 0
+        return self._writer, self._file
+
+    def _has_room(self) -> bool:
+        written = self._file.end if self._file is not None else 0
+        return self._pages.bytes + written < self._read_ahead_bytes
+
+    def _wait_for_room(self, *, slot: bool) -> None:
+        """Wait while enough waits to be planned; others may fetch meanwhile."""
         with self._changed:
-            while not self._stopping.is_set() and self._pages.bytes >= self._read_ahead_bytes:
-                self._changed.wait(1.0)
+            if self._has_room():
+                return
+            self.full = True
+            self._changed.notify_all()
+        if slot:
+            self._slots.release()
+        try:
+            with self._changed:
+                while not self._stopping.is_set() and not self._has_room():
+                    self._changed.wait(1.0)
+                self.full = False
+        finally:
+            if slot:
+                self._slots.acquire()
 
     def _break_off(self) -> None:
         with self._changed:
@@ -257,8 +344,9 @@ class Follower(threading.Thread):
 
     def _drop_uncovered(self) -> None:
         """Leave out what no checkpoint of a response covers: the next response's first one does not cover it either."""
+        self._forget_held()
         if self._uncovered:
-            self._uncovered = 0
+            self._uncovered = False
             self._finish_file()
 
     def _finish_file(self) -> None:

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-from spark_streams.client.feed import Dialect, Discovery
+from spark_streams.client.feed import Dialect, Discovery, FeedPartition
 from spark_streams.client.feed.feed import FeedClient
 from spark_streams.client.feed.scan import FeedRange
 from spark_streams.options.feedapi import FeedSourceOptions
@@ -71,7 +71,8 @@ class FeedBatches:
         self._initial: dict[str, Any] | None = None
         self._last: FeedOffset | None = None
         self._done_files: dict[int, list[str]] = {}
-        self._since = clock()
+        self._since = self._cursors_since = clock()
+        self._planned: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._available_now: dict[int, tuple[str, ...]] | None = None
 
     # --- what Spark asks
@@ -91,7 +92,10 @@ class FeedBatches:
             for partition in discovery.partitions:
                 position = position_in(starting, str(partition.id))
                 if position == LATEST:
-                    cursors[partition.id] = self._client.last_cursor(partition.id)
+                    cursors[partition.id] = last = self._client.last_cursor(partition.id)
+                    if self._available_now is not None:
+                        # It may lie behind the end that was fixed before: nothing is to be read then.
+                        self._available_now[partition.id] = (*self._available_now.get(partition.id, ()), last)
                 elif isinstance(position, After):
                     cursors[partition.id] = position.offset
                 elif partition.starts_after is None or not self._options.ordered:
@@ -122,6 +126,8 @@ class FeedBatches:
             CheckpointError: ``start`` is not ours, or has other filters.
             SparkStreamsError: what a follower met, and trying again did not help.
         """
+        if self._planned is not None and self._planned[0] == start:
+            return self._planned[1]  # What was taken for it is not there for another one.
         begin = self._offset(start)
         spool = self._opened(begin)
         lineage = self._follow(begin)
@@ -132,9 +138,10 @@ class FeedBatches:
             return start
         first = begin.batch == 0
         nothing = not sum(waiting.values()) and self._same_partitions(begin, lineage)
-        if nothing and not first and self._clock() - self._since < IDLE_CURSORS_S:
+        if nothing and not first and self._clock() - self._cursors_since < IDLE_CURSORS_S:
             return start
-        cuts = self._cut(waiting, limit)
+        self._cursors_since = self._clock()
+        cuts = self._cut(waiting, limit, begin.batch)
         finished = begin.finished | self._finished(lineage)
         cursors = {p: cuts[p].cursor if p in cuts else cursor for p, cursor in lineage.reading.items()}
         end = FeedOffset(
@@ -147,13 +154,15 @@ class FeedBatches:
             lineage.ancestors,
             lineage.begins,
         )
-        if not first and (end.cursors, end.finished, end.ancestors) == (begin.cursors, begin.finished, begin.ancestors):
+        same = (end.cursors, end.finished, end.ancestors) == (begin.cursors, begin.finished, begin.ancestors)
+        if same and not first and not any(cut.events for cut in cuts.values()):
             spool.remove([name for cut in cuts.values() for name in cut.done])
             return start
         self._write(spool, end, cuts)
         self._since = self._clock()
         self._last = end
-        return end.to_json()
+        self._planned = start, end.to_json()
+        return self._planned[1]
 
     def reads(self, start: dict[str, Any], end: dict[str, Any]) -> list[FeedTask]:
         """Return what the tasks of the micro-batch (start, end] read; the same lines whenever it is asked.
@@ -258,7 +267,7 @@ class FeedBatches:
                 continue
             if self._available_now is not None and partition not in self._available_now:
                 continue
-            self._start(partition, cursor, begin)
+            self._start(listed[partition], cursor, begin)
         for partition, follower in self._followers.items():
             if partition in listed:
                 if listed[partition].closed:
@@ -281,8 +290,9 @@ class FeedBatches:
         """Return whether a follower has ended, and all it fetched is planned."""
         return not follower.is_alive() and not follower.waiting()
 
-    def _start(self, partition: int, cursor: str, begin: FeedOffset) -> None:
+    def _start(self, described: FeedPartition, cursor: str, begin: FeedOffset) -> None:
         assert self._spool is not None
+        partition = described.id
         follower = Follower(
             lambda: FeedClient(address_of(self._options, self._client.dialect)),
             self._spool,
@@ -296,6 +306,8 @@ class FeedBatches:
         )
         if self._available_now is not None:
             follower.stop_at(self._available_now[partition])
+        if described.closed:
+            follower.closed(described.last_cursor)
         self._followers[partition] = follower
         follower.start()
 
@@ -303,13 +315,17 @@ class FeedBatches:
         """Wait for the first answers, and a little for what followers are fetching just now."""
         started = self._clock()
         while True:
-            busy = [f for f in self._followers.values() if f.is_alive() and not f.idle and not f.at_stop]
+            busy = [f for f in self._followers.values() if f.busy()]
             waiting = sum(f.waiting() for f in self._followers.values())
             if not busy or any(f.fault for f in self._followers.values()):
                 return
             if limit is not None and waiting >= limit:
                 return
-            if waiting and self._clock() - started >= GATHER_S:
+            waited_s = self._clock() - started
+            if waiting and waited_s >= GATHER_S:
+                return
+            # Without anything new Trigger.AvailableNow would end here.
+            if self._available_now is None and waited_s >= self._options.request_timeout_ms / 1_000:
                 return
             busy[0].wait_for_change(0.05)
 
@@ -331,14 +347,19 @@ class FeedBatches:
             return False
         return (self._clock() - self._since) * 1_000 < self._options.max_trigger_delay_ms
 
-    def _cut(self, waiting: dict[int, int], limit: int | None) -> dict[int, Cut]:
-        """Take from each partition its share of the limit, in proportion to what waits."""
+    def _cut(self, waiting: dict[int, int], limit: int | None, turn: int) -> dict[int, Cut]:
+        """Take from each partition its share of the limit, in proportion to what waits.
+
+        Each one gets as much of the bytes as the others leave, at least one checkpoint; another one is first each time.
+        """
         most: dict[str, int] | None = None
         if limit is not None and sum(waiting.values()) > limit:
             most = shares(limit, {str(p): n for p, n in waiting.items()})
         left_bytes = self._options.max_bytes_per_trigger
         cuts: dict[int, Cut] = {}
-        for partition in sorted(waiting, key=lambda p: -waiting[p]):
+        order = sorted(waiting)
+        first = turn % max(1, len(order))
+        for partition in (*order[first:], *order[:first]):
             events = None if most is None else most[str(partition)]
             if left_bytes <= 0 or events == 0:
                 continue

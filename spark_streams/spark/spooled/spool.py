@@ -67,7 +67,7 @@ class PageWriter:
         with _faults():
             self._stream = file_system.open_output_stream(path, compression=None)
 
-    def write(self, block: bytes) -> None:
+    def write(self, block: bytes | memoryview) -> None:
         """Append lines.
 
         Raises:
@@ -208,5 +208,5 @@ class _faults:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: object) -> None:
-        if isinstance(fault, OSError):
+        if isinstance(fault, (OSError, pa.ArrowException)):
             raise SpoolLost(f"spool: {fault}; is there room, and may the driver write there?") from fault

@@ -1,0 +1,72 @@
+"""What went wrong in HTTP, in our errors: none quotes a url, a secret, or more than a line of an answer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final
+from urllib.parse import parse_qsl
+
+import requests
+import urllib3
+
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
+
+__all__ = ["MIN_SECRET", "first_line", "mapped", "secrets"]
+
+MIN_SECRET: Final = 4
+"""Shorter values are not looked for in answers: hiding each '1' would hide what went wrong."""
+
+
+def secrets(endpoint: Endpoint) -> list[str]:
+    """Return the texts that no message may have, the longest first; those below ``MIN_SECRET`` may."""
+    found: set[str] = set()
+    if endpoint.query is not None:
+        query = endpoint.query.reveal()
+        found = {query, *(value for _, value in parse_qsl(query)), *(p.partition("=")[2] for p in query.split("&"))}
+    found |= {each.reveal() for each in (endpoint.token, endpoint.password) if each is not None}
+    return sorted(found, key=len, reverse=True)
+
+
+def first_line(body: bytes) -> str:
+    """Return what an answer begins with, fit for a message."""
+    text = body.decode("utf-8", "replace").strip()
+    line = text.splitlines()[0] if text else ""
+    return "".join(c if c.isprintable() else "�" for c in line[:300])
+
+
+@contextlib.contextmanager
+def mapped(what: str, hide: Callable[[str], str]) -> Iterator[None]:
+    """Turn the errors of the libraries into ours; theirs quote the url, so they are not chained."""
+    try:
+        yield
+    except (requests.exceptions.ConnectTimeout, urllib3.exceptions.ConnectTimeoutError):
+        raise ConnectFailed(f"{what}: no connection in time") from None
+    except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
+        raise DeadlineExceeded(f"{what}: nothing came within the time of option 'requestTimeout'") from None
+    except requests.exceptions.SSLError as fault:
+        raise ConnectFailed(f"{what}: TLS: {hide(_reason(fault))}") from None
+    except requests.exceptions.ConnectionError as fault:
+        reason = hide(_reason(fault))
+        kind = (
+            ConnectFailed if "NewConnectionError" in repr(fault) or "NameResolution" in repr(fault) else ConnectionLost
+        )
+        raise kind(f"{what}: {reason}") from None
+    except (urllib3.exceptions.HTTPError, requests.exceptions.RequestException, OSError) as fault:
+        raise ConnectionLost(f"{what}: the answer broke off: {hide(_reason(fault))}") from None
+
+
+def _reason(fault: BaseException) -> str:
+    """Return the innermost reason of a library's error, which does not quote the url."""
+    inner: object = fault
+    for _ in range(8):
+        deeper = getattr(inner, "reason", None)
+        if not isinstance(deeper, BaseException):
+            arguments = getattr(inner, "args", ())
+            deeper = next((a for a in arguments if isinstance(a, BaseException)), None)
+        if deeper is None:
+            break
+        inner = deeper
+    text = str(inner) or type(inner).__name__
+    return text.rpartition(": ")[2] if "HTTPConnection" in text or "HTTPSConnection" in text else text
