@@ -228,5 +228,8 @@ class AlikeLines:
 
 def _content(texts: pa.Array) -> NDArray[np.uint8]:
     """Return the bytes of all texts of an array, one after the other."""
-    buffer = texts.buffers()[2]
-    return np.zeros(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
+    _, offsets, buffer = texts.buffers()
+    if buffer is None or not len(texts):
+        return np.zeros(0, np.uint8)
+    # Arrow may leave more room than there is content.
+    return np.frombuffer(buffer, np.uint8)[: np.frombuffer(offsets, np.int32)[texts.offset + len(texts)]]

@@ -139,7 +139,8 @@ def unescape(texts: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:
     invalid[invalid_objects(lines)] = True
     if invalid.any():
         lines = pc.if_else(pa.array(invalid), pa.scalar(b'{"v":""}', pa.binary()), lines)
-    content = lines.buffers()[2]
+    end = int(np.frombuffer(lines.buffers()[1], np.int32)[lines.offset + len(lines)])
+    content = lines.buffers()[2].slice(0, end)  # Arrow may leave more room than there is content
     try:
         table = pa.json.read_json(
             pa.BufferReader(content), pa.json.ReadOptions(use_threads=False, block_size=content.size + 1), _TEXT
