@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 SPARKS = {"newest": ROOT / "constraints.txt", "4.0": HERE / "constraints-spark-4.0.txt"}
-MODULES_AT_TOP = {"spark_streams", "pyspark_amqp_events", "pyspark_rabbitmq_stream"}
+MODULES_AT_TOP = {"spark_streams", "pyspark_amqp_events", "pyspark_feedapi", "pyspark_rabbitmq_stream"}
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
@@ -66,8 +66,10 @@ def test_the_wheel_holds_our_packages_and_nothing_else_at_the_top(wheel: Path) -
     assert tops == MODULES_AT_TOP
     for needed in (
         "sources/amqp_events.py",
+        "sources/feedapi.py",
         "sources/rabbitmq_stream.py",
         "sinks/amqp_events.py",
+        "sinks/feedapi.py",
         "sinks/rabbitmq_stream.py",
         "py.typed",
         "conf/log.toml",
@@ -96,11 +98,11 @@ def installed(request: pytest.FixtureRequest, wheel: Path) -> tuple[str, Path]:
 
 
 @pytest.fixture
-def served(installed: tuple[str, Path], tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """The urls, AMQP and RabbitMQ, of a log with a stream ``orders``, served by the installed command."""
+def served(installed: tuple[str, Path], tmp_path: Path) -> Iterator[tuple[str, str, str]]:
+    """The urls, AMQP, RabbitMQ and FeedAPI, of a log with a stream ``orders``, served by the installed command."""
     command = installed[1].parent / "spark-streams"
     server = subprocess.Popen(
-        [command, "log", "serve", "--amqp", "0", "--rabbitmq-stream", "0", "--stream", "orders:2"],
+        [command, "log", "serve", "--amqp", "0", "--rabbitmq-stream", "0", "--feedapi", "0", "--stream", "orders:2"],
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
@@ -111,14 +113,14 @@ def served(installed: tuple[str, Path], tmp_path: Path) -> Iterator[tuple[str, s
         url, rabbit = (urls[door].replace("//", "//guest:guest@") for door in ("amqp", "rabbitmq-stream"))
         lines = "".join(f"event {n}\n" for n in range(1_000))
         run(command, "log", "append", url, "orders", input=lines, cwd=tmp_path)
-        yield url, rabbit
+        yield url, rabbit, f"{urls['feedapi']}/orders"
     finally:
         server.terminate()
         assert server.wait(timeout=20) == 0
 
 
 def test_spark_reads_and_writes_without_a_registration_call(
-    installed: tuple[str, Path], served: tuple[str, str], tmp_path: Path
+    installed: tuple[str, Path], served: tuple[str, str, str], tmp_path: Path
 ) -> None:
     spark, python = installed
     program = tmp_path / "program.py"
@@ -131,6 +133,8 @@ def test_spark_reads_and_writes_without_a_registration_call(
     assert said["rabbit_batch"] == 2_000
     assert said["rabbit_written"] == 1_000
     assert said["rabbit_partitions"] == 2
+    assert said["feed_batch"] == 3_000
+    assert said["feed_written"] == 1_000
     assert said["sources_at_top"] is False
     assert "'strem'" in said["unknown_option"] and "'stream'" in said["unknown_option"]
 

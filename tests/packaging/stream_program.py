@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 
-def main(url: str, rabbit: str) -> None:
+def main(url: str, rabbit: str, feed: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -43,6 +43,7 @@ def main(url: str, rabbit: str) -> None:
     said["written"] = rows.select("value").distinct().count()
 
     said |= through_rabbitmq(spark, rabbit)
+    said |= through_feed(spark, feed)
     try:
         spark.read.format("amqp-events").options(**options, strem="x").load().count()
         said["unknown_option"] = ""
@@ -76,9 +77,18 @@ def through_rabbitmq(spark: SparkSession, url: str) -> dict[str, int]:
     return {"rabbit_batch": before, "rabbit_written": rows.count(), "rabbit_partitions": partitions_of(rows)}
 
 
+def through_feed(spark: SparkSession, url: str) -> dict[str, int]:
+    """Read the same log as a feed, and publish to it."""
+    rows = spark.read.format("feedapi").option("url", url).load()
+    before = rows.count()
+    events = rows.where("string(value) like 'event %'").selectExpr("concat('feed ', string(value)) AS value")
+    events.write.format("feedapi").option("url", url).mode("append").save()
+    return {"feed_batch": before, "feed_written": rows.where("string(value) like 'feed %'").count()}
+
+
 def partitions_of(rows: DataFrame) -> int:
     return rows.select("partition").distinct().count()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:4])

@@ -16,7 +16,7 @@ MACHINE = re.compile(r"(?<![\w.])/(?:work|root|home|Users)/\w[\w./-]*")
 TOP = {
     *("pyproject.toml", "README.md", "spark_streams", "sources", "sinks", "tests", "notebooks", "conf"),
     *("Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "constraints.txt", "pyspark_amqp_events.py"),
-    "pyspark_rabbitmq_stream.py",
+    *("pyspark_feedapi.py", "pyspark_rabbitmq_stream.py"),
     *(".ci", ".gitignore"),
 }
 

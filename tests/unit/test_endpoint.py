@@ -142,7 +142,9 @@ def test_a_virtual_host_is_shown_and_comes_back() -> None:
         (" rabbitmq-stream://h:1/v ", "rabbitmq-stream+tls://h:1/v"),
         ("amqps://h", "amqps://h"),
         ("rabbitmq-stream+tls://h", "rabbitmq-stream+tls://h"),
-        ("http://h", "http://h"),
+        ("http://h/feed?x=1", "https://h/feed?x=1"),
+        ("https://h", "https://h"),
+        ("ftp://h", "ftp://h"),
         ("amqp:h", "amqp:h"),
     ],
 )
