@@ -35,8 +35,9 @@ AT_TOP = sorted(ROOT.glob("pyspark_*.py"))
 ENTRANCES = {"spark_streams/__init__.py": {"sources", "pyspark"}, **{file.name: {"sources"} for file in AT_TOP}}
 """The modules above all layers, through which Spark and users come in."""
 
-CROSS = {"sources": {"sinks"}}
-"""A format has one DataSource class; it hands writing over to the sink of its name."""
+CROSS = {"sources": {"sinks"}, "sinks": {"server"}}
+"""A format has one DataSource class; it hands writing over to the sink of its name. The sink of feeds may be given a
+log's data directory, which it opens as the log's door does."""
 
 NO_SOCKETS = ("socket", "ssl", "asyncio", "selectors", "threading", "time", "http")
 """What the sans-IO codec may not touch: connections, threads and clocks."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, cast
+from urllib.parse import unquote, urlsplit
 
 from spark_streams.endpoint import HTTP_SCHEMES, Endpoint, Secret
 from spark_streams.errors import OptionError
@@ -33,18 +35,25 @@ from spark_streams.options.names import (
     STARTING_TIMESTAMP,
     STREAM,
     TIMESTAMP_FIELD,
+    TLS_CA_FILE,
+    TLS_CERT_FILE,
+    TLS_KEY_FILE,
+    TLS_VERIFY_HOSTNAME,
     TOKEN,
     URL,
     USERNAME,
 )
+from spark_streams.options.peer import DEFAULT_REQUEST_TIMEOUT_MS, read_endpoint, request_timeout_ms
 from spark_streams.options.source import SourceOptions, read_source
 from spark_streams.position import After, Position, position_from_json
 
 __all__ = [
     "FEED_FORMAT",
+    "FeedSinkOptions",
     "FeedSourceOptions",
     "feed_endpoint",
     "feed_name",
+    "parse_feed_sink",
     "parse_feed_source",
     "read_feed_source",
     "validate_feed",
@@ -89,6 +98,25 @@ class FeedSourceOptions(SourceOptions):
     filters: tuple[tuple[str, str], ...] = field(default=())
 
 
+@dataclass(frozen=True)
+class FeedSinkOptions:
+    """Everything that a writer of feeds needs to know; picklable, and safe to print.
+
+    Args:
+        endpoint: the feed's address at a server of the log, with credentials and TLS; None when ``data_dir`` is there.
+        data_dir: the data directory of a log on this machine, as an absolute path; None for ``endpoint``.
+        stream: the feed's name.
+        key_field: JSON pointer to what becomes an event's key, or None: column ``key`` has it.
+        request_timeout_ms: how long the server may be silent, or another process may keep the directory open.
+    """
+
+    endpoint: Endpoint | None
+    data_dir: str | None
+    stream: str
+    key_field: str | None = None
+    request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
+
+
 def validate_feed(options: Mapping[str, str], *, reading: bool = False) -> None:
     """Check names, values and conflicts of all options that are there.
 
@@ -100,7 +128,7 @@ def validate_feed(options: Mapping[str, str], *, reading: bool = False) -> None:
         OptionError: the first fault found.
     """
     given = Given(options, FEED_FORMAT)
-    if reading or given.get(URL) is None or (given.get(URL) or "").strip().lower().startswith("http"):
+    if reading or _data_dir(given.get(URL) or "") is None:
         read_feed_source(given, None)
 
 
@@ -169,6 +197,46 @@ def read_feed_source(given: Given, streaming: bool | None) -> FeedSourceOptions:
         max_line_bytes=given.integer(MAX_LINE_BYTES, 1, "bytes") or DEFAULT_MAX_LINE_BYTES,
         filters=tuple(filters.items()),
     )
+
+
+def parse_feed_sink(options: Mapping[str, str]) -> FeedSinkOptions:
+    """Read the options of a writer.
+
+    Raises:
+        OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
+    """
+    given = Given(options, FEED_FORMAT)
+    given.no_path()
+    given.only_for_reading()
+    for name in given.starting_with(FEED_FILTER_PREFIX):
+        raise OptionError(FEED_FILTER_PREFIX + name, "this is for reading; a sink does not take it")
+    url = given.required(
+        URL, "a feed's own address, such as http://localhost:8080/orders, or the data directory of a log"
+    )
+    data_dir = _data_dir(url)
+    endpoint = None
+    if data_dir is None:
+        endpoint = feed_endpoint(given, read_endpoint(given))
+        stream = feed_name(given)
+        if not endpoint.path.strip("/"):
+            raise OptionError(URL, f"{endpoint} names no feed, expected such as {endpoint.url.rstrip('/')}/orders")
+    else:
+        for name in (TOKEN, USERNAME, PASSWORD, TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME):
+            if given.has(name):
+                raise OptionError(name, f"is for http addresses, and '{URL}' is a data directory: leave it out")
+        stream = given.required(STREAM, f"the name of the stream, as '{URL}' is the data directory of a log").strip()
+    return FeedSinkOptions(endpoint, data_dir, stream, _pointer(given, KEY_FIELD), request_timeout_ms(given))
+
+
+def _data_dir(url: str) -> str | None:
+    """Return the absolute path of a url that is a path or ``file:``, None for any other."""
+    url = url.strip()
+    if url.lower().startswith("file:"):
+        parts = urlsplit(url)
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise OptionError(URL, f"'{url}' is not on this machine, expected such as file:///var/lib/log")
+        return unquote(parts.path)
+    return os.path.abspath(url) if url and "://" not in url else None
 
 
 def feed_name(given: Given) -> str:

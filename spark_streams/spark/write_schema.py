@@ -63,7 +63,13 @@ _PROPERTY_FIELDS: Final[Mapping[str, Expected]] = {
 _NO_MORE: Final[Mapping[str, Expected]] = MappingProxyType({})
 
 
-def check_schema(schema: StructType, *, stream_option: bool, extra: Mapping[str, Expected] = _NO_MORE) -> None:
+def check_schema(
+    schema: StructType,
+    *,
+    stream_option: bool,
+    extra: Mapping[str, Expected] = _NO_MORE,
+    columns: Mapping[str, Expected] = MESSAGE_SINK_COLUMNS,
+) -> None:
     """Check that every column of ``schema`` can be written.
 
     A column of type VOID (``lit(None)``) passes as a column of nulls.
@@ -73,12 +79,13 @@ def check_schema(schema: StructType, *, stream_option: bool, extra: Mapping[str,
         stream_option: whether option ``stream`` says where rows go; if not, column ``stream`` must.
         extra: columns that options name, each with the type that this use of it needs; they have to be there. One that
             is a column of messages too has to have this type.
+        columns: those that the sink takes.
 
     Raises:
         SchemaError: names the column, what was expected and what to do.
     """
     names = [f.name for f in schema.fields]
-    known = {**MESSAGE_SINK_COLUMNS, **extra}
+    known = {**columns, **extra}
     for name in names:
         if name not in known:
             raise SchemaError(_unknown("column", name, known))

@@ -1,0 +1,323 @@
+"""What one task publishes to a feed: its rows in parts, one after the other, each as often as was promised.
+
+Delivery guarantee, with an identity: exactly once. A part goes under a number made of the micro-batch and the part's
+own, which are the same on every attempt, beside a reference that is the task's alone; the log stores both together with
+the rows and adds nothing for a number that it has (docs/adr/0014-feed-sink.md)::
+
+    number = batch (39 bits) | part (24 bits)
+
+Without an identity: at least once. ``flush`` returns only when everything is confirmed, and raises otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from spark_streams.client.feed.feed import PATIENT, pause_for
+from spark_streams.client.feed.parts import PART_SCHEMA, Part, Parts
+from spark_streams.client.feed.session import FeedSession
+from spark_streams.client.retry import Attempts, Backoff
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import (
+    DeliveryFailed,
+    LocalProtocolError,
+    NotFound,
+    PeerError,
+    Refused,
+    RemoteProtocolError,
+    SparkStreamsError,
+)
+
+__all__ = ["MAX_BATCH", "MAX_PARTS", "FeedIdentity", "FeedPublisher", "HttpFeed", "Label", "Published", "Target"]
+
+_log = logging.getLogger(__name__)
+
+ARROW: Final = "application/vnd.apache.arrow.stream"
+_PART_BITS: Final = 24
+MAX_PARTS: Final = 1 << _PART_BITS
+"""Of one task of one micro-batch: some 64 TB."""
+MAX_BATCH: Final = (1 << (63 - _PART_BITS)) - 1
+
+Label = Callable[[int], str]
+"""Names row i of the rows that it came with."""
+
+
+@dataclass(frozen=True)
+class FeedIdentity:
+    """What a task is on every attempt: it makes publishing exactly once.
+
+    Args:
+        reference: the publisher's, the same for this query and Spark partition in every micro-batch.
+        batch: number of the micro-batch.
+    """
+
+    reference: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a feed answers to a part.
+
+    Args:
+        appended: rows that are stored now.
+        repeated: rows that were there already.
+        last: the highest number that the feed has of the reference; None without one.
+    """
+
+    appended: int
+    repeated: int
+    last: int | None = None
+
+
+class Target(Protocol):
+    """A feed that takes rows."""
+
+    def check(self) -> None:
+        """See whether the feed is there and takes rows; raises as ``publish``."""
+
+    def publish(
+        self, rows: pa.RecordBatch, reference: str | None, number: int, digest: int
+    ) -> tuple[int, int, int | None]:
+        """Store rows, if they are not there under this number.
+
+        Args:
+            rows: with ``PART_SCHEMA``.
+            reference: the publisher's, None to store them however often they come.
+            number: of these rows, higher than those before.
+            digest: of the rows, 32 bits.
+
+        Returns:
+            What ``Published`` has.
+
+        Raises:
+            SparkStreamsError: they are not stored, or nobody knows; ``retriable`` says whether to publish them again.
+        """
+
+    def rest(self) -> None:
+        """Hold nothing that others wait for: the next rows may take long."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class HttpFeed:
+    """A feed of the reference log's FeedAPI door: rows are sent by its publishing extension.
+
+    Args:
+        endpoint: the feed's address, with credentials and TLS.
+        timeout_ms: how long it may be silent.
+    """
+
+    def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
+        self._session = FeedSession(endpoint, timeout_ms)
+
+    def check(self) -> None:
+        """Publish nothing, to see whether the feed is there and lets us in.
+
+        Raises:
+            NotFound: no such feed, or one that cannot be published to.
+            SparkStreamsError: as ``FeedSession.send``.
+        """
+        self.publish(pa.RecordBatch.from_pylist([], schema=PART_SCHEMA), None, 0, 0)
+
+    def publish(
+        self, rows: pa.RecordBatch, reference: str | None, number: int, digest: int
+    ) -> tuple[int, int, int | None]:
+        """Send rows; see ``Target``."""
+        headers = {"Content-Type": ARROW, "Accept": "application/json"}
+        if reference is not None:
+            headers |= {
+                "Idempotency-Key": reference,
+                "Idempotency-Sequence": str(number),
+                "Idempotency-Digest": f"{digest:08x}",
+            }
+        try:
+            with self._session.send("POST", body=_body(rows), headers=headers) as answer:
+                said = answer.body()
+                what, begins = answer.what, answer.first_line(said)
+        except NotFound as fault:
+            raise NotFound(
+                fault.condition,
+                f"{fault.description}. The feed must be there: create it with an HTTP PUT of its address, or with "
+                "spark-streams log serve --stream NAME",
+                fault.context,
+            ) from None
+        except Refused as fault:
+            if fault.condition in ("status 405", "status 501"):
+                raise Refused(
+                    fault.condition,
+                    f"{fault.description}. This feed cannot be published to: FeedAPI has no call for that, so the sink "
+                    "writes to the log of spark-streams alone",
+                    fault.context,
+                ) from None
+            raise
+        try:
+            found = json.loads(said)
+            return int(found["appended"]), int(found["repeated"]), None if reference is None else int(found["last"])
+        except (ValueError, KeyError, TypeError):
+            raise RemoteProtocolError(
+                f"{what}: the answer does not say what was stored; it begins with '{begins}'"
+            ) from None
+
+    def rest(self) -> None:
+        """Hold nothing: connections are pooled, and made anew when the server has closed them."""
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+
+class FeedPublisher:
+    """Publishes the rows of one task, in their order.
+
+    Args:
+        target: the feed; it is closed with this.
+        stream: its name, for messages.
+        identity: of the task, None for at least once.
+        backoff: how often and how patiently a part is sent again.
+        pause: waits; for tests.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        stream: str,
+        identity: FeedIdentity | None,
+        *,
+        backoff: Backoff = PATIENT,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        if identity is not None and not 0 <= identity.batch <= MAX_BATCH:
+            raise LocalProtocolError(f"micro-batch {identity.batch}: there is room for those up to {MAX_BATCH}")
+        self._target = target
+        self._stream = stream
+        self._identity = identity
+        self._backoff = backoff
+        self._pause = pause
+        self._parts = Parts()
+        self._labels: list[tuple[int, Label]] = []
+        self._row = 0
+        self._last = -1
+
+    def send(self, rows: pa.RecordBatch, label: Label) -> None:
+        """Take rows; those that fill a part are published before this returns.
+
+        Args:
+            rows: with ``PART_SCHEMA``.
+            label: names row i of these in errors.
+
+        Raises:
+            DeliveryFailed: rows, of these or of earlier ones, are not confirmed; it names the first one.
+        """
+        self._labels.append((self._row, label))
+        self._row += rows.num_rows
+        for part in self._parts.add(rows):
+            self._publish(part)
+        self._target.rest()
+
+    def flush(self) -> None:
+        """Return once everything is confirmed.
+
+        Raises:
+            DeliveryFailed: as ``send``; or an earlier attempt had more rows than this one.
+        """
+        for part in self._parts.finish():
+            self._publish(part)
+        self._target.rest()
+        if self._identity is not None and self._parts.last_number >= 0:
+            number = self._number(self._parts.last_number)
+            if self._last > number:
+                raise self._differs(f"it has part {self._last & (MAX_PARTS - 1)}, and this attempt ends before it")
+
+    def close(self) -> None:
+        """Let go of the feed; what is not confirmed may or may not be stored."""
+        self._target.close()
+
+    def _number(self, part: int) -> int:
+        assert self._identity is not None
+        return self._identity.batch << _PART_BITS | part
+
+    def _publish(self, part: Part) -> None:
+        label = self._part_label(part)
+        reference, number = None, 0
+        if self._identity is not None:
+            if part.number >= MAX_PARTS:
+                raise LocalProtocolError(f"a task of more than {MAX_PARTS} parts: limit the micro-batches")
+            reference, number = self._identity.reference, self._number(part.number)
+            if number < self._last:
+                return  # an earlier attempt went on to a later part, when this one was confirmed
+        attempts = Attempts(self._backoff)
+        while True:
+            try:
+                published = Published(*self._target.publish(part.rows, reference, number, part.digest))
+                break
+            except SparkStreamsError as fault:
+                try:
+                    pause_for(fault, attempts, self._pause)
+                except SparkStreamsError:
+                    raise self._failed(part, label, fault) from fault
+        _log.debug("%s: part %d: %s", self._stream, part.number, published)
+        if self._identity is None or published.last is None:
+            return
+        self._last = max(self._last, published.last)
+        if self._last >> _PART_BITS > self._identity.batch:
+            raise DeliveryFailed(
+                "refused",
+                "rows-differ",
+                f"the feed has micro-batch {self._last >> _PART_BITS} of this query already, and this is "
+                f"{self._identity.batch}: the checkpoint is older than the feed. Go on with the newest one, or start "
+                "with a new one, which is a new query",
+                label,
+                self._stream,
+            )
+
+    def _failed(self, part: Part, label: str, fault: SparkStreamsError) -> DeliveryFailed:
+        if isinstance(fault, PeerError) and fault.condition == "status 422":
+            return self._differs(str(fault), label)
+        condition = fault.condition if isinstance(fault, PeerError) else type(fault).__name__
+        words = f"{fault.description} ({fault.context})" if isinstance(fault, PeerError) else str(fault)
+        return DeliveryFailed(
+            "not confirmed",
+            condition,
+            f"{words}. It is the first of {part.rows.num_rows} rows that were published together; those before it are "
+            "confirmed",
+            label,
+            self._stream,
+        )
+
+    def _differs(self, why: str, label: str | None = None) -> DeliveryFailed:
+        assert self._identity is not None
+        return DeliveryFailed(
+            "refused",
+            "rows-differ",
+            f"an earlier attempt at micro-batch {self._identity.batch} has written other rows: {why}. Exactly once "
+            "needs the same rows in the same order on every attempt, so use sortWithinPartitions after a shuffle, and "
+            "keep the number of Spark partitions",
+            label or (self._labels[-1][1](0) if self._labels else "a row"),
+            self._stream,
+        )
+
+    def _part_label(self, part: Part) -> str:
+        """Return what names the part's first row, and keep only what names later ones."""
+        mine = [each for each in self._labels if each[0] <= part.first_row]
+        first, label = mine[-1]
+        end = part.first_row + part.rows.num_rows
+        later = [each for each in self._labels if each[0] <= end]
+        self._labels = self._labels[len(later) - 1 :]
+        return label(part.first_row - first)
+
+
+def _body(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
