@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -56,12 +57,13 @@ def test_the_quick_start(tmp_path: Path) -> None:
     shell = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(ROOT / "conf")}
 
     with serving(tmp_path) as start:
-        served = start("--rabbitmq-stream", "0", *serve_line.split()[3:])
+        served = start("--rabbitmq-stream", "0", "--feedapi", "0", *serve_line.split()[3:])
         rabbit = served.doors["rabbitmq-stream"].replace("//", "//guest:guest@")
 
         def here(text: str) -> str:
             found = text.replace("amqp://guest:guest@localhost:5672", served.url)
             found = found.replace("rabbitmq-stream://guest:guest@localhost:5552", rabbit)
+            found = found.replace("http://localhost:8080", served.doors["feedapi"])
             assert found != text
             return found
 
@@ -70,13 +72,15 @@ def test_the_quick_start(tmp_path: Path) -> None:
             return subprocess.run(words, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
         assert run(append_line) == "2 events appended to 'orders'\n"
-        assert len(programs) == 2
+        assert len(programs) == 3
         for program in programs:
             # Run from a checkout, where Spark does not find the format by itself (the wheel test shows that it does).
             registered = "import spark_streams\nspark_streams.register(spark)\n"
             code = re.sub(r"(spark = .*\n)", rf"\1{registered}", here(program))
             done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=shell, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
+        written = [json.loads(line) for file in (tmp_path / "orders").glob("*.json") for line in file.open()]
+        assert sorted((row["key"], row["partition"]) for row in written) == [("1", "3"), ("2", "3")]
         (line,) = run(tail_line).splitlines()
         assert line.split("\t")[3:] == ["alice", '{"id": 2, "eur": 250}']
         copied = run(tail_line.replace("orders-big", "orders-copy")).splitlines()
