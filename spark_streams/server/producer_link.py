@@ -7,7 +7,6 @@ closed with the error instead: nothing is dropped silently.
 
 from __future__ import annotations
 
-import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,9 @@ from cproton_ffi import lib
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.log import NO_TIMESTAMP, Stream
+from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.server.appender import Batch
-from spark_streams.server.conditions import INVALID_FIELD, LinkRefused
+from spark_streams.server.conditions import INVALID_FIELD, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.intake import Taken
 from spark_streams.server.links import AttachedLink
 from spark_streams.server.routing import route
@@ -103,21 +102,70 @@ class ProducerLink(AttachedLink):
         self._appending += len(deliveries)
         keys = incoming.group_key.cast(pa.binary())
         homes = list(partitions.values())
+        bound = self.bound is not None
+        aimed = np.full(len(places), bound) | incoming.target_partition.is_valid().to_numpy(zero_copy_only=False)
         for place in np.unique(places[places >= 0]).tolist():
             rows_there = np.flatnonzero(places == place)
             whole = len(rows_there) == len(deliveries)
             chosen = deliveries if whole else [deliveries[r] for r in rows_there.tolist()]
-            batch = Batch(
-                _values(block, incoming, rows_there),
-                keys if whole else keys.take(pa.array(rows_there)),
-                incoming.creation_time_ms[rows_there],
-                functools.partial(self._appended, chosen),
-            )
-            self.connection.node.appender.append(homes[place], batch)
+            values = _values(block, incoming, rows_there)
+            there = keys if whole else keys.take(pa.array(rows_there))
+            free = ~aimed[rows_there]
+            self._append(homes[place], chosen, values, there, incoming.creation_time_ms[rows_there], free)
         if rejections and not self.ended:
             # Last, for a rejection may close the link, and what came with it is to be stored all the same.
             rows = sorted(rejections)
             self._settle([deliveries[r] for r in rows], [rejections[r] for r in rows])
+
+    def _append(
+        self,
+        partition: Partition,
+        deliveries: list[Any],
+        values: pa.Array,
+        keys: pa.Array,
+        timestamps: NDArray[np.int64],
+        free: NDArray[np.bool_],
+    ) -> None:
+        """Append to a partition; ``free`` are the events that may go to another one if it is split meanwhile."""
+
+        def done(outcomes: list[LinkRefused | None]) -> None:
+            if not partition.closed or outcomes.count(None) == len(outcomes) or not free.any():
+                self._appended(deliveries, outcomes)
+                return
+            late = np.array([outcome is not None and outcome.name == RESOURCE_DELETED for outcome in outcomes]) & free
+            told = np.flatnonzero(~late).tolist()
+            if told:
+                self._appended([deliveries[row] for row in told], [outcomes[row] for row in told])
+            rows = np.flatnonzero(late)
+            self._append_anew([deliveries[row] for row in rows.tolist()], values, keys, timestamps, rows)
+
+        self.connection.node.appender.append(partition, Batch(values, keys, timestamps, done))
+
+    def _append_anew(
+        self,
+        deliveries: list[Any],
+        values: pa.Array,
+        keys: pa.Array,
+        timestamps: NDArray[np.int64],
+        rows: NDArray[np.int64],
+    ) -> None:
+        """Append rows whose partition was split after they had been routed."""
+        partitions = self.connection.node.placement.open_here(self._log_stream)
+        names = list(partitions)
+        home = self._log_stream.homes_among(names).home
+        chosen = keys.take(pa.array(rows)).to_pylist()
+        places = [names[row % len(names)] if key is None else home(key) for row, key in enumerate(chosen)]
+        for name in dict.fromkeys(places):
+            there = [row for row, place in enumerate(places) if place == name]
+            taken = pa.array(rows[there])
+            self._append(
+                partitions[name],
+                [deliveries[row] for row in there],
+                values.take(taken),
+                keys.take(taken),
+                timestamps[rows[there]],
+                np.ones(len(there), np.bool_),
+            )
 
     def _appended(self, deliveries: list[Any], outcomes: list[LinkRefused | None]) -> None:
         if self.ended:

@@ -336,3 +336,33 @@ def test_a_redistributed_partition_is_gone_and_a_durable_receiver_goes_on(node: 
     assert set(unsettled) < set(rest), "they are sent again"
     told = {str(p["partition"]): [str(n) for n in p["x-opt-cursor-from"]] for p in node.info("orders")["partitions"]}
     assert told == {"1": ["0"], "2": ["0"]}
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_events_that_were_routed_when_their_partition_was_split_find_a_home(
+    node: Any, monkeypatch: pytest.MonkeyPatch, history: bool
+) -> None:
+    from spark_streams.server.placement import Placement
+
+    node.create(partitions=1)
+    sender = node.peer().sender("orders")
+    sender.send(b"first", key="k0")
+    real, splits = Placement.open_here, [1]
+
+    def split_behind(placement: Any, stream: Any) -> Any:
+        found = real(placement, stream)
+        if splits:
+            node.log.split_partition("orders", "0", into=splits.pop() + 1, history=history)
+        return found
+
+    monkeypatch.setattr(Placement, "open_here", split_behind)
+    aimed = sender.put(b"aimed", target="0")
+    deliveries = [sender.put(b"x", key=f"k{n}") for n in range(20)] + [sender.put(b"x") for _ in range(4)]
+    sender.peer.pump(lambda: all(d.settled for d in [*deliveries, aimed]))
+    assert all(d.remote_state == Delivery.ACCEPTED for d in deliveries)
+    assert (aimed.remote_state, aimed.remote.condition.name) == (Delivery.REJECTED, "amqp:resource-deleted")
+    sender.send(b"last", key="k0")
+    events = [event for event in node.receive("orders") if event.body != b"first"]
+    assert len(events) == 25 and {event.partition for event in events} == {"1", "2"}
+    of_key = [event.partition for event in events if (event.message.annotations or {}).get(GROUP_KEY) == "k0"]
+    assert len(of_key) == 2 and len(set(of_key)) == 1
