@@ -55,7 +55,8 @@ def _long_strings(raw: NDArray[np.uint8]) -> tuple[Positions, Positions]:
         chunk = raw[first : first + CHUNK_BYTES]
         special = chunk == _QUOTE
         special |= chunk == _BACKSLASH
-        special |= chunk < _SPACE
+        if chunk.min() < _SPACE:  # half the time of a comparison of every byte, and hardly ever true
+            special |= chunk < _SPACE
         positions = np.flatnonzero(special)
         positions += first
         found.append(positions)
