@@ -146,8 +146,8 @@ class HttpFeed:
         except NotFound as fault:
             raise NotFound(
                 fault.condition,
-                f"{fault.description}. The feed must be there: create it with an HTTP PUT of its address, or with "
-                "spark-streams log serve --stream NAME",
+                f"{fault.description}. The feed must be there: create it with an HTTP PUT of its address, or start "
+                "the log with --stream NAME",
                 fault.context,
             ) from None
         except Refused as fault:

@@ -55,7 +55,7 @@ class FeedFolder:
             raise NotFound(
                 "no log",
                 f"there is none in '{self._data_dir}'. Option 'url' is a feed's http(s) address or the data directory "
-                "of a log on this machine: make one with spark-streams log serve --data-dir",
+                "of a log on this machine: make one with spark-streams log create NAME --data-dir DIR",
                 f"publish to '{self._stream}'",
             )
         try:
@@ -68,8 +68,7 @@ class FeedFolder:
     def _not_found(self) -> NotFound:
         return NotFound(
             "no such stream",
-            "the stream must be there: create it with spark-streams log serve --stream NAME, or "
-            "ReferenceLog(...).create_stream(NAME)",
+            "the stream must be there: create it with spark-streams log create NAME --data-dir DIR",
             f"publish to '{self._stream}' in '{self._data_dir}'",
         )
 
