@@ -325,8 +325,8 @@ def test_an_answer_that_never_comes_names_status_feed_and_row(door: Feed) -> Non
         Middle(door.server.feed_url, lambda n: Fault(503) if n else None) as middle,
         contextlib.closing(door.publisher(target=door.target(middle.url))) as publisher,
     ):
+        publisher.send(rows_of(0, 50), "row {} of Spark partition 3".format)
         with pytest.raises(DeliveryFailed) as caught:
-            publisher.send(rows_of(0, 50), "row {} of Spark partition 3".format)
             publisher.send(rows_of(50, 100), "later row {}".format)
     message = str(caught.value)
     assert "row 40 of Spark partition 3 was not confirmed by stream 'orders': status 503: the server is busy" in message
