@@ -32,7 +32,7 @@ from spark_streams.server.feed.access import Access
 from spark_streams.server.feed.changes import Changes, arguments
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
-from spark_streams.server.feed.discovery import discovery_of, listed, token_of
+from spark_streams.server.feed.discovery import discovery_of, token_of
 from spark_streams.server.feed.events import EventCache
 from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
@@ -159,16 +159,17 @@ class FeedDoor:
         return PageResponse(pages, events, _takes_gzip(request), self.drop, self.config)
 
     def _partition(self, stream: Stream, fetch: Fetch) -> Partition:
-        partitions = listed(stream)
+        there = stream.partitions
         if fetch.dialect is Dialect.V1:
-            if fetch.count != len(partitions):
+            if fetch.count != len(there):
                 raise Refusal(
-                    400, f"partition count mismatch: n is {fetch.count}, and the feed has {len(partitions)} partitions"
+                    400, f"partition count mismatch: n is {fetch.count}, and the feed has {len(there)} partitions"
                 )
-            return stream.partitions[str(partitions[fetch.partition].id)]
-        if not any(each.id == fetch.partition for each in partitions):
+            return list(there.values())[fetch.partition]
+        found = there.get(str(fetch.partition))
+        if found is None:
             raise Refusal(400, f"partition doesn't exist: {fetch.partition}; ask the discovery endpoint")
-        return stream.partitions[str(fetch.partition)]
+        return found
 
     def _position(self, stream: Stream, partition: Partition, fetch: Fetch, cursors: Cursors) -> int:
         """Return the offset that a cursor stands for."""
@@ -229,8 +230,12 @@ async def _failed(request: Request, fault: Exception) -> Response:
 
 
 def _takes_gzip(request: Request) -> bool:
+    weights: dict[str, float] = {}
     for each in request.headers.get("accept-encoding", "").split(","):
         coding, _, parameters = each.partition(";")
-        if coding.strip().lower() in ("gzip", "*"):
-            return parameters.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
+        name, _, weight = parameters.partition("=")
+        try:
+            weights[coding.strip().lower()] = float(weight) if name.strip().lower() == "q" else 1.0
+        except ValueError:
+            continue
+    return weights.get("gzip", weights.get("*", 0.0)) > 0

@@ -144,11 +144,16 @@ class Publishing:
         for _ in range(MOST_SPLITS):
             places = spread(stream, rows.keys, seed, self._turn)
             self._turn += 0 if reference is not None else len(rows)
+            there = stream.partitions
+            ended: list[Rows] = []
             parts: list[Rows] = []
             stored: list[asyncio.Future[LinkRefused | None]] = []
             for name in dict.fromkeys(places.tolist()):
-                partition = stream.partitions[str(name)]
                 chosen = np.flatnonzero(places == name)
+                partition = there.get(str(name))
+                if partition is None:  # it has just left, with its history
+                    ended.append(rows.take(chosen))
+                    continue
                 if reference is not None and self._is_there(stream, partition, reference, sequence):
                     repeated += len(chosen)
                     continue
@@ -159,7 +164,7 @@ class Publishing:
             if failed:
                 raise _refusal(failed[0])
             appended += sum(len(part) for part, each in zip(parts, outcomes, strict=True) if each is None)
-            ended = [part for part, each in zip(parts, outcomes, strict=True) if each is not None]
+            ended += [part for part, each in zip(parts, outcomes, strict=True) if each is not None]
             if not ended:
                 return Published(appended, repeated, None if reference is None else sequence)
             # A partition was split since its events were routed: they go to what it was split into.
@@ -167,7 +172,9 @@ class Publishing:
         raise Refusal(503, "partitions are split faster than events can be stored. Send the request again as it is")
 
     def _is_there(self, stream: Stream, partition: Partition, reference: str, sequence: int) -> bool:
-        for each in (partition, *stream.predecessors(partition.id)):
+        there = stream.partitions
+        before = stream.predecessors(partition.id) if partition.id in there else []
+        for each in (partition, *before):
             last = self._line(stream, each).last(reference)
             if last is not None and sequence <= last >> DIGEST_BITS:
                 return True

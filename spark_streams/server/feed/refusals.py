@@ -26,4 +26,5 @@ class Refusal(Exception):
 
     def response(self) -> Response:
         """Return the answer: the text on a line of its own."""
-        return PlainTextResponse(self.text + "\n", self.status, self.headers)
+        line = "".join(each if each.isprintable() else "?" for each in self.text)
+        return PlainTextResponse(line + "\n", self.status, self.headers)

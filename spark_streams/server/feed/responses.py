@@ -161,7 +161,7 @@ class PageResponse(_Response):
         pieces = self._pages.page(self._events)
         enough = max(LATE_BYTES, self._config.gzip_min_bytes)
         first, ended = await _gather(pieces, enough)
-        headers = [(b"content-type", NDJSON), (b"vary", b"accept-encoding")]
+        headers = [(b"content-type", NDJSON), (b"cache-control", b"no-store"), (b"vary", b"accept-encoding")]
         compress = self._gzip and len(first) >= self._config.gzip_min_bytes
         if ended and not compress:
             await writer.start([*headers, (b"content-length", b"%d" % len(first))])

@@ -20,6 +20,16 @@ def spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) 
         seed: the key of those that have none; None: they go to the open partitions in turn.
         turn: how many events were given out in turn before.
     """
+    while True:
+        open_before = stream.open_partitions
+        places = _spread(stream, keys, seed, turn)
+        # All by one state of the log: half by the one before a split and half by the one after it could send one
+        # partition's events of a request there in two parts.
+        if stream.open_partitions == open_before:
+            return places
+
+
+def _spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) -> NDArray[np.int64]:
     encoded = keys.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     homes = np.array([int(stream.home(key)) for key in encoded.dictionary.to_pylist()] or [0], np.int64)
