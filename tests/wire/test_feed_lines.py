@@ -305,3 +305,17 @@ class TestLineBlocks:
             else:
                 with pytest.raises(RemoteProtocolError, match="maxLineBytes"):
                     feed()
+
+
+def test_objects_that_are_not_checked() -> None:
+    """Events and checkpoints are found all the same; what is no line at all is an error all the same."""
+    good = b'{"event":{"a":1}}\n' * 5_000 + b'{"cursor":"c"}\n'
+    bad = good + b'{"event":{"a":}}\n' * 2_000 + b'{"cursor":"d"}\n'
+    with pytest.raises(RemoteProtocolError, match="line 5002"):
+        parse_lines(bad, Dialect.V2A, values=False)
+    lines = parse_lines(bad, Dialect.V2A, values=False, checked=False)
+    assert (lines.count, lines.cursors.to_pylist(), lines.covered.tolist()) == (7_000, ["c", "d"], [5_000, 7_000])
+    with pytest.raises(RemoteProtocolError, match="line 5002"):
+        parse_lines(bad, Dialect.V2A, values=True, checked=False)
+    with pytest.raises(RemoteProtocolError, match="Internal server error"):
+        parse_lines(good + b"Internal server error", Dialect.V2A, values=False, checked=False)

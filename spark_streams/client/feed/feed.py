@@ -212,12 +212,12 @@ class FeedClient:
         for block in self.fetch(partition, cursor, stream_ms=stream_ms):
             assert self.dialect is not None
             try:
-                lines = parse_lines(block, self.dialect, partition, values=values)
+                lines = parse_lines(block, self.dialect, partition, values=values, checked=values)
             except RemoteProtocolError as fault:
                 said = f"{self.describe(partition, cursor)}: {self._session.hide(str(fault), self._token or '')}"
                 block = block[: block.rfind(b"\n", 0, len(block) - 1) + 1]
                 try:
-                    lines = parse_lines(block, self.dialect, partition, values=values)
+                    lines = parse_lines(block, self.dialect, partition, values=values, checked=values)
                 except RemoteProtocolError:
                     raise RemoteProtocolError(said) from None
                 if block:

@@ -28,7 +28,7 @@ from spark_streams.errors import (
 
 __all__ = ["Answer", "Conflict", "Expired", "FeedSession", "Unavailable"]
 
-PIECE_BYTES: Final = 1 << 18
+PIECE_BYTES: Final = 1 << 20
 """Bytes that are taken from a connection at a time."""
 MAX_BODY_BYTES: Final = 16 << 20
 """Of an answer that is read whole: a discovery document."""

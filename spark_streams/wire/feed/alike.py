@@ -95,14 +95,19 @@ class AlikeLines:
                 left = left[1:]
         self._singly[left] = True
 
-    def check(self) -> None:
-        """Check the events that were found; lines whose events are not what they seemed are left to ``read_rest``."""
-        rows = np.flatnonzero(self._kind == _OBJECT)
-        objects = gather(self._sources, None, self.event.start[rows], self.event.length[rows], pa.binary())
-        invalid = rows[invalid_objects(objects)]
-        self._singly[invalid] = True
-        if not invalid.size:
-            self._objects = objects
+    def check(self, *, objects: bool = True) -> None:
+        """Check the events that were found; lines whose events are not what they seemed are left to ``read_rest``.
+
+        Args:
+            objects: whether those that seem to be JSON objects are checked, too.
+        """
+        if objects:
+            rows = np.flatnonzero(self._kind == _OBJECT)
+            found = gather(self._sources, None, self.event.start[rows], self.event.length[rows], pa.binary())
+            invalid = rows[invalid_objects(found)]
+            self._singly[invalid] = True
+            if not invalid.size:
+                self._objects = found
         self._check_texts(np.flatnonzero(self._kind >= _TEXT))
         for places in (self.event, self.cursor, self.key):
             places.source[self._unwanted | self._singly] = _NONE

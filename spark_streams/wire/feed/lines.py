@@ -62,6 +62,7 @@ def parse_lines(
     partition: int | None = None,
     *,
     values: bool = True,
+    checked: bool = True,
 ) -> Lines:
     """Read a block of whole lines.
 
@@ -69,7 +70,9 @@ def parse_lines(
         block: the bytes; the last line's newline may be missing.
         dialect: the version that is spoken.
         partition: v1: the partition that was asked for; lines of others are passed over. None takes all.
-        values: whether the events themselves are wanted. They are checked either way.
+        values: whether the events themselves are wanted.
+        checked: whether objects that are events have to be valid JSON. Without it only their line has to look like an
+            event's, which is for those who hand the lines on to somebody who checks them; ``values`` has to be False.
 
     Raises:
         RemoteProtocolError: a line is malformed; the message names it and shows its beginning.
@@ -77,7 +80,7 @@ def parse_lines(
     raw = np.frombuffer(block, np.uint8)
     if raw.size < FEW_BYTES and np.count_nonzero(raw == _NEWLINE) < FEW_LINES:
         return parse_singly(raw, dialect, partition, values=values)
-    return parse_alike(raw, dialect, partition, values=values)
+    return parse_alike(raw, dialect, partition, values=values, checked=checked or values)
 
 
 def parse_singly(raw: NDArray[np.uint8], dialect: Dialect, partition: int | None, *, values: bool) -> Lines:
@@ -111,11 +114,13 @@ def parse_singly(raw: NDArray[np.uint8], dialect: Dialect, partition: int | None
     )
 
 
-def parse_alike(raw: NDArray[np.uint8], dialect: Dialect, partition: int | None, *, values: bool) -> Lines:
+def parse_alike(
+    raw: NDArray[np.uint8], dialect: Dialect, partition: int | None, *, values: bool, checked: bool = True
+) -> Lines:
     """Do what ``parse_lines`` does for all lines of one form together."""
     lines = AlikeLines(raw, dialect, partition)
     lines.recognise()
-    lines.check()
+    lines.check(objects=checked)
     lines.read_rest()
     is_event = lines.event.source >= 0
     checkpoints, cursors = lines.cursors()
