@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.config import AmqpConfig
 from spark_streams.server.connection import AmqpConnection
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.door import FeedDoor
-from spark_streams.server.feed.serving import HttpServer, bound_socket
 from spark_streams.server.node import Node
 from spark_streams.server.rabbit.config import RabbitConfig
 from spark_streams.server.rabbit.connection import RabbitConnection
 from spark_streams.server.rabbit.node import RabbitNode
 from spark_streams.server.tls import TlsFiles, server_context
+
+if TYPE_CHECKING:
+    from spark_streams.server.feed.serving import HttpServer
 
 __all__ = ["DoorShut", "LogServer"]
 
@@ -124,6 +125,10 @@ class LogServer:
         config = self._feed
         if config is None:
             return
+        # Only here: who opens another door, or none, need not wait for them to be imported.
+        from spark_streams.server.feed.door import FeedDoor
+        from spark_streams.server.feed.serving import HttpServer, bound_socket
+
         door = "feedapi"
         try:
             context = server_context(config)
