@@ -352,18 +352,18 @@ class FeedBatches:
 
         Each one gets as much of the bytes as the others leave, at least one checkpoint; another one is first each time.
         """
-        most: dict[str, int] | None = None
+        # What comes after the count is left for the next one, or it would grow past the limit.
+        most = {str(p): n for p, n in waiting.items()}
         if limit is not None and sum(waiting.values()) > limit:
-            most = shares(limit, {str(p): n for p, n in waiting.items()})
+            most = shares(limit, most)
         left_bytes = self._options.max_bytes_per_trigger
         cuts: dict[int, Cut] = {}
         order = sorted(waiting)
         first = turn % max(1, len(order))
         for partition in (*order[first:], *order[:first]):
-            events = None if most is None else most[str(partition)]
-            if left_bytes <= 0 or events == 0:
+            if left_bytes <= 0:
                 continue
-            cut = self._followers[partition].cut(events, left_bytes)
+            cut = self._followers[partition].cut(None if limit is None else most[str(partition)], left_bytes)
             if cut is not None:
                 cuts[partition] = cut
                 left_bytes -= sum(r.stop - r.start for r in cut.ranges)

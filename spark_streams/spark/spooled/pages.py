@@ -124,7 +124,8 @@ class Pages:
         """Take what the next micro-batch gets.
 
         Args:
-            most_events: at most, None for no limit; but at least what the first checkpoint with events covers.
+            most_events: at most, None for no limit; but at least what the first checkpoint with events covers, unless
+                it is 0: then cursors only.
             most_bytes: the same for bytes, roughly.
 
         Returns:
@@ -138,7 +139,7 @@ class Pages:
         while self._files:
             file = self._files[0]
             left = None if most_events is None else most_events - events
-            index = self._last_within(file, left, most_bytes - taken_bytes, must=events == 0)
+            index = self._last_within(file, left, most_bytes - taken_bytes, must=events == 0 and most_events != 0)
             if index is None:
                 break
             block, at = index

@@ -347,7 +347,7 @@ class BadFeed(Scripted):
                 yield self.marked(partition, text)
             return
         end = min(len(events), at + self.page())
-        for event in events[max(0, at - self.repeated) : at]:
+        for event in events[max(0, at - self.repeated) : at] if at < end else ():
             yield self.event(partition, event)
         if at >= end:
             yield self.checkpoint(partition, at)
