@@ -1,0 +1,296 @@
+"""The sink in Spark: what is written is read back by our source, and by the PyPI client of the protocol's version 1."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_streams.log import ReferenceLog
+from spark_streams.server import FeedConfig, ServerThread
+
+pytestmark = pytest.mark.spark
+
+WAIT_S = 120
+DDL = "value BINARY, key STRING, stream STRING, partition STRING, offset STRING, timestamp TIMESTAMP"
+
+
+class Door:
+    """A served log, and what Spark does with its feeds."""
+
+    def __init__(self, spark: SparkSession, log: ReferenceLog, folder: Path, **config: Any) -> None:
+        self.spark, self.log, self.folder = spark, log, folder
+        self.server = ServerThread(log, feed=FeedConfig(port=0, **config))
+
+    def url(self, name: str = "orders") -> str:
+        return f"{self.server.feed_url}/{name}"
+
+    def write(self, frame: DataFrame, name: str = "orders", **more: str) -> None:
+        frame.write.format("feedapi").options(**{"url": self.url(name), **more}).mode("append").save()
+
+    def not_written(self, frame: DataFrame, name: str = "orders", **more: str) -> str:
+        with pytest.raises(PySparkException) as caught:
+            self.write(frame, name, **more)
+        return str(caught.value)
+
+    def read(self, name: str = "orders", **more: str) -> list[Any]:
+        frame = self.spark.read.format("feedapi").options(url=self.url(name), **more).load()
+        rows: list[Any] = frame.collect()
+        return rows
+
+    def events(self, name: str = "orders") -> list[Any]:
+        return [json.loads(bytes(row.value)) for row in self.read(name)]
+
+    def copy(self, frame: DataFrame, name: str, checkpoint: str, **more: str) -> Any:
+        query = (
+            frame.writeStream.format("feedapi")
+            .options(**{"url": self.url(name), **more}, checkpointLocation=str(self.folder / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(WAIT_S), query.lastProgress
+        finally:
+            query.stop()
+        return query
+
+    def count(self, name: str = "orders") -> int:
+        return sum(partition.next_offset for partition in self.log.stream(name).partitions.values())
+
+
+@pytest.fixture
+def door(spark: SparkSession, tmp_path: Path) -> Iterator[Door]:
+    with ReferenceLog(tmp_path / "log") as log:
+        running = Door(spark, log, tmp_path)
+        with running.server:
+            yield running
+
+
+# --- rows and events
+
+
+def test_rows_read_back_equal_the_rows_written(door: Door, spark: SparkSession) -> None:
+    door.log.create_stream("orders", 1)
+    written = [
+        (b'{"a" : 1.50}', "k", None, None, None, None),
+        (b"text", "\u043a\u043b\u044e\u0447", "elsewhere", "9", "99", None),
+        (b"\x00\xff\xfe", None, None, None, None, datetime(2024, 2, 29, tzinfo=timezone.utc)),
+        (b"", "", None, None, None, None),
+        (b"x" * 6_000_000, None, None, None, None, None),
+    ]
+    door.write(spark.createDataFrame(written, DDL).coalesce(1))
+    read = door.read()
+    assert [bytes(row.value) for row in read] == [row[0] for row in written]
+    assert [row.key for row in read] == ["k", "\u043a\u043b\u044e\u0447", None, "", None]
+    assert {(row.stream, row.partition, row.timestamp) for row in read} == {("orders", "0", None)}
+
+
+def test_a_frame_without_value_is_published_as_objects(door: Door, spark: SparkSession) -> None:
+    door.log.create_stream("orders", 2)
+    frame = spark.range(0, 3_000, 1, 2).selectExpr(
+        "id", "concat('c', id % 7) AS key", "if(id % 2 = 0, 'say \"hi\"\\n', null) AS note", "id / 4 AS quarter",
+        "cast(id AS FLOAT) AS f", "cast('NaN' AS DOUBLE) AS n", "cast(id AS DECIMAL(12,2)) AS price",
+        "id % 3 = 0 AS third",
+        "timestamp_micros(id * 1000003) AS at", "timestamp_ntz'2024-02-29 12:00:00.5' AS local",
+        "date_add(date'2024-02-29', cast(id AS INT)) AS day", "cast(concat('b', id) AS BINARY) AS raw",
+        "struct(id AS x, cast(null AS STRING) AS y) AS s", "array(struct(id AS x), null) AS l",
+        "map('k', id, 'none', null) AS m", "null AS nothing",
+    )  # fmt: skip
+    door.write(frame)
+    found = sorted(door.events(), key=lambda event: event["id"])
+    epoch = datetime(1970, 1, 1)
+    for n, event in enumerate(found):
+        at = epoch + timedelta(microseconds=n * 1_000_003)
+        expected = {
+            "id": n, "quarter": n / 4, "f": float(n), "n": "NaN", "price": float(Decimal(n)), "third": n % 3 == 0,
+            "local": "2024-02-29T12:00:00.500", "day": (date(2024, 2, 29) + timedelta(n)).isoformat(),
+            "raw": base64.b64encode(f"b{n}".encode()).decode(), "s": {"x": n}, "l": [{"x": n}, None],
+            "m": {"k": n, "none": None}, **({} if n % 2 else {"note": 'say "hi"\n'}),
+        }  # fmt: skip
+        assert datetime.fromisoformat(event.pop("at").removesuffix("Z")) == at
+        assert event == expected
+    assert len(found) == 3_000
+    assert math.isclose(found[2]["price"], 2.0)
+    keys = {row.key: row.partition for row in door.read()}
+    assert set(keys) == {f"c{n}" for n in range(7)} and set(keys.values()) == {"0", "1"}
+
+
+def test_objects_are_those_of_to_json(door: Door, spark: SparkSession) -> None:
+    door.log.create_stream("orders", 1)
+    frame = spark.range(0, 200, 1, 1).selectExpr(
+        "id", "if(id % 3 = 0, null, concat('\u00e9\"\\\\/', chr(id % 128))) AS text", "id / 8 AS d",
+        "cast(null AS INT) AS i",
+        "array(id, null) AS l", "map('a', id, 'b', null) AS m", "struct(null AS x, id AS y) AS s",
+        "date'2024-02-29' AS day",
+        "timestamp'2024-02-29 12:00:00.123Z' AS at", "cast(id AS DECIMAL(10,1)) AS dec", "id = 1 AS b",
+        "X'ff00' AS raw",
+    )  # fmt: skip
+    door.write(frame)
+    theirs = [json.loads(row.t) for row in frame.select(F.to_json(F.struct("*")).alias("t")).collect()]
+    assert door.events() == theirs
+
+
+def test_the_pypi_client_of_version_1_reads_what_is_written(door: Door, spark: SparkSession) -> None:
+    zeroeventhub = pytest.importorskip("zeroeventhub")
+    httpx = pytest.importorskip("httpx")
+    door.log.create_stream("orders", 2)
+    door.write(
+        spark.range(0, 20_000, 1, 4).selectExpr("id AS n", "concat('c', id % 50) AS key", "'\u2028 \u00e9' AS t")
+    )
+
+    async def read() -> dict[int, list[Any]]:
+        found: dict[int, list[Any]] = {0: [], 1: []}
+        async with httpx.AsyncClient(timeout=30) as session:
+            client = zeroeventhub.Client(door.url(), len(found), session)
+            for partition, events in found.items():
+                cursor, before = zeroeventhub.FIRST_CURSOR, None
+                while cursor != before:
+                    before = cursor
+                    async for each in client.fetch_events([zeroeventhub.Cursor(partition, cursor)], 5_000):
+                        if isinstance(each, zeroeventhub.Cursor):
+                            cursor = each.cursor
+                        else:
+                            events.append(each.data)
+        return found
+
+    found = asyncio.run(read())
+    assert sorted(event["n"] for events in found.values() for event in events) == list(range(20_000))
+    assert all(event["t"] == "\u2028 \u00e9" for events in found.values() for event in events)
+    customers = [{event["n"] % 50 for event in events} for events in found.values()]
+    assert not customers[0] & customers[1], "a key has one partition"
+    in_order: dict[tuple[int, int], int] = {}
+    for events in found.values():
+        for event in events:  # of one task, which has 5,000 consecutive rows
+            of_task = (event["n"] // 5_000, event["n"] % 50)
+            assert in_order.get(of_task, -1) < event["n"]
+            in_order[of_task] = event["n"]
+
+
+def test_keys_out_of_the_event(door: Door, spark: SparkSession) -> None:
+    door.log.create_stream("orders", 2)
+    frame = spark.range(0, 40, 1, 1).selectExpr("id", "struct(concat('c', id % 4) AS `a/b`) AS customer")
+    door.write(frame, keyField="/customer/a~1b")
+    assert {row.key for row in door.read()} == {"c0", "c1", "c2", "c3"}
+    assert sorted(event["id"] for event in door.events()) == list(range(40))
+    message = door.not_written(frame.withColumn("key", F.lit("x")), keyField="/id")
+    assert "OptionError" in message and "cannot be used together with a column 'key'" in message
+    door.log.create_stream("texts", 2)
+    door.write(frame.selectExpr("to_json(struct(id)) AS value"), "texts", keyField="/id")
+    assert {row.key for row in door.read("texts")} == {str(n) for n in range(40)}
+
+
+def test_a_data_directory_is_written_to_and_served_afterwards(spark: SparkSession, tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path / "log") as log:
+        log.create_stream("orders", 2)
+    frame = spark.range(0, 1_000, 1, 4).selectExpr("id", "cast(id AS STRING) AS key")
+    options = {"url": (tmp_path / "log").as_uri(), "stream": "orders"}
+    frame.write.format("feedapi").options(**options).mode("append").save()
+    frame.write.format("feedapi").options(**{**options, "url": str(tmp_path / "log")}).mode("append").save()
+    with ReferenceLog(tmp_path / "log") as log:
+        door = Door(spark, log, tmp_path)
+        with door.server:
+            assert sorted(event["id"] for event in door.events()) == sorted([*range(1_000), *range(1_000)])
+            message = door.not_written(frame, **{**options, "requestTimeout": "100"})
+    assert "LogLocked" in message and "give the feed's http address in option 'url'" in message
+
+
+# --- streams
+
+
+def uncommit(checkpoint: Path) -> None:
+    """Make Spark run the first micro-batch again, as if the driver had died before it noted its end."""
+    (checkpoint / "commits" / "0").unlink()
+    for checksum in (checkpoint / "commits").glob(".0*.crc"):
+        checksum.unlink()
+
+
+def test_a_micro_batch_that_is_written_again_adds_nothing(door: Door, spark: SparkSession) -> None:
+    door.log.create_stream("orders", 3)
+    door.log.create_stream("copies", 2)
+    door.write(spark.range(0, 500, 1, 2).selectExpr("id AS n", "concat('k', id % 9) AS key"))
+    given = {"url": door.url(), "startingOffsets": "earliest", "spoolLocation": str(door.folder / "spool")}
+    frame = spark.readStream.format("feedapi").options(**given).load()
+    door.copy(frame, "copies", "checkpoint")
+    assert door.count("copies") == 500
+    uncommit(door.folder / "checkpoint")
+    door.copy(frame, "copies", "checkpoint")
+    assert door.count("copies") == 500
+    door.write(spark.range(500, 600, 1, 2).selectExpr("id AS n", "concat('k', id % 9) AS key"))
+    door.copy(frame, "copies", "checkpoint")
+    assert sorted(event["n"] for event in door.events("copies")) == list(range(600))
+    shutil.rmtree(door.folder / "checkpoint")
+    door.copy(frame, "copies", "checkpoint")
+    assert door.count("copies") == 1_200, "another checkpoint is another query"
+
+
+def test_rows_that_differ_when_a_micro_batch_is_written_again(door: Door, spark: SparkSession) -> None:
+    door.log.create_stream("orders", 1)
+    door.log.create_stream("copies", 2)
+    door.write(spark.range(0, 50, 1, 1).selectExpr("id AS n"))
+    given = {"url": door.url(), "startingOffsets": "earliest", "spoolLocation": str(door.folder / "spool")}
+    frame = spark.readStream.format("feedapi").options(**given).load()
+    door.copy(frame, "copies", "checkpoint")
+    uncommit(door.folder / "checkpoint")
+    with pytest.raises(
+        PySparkException, match=r"rows-differ.*an earlier attempt at micro-batch 0 has written other rows"
+    ):
+        door.copy(frame.withColumn("key", F.lit("other")), "copies", "checkpoint")
+    assert door.count("copies") == 50
+
+
+# --- faults
+
+
+@pytest.mark.parametrize(
+    ("given", "frame", "words"),
+    [
+        ({"url": "/no-such"}, "SELECT 'a' AS value", ["NotFound", "status 404", "no feed 'no-such'"]),
+        ({"url": ""}, "SELECT 'a' AS value", ["OptionError", "names no feed"]),
+        ({"url": "/orders", "token": "wrong-guess"}, "SELECT 'a' AS value", ["AuthenticationFailed", "status 401"]),
+        ({"url": "/orders", "startingOffsets": "latest"}, "SELECT 'a' AS value", ["OptionError", "reading"]),
+        ({"url": "/orders", "filter-key": "k"}, "SELECT 'a' AS value", ["OptionError", "filter-key", "reading"]),
+        ({"url": "/orders"}, "SELECT 'a' AS value, 1 AS custmer", ["SchemaError", "unknown column 'custmer'"]),
+        ({"url": "/orders"}, "SELECT 1.5D AS value", ["SchemaError", "expected STRING or BINARY"]),
+        ({"url": "/orders"}, "SELECT 1 AS key, 2 AS n", ["SchemaError", "column 'key' is INT"]),
+        ({"url": "/orders"}, "SELECT 'a' AS key", ["SchemaError", "no column to publish"]),
+        ({"url": "/orders"}, "SELECT INTERVAL 1 DAY AS i", ["SchemaError", "column 'i' is INTERVAL DAY", "STRING"]),
+    ],
+)  # fmt: skip
+def test_faults_are_told_before_any_task_starts(
+    spark: SparkSession, tmp_path: Path, given: dict[str, str], frame: str, words: list[str]
+) -> None:
+    with ReferenceLog(tmp_path / "log") as log:
+        log.create_stream("orders", 1)
+        door = Door(spark, log, tmp_path, tokens=("secret",))
+        with door.server:
+            options = {"token": "secret", **given, "url": door.server.feed_url + given["url"]}
+            message = door.not_written(spark.sql(frame), **options)
+    assert all(word in message for word in words), message
+    assert "Failed to initialize Python data source writer" in message, "it failed on the driver"
+    assert "wrong-guess" not in message
+
+
+def test_a_row_without_a_value(door: Door, spark: SparkSession) -> None:
+    door.log.create_stream("orders", 1)
+    frame = spark.range(0, 10, 1, 1).selectExpr("if(id = 7, null, 'a') AS value")
+    assert "row 7 of Spark partition 0 has null in column 'value'" in door.not_written(frame)
+    assert door.count() == 0
+
+
+def test_modes_that_replace_events_are_refused(door: Door, spark: SparkSession) -> None:
+    door.log.create_stream("orders", 1)
+    writer = spark.sql("SELECT 'a' AS value").write.format("feedapi").option("url", door.url())
+    with pytest.raises(PySparkException, match=r"'overwrite' cannot be done.*use mode 'append'"):
+        writer.mode("overwrite").save()
