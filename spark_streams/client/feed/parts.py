@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 __all__ = ["MAX_PART_BYTES", "MAX_PART_ROWS", "PART_SCHEMA", "Part", "Parts"]
 
 MAX_PART_BYTES: Final = 4 << 20
-"""Of values and keys: far below what a door takes (64 MiB), and enough that a request's own costs do not count."""
+"""Of values and keys: far below what a door takes (16 MiB), and enough that a request's own costs do not count."""
 MAX_PART_ROWS: Final = 50_000
 _ROW_BYTES: Final = 16
 """What a row counts beside its value and key: lengths, timestamp."""
