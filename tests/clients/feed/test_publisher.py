@@ -287,6 +287,25 @@ def test_an_older_checkpoint(feed: Feed) -> None:
     assert feed.values() == expected(0, 10)
 
 
+@pytest.mark.parametrize("history", [False, True])
+def test_a_partition_that_is_split_before_the_retry(feed: Feed, history: bool) -> None:
+    rows = rows_of(0, 3 * PART_ROWS)
+    publisher = feed.publisher()
+    publisher.send(rows.slice(0, 2 * PART_ROWS + 1), str)
+    publisher.close()
+    feed.stop()
+    with ReferenceLog(feed.folder) as log:
+        for partition in ("0", "1"):
+            log.split_partition("orders", partition, history=history)
+    feed.start()
+    assert feed.values() == expected(0, 2 * PART_ROWS)
+    feed.publish(rows)
+    assert feed.values() == expected(0, 3 * PART_ROWS)
+    before = feed.stored()
+    feed.publish(rows)
+    assert feed.stored() == before
+
+
 def test_no_rows_are_nothing(feed: Feed) -> None:
     publisher = feed.publisher()
     publisher.flush()
