@@ -1,0 +1,143 @@
+"""Options of format feedapi for reading: what is taken, what is refused, and that nothing secret is shown."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from spark_streams.errors import OptionError
+from spark_streams.options.feedapi import FeedSourceOptions, parse_feed_source, validate_feed
+from spark_streams.position import EARLIEST, LATEST, After
+
+URL = {"url": "https://user:geheim-1@host:8443/feeds/orders?key=geheim-2"}
+
+
+def stream(**options: str) -> FeedSourceOptions:
+    return parse_feed_source({**URL, **options}, streaming=True)
+
+
+def batch(**options: str) -> FeedSourceOptions:
+    return parse_feed_source({**URL, **options}, streaming=False)
+
+
+def test_the_defaults() -> None:
+    options = stream()
+    assert options.endpoint.url == "https://host:8443/feeds/orders"
+    assert (options.stream, options.dialect, options.partitions, options.ordered) == ("orders", "auto", None, True)
+    assert options.starting.everywhere == LATEST and batch().starting.everywhere == EARLIEST
+    assert options.filters == () and options.spool_location is None
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://h/a/b", "b"),
+        ("http://h/a/b/", "b"),
+        ("http://h/a?b=/c", "a"),
+        ("http://h", "h"),
+        ("http://u:p@h:80", "h:80"),
+    ],
+)
+def test_the_name_is_what_the_path_ends_with(url: str, name: str) -> None:
+    assert parse_feed_source({"url": url}, streaming=True).stream == name
+    assert parse_feed_source({"url": url, "stream": "mine"}, streaming=True).stream == "mine"
+
+
+def test_all_of_them() -> None:
+    options = stream(
+        DIALECT="V2A",
+        ordered="FALSE",
+        spoollocation="s3://bucket/x",
+        keyField="/a/b~1c",
+        timestampField="/t",
+        pageSize="7",
+        maxBytesPerTrigger="8",
+        maxLineBytes="9",
+        **{"filter-Subject": "A;b", "filter-x": ""},
+    )
+    assert (options.dialect, options.ordered, options.spool_location) == ("v2a", False, "s3://bucket/x")
+    assert (options.key_field, options.timestamp_field, options.page_size) == ("/a/b~1c", "/t", 7)
+    assert (options.max_bytes_per_trigger, options.max_line_bytes) == (8, 9)
+    assert options.filters == (("subject", "A;b"), ("x", ""))
+    assert stream(dialect="v1", partitions="4").partitions == 4
+
+
+def test_positions() -> None:
+    options = stream(startingOffsets='{"0": "earliest", "1": "latest", "2": "a=", "3": {"after": "latest"}}')
+    assert options.starting.each == {"0": EARLIEST, "1": LATEST, "2": After("a="), "3": After("latest")}
+
+
+@pytest.mark.parametrize("position", ["5", "-1", '{"at": "c"}', '{"timestamp": 5}', "null", "[]"])
+def test_positions_that_feeds_do_not_have(position: str) -> None:
+    with pytest.raises(OptionError, match=r"startingOffsets.*is no position in a feed"):
+        stream(startingOffsets=f'{{"0": {position}}}')
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "words"),
+    [
+        ({"url": "ftp://h/x"}, "url", "http"),
+        ({"dialect": "v3"}, "dialect", "v2a"),
+        ({"dialect": "v1"}, "partitions", "required"),
+        ({"dialect": "v2a", "partitions": "3"}, "partitions", "version 1"),
+        ({"partitions": "0"}, "partitions", "at least 1"),
+        ({"partitions": "32769"}, "partitions", "32768"),
+        ({"partitions": "x"}, "partitions", "whole number"),
+        ({"keyField": "a"}, "keyField", "JSON pointer"),
+        ({"timestampField": "/a~2"}, "timestampField", "JSON pointer"),
+        ({"filter-": "x"}, "filter-", "no filter"),
+        ({"dialect": "v1", "partitions": "1", "filter-a": "x"}, "filter-a", "no filters"),
+        ({"dialect": "v2b", "filter-a": "x"}, "filter-a", "no filters"),
+        ({"spoolLocation": " "}, "spoolLocation", "empty"),
+        ({"ordered": "yes"}, "ordered", "true"),
+        ({"pageSize": "0"}, "pageSize", "at least 1"),
+        ({"token": "t"}, "token", "username"),
+        ({"startingTimestamp": "0"}, "startingTimestamp", "by time"),
+        ({"startingOffsetsByTimestamp": "{}"}, "startingOffsetsByTimestamp", "by time"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "startingOffsetsByTimestampStrategy", "by time"),
+        ({"consumerGroup": "g"}, "consumerGroup", "consumer groups"),
+        ({"filter": "x"}, "filter", "filter-<name>"),
+        ({"pagesize2": "1"}, "pagesize2", "did you mean 'pageSize'"),
+        ({"path": "x"}, "path", "option 'url'"),
+    ],
+)
+def test_is_refused(given: dict[str, str], option: str, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        stream(**given)
+    assert option in str(caught.value) and words in str(caught.value)
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["spoolLocation", "maxBytesPerTrigger", "ordered"])
+def test_a_batch_takes_no_options_of_streams(option: str) -> None:
+    value = {"spoolLocation": "/x", "maxBytesPerTrigger": "1", "ordered": "false"}[option]
+    with pytest.raises(OptionError, match=rf"{option}.*for streams"):
+        batch(**{option: value})
+
+
+def test_a_token_takes_the_place_of_a_user() -> None:
+    options = parse_feed_source({"url": "http://h/x", "token": " geheim-3 "}, streaming=True)
+    assert options.endpoint.token is not None and options.endpoint.token.reveal() == "geheim-3"
+    for token in ("a\nb", "ä", "a\x7f"):
+        with pytest.raises(OptionError, match="token") as caught:
+            parse_feed_source({"url": "http://h/x", "token": token}, streaming=True)
+        assert token not in str(caught.value)
+
+
+def test_secrets_are_not_shown_and_survive_a_pickle() -> None:
+    options = stream()
+    assert "geheim" not in repr(options) and b"geheim" not in pickle.dumps(options)
+    back = pickle.loads(pickle.dumps(options))
+    assert back == options
+    assert back.endpoint.password.reveal() == "geheim-1" and back.endpoint.query.reveal() == "key=geheim-2"
+
+
+def test_validation_before_it_is_known_whether_they_are_for_reading() -> None:
+    validate_feed(URL, reading=True)
+    with pytest.raises(OptionError):
+        validate_feed({**URL, "dialect": "v9"})
+    with pytest.raises(OptionError):
+        validate_feed({**URL, "startingOffsets": "soon"})
+    with pytest.raises(OptionError, match="url"):
+        validate_feed({}, reading=True)

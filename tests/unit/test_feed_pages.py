@@ -1,0 +1,163 @@
+"""How micro-batches are cut from what a follower has fetched: at checkpoints, under limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_streams.spark.spooled.pages import Cut, Pages, SpooledFile
+from spark_streams.spark.spooled.spool import PageRange
+
+MOST = 1 << 40
+
+
+def file(name: str, *blocks: list[tuple[int, int, str]]) -> SpooledFile:
+    """Return a file whose blocks have checkpoints: byte after it, events before it, cursor."""
+    made = SpooledFile(name)
+    for block in blocks:
+        ends, events, cursors = zip(*block, strict=True)
+        made.add(np.array(ends, np.int64), np.array(events, np.int64), pa.array(cursors, pa.string()))
+    return made
+
+
+def pages(*files: SpooledFile) -> Pages:
+    made = Pages()
+    for each in files:
+        made.add(each)
+    return made
+
+
+def cut(from_: Pages, events: int | None = None, size: int = MOST) -> Cut:
+    taken = from_.cut(events, size)
+    assert taken is not None
+    return taken
+
+
+def test_everything_without_a_limit() -> None:
+    made = pages(file("a", [(10, 1, "x"), (20, 2, "y")], [(30, 5, "z")]), file("b", [(7, 1, "w")]))
+    assert (made.events, made.bytes) == (6, 37)
+    taken = cut(made)
+    assert taken.ranges == [PageRange("a", 0, 30), PageRange("b", 0, 7)]
+    assert (taken.events, taken.cursor, taken.done) == (6, "w", ["a", "b"])
+    assert made.cut(None, MOST) is None and made.events == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "stop", "events", "cursor"),
+    [(1, 10, 1, "x"), (2, 20, 2, "y"), (3, 20, 2, "y"), (4, 20, 2, "y"), (5, 30, 5, "z")],
+)
+def test_at_the_last_checkpoint_within_the_limit(limit: int, stop: int, events: int, cursor: str) -> None:
+    taken = cut(pages(file("a", [(10, 1, "x"), (20, 2, "y")], [(30, 5, "z")])), limit)
+    assert taken.ranges == [PageRange("a", 0, stop)]
+    assert (taken.events, taken.cursor) == (events, cursor)
+    assert taken.done == (["a"] if stop == 30 else [])
+
+
+def test_the_first_checkpoint_with_events_is_taken_whole() -> None:
+    made = pages(file("a", [(10, 50, "x"), (20, 60, "y")]))
+    assert cut(made, 3).ranges == [PageRange("a", 0, 10)]
+    assert cut(made, 3).ranges == [PageRange("a", 10, 20)]
+    made = pages(file("a", [(10, 50, "x")]))
+    assert cut(made, None, 1).events == 50
+
+
+def test_bytes_are_a_limit_too() -> None:
+    made = pages(file("a", [(10, 1, "x"), (20, 2, "y"), (30, 3, "z")]), file("b", [(10, 1, "w")]))
+    assert cut(made, None, 25).ranges == [PageRange("a", 0, 20)]
+    assert cut(made, None, 25).ranges == [PageRange("a", 20, 30), PageRange("b", 0, 10)]
+
+
+def test_goes_on_where_it_was_cut() -> None:
+    made = pages(file("a", [(10, 2, "x")], [(20, 4, "y"), (30, 6, "z")]), file("b", [(10, 3, "w")]))
+    assert cut(made, 2).ranges == [PageRange("a", 0, 10)]
+    assert (made.events, made.bytes) == (7, 30)
+    taken = cut(made, 5)
+    assert taken.ranges == [PageRange("a", 10, 30)] and taken.done == ["a"] and taken.events == 4
+    taken = cut(made, 5)
+    assert taken.ranges == [PageRange("b", 0, 10)] and taken.done == ["b"]
+
+
+def test_checkpoints_without_events_move_the_cursor() -> None:
+    made = pages(file("a", [(10, 0, "x"), (20, 0, "y")]), file("b", [(10, 0, "z"), (20, 4, "w"), (30, 4, "v")]))
+    taken = cut(made, 0)
+    assert (taken.cursor, taken.events, taken.done) == ("z", 0, ["a"])
+    taken = cut(made, 1)
+    assert (taken.cursor, taken.events) == ("w", 4)
+    taken = cut(made, 0)
+    assert (taken.cursor, taken.events, taken.done) == ("v", 0, ["b"])
+
+
+def test_a_limit_of_none_takes_no_events() -> None:
+    made = pages(file("a", [(10, 4, "x")]))
+    assert made.cut(0, MOST) is None
+    assert made.events == 4
+
+
+class TestSplit:
+    def test_at_checkpoints_in_about_equal_pieces(self) -> None:
+        taken = cut(pages(file("a", [(n * 10, n, str(n)) for n in range(1, 13)])))
+        assert taken.split(3) == [[PageRange("a", 0, 40)], [PageRange("a", 40, 80)], [PageRange("a", 80, 120)]]
+        assert taken.split(1) == [[PageRange("a", 0, 120)]]
+
+    def test_over_files(self) -> None:
+        taken = cut(pages(file("a", [(10, 1, "x")]), file("b", [(10, 1, "y")]), file("c", [(10, 1, "z")])))
+        pieces = taken.split(3)
+        assert [r for piece in pieces for r in piece] == taken.ranges
+        assert len(pieces) <= 3
+
+    def test_no_more_than_there_are_checkpoints(self) -> None:
+        taken = cut(pages(file("a", [(10, 1, "x"), (20, 2, "y")])))
+        assert taken.split(10) == [[PageRange("a", 0, 10)], [PageRange("a", 10, 20)]]
+
+    def test_of_a_file_that_is_begun(self) -> None:
+        made = pages(file("a", [(n * 10, n, str(n)) for n in range(1, 11)]))
+        cut(made, 4)
+        taken = cut(made)
+        assert taken.split(2) == [[PageRange("a", 40, 70)], [PageRange("a", 70, 100)]]
+
+
+@st.composite
+def fetched(draw: st.DrawFn) -> list[list[list[tuple[int, int]]]]:
+    """Files of blocks of checkpoints: bytes and events since the one before."""
+    checkpoint = st.tuples(st.integers(1, 30), st.integers(0, 9))
+    return draw(st.lists(st.lists(st.lists(checkpoint, min_size=1, max_size=5), min_size=1, max_size=4), max_size=5))
+
+
+@given(
+    fetched(), st.lists(st.tuples(st.none() | st.integers(0, 20), st.integers(1, 90)), max_size=40), st.integers(1, 6)
+)
+def test_all_of_it_once_in_order(
+    shape: list[list[list[tuple[int, int]]]], limits: list[tuple[int | None, int]], pieces: int
+) -> None:
+    made = Pages()
+    expected: list[tuple[str, int]] = []
+    total, cursors = 0, {}
+    for number, blocks in enumerate(shape):
+        name, at, events = f"f{number}", 0, 0
+        done: list[list[tuple[int, int, str]]] = []
+        for block in blocks:
+            done.append([])
+            for size, count in block:
+                at, events, total = at + size, events + count, total + count
+                done[-1].append((at, events, f"{name}-{at}"))
+                cursors[name, at] = total
+        made.add(file(name, *done))
+        expected += [(name, byte) for byte in range(at)]
+    seen: list[tuple[str, int]] = []
+    found = 0
+    for most, size in [*limits, *[(None, MOST)] * 2]:
+        taken = made.cut(most, size)
+        if taken is None:
+            continue
+        found += taken.events
+        flat = [r for piece in taken.split(pieces) for r in piece]
+        assert len(taken.split(pieces)) <= max(1, pieces)
+        seen += [(r.file, byte) for r in flat for byte in range(r.start, r.stop)]
+        assert found == cursors[seen[-1][0], seen[-1][1] + 1]
+        assert taken.cursor == f"{seen[-1][0]}-{seen[-1][1] + 1}"
+        if most == 0:
+            assert taken.events == 0
+    assert seen == expected and found == total

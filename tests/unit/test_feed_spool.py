@@ -1,0 +1,86 @@
+"""The spool: files and manifests, whole or not at all."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from spark_streams.errors import OptionError
+from spark_streams.spark.spooled.spool import PageRange, Spool, SpoolLost, open_file_system
+
+
+def test_a_folder_for_each_query(tmp_path: Path) -> None:
+    one, two = Spool(str(tmp_path / "a" / "b"), "one"), Spool(str(tmp_path / "a" / "b"), "two")
+    for spool in (one, two):
+        writer = spool.writer("x.ndjson")
+        writer.write(b"1\n")
+        writer.write(memoryview(b"23\n"))
+        assert writer.size == 5
+        writer.close()
+    one.remove(["x.ndjson", "nosuch"])
+    assert one.names() == [] and two.names() == ["x.ndjson"]
+    assert (tmp_path / "a" / "b" / "two" / "x.ndjson").read_bytes() == b"1\n23\n"
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}"])
+def test_as_a_path_or_a_uri(tmp_path: Path, form: str) -> None:
+    spool = Spool(form.format(tmp_path), "q")
+    spool.write_manifest(1, {"a": 1})
+    assert (tmp_path / "q").is_dir() and spool.manifest(1) == {"version": 1, "a": 1}
+    location, identity = spool.uri()
+    _, base = open_file_system(location)
+    assert Path(base, identity) == tmp_path / "q"
+
+
+@pytest.mark.parametrize("location", ["dbfs:/x", "nosuch://bucket/x"])
+def test_places_that_are_none(location: str) -> None:
+    with pytest.raises(OptionError, match="spoolLocation"):
+        Spool(location, "q")
+
+
+def test_manifests(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path), "q")
+    assert spool.manifest(3) is None
+    spool.write_manifest(3, {"tasks": [{"pages": [PageRange("f", 1, 2)]}]})
+    spool.write_manifest(3, {"tasks": []})
+    spool.write_manifest(20, {"tasks": [{"pages": [PageRange("f", 1, 2)]}]})
+    again = Spool(str(tmp_path), "q")
+    assert again.manifest(3) == {"version": 1, "tasks": []}
+    assert again.manifest(20) == {"version": 1, "tasks": [{"pages": [["f", 1, 2]]}]}
+    assert not [name for name in again.names() if name.endswith(".new")]
+    spool.writer("page").close()
+    again.remove_manifests(3)
+    assert again.manifest(3) is None and again.manifest(20) is not None
+    again.remove_manifests(100)
+    assert again.names() == ["page"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 2}'])
+def test_a_manifest_that_is_damaged_is_told(tmp_path: Path, content: bytes) -> None:
+    spool = Spool(str(tmp_path), "q")
+    spool.write_manifest(1, {})
+    (path,) = (tmp_path / "q").iterdir()
+    path.write_bytes(content)
+    with pytest.raises(SpoolLost, match="manifest"):
+        spool.manifest(1)
+
+
+def test_without_a_location_it_is_temporary() -> None:
+    spool = Spool(None, "q")
+    assert not spool.lasting and Path(spool.location).is_dir()
+    assert Spool(None, "q").location != spool.location
+
+
+def test_what_cannot_be_written_or_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool = Spool(str(tmp_path), "q")
+    (tmp_path / "q" / "folder").mkdir()
+    with pytest.raises(SpoolLost, match="room"):
+        spool.writer("folder/no/such")
+    with caplog.at_level(logging.WARNING):
+        spool.remove(["folder"])
+    assert "cannot be removed" in caplog.text
+    (tmp_path / "blocked").write_text("")
+    with pytest.raises(SpoolLost):
+        Spool(str(tmp_path / "blocked"), "q")
