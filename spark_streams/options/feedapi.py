@@ -27,6 +27,7 @@ from spark_streams.options.names import (
     PAGE_SIZE,
     PARTITIONS,
     PASSWORD,
+    POLL_INTERVAL,
     PUSHDOWN,
     SPOOL_LOCATION,
     STARTING_EXPRESSION,
@@ -61,6 +62,8 @@ __all__ = [
 
 DEFAULT_MAX_BYTES_PER_TRIGGER: Final = 256 << 20
 """Of pages that a micro-batch takes from the spool, and of those read ahead for the next one."""
+DEFAULT_POLL_INTERVAL_MS: Final = 1_000
+"""Longer than with brokers: each question is a request to somebody's HTTP service, for each partition."""
 DEFAULT_MAX_LINE_BYTES: Final = 64 << 20
 MAX_PARTITIONS: Final = 32_768
 """Partition ids are 0 to 32767 (FeedAPI, "partitions")."""
@@ -171,7 +174,8 @@ def read_feed_source(given: Given, streaming: bool | None) -> FeedSourceOptions:
             )
     name = feed_name(given)
     common = read_source(given, name, streaming=streaming)
-    common = replace(common, endpoint=feed_endpoint(given, common.endpoint))
+    poll_ms = common.poll_interval_ms if given.has(POLL_INTERVAL) else DEFAULT_POLL_INTERVAL_MS
+    common = replace(common, endpoint=feed_endpoint(given, common.endpoint), poll_interval_ms=poll_ms)
     dialect = given.word(DIALECT, "auto", "v1", "v2a", "v2b")
     count = given.integer(PARTITIONS, 1, "partitions", high=MAX_PARTITIONS)
     if dialect == "v1" and count is None:

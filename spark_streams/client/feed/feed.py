@@ -86,6 +86,7 @@ class FeedClient:
         self.pause = pause
         self._session = FeedSession(address.endpoint, address.timeout_ms)
         self._token: str | None = None
+        self._answer: Answer | None = None
         self._filters: dict[str, str] | None = None if address.filters else {}
 
     def __enter__(self) -> FeedClient:
@@ -99,6 +100,12 @@ class FeedClient:
     def close(self) -> None:
         """Close the connections."""
         self._session.close()
+
+    def abort(self) -> None:
+        """Let a thread that waits for the lines of a response come back at once, with an error; from any thread."""
+        answer = self._answer
+        if answer is not None:
+            answer.abort()
 
     def discover(self) -> Discovery:
         """Return the partitions and what the feed offers, as it says now; of a version 1 feed what the user said.
@@ -178,6 +185,7 @@ class FeedClient:
             SparkStreamsError: as ``FeedSession.get``.
         """
         with self._ask(partition, cursor, stream_ms) as answer:
+            self._answer = answer
             if answer.media_type == "text/html":
                 said = answer.first_line(answer.body())
                 raise RemoteProtocolError(f"{answer.what}: answered HTML, '{said}', where NDJSON was expected")

@@ -92,6 +92,13 @@ class Answer:
         """Give the connection back to the pool, if the body was read; else close it."""
         self._response.close()
 
+    def abort(self) -> None:
+        """Let the thread that reads the body come back at once, as if the connection had broken; from any thread."""
+        shutdown = getattr(self._response.raw, "shutdown", None)  # urllib3 2.3 and later; before, it waits
+        if shutdown is not None:
+            with contextlib.suppress(Exception):  # it has been read meanwhile
+                shutdown()
+
     @property
     def media_type(self) -> str:
         """The type of the body, such as ``application/json``; empty when it is not said."""

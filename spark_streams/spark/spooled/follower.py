@@ -86,6 +86,7 @@ class Follower(threading.Thread):
         self._lost = lost
         self._changed = threading.Condition()
         self._stopping = threading.Event()
+        self._client: FeedClient | None = None
         self._pages = Pages()
         self._file: SpooledFile | None = None
         self._writer: PageWriter | None = None
@@ -161,8 +162,10 @@ class Follower(threading.Thread):
             return taken
 
     def stop(self) -> None:
-        """End the thread; it may take until its connection times out."""
+        """End the thread, soon: what it waits for is broken off."""
         self._stopping.set()
+        if self._client is not None:
+            self._client.abort()
         with self._changed:
             self._changed.notify_all()
 
@@ -173,6 +176,7 @@ class Follower(threading.Thread):
         attempts = Attempts(PATIENT)
         try:
             with self._connect() as client:
+                self._client = client
                 while not self._over():
                     waits = LONG_POLL_MS if self._long_polls and self.idle and self._closed_with is None else None
                     began = time.monotonic()
@@ -187,6 +191,8 @@ class Follower(threading.Thread):
                         continue
                     except SparkStreamsError as fault:
                         self._break_off()
+                        if self._stopping.is_set():
+                            break
                         pause_for(fault, attempts, self._stopping.wait)
                         continue
                     if waits is not None:

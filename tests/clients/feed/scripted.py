@@ -236,6 +236,8 @@ class BadFeed(Scripted):
         self.unknown_lines = False
         self.stream = False
         self.stream_ignored = False
+        self.waiting_for_ever = False
+        """Whether long responses go on though the partition has left."""
         self.filters: tuple[str, ...] = ()
         self.token = "t0"
         self.gone: set[int] = set()
@@ -368,8 +370,8 @@ class BadFeed(Scripted):
     def waiting(self, partition: int, at: int, wait_ms: int) -> Iterator[bytes]:
         until = time.monotonic() + wait_ms / 1_000
         yield self.checkpoint(partition, at)
-        while time.monotonic() < until and partition in self.parts:
-            if len(self.parts[partition].events) > at:
+        while time.monotonic() < until and (partition in self.parts or self.waiting_for_ever):
+            if partition in self.parts and len(self.parts[partition].events) > at:
                 with self.lock:
                     body, at = b"".join(self.lines(partition, at)), len(self.parts[partition].events)
                 yield body

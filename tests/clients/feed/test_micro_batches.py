@@ -373,6 +373,19 @@ class TestLongPolls:
                 life.still(0.5)
                 assert len(feed.fetches) - before <= 8
 
+    def test_a_partition_that_leaves_is_not_waited_for(self) -> None:
+        with BadFeed({0: Part(numbered(0, 10))}) as feed:
+            feed.stream = feed.waiting_for_ever = True  # the server does not end the response
+            with Life(feed.url) as life:
+                life.until(10)
+                life.still(0.2)
+                assert "stream" in feed.fetches[-1]
+                feed.split(0, 1, 2, history=True)
+                feed.add(1, *numbered(10, 12))
+                began = time.monotonic()
+                assert values(life.until(2)) == numbered(10, 12)
+                assert time.monotonic() - began < following.LONG_POLL_MS / 1_000 - 5
+
     def test_are_not_used_where_they_are_not_offered(self) -> None:
         with BadFeed({0: Part(numbered(0, 5))}) as feed, Life(feed.url) as life:
             life.until(5)
