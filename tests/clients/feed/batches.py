@@ -19,7 +19,12 @@ WAIT_S = 30.0
 
 def options_of(url: str, **more: str) -> FeedSourceOptions:
     """Options of a stream, with short waits."""
-    given = {"url": f"{url}/orders", "startingOffsets": "earliest", "pollInterval": "10", "requestTimeout": "5000"}
+    given = {
+        "url": url if url.count("/") > 2 else f"{url}/orders",
+        "startingOffsets": "earliest",
+        "pollInterval": "10",
+        "requestTimeout": "5000",
+    }
     return parse_feed_source(given | more, streaming=True)
 
 
