@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 FILE_BYTES: Final = 32 << 20
 """A file that is longer is finished at the next checkpoint."""
-HELD_BYTES: Final = 1 << 20
+HELD_BYTES: Final = 4 << 20
 """Lines that wait for their checkpoint in memory; more of them are written."""
 QUIET_RESPONSES: Final = 10
 """So many responses in a row without events pass for the end for now, though each had another cursor."""

@@ -398,12 +398,16 @@ class FeedBatches:
             stop.stream,
             stop.batch,
         )
-        self._describe()
+        listed = {p.id for p in self._describe().partitions}
         dialect = self._client.dialect
         assert dialect is not None
-        starts = {p: stop.begins.get(p, begin.cursors.get(p, BEGINNING)) for p in stop.cursors}
-        return [
-            FeedTask(p, dialect, fetch=FeedRange(p, starts[p], (cursor,), required=True))
-            for p, cursor in sorted(stop.cursors.items())
-            if cursor != starts[p]
-        ]
+        tasks = []
+        for p, cursor in sorted(stop.cursors.items()):
+            start = stop.begins.get(p, begin.cursors.get(p, BEGINNING))
+            if cursor == start:
+                continue
+            if p in listed:
+                tasks.append(FeedTask(p, dialect, fetch=FeedRange(p, start, (cursor,), required=True)))
+            else:
+                self._policy.report(str(p), f"after cursor '{start}'", "the feed has no such partition any more")
+        return tasks

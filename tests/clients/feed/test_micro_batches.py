@@ -162,6 +162,20 @@ class TestPlanned:
                 again.offset = end
                 assert len(again.until(69 - before - len(first))) == 69 - before - len(first)
 
+    def test_a_lost_micro_batch_of_a_partition_that_has_left_is_a_loss(self, caplog: pytest.LogCaptureFixture) -> None:
+        with BadFeed({0: Part(numbered(0, 50)), 1: Part(numbered(0, 9))}) as feed:
+            with Life(feed.url) as life:
+                end = life.plan()
+            feed.split(0, 2, 3, history=True)
+            with (
+                Life(feed.url, life.offset) as again,
+                pytest.raises(PositionLost, match=r"'0'.*no such partition any more"),
+            ):
+                again.rows(end)
+            with Life(feed.url, life.offset, failOnDataLoss="false") as again:
+                assert values(again.rows(end)) == numbered(0, 9)
+            assert "no such partition any more" in caplog.text
+
     def test_a_lost_lasting_spool_is_a_loss(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         with BadFeed({0: Part(numbered(0, 50))}, page=lambda: 10, every=10) as feed:
             with Life(feed.url, spoolLocation=str(tmp_path)) as life:
