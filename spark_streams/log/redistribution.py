@@ -45,6 +45,11 @@ class Redistribution:
         self._places: list[NDArray[np.uint8]] = []
         self._notes: dict[str, dict[str, int]] = {}
 
+    @property
+    def behind(self) -> int:
+        """How many records of the parent are not copied yet."""
+        return self._parent.next_offset - self._next
+
     def catch_up(self) -> None:
         """Copy what was appended since the last call.
 

@@ -242,10 +242,14 @@ class Stream:
                 copies = Redistribution(
                     parent, list(children.values()), lambda key: child_of_key(name, key, len(children))
                 )
+                before = copies.behind
                 copies.catch_up()
-                for child in children.values():
-                    child.sync()
-                copies.catch_up()
+                # Producers that are faster than this would never be caught up with: they wait as soon as that shows.
+                while before // 2 > copies.behind:
+                    before = copies.behind
+                    for child in children.values():
+                        child.sync()
+                    copies.catch_up()
                 with parent.held():  # appends wait from here on
                     copies.catch_up()
                     for child in children.values():

@@ -256,9 +256,9 @@ def test_publishers_are_known_on_the_children(tmp_path: Path) -> None:
 def test_what_is_appended_while_the_history_is_copied_is_not_lost(tmp_path: Path) -> None:
     with ReferenceLog(tmp_path) as log:
         stream = log.create_stream("s", 1)
-        fill(stream.partitions["0"], 0, 50_000)
+        fill(stream.partitions["0"], 0, 5_000)
         started = threading.Event()
-        stored = [50_000]
+        stored = [5_000]
 
         def produce() -> None:
             while True:

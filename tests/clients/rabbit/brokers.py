@@ -73,9 +73,9 @@ class Broker:
         return RabbitClient(endpoint, **{"timeout_ms": 10_000, **how})
 
     @contextmanager
-    def stream(self, **arguments: str) -> Iterator[str]:
-        """A new stream; it is deleted afterwards."""
-        name = f"client-{secrets.token_hex(6)}"
+    def stream(self, name: str | None = None, /, **arguments: str) -> Iterator[str]:
+        """A new stream, of some name; it is deleted afterwards."""
+        name = name or f"client-{secrets.token_hex(6)}"
         with self.peer() as peer:
             assert peer.create(name, **arguments) == 1
         try:
