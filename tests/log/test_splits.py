@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -256,9 +257,9 @@ def test_publishers_are_known_on_the_children(tmp_path: Path) -> None:
 def test_what_is_appended_while_the_history_is_copied_is_not_lost(tmp_path: Path) -> None:
     with ReferenceLog(tmp_path) as log:
         stream = log.create_stream("s", 1)
-        fill(stream.partitions["0"], 0, 5_000)
+        fill(stream.partitions["0"], 0, 50_000)
         started = threading.Event()
-        stored = [5_000]
+        stored = [50_000]
 
         def produce() -> None:
             while True:
@@ -271,6 +272,7 @@ def test_what_is_appended_while_the_history_is_copied_is_not_lost(tmp_path: Path
                     return
                 stored[0] += 10
                 started.set()
+                time.sleep(0.0005)  # or the other thread hardly gets a turn
 
         producer = threading.Thread(target=produce)
         producer.start()
