@@ -1,0 +1,202 @@
+"""The filter language's tree: predicates about one event, joined by AND, OR and NOT.
+
+::
+
+    Expression = Predicate(reference, operator, values, type) | And(parts) | Or(parts) | Not(operand)
+
+Nodes are frozen and do nothing: what is done with a tree is a visitor elsewhere. ``all_of``, ``any_of`` and ``negate``
+build the joins; AND and OR are associative, so they hold any number of parts, and never one of their own kind.
+
+A predicate is true, false or unknown of an event, as in SQL; an event passes when the whole is true.
+
+Spec: Pulsar proposal "Support filtering messages with flexible expressions"; notes sections 1.1 to 1.4.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+__all__ = [
+    "BODY_SIZE",
+    "EVENT_TIME",
+    "KEY",
+    "OFFSET",
+    "PARTITION",
+    "PUBLISH_TIME",
+    "And",
+    "Expression",
+    "Not",
+    "Operator",
+    "Or",
+    "Predicate",
+    "Reference",
+    "ReferenceKind",
+    "Value",
+    "ValueType",
+    "all_of",
+    "any_of",
+    "negate",
+    "property_of",
+]
+
+
+class ReferenceKind(enum.IntEnum):
+    """What of an event is looked at; the first three have the proposal's numbers, the others are ours."""
+
+    PROPERTY = 0
+    EVENT_TIME = 1
+    PUBLISH_TIME = 2
+    KEY = 100
+    PARTITION = 101
+    OFFSET = 102
+    BODY_SIZE = 103
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One part of an event.
+
+    Args:
+        kind: which.
+        name: of a property; None for every other kind.
+    """
+
+    kind: ReferenceKind
+    name: str | None = None
+
+
+EVENT_TIME: Final = Reference(ReferenceKind.EVENT_TIME)
+"""When the event happened, in ms since the epoch, possibly negative: AMQP's creation-time; a feed's ``timestamp``."""
+PUBLISH_TIME: Final = Reference(ReferenceKind.PUBLISH_TIME)
+"""Column ``timestamp`` in ms since the epoch, possibly negative: when the event was added to the log."""
+KEY: Final = Reference(ReferenceKind.KEY)
+"""Column ``key``, a string."""
+PARTITION: Final = Reference(ReferenceKind.PARTITION)
+"""Column ``partition``, a string."""
+OFFSET: Final = Reference(ReferenceKind.OFFSET)
+"""Column ``offset``, an opaque string; RabbitMQ's are 20 decimal digits, so numbers compare with them too."""
+BODY_SIZE: Final = Reference(ReferenceKind.BODY_SIZE)
+"""Length of column ``value`` in bytes."""
+
+
+def property_of(name: str) -> Reference:
+    """Return the reference to a property.
+
+    Args:
+        name: ``application_properties.<name>``, ``properties.<field>`` and ``message_annotations.<name>`` say where it
+            is; any other name is an application property. In a feed it is a member of the event's JSON object, or,
+            when it begins with ``/``, a JSON pointer into it.
+    """
+    return Reference(ReferenceKind.PROPERTY, name)
+
+
+class Operator(enum.IntEnum):
+    """A predicate's operator, by its number on the wire; the last two have none of their own there (E-1)."""
+
+    EQUALS = 0
+    NOT_EQUALS = 1
+    IN = 2
+    NOT_IN = 3
+    GREATER_THAN = 4
+    GREATER_THAN_EQUALS = 5
+    LESS_THAN = 6
+    LESS_THAN_EQUALS = 7
+    LIKE = 8
+    NOT_LIKE = 9
+    CONTAINS_ALL = 10
+    CONTAINS_ANY = 11
+    CONTAINS_NONE = 12
+    BETWEEN = 13
+    IS_NULL = -1
+    IS_NOT_NULL = -2
+
+
+class ValueType(enum.IntEnum):
+    """How a predicate's values are compared: by code points, as whole numbers, or as decimal numbers."""
+
+    STRING = 0
+    LONG = 1
+    DOUBLE = 2
+
+
+Value: TypeAlias = str | int | float
+"""A str for STRING, an int within 64 bits for LONG, a finite float for DOUBLE: compared as its shortest decimal."""
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """One test of one part of an event.
+
+    Args:
+        reference: the part.
+        operator: the test.
+        values: what it is tested against: none for IS_NULL and IS_NOT_NULL, two for BETWEEN, one or more for IN,
+            NOT_IN and CONTAINS_*, else one.
+        type: of the values; None for IS_NULL and IS_NOT_NULL.
+    """
+
+    reference: Reference
+    operator: Operator
+    values: tuple[Value, ...] = ()
+    type: ValueType | None = None
+
+
+@dataclass(frozen=True)
+class And:
+    """True when all of two or more parts are; false when one is; built by ``all_of``."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Or:
+    """True when one of two or more parts is; false when all are; built by ``any_of``."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Not:
+    """True when the operand is false, false when it is true; built by ``negate``."""
+
+    operand: Expression
+
+
+Expression: TypeAlias = Predicate | And | Or | Not
+
+
+def all_of(parts: Iterable[Expression]) -> Expression:
+    """Return the conjunction of one or more parts; ANDs among them are joined with it.
+
+    Raises:
+        ValueError: no part.
+    """
+    flat = _flat(And, parts)
+    return flat[0] if len(flat) == 1 else And(flat)
+
+
+def any_of(parts: Iterable[Expression]) -> Expression:
+    """Return the disjunction of one or more parts; ORs among them are joined with it.
+
+    Raises:
+        ValueError: no part.
+    """
+    flat = _flat(Or, parts)
+    return flat[0] if len(flat) == 1 else Or(flat)
+
+
+def negate(operand: Expression) -> Expression:
+    """Return the negation."""
+    return Not(operand)
+
+
+def _flat(kind: type[And] | type[Or], parts: Iterable[Expression]) -> tuple[Expression, ...]:
+    flat: list[Expression] = []
+    for part in parts:
+        flat.extend(part.parts if isinstance(part, kind) else (part,))
+    if not flat:
+        raise ValueError("expected one or more expressions")
+    return tuple(flat)
