@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from spark_streams.filters.nodes import Expression
 from spark_streams.position import After, At, Earliest
 
-__all__ = ["Bounds", "Consumer", "FilterValues", "RangeRead", "StreamDescription"]
+__all__ = ["Bounds", "Consumer", "FilterValues", "Pushdown", "RangeRead", "StreamDescription"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class RangeRead:
         fail_on_data_loss: whether events that are gone raise ``PositionLost``; otherwise a warning is logged.
         timestamp_overflow: what becomes of an instant beyond int64 microseconds, which AMQP's milliseconds can say:
             ``fail`` ends the read with an error, ``null`` makes the cell null.
+        filter: only the events that it is true of are rows; None for all. The client pushes what the peer takes, and
+            checks the rest itself, so that the rows are the same whatever the peer can do.
     """
 
     stream: str
@@ -73,6 +76,22 @@ class RangeRead:
     epoch: int | None = None
     fail_on_data_loss: bool = True
     timestamp_overflow: Literal["fail", "null"] = "fail"
+    filter: Expression | None = None
+
+
+@dataclass(frozen=True)
+class Pushdown:
+    """What becomes of a filter at one peer: what a query logs once.
+
+    Both together are the whole filter: an event is a row when the peer lets it pass and the residual is true of it.
+
+    Args:
+        pushed: what the peer is asked to check, in its own words; None for nothing.
+        residual: what the client still checks on every event that the peer delivers; None for nothing.
+    """
+
+    pushed: str | None
+    residual: Expression | None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from spark_streams.client.model import RangeRead, StreamDescription
+from spark_streams.client.model import Pushdown, RangeRead, StreamDescription
+from spark_streams.filters.nodes import Expression
 from spark_streams.options import SourceOptions
 from spark_streams.position import Position
 
@@ -50,8 +51,14 @@ class LogClient(Protocol):
     def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
         """Return the offset of the first event, in log order, that is not earlier; None when there is none."""
 
-    def first_matching(self, stream: str, partition: str, text: str) -> str | None:
-        """Return the offset of the first event, in log order, that an expression matches; None when there is none."""
+    def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
+        """Return the offset of the first event, in log order, that an expression is true of; None when there is none.
+
+        It is found with the peer's help as far as that goes; the answer is the same without any.
+        """
+
+    def pushdown(self, stream: str, expression: Expression) -> Pushdown:
+        """Return what of a filter this peer would check, and what ``fetch`` would check itself; nothing is read."""
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
         """Walk from ``start`` to ``end`` (inclusive; None for without end)."""
@@ -72,7 +79,10 @@ class LogClient(Protocol):
         """
 
     def fetch(self, read: RangeRead, *, max_rows: int = ..., max_bytes: int = ...) -> Iterator[pa.RecordBatch]:
-        """Return the rows of a range, columns in the order of ``read.columns``."""
+        """Return the rows of a range that match ``read.filter``, columns in the order of ``read.columns``.
+
+        The end of the range is found, and lost events are noticed, as if there were no filter.
+        """
 
 
 class Connect(Protocol):

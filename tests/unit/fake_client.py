@@ -5,12 +5,11 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterator, Mapping
 
-import numpy as np
 import pyarrow as pa
 
-from spark_streams.client.model import Bounds, RangeRead, StreamDescription
+from spark_streams.client.model import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.errors import ConnectionLost, NotFound
-from spark_streams.filters.event_streams import PaddedDecimalOrder, mask, parse_sql
+from spark_streams.filters.nodes import Expression, Reference, ReferenceKind
 from spark_streams.options import SourceOptions
 from spark_streams.position import EARLIEST, After, At, Position
 
@@ -62,6 +61,28 @@ class FakePartition:
             assert start == EARLIEST
         return every[low : len(every) if end is None else bisect.bisect_right(every, end)]
 
+    def matching(self, offsets: list[str], expression: Expression, partition: str) -> list[str]:
+        """Those of some offsets whose events an expression is true of.
+
+        The key of an event is its number modulo 10, its body is its offset, and its property ``n`` is its number.
+        """
+        from spark_streams.filters import evaluate
+
+        numbers = {self.spell(n): n for n in range(self.first, self.next)}
+
+        def look_up(offset: str) -> Callable[[Reference], str | int | None]:
+            number = numbers[offset]
+            values: dict[ReferenceKind, str | int] = {
+                ReferenceKind.PUBLISH_TIME: self.timestamps[number],
+                ReferenceKind.KEY: str(number % 10),
+                ReferenceKind.PARTITION: partition,
+                ReferenceKind.OFFSET: offset,
+                ReferenceKind.BODY_SIZE: len(offset),
+            }
+            return lambda part: str(number) if part.name == "n" else values.get(part.kind)
+
+        return [offset for offset in offsets if evaluate(expression, look_up(offset)) is True]
+
     def witness(self, offset: str) -> str | None:
         return self.created if self.spell(self.first) <= offset < self.spell(self.next) else None
 
@@ -83,6 +104,7 @@ class FakeLog:
         self.incarnation = "one"
         self.partitions = {p: FakePartition(digits if numeric else name) for p in partitions or ("0",)}
         self.described = self.counted = self.connected = self.walks = self.walked = self.witnessed = self.fetched = 0
+        self.asked_pushdown = 0
         self.hidden: set[str] = set()
         """Partitions that are missing for a moment."""
         self.unavailable: set[str] = set()
@@ -182,12 +204,14 @@ class FakeClient:
                 return held.spell(number)
         return None
 
-    def first_matching(self, stream: str, partition: str, text: str) -> str | None:
+    def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
         held = self.log.partitions[partition]
-        numbers = np.arange(held.first, held.next)
-        instants = np.array([held.timestamps[number] for number in numbers], np.int64)
-        matching = mask(parse_sql(text), numbers, instants, PaddedDecimalOrder())
-        return held.spell(int(numbers[matching][0])) if matching.any() else None
+        return next(iter(held.matching(held.offsets(EARLIEST), expression, partition)), None)
+
+    def pushdown(self, stream: str, expression: Expression) -> Pushdown:
+        """Nothing is pushed: the client checks it all."""
+        self.log.asked_pushdown += 1
+        return Pushdown(None, expression)
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> FakeWalk:
         assert not self.log.numeric, "numbers need no walk"
@@ -196,7 +220,10 @@ class FakeClient:
 
     def fetch(self, read: RangeRead, *, max_rows: int = 1000, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
         self.log.fetched += 1
-        offsets = self.log.partitions[read.partition].offsets(read.start, read.end)
+        held = self.log.partitions[read.partition]
+        offsets = held.offsets(read.start, read.end)
+        if read.filter is not None:
+            offsets = held.matching(offsets, read.filter, read.partition)
         columns = {
             "offset": pa.array(offsets, pa.string()),
             "value": pa.array([o.encode() for o in offsets], pa.binary()),
