@@ -8,14 +8,23 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from spark_streams.errors import FilterError, OptionError
-from spark_streams.filters.event_streams import parse_sql
+from spark_streams.filters.nodes import Expression
 from spark_streams.position import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
     Matching,
 )
 
-__all__ = ["boolean", "duration_ms", "expression", "instant_ms", "integer", "json_object", "words_list"]
+__all__ = [
+    "boolean",
+    "duration_ms",
+    "expression",
+    "filter_expression",
+    "instant_ms",
+    "integer",
+    "json_object",
+    "words_list",
+]
 
 _LIST_EXAMPLE: Final = '["eu", "us, ca"]'
 _UNITS_US: Final = {
@@ -168,18 +177,29 @@ def words_list(option: str, text: str) -> tuple[str, ...]:
 
 
 def expression(option: str, text: str) -> Matching:
-    """Return the position of the first event that a filter of AMQP event streams (§5.2.2) matches.
+    """Return the position of the first event that a filter is true of; it keeps the text.
 
     Raises:
-        OptionError: the text is no such filter; the message has the column of the fault.
+        OptionError: as ``filter_expression``.
     """
+    filter_expression(option, text)
+    return Matching(text)
+
+
+def filter_expression(option: str, text: str) -> Expression:
+    """Return the filter that a text says, or the base64 of its protobuf form.
+
+    Raises:
+        OptionError: it is neither; the message has the column of the fault.
+    """
+    from spark_streams.filters import read_filter
+
     try:
-        parse_sql(text)
+        return read_filter(text)
     except FilterError as fault:
         raise OptionError(
-            option, f"{fault}; expected a comparison such as d.event-streams-timestamp >= 1585672841000"
+            option, f"{fault}; expected such as type = 'order' AND publish_time >= 1585672841000"
         ) from None
-    return Matching(text)
 
 
 def _without_repeats(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,11 +13,8 @@ from spark_streams.options.given import Format, Given
 from spark_streams.options.names import (
     CONSUMER_GROUP,
     EPOCH,
-    FILTER,
     MIN_PARTITIONS,
     PASSWORD,
-    PUSHDOWN,
-    STARTING_EXPRESSION,
     STREAM,
     TOKEN,
     USERNAME,
@@ -118,10 +115,8 @@ _FORMAT: Final = Format(
     naming=f"name the log with option '{STREAM}'",
     position=_position,
     offsets_example='{"0": "earliest", "1": {"at": "00000000000000000042"}, "2": "00000000000000000042"}',
-    reading=(STARTING_EXPRESSION, CONSUMER_GROUP, EPOCH),
+    reading=(CONSUMER_GROUP, EPOCH),
     refused={
-        FILTER: "amqp-events does not take it in this version; filter the DataFrame instead",
-        PUSHDOWN: "amqp-events does not take it in this version; filters of the DataFrame are applied by Spark",
         TOKEN: f"amqp-events does not take it in this version; use '{USERNAME}' and '{PASSWORD}'",
     },
 )

@@ -29,6 +29,8 @@ MAX_TRIGGER_DELAY: Final = "maxTriggerDelay"
 MIN_PARTITIONS: Final = "minPartitions"
 POLL_INTERVAL: Final = "pollInterval"
 TIMESTAMP_OVERFLOW: Final = "timestampOverflow"
+FILTER: Final = "filter"
+PUSHDOWN: Final = "pushdown"
 
 CONSUMER_GROUP: Final = "consumerGroup"
 EPOCH: Final = "epoch"
@@ -58,8 +60,6 @@ MAX_LINE_BYTES: Final = "maxLineBytes"
 FEED_FILTER_PREFIX: Final = "filter-"
 """What the options begin with whose rest names a filter of the feed's own."""
 
-FILTER: Final = "filter"
-PUSHDOWN: Final = "pushdown"
 TOKEN: Final = "token"
 
 PATH: Final = "path"
@@ -71,9 +71,10 @@ OF_EVERY_FORMAT: Final = (
 """What readers and writers of all formats take."""
 
 OF_EVERY_READER: Final = (
-    STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_STRATEGY,
+    STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_EXPRESSION, STARTING_STRATEGY,
     ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, FAIL_ON_DATA_LOSS, MAX_OFFSETS_PER_TRIGGER,
     MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY, MIN_PARTITIONS, POLL_INTERVAL, TIMESTAMP_OVERFLOW,
+    FILTER, PUSHDOWN,
 )  # fmt: skip
 """What readers of all formats take, and no writer."""
 

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from spark_streams.errors import OptionError
+from spark_streams.option_values import expression
 from spark_streams.options.given import MAX_INT64
 from spark_streams.options.names import FILTER, STARTING_TIMESTAMP
 from spark_streams.position import EARLIEST, LATEST, After, At, Matching, Position, position_from_json
@@ -35,7 +36,7 @@ def numbered_position(option: str, partition: str, value: object) -> Position:
         The position, its offset as 20 digits.
 
     Raises:
-        OptionError: it is no position, an offset is outside 0 to 2^63-1, or it is an expression.
+        OptionError: it is no position, an offset is outside 0 to 2^63-1, or an expression is none.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         if value in (-2, -1):
@@ -53,10 +54,10 @@ def numbered_position(option: str, partition: str, value: object) -> Position:
             option,
             f"partition '{partition}': {value!r} is not a position: expected an offset as a number (reading starts "
             'with it; -2 for earliest, -1 for latest) or as a string (reading starts after it), "earliest", "latest", '
-            '{"at": offset}, {"after": offset} or {"timestamp": milliseconds}',
+            '{"at": offset}, {"after": offset}, {"timestamp": milliseconds} or {"expression": text}',
         ) from None
     if isinstance(position, Matching):
-        raise OptionError(option, f"partition '{partition}': {NO_EXPRESSIONS}")
+        return expression(option, position.text)
     return After(_offset(option, partition, position.offset)) if isinstance(position, After) else position
 
 

@@ -47,7 +47,7 @@ def read_starting(given: Given, default: Position | None) -> Span | None:
     """
     others = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS)
     if given.one_of(*others, STARTING_EXPRESSION) == STARTING_EXPRESSION:
-        text = given.required(STARTING_EXPRESSION, "such as d.event-streams-timestamp >= 1585672841000")
+        text = given.required(STARTING_EXPRESSION, "such as type = 'order' AND publish_time >= 1585672841000")
         return Span(expression(STARTING_EXPRESSION, text), option=STARTING_EXPRESSION)
     return _span(given, STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, default)
 

@@ -7,15 +7,18 @@ from typing import Final, Literal
 
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError
-from spark_streams.option_values import duration_ms
+from spark_streams.filters.nodes import Expression
+from spark_streams.option_values import duration_ms, filter_expression
 from spark_streams.options.given import Given
 from spark_streams.options.names import (
     FAIL_ON_DATA_LOSS,
+    FILTER,
     MAX_OFFSETS_PER_TRIGGER,
     MAX_TRIGGER_DELAY,
     MIN_OFFSETS_PER_TRIGGER,
     MIN_PARTITIONS,
     POLL_INTERVAL,
+    PUSHDOWN,
     STARTING_STRATEGY,
     TIMESTAMP_OVERFLOW,
 )
@@ -43,6 +46,8 @@ class SourceOptions:
             includes x and ``{"at": x}`` leaves it out. None in a stream.
         latest_when_no_event: what a starting timestamp later than every event means: True the end of the log, False
             an error.
+        latest_when_no_match: the same of a starting expression that no event matches; an error only where the user
+            asked for one (E-18).
         fail_on_data_loss: whether missing events fail the query (True) or are logged.
         max_offsets_per_trigger: events per micro-batch, at most; None for no limit.
         min_offsets_per_trigger: events that have to wait before a micro-batch starts, unless ``max_trigger_delay_ms``
@@ -55,6 +60,8 @@ class SourceOptions:
         request_timeout_ms: how long to wait for an answer of the peer.
         timestamp_overflow: what becomes of an instant that does not fit Spark's microseconds: ``fail`` fails the
             query, ``null`` makes the cell NULL.
+        filter: only the events that it is true of are rows; None for all.
+        pushdown: whether Spark may hand over filters of the DataFrame (batch queries).
     """
 
     endpoint: Endpoint
@@ -62,6 +69,7 @@ class SourceOptions:
     starting: Span
     ending: Span | None = None
     latest_when_no_event: bool = False
+    latest_when_no_match: bool = True
     fail_on_data_loss: bool = True
     max_offsets_per_trigger: int | None = None
     min_partitions: int | None = None
@@ -72,6 +80,8 @@ class SourceOptions:
     timestamp_overflow: Literal["fail", "null"] = "fail"
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = DEFAULT_MAX_TRIGGER_DELAY_MS
+    filter: Expression | None = None
+    pushdown: bool = False
 
 
 def read_source(given: Given, stream: str, *, streaming: bool | None) -> SourceOptions:
@@ -88,6 +98,10 @@ def read_source(given: Given, stream: str, *, streaming: bool | None) -> SourceO
     """
     if streaming:
         refuse_endings(given)
+        if given.boolean(PUSHDOWN, False):
+            raise OptionError(
+                PUSHDOWN, f"Spark pushes filters in batch queries only: say it with '{FILTER}' in a stream"
+            )
     elif streaming is False:
         for name in (MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY):
             if given.has(name):
@@ -95,9 +109,12 @@ def read_source(given: Given, stream: str, *, streaming: bool | None) -> SourceO
     starting = read_starting(given, LATEST if streaming else EARLIEST) or Span(EARLIEST)
     ending = read_ending(given, LATEST if streaming is False else None)
     most, least, delay_ms = _trigger(given)
+    strategy = given.word(STARTING_STRATEGY, "error", "latest")
+    condition = given.text(FILTER, "such as type = 'order' AND publish_time >= 1585672841000")
     poll = given.integer(POLL_INTERVAL, 0, "milliseconds")
     options = SourceOptions(
-        latest_when_no_event=given.word(STARTING_STRATEGY, "error", "latest") == "latest",
+        latest_when_no_event=strategy == "latest",
+        latest_when_no_match=strategy == "latest" or not given.has(STARTING_STRATEGY),
         timestamp_overflow="null" if given.word(TIMESTAMP_OVERFLOW, "fail", "null") == "null" else "fail",
         endpoint=read_endpoint(given),
         stream=stream,
@@ -110,6 +127,8 @@ def read_source(given: Given, stream: str, *, streaming: bool | None) -> SourceO
         min_partitions=given.integer(MIN_PARTITIONS, 1, "Spark partitions"),
         poll_interval_ms=DEFAULT_POLL_INTERVAL_MS if poll is None else poll,
         request_timeout_ms=request_timeout_ms(given),
+        filter=None if condition is None else filter_expression(FILTER, condition),
+        pushdown=given.boolean(PUSHDOWN, False),
     )
     if streaming is False:
         refuse_empty_spans(starting, ending)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from spark_streams.client.model import RangeRead, StreamDescription
+from spark_streams.client.model import Pushdown, RangeRead, StreamDescription
 from spark_streams.errors import OptionError, SparkStreamsError
+from spark_streams.filters.nodes import Expression
 from spark_streams.options import SourceOptions, Span
 from spark_streams.planning import chunk_sizes, pieces
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
@@ -52,8 +53,19 @@ class Driver:
         return self.ask(lambda client: client.first_at_time(self.options.stream, partition, timestamp_ms))
 
     def first_matching(self, partition: str, text: str) -> str | None:
-        """Return the offset of the first event that an expression matches, None when there is none."""
-        return self.ask(lambda client: client.first_matching(self.options.stream, partition, text))
+        """Return the offset of the first event that an expression is true of, None when there is none.
+
+        Raises:
+            FilterError: the text is no expression.
+        """
+        from spark_streams.filters import read_filter
+
+        expression = read_filter(text)
+        return self.ask(lambda client: client.first_matching(self.options.stream, partition, expression))
+
+    def pushdown(self, expression: Expression) -> Pushdown:
+        """Return what of a filter the peer checks, and what is left to check."""
+        return self.ask(lambda client: client.pushdown(self.options.stream, expression))
 
     def offsets_are_numbers(self) -> bool:
         """Return whether offsets are numbers, written as decimal digits of a fixed width."""

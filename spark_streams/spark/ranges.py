@@ -83,6 +83,7 @@ def range_read(
         options.epoch,
         options.fail_on_data_loss,
         options.timestamp_overflow,
+        options.filter,
     )
 
 
@@ -92,8 +93,8 @@ def resolve_start(
     """Return where reading of a partition starts: ``At`` or ``After`` an event, or ``EARLIEST`` of an empty one.
 
     Raises:
-        OptionError: a timestamp later than every event, or an expression that none matches, unless the options say
-            what that means.
+        OptionError: a timestamp later than every event, unless the options say that this is the end of the log; an
+            expression that none matches, if the options say that this is an error.
         PositionLost: the position is no longer there, and losses are to fail the query.
     """
     bounds = description.partitions[partition]
@@ -102,13 +103,15 @@ def resolve_start(
     if isinstance(wanted, (AtTime, Matching)):
         if isinstance(wanted, AtTime):
             offset = driver.first_at_time(partition, wanted.timestamp_ms)
+            to_end = driver.options.latest_when_no_event
             event = f"with timestamp {wanted.timestamp_ms} ms or later"
         else:
             offset = driver.first_matching(partition, wanted.text)
-            event = f"that {wanted.text!r} matches"
+            to_end = driver.options.latest_when_no_match
+            event = f"that {wanted.text[:100]!r} is true of"
         if offset is not None:
             return At(offset)
-        if driver.options.latest_when_no_event:
+        if to_end:
             return ending(bounds)
         raise OptionError(
             driver.options.starting.option,
