@@ -26,6 +26,8 @@ ALLOWED = {
     "spark": {"planning", "options", "filters", "rows", "client", "position", "endpoint", "errors", "pyspark"},
     "sources": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
     "sinks": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
+    "testing": {"client", "rows", "position", "endpoint", "errors", "pyspark"},
+    "pytest_plugin": {"testing"},
 }
 """Layer to the layers it may import besides itself; ``cli`` is not here: it may import everything."""
 

@@ -1,0 +1,30 @@
+"""The pytest plugin: fixture ``reference_log``. Nothing is started, or imported, before a test asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from spark_streams.testing import LogProcess, StreamFactory
+
+__all__ = ["reference_log", "reference_log_process"]
+
+
+@pytest.fixture(scope="session")
+def reference_log_process() -> Iterator[LogProcess]:
+    """Run the reference log in a process of its own, one for the whole run: ``spark_streams.testing.LogProcess``."""
+    from spark_streams.testing import LogProcess
+
+    with LogProcess() as process:
+        yield process
+
+
+@pytest.fixture
+def reference_log(reference_log_process: LogProcess) -> StreamFactory:
+    """Make streams that no other test has: ``reference_log.create("orders", partitions=2)``."""
+    from spark_streams.testing import StreamFactory
+
+    return StreamFactory(reference_log_process)

@@ -1,0 +1,140 @@
+"""``spark-streams log serve`` in a process of its own, on free ports of the loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+from urllib.parse import urlsplit
+
+__all__ = ["LogProcess"]
+
+DOORS: Final = ("amqp", "rabbitmq-stream", "feedapi")
+_SHOWN: Final = 2_000
+"""Characters of the process's own last words that an error shows."""
+
+
+class LogProcess:
+    """The reference log behind all its doors, while the context is open.
+
+    What it acknowledged survives ``kill`` and ``start``: the same data, on the same ports.
+
+    Args:
+        data_dir: where the log lives; None for a folder that is removed at the end.
+        arguments: further arguments of ``spark-streams log serve``, such as ``["--stream", "orders:4"]``.
+        timeout_s: how long it may take to start, and to stop, in seconds.
+    """
+
+    def __init__(self, data_dir: Path | None = None, arguments: Sequence[str] = (), *, timeout_s: float = 60.0) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="spark-streams-testing-", ignore_cleanup_errors=True)
+        self._data_dir = data_dir if data_dir is not None else Path(self._temporary.name) / "data"
+        self._words = Path(self._temporary.name) / "log.txt"
+        self._arguments = tuple(arguments)
+        self._timeout_s = timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ports = dict.fromkeys(DOORS, 0)
+        self.urls: dict[str, str] = {}
+        """Door (``amqp``, ``rabbitmq-stream``, ``feedapi``) to where it listens, without credentials."""
+
+    @property
+    def pid(self) -> int | None:
+        """Number of the process, None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start, and return when all doors are open.
+
+        Raises:
+            RuntimeError: it ended, or said nothing in time; with what it printed.
+        """
+        if self._process is not None:
+            return
+        doors = [word for door, port in self._ports.items() for word in (f"--{door}", str(port))]
+        command = [sys.executable, "-m", "spark_streams.cli", "log", "serve", "--data-dir", str(self._data_dir)]
+        with self._words.open("ab") as words:
+            self._process = subprocess.Popen(
+                [*command, *doors, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        try:
+            self.urls = json.loads(self._first_line())
+        except BaseException:
+            self.kill()
+            raise
+        # The ports are kept, so that clients find a log that was started again.
+        self._ports = {door: urlsplit(url).port or 0 for door, url in self.urls.items()}
+
+    def stop(self) -> None:
+        """Stop it in good order.
+
+        Raises:
+            RuntimeError: it did not end in time, or not well; it is killed then.
+        """
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            code = process.wait(self._timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"the log did not stop within {self._timeout_s} s{self._said()}") from None
+        finally:
+            _close(process)
+        if code:
+            raise RuntimeError(f"the log ended with code {code}{self._said()}")
+
+    def kill(self) -> None:
+        """End it as ``kill -9`` does; ``start`` starts it again with every event that it has acknowledged."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            _close(process)
+
+    def __enter__(self) -> LogProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            self._temporary.cleanup()
+
+    def _first_line(self) -> bytes:
+        assert self._process is not None and self._process.stdout is not None
+        descriptor, line = self._process.stdout.fileno(), b""
+        deadline = time.monotonic() + self._timeout_s
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise RuntimeError(f"the log did not start within {self._timeout_s} s{self._said()}")
+            piece = os.read(descriptor, 65_536)
+            if not piece:
+                raise RuntimeError(f"the log ended with code {self._process.wait()} as it started{self._said()}")
+            line += piece
+        return line
+
+    def _said(self) -> str:
+        words = self._words.read_text(errors="replace")[-_SHOWN:].strip() if self._words.exists() else ""
+        return f"; it said:\n{words}" if words else ""
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    if process.stdout is not None:
+        process.stdout.close()

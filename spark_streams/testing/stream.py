@@ -1,0 +1,170 @@
+"""Streams of a log for one test: made, filled and looked into without Spark, and read with it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import requests
+
+from spark_streams.client import AmqpClient, RangeRead, encode_columns
+from spark_streams.endpoint import parse_url
+from spark_streams.position import EARLIEST
+from spark_streams.rows import MESSAGE_SCHEMA
+from spark_streams.testing.process import LogProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["LogStream", "StreamFactory"]
+
+_TIMEOUT_S: Final = 60
+_WRITABLE: Final = tuple(name for name in MESSAGE_SCHEMA.names if name not in ("stream", "offset"))
+
+
+class StreamFactory:
+    """Makes streams that no other test has.
+
+    Args:
+        process: the log.
+    """
+
+    def __init__(self, process: LogProcess) -> None:
+        self.process = process
+
+    def create(self, name: str = "events", partitions: int = 1) -> LogStream:
+        """Return a new, empty stream.
+
+        Args:
+            name: what its name begins with; the rest makes it unlike every other.
+            partitions: how many.
+
+        Raises:
+            RuntimeError: the log refused it; with its reason.
+        """
+        unique = f"{name}-{secrets.token_hex(4)}"
+        answer = requests.put(f"{self.process.urls['feedapi']}/{unique}?partitions={partitions}", timeout=_TIMEOUT_S)
+        if answer.status_code != 201:
+            raise RuntimeError(f"stream '{unique}' was not created: {answer.status_code} {answer.text.strip()}")
+        return LogStream(self.process, unique, partitions)
+
+
+class LogStream:
+    """One stream of a running log.
+
+    Args:
+        process: the log.
+        name: the stream's name.
+        partitions: how many partitions it was made with.
+    """
+
+    def __init__(self, process: LogProcess, name: str, partitions: int) -> None:
+        self.process = process
+        self.name = name
+        self.partitions = partitions
+
+    def options(self, format: str, **more: str) -> dict[str, str]:
+        """Return what a reader or writer of a format needs to find this stream.
+
+        Args:
+            format: ``amqp-events``, ``rabbitmq-stream`` or ``feedapi``.
+            more: further options, such as ``startingOffsets="earliest"``.
+
+        Raises:
+            ValueError: another format.
+        """
+        if format == "amqp-events":
+            found = {"url": _signed_in(self.process.urls["amqp"]), "stream": self.name}
+        elif format == "rabbitmq-stream":
+            which = "stream" if self.partitions == 1 else "superStream"
+            found = {"url": _signed_in(self.process.urls["rabbitmq-stream"]), which: self.name}
+        elif format == "feedapi":
+            found = {"url": f"{self.process.urls['feedapi']}/{self.name}"}
+        else:
+            raise ValueError(f"'{format}' is no format: expected amqp-events, rabbitmq-stream or feedapi")
+        return found | more
+
+    def produce(self, events: Iterable[object]) -> int:
+        """Append events, in their order; returns when the log has them.
+
+        Args:
+            events: each a row, that is a mapping with ``value`` and any other column that a sink takes
+                (``key``, ``partition``, ``timestamp``, ``properties``, ``application_properties``,
+                ``message_annotations``), or the value alone. A value that is neither str nor bytes becomes JSON.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            ValueError: a row with a column that cannot be written.
+            SparkStreamsError: the log did not take them.
+        """
+        rows = [_row(event) for event in events]
+        if not rows:
+            return 0
+        names = [name for name in _WRITABLE if any(name in row for row in rows)]
+        columns = {name: pa.array([row.get(name) for row in rows], MESSAGE_SCHEMA.field(name).type) for name in names}
+        with self._client() as client:
+            publisher = client.publisher(self.name)
+            publisher.send(encode_columns(columns), lambda row: f"event {row}")
+            publisher.flush()
+            publisher.close()
+        return len(rows)
+
+    def ends(self) -> dict[str, str]:
+        """Return the offset of the last event of each partition that has any."""
+        with self._client() as client:
+            bounds = client.describe(self.name).partitions
+        return {partition: held.latest for partition, held in bounds.items() if held.latest is not None}
+
+    def table(self, columns: Sequence[str] = tuple(MESSAGE_SCHEMA.names)) -> pa.Table:
+        """Return all events, in the order of partitions and offsets.
+
+        Args:
+            columns: of ``spark_streams.rows.MESSAGE_SCHEMA``.
+        """
+        batches: list[pa.RecordBatch] = []
+        with self._client() as client:
+            for partition, last in sorted(self.ends().items(), key=lambda each: int(each[0])):
+                read = RangeRead(self.name, partition, EARLIEST, last, tuple(columns))
+                batches.extend(client.fetch(read))
+        return pa.Table.from_batches(batches, pa.schema([MESSAGE_SCHEMA.field(name) for name in columns]))
+
+    def values(self) -> list[str]:
+        """Return the values of all events as text, in the order of partitions and offsets."""
+        return [value.decode() for value in self.table(["value"]).column("value").to_pylist()]
+
+    def dataframe(self, spark: SparkSession, *columns: str) -> DataFrame:
+        """Return all events as a DataFrame, for chispa's ``assert_df_equality`` and the like.
+
+        Args:
+            spark: the session.
+            columns: expressions of SQL over the columns of format ``amqp-events``, such as ``string(value) AS value``;
+                all columns when none is given.
+        """
+        frame = spark.read.format("amqp-events").options(**self.options("amqp-events")).load()
+        ordered = frame.orderBy("partition", "offset")
+        return ordered.selectExpr(*columns) if columns else ordered
+
+    def _client(self) -> AmqpClient:
+        return AmqpClient(parse_url(_signed_in(self.process.urls["amqp"])))
+
+
+def _row(event: object) -> dict[str, Any]:
+    row = dict(event) if isinstance(event, Mapping) and "value" in event else {"value": event}
+    unknown = [name for name in row if name not in _WRITABLE]
+    if unknown:
+        raise ValueError(f"column '{unknown[0]}' cannot be written: expected {', '.join(_WRITABLE)}")
+    value = row["value"]
+    if isinstance(value, str):
+        row["value"] = value.encode()
+    elif not isinstance(value, (bytes, type(None))):
+        row["value"] = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return row
+
+
+def _signed_in(url: str) -> str:
+    return url.replace("//", "//guest:guest@", 1)

@@ -1,0 +1,118 @@
+"""``spark_streams.testing`` without Spark: the process, the streams, the fixture."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from spark_streams.testing import LogProcess, StreamFactory, eventually
+
+
+def test_each_test_has_a_stream_of_its_own(reference_log: StreamFactory) -> None:
+    first, second = reference_log.create("orders"), reference_log.create("orders")
+    first.produce(["a", "b"])
+    assert first.name != second.name
+    assert first.name.startswith("orders-")
+    assert (first.values(), second.values()) == (["a", "b"], [])
+
+
+def test_rows_have_the_columns_that_sinks_take(reference_log: StreamFactory) -> None:
+    stream = reference_log.create(partitions=2)
+    count = stream.produce(
+        [
+            {"value": "to one", "partition": "1", "application_properties": {"type": "order"}},
+            {"value": {"id": 7}, "partition": "0", "key": "alice", "properties": {"subject": "s"}},
+            {"value": b"\xff", "partition": "0"},
+        ]
+    )
+    assert count == 3
+    table = stream.table(["partition", "value", "key", "application_properties"])
+    assert table.column("partition").to_pylist() == ["0", "0", "1"]
+    assert table.column("value").to_pylist() == [b'{"id":7}', b"\xff", b"to one"]
+    assert table.column("key").to_pylist() == ["alice", None, None]
+    assert table.column("application_properties").to_pylist() == [None, None, [("type", "order")]]
+    assert stream.table(["properties"]).column("properties")[0].as_py()["subject"] == "s"
+
+
+def test_equal_keys_share_a_partition(reference_log: StreamFactory) -> None:
+    stream = reference_log.create(partitions=4)
+    stream.produce({"value": str(n), "key": f"k{n % 3}"} for n in range(30))
+    placed = stream.table(["key", "partition"]).to_pylist()
+    assert len(placed) == 30
+    assert len({(row["key"], row["partition"]) for row in placed}) == 3
+
+
+def test_a_mapping_without_a_value_is_json(reference_log: StreamFactory) -> None:
+    stream = reference_log.create()
+    stream.produce([{"id": 1, "name": "ö"}, [1, None], 2.5])
+    assert stream.values() == ['{"id":1,"name":"ö"}', "[1,null]", "2.5"]
+
+
+def test_a_column_that_cannot_be_written_is_named(reference_log: StreamFactory) -> None:
+    stream = reference_log.create()
+    with pytest.raises(ValueError, match=r"column 'offset' cannot be written: expected value, key, partition"):
+        stream.produce(["fine", {"value": "x", "offset": "1"}])
+    assert stream.values() == []
+
+
+def test_nothing_is_produced_of_nothing(reference_log: StreamFactory) -> None:
+    stream = reference_log.create()
+    assert stream.produce([]) == 0
+    assert stream.ends() == {}
+
+
+def test_a_stream_that_the_log_refuses(reference_log: StreamFactory) -> None:
+    with pytest.raises(RuntimeError, match=r"stream 'orders-\w+' was not created: 400 .*partitions"):
+        reference_log.create("orders", partitions=0)
+
+
+def test_options_of_another_format(reference_log: StreamFactory) -> None:
+    with pytest.raises(ValueError, match="'kafka' is no format: expected amqp-events"):
+        reference_log.create().options("kafka")
+
+
+def test_the_process_starts_again_with_what_it_had(tmp_path: Path) -> None:
+    with LogProcess(tmp_path / "data") as process:
+        stream = StreamFactory(process).create("orders", partitions=2)
+        stream.produce(["a", "b", "c"])
+        before, urls = process.pid, process.urls
+        process.kill()
+        assert process.pid is None
+        process.start()
+        assert process.pid != before
+        assert process.urls == urls
+        assert sorted(stream.values()) == ["a", "b", "c"]
+        pid = process.pid
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_process_that_cannot_start_says_why() -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)ended with code \d+ as it started; it said:.*no-such-option"):
+        LogProcess(arguments=["--no-such-option"]).start()
+
+
+def test_nothing_is_left_of_temporary_data() -> None:
+    with LogProcess() as process:
+        StreamFactory(process).create()
+        folder = process._data_dir
+        assert os.listdir(folder)
+    assert not folder.exists()
+
+
+def test_eventually() -> None:
+    answers = iter([False, None, 3])
+    eventually(lambda: next(answers), "an answer")
+    assert next(answers, "none") == "none"
+    with pytest.raises(AssertionError, match=r"the moon did not hold within 0.1 s"):
+        eventually(lambda: False, "the moon", 0.1)
+
+    def two() -> bool:
+        assert [1] == [2]
+        return True
+
+    with pytest.raises(AssertionError, match=r"\[1\] == \[2\]"):
+        eventually(two, timeout_s=0.1)

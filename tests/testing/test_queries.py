@@ -1,0 +1,101 @@
+"""Waiting for queries, and what docs/testing.md and docs/example-project show."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_streams.testing import LogStream, StreamFactory, wait_until_caught_up
+
+pytestmark = pytest.mark.spark
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+FORMATS = ["amqp-events", "rabbitmq-stream", "feedapi"]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    import spark_streams
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    spark_streams.register(session)
+    yield session
+    session.stop()
+
+
+def start(spark: Any, stream: LogStream, format: str, folder: Path, name: str, **more: str) -> Any:
+    options = stream.options(format, startingOffsets="earliest", pollInterval="50", **more)
+    writer = spark.readStream.format(format).options(**options).load().selectExpr("string(value) AS value").writeStream
+    return writer.format("memory").queryName(name).option("checkpointLocation", str(folder / "checkpoint")).start()
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("format", FORMATS)
+def test_all_that_was_there_has_come(
+    spark: Any, reference_log: StreamFactory, tmp_path: Path, format: str, partitions: int
+) -> None:
+    stream = reference_log.create("events", partitions)
+    name = f"rows_{format.split('-')[0]}_{partitions}"
+    query = start(spark, stream, format, tmp_path, name)
+    try:
+        for number in range(1, 4):
+            stream.produce(f"{number}-{each}" for each in range(10))
+            wait_until_caught_up(query, stream)
+            assert spark.table(name).count() == 10 * number
+    finally:
+        query.stop()
+
+
+def test_a_query_that_fails_says_why(spark: Any, reference_log: StreamFactory, tmp_path: Path) -> None:
+    stream = reference_log.create()
+    stream.produce(["a"])
+    frame = spark.readStream.format("amqp-events").options(**stream.options("amqp-events", startingOffsets="earliest"))
+    broken = frame.load().selectExpr("raise_error('no such order') AS value").writeStream.format("noop")
+    query = broken.option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(Exception, match="no such order"):
+        wait_until_caught_up(query, stream)
+
+
+def test_a_query_of_another_stream_never_catches_up(spark: Any, reference_log: StreamFactory, tmp_path: Path) -> None:
+    stream, other = reference_log.create(), reference_log.create("other")
+    other.produce(["a"])
+    query = start(spark, stream, "amqp-events", tmp_path, "none")
+    try:
+        wait_until_caught_up(query, stream)
+        with pytest.raises(AssertionError, match=rf"did not catch up within 1 s: expected .*{other.name}.*'0': 0"):
+            wait_until_caught_up(query, other, timeout_s=1)
+    finally:
+        query.stop()
+    with pytest.raises(AssertionError, match="did not catch up before it ended"):
+        wait_until_caught_up(query, other)
+
+
+def test_the_example_project_passes_as_it_is() -> None:
+    """As a user runs it: without this repository's pytest settings."""
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "."]
+    project = DOCS / "example-project"
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=280)
+    assert ran.returncode == 0, ran.stdout[-4000:]
+    assert "3 passed" in ran.stdout
+
+
+def test_the_page_is_right(spark: Any, reference_log: StreamFactory, tmp_path: Path) -> None:
+    of_pytest, alone = re.findall(r"```python\n(.*?)```", (DOCS / "testing.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(of_pytest, names)
+    names["test_orders_are_copied"](spark, reference_log, tmp_path)
+    exec(alone, names)
+    assert names["process"].pid is None
