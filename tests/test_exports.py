@@ -108,6 +108,13 @@ PUBLIC = {
         "ServerThread",
     ],
     "spark_streams.spark.progress": ["Progress", "StreamProgressListener", "show_log_lines"],
+    "spark_streams.testing": [
+        "LogProcess",
+        "LogStream",
+        "StreamFactory",
+        "eventually",
+        "wait_until_caught_up",
+    ],
 }
 """A name that is taken away here breaks somebody's program: say so in CHANGELOG.md."""
 
