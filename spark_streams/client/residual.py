@@ -1,0 +1,57 @@
+"""The rest of a filter, which the peer did not take: a mask over the rows of a batch before anybody sees them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from spark_streams.filters.columns import mask
+from spark_streams.filters.nodes import Expression
+from spark_streams.filters.row_columns import columns_needed, feed_columns, message_columns
+
+__all__ = ["rows_that_match", "wanted_columns"]
+
+
+def wanted_columns(columns: tuple[str, ...], residual: Expression | None, feed: bool = False) -> tuple[str, ...]:
+    """Return the columns to decode: those of the rows, in their order, and then what only the residual looks at.
+
+    Args:
+        columns: of the rows.
+        residual: what is left to check; None for nothing.
+        feed: whether the rows are those of a feed.
+
+    Raises:
+        FilterError: the residual looks at what such rows cannot have.
+    """
+    needed = () if residual is None else columns_needed(residual, feed)
+    return (*columns, *(name for name in needed if name not in columns))
+
+
+def rows_that_match(
+    batch: pa.RecordBatch, residual: Expression | None, columns: tuple[str, ...], feed: bool = False
+) -> pa.RecordBatch:
+    """Return the rows of which the residual is true, with the columns of the rows only.
+
+    Args:
+        batch: has the columns that ``wanted_columns`` says.
+        residual: what is left to check; None for nothing.
+        columns: of the rows, in the order that is wanted.
+        feed: whether the rows are those of a feed.
+
+    Shape:
+        ``columns`` of ``batch``, in their order; the batch may have no row.
+    """
+    if residual is None:
+        return _selected(batch, columns)
+    matching = mask(residual, (feed_columns if feed else message_columns)(batch), batch.num_rows)
+    count = matching.true_count
+    if count == batch.num_rows:
+        return _selected(batch, columns)
+    return _selected(batch, columns).filter(matching) if columns else _without_columns(count)
+
+
+def _selected(batch: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
+    return batch.select(list(columns)) if columns else _without_columns(batch.num_rows)
+
+
+def _without_columns(rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))

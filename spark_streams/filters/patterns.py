@@ -1,0 +1,57 @@
+"""LIKE: ``%`` is any run of characters, ``_`` one code point, everything else itself; there is no escape (E-11).
+
+A pattern is matched piece by piece between its ``%``, each at the first place where it fits: never backwards, so no
+pattern takes more than its length times the text's.
+
+Spec: notes E-11.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["like", "like_regex"]
+
+_MOST_CHARACTERS: Final = 1000
+"""Of a pattern that becomes one regular expression; RE2's programs are limited in size."""
+
+
+def like(pattern: str) -> Callable[[str], bool]:
+    """Return the function that says whether a whole text is like ``pattern``."""
+    first, *rest = pattern.split("%")
+    head = _piece(first)
+    if not rest:
+        return lambda text: len(text) == len(pattern) and head.match(text) is not None
+    *middle, last = rest
+    pieces = [_piece(piece) for piece in middle if piece]
+    tail = _piece(last)
+    shortest = len(pattern) - pattern.count("%")
+
+    def matches(text: str) -> bool:
+        if len(text) < shortest or head.match(text) is None:
+            return False
+        end = len(text) - len(last)
+        at = len(first)
+        for piece in pieces:
+            found = piece.search(text, at, end)
+            if found is None:
+                return False
+            at = found.end()
+        return at <= end and tail.match(text, end) is not None
+
+    return matches
+
+
+def like_regex(pattern: str) -> str | None:
+    """Return the pattern as a regular expression of RE2 for whole texts; None for one that is too long."""
+    if len(pattern) > _MOST_CHARACTERS:
+        return None
+    inner = "".join({"%": ".*", "_": "."}.get(character) or re.escape(character) for character in pattern)
+    return rf"(?s)\A{inner}\z"
+
+
+def _piece(text: str) -> re.Pattern[str]:
+    """Return what finds a piece without ``%``; it has one length, so it is found without turning back."""
+    return re.compile(".".join(re.escape(part) for part in text.split("_")), re.DOTALL)

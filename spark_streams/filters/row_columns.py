@@ -1,0 +1,203 @@
+"""What an expression's references mean in batches of our rows, as columns for ``evaluate_columns``.
+
+Both kinds of rows:
+
+- ``key``, ``partition`` and ``offset`` are the columns.
+- ``publish_time`` is column ``timestamp`` in ms, rounded down.
+- ``body_size`` is the number of bytes of column ``value``; NULL without a body.
+
+Rows of messages:
+
+- ``event_time`` is ``properties.creation_time`` in ms; 0 says that it is unset, so it is NULL (E-5).
+- ``properties.<field>`` is a field of the struct: texts as they are, ``group_sequence`` in decimal digits, times in
+  digits of ms. ``user_id``, which is binary, is refused.
+- ``application_properties.<name>`` and ``message_annotations.<name>`` are values of the maps, and any other property is
+  ``application_properties.<name>``.
+
+Rows of feeds:
+
+- ``event_time`` is column ``timestamp`` in ms, rounded down.
+- A property is a member of the event's JSON object, or, with a leading ``/``, what that JSON pointer names. A string
+  is as it is, anything else its JSON text; null, no such member and no object are NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.errors import FilterError
+from spark_streams.filters.columns import ColumnLookup
+from spark_streams.filters.nodes import Expression, Not, Predicate, Reference, ReferenceKind
+from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA, PROPERTIES_TYPE
+from spark_streams.wire.feed.pointer import extract_text, parse_pointer
+
+__all__ = ["columns_needed", "feed_columns", "message_columns"]
+
+_COLUMNS: Final = {
+    ReferenceKind.EVENT_TIME: "timestamp",
+    ReferenceKind.PUBLISH_TIME: "timestamp",
+    ReferenceKind.KEY: "key",
+    ReferenceKind.PARTITION: "partition",
+    ReferenceKind.OFFSET: "offset",
+    ReferenceKind.BODY_SIZE: "value",
+    ReferenceKind.PROPERTY: "value",
+}
+"""The columns of a feed's rows; those of messages differ in the first and last."""
+_MAPS: Final = ("application_properties", "message_annotations")
+_FIELDS: Final = tuple(PROPERTIES_TYPE.field(i).name for i in range(PROPERTIES_TYPE.num_fields))
+_OBJECT: Final = r"\A[ \t\r\n]*\{"
+
+
+def columns_needed(expression: Expression, feed: bool = False) -> tuple[str, ...]:
+    """Return the columns that rows have to have for an expression, in the order of the row schema.
+
+    Args:
+        expression: any.
+        feed: whether the rows are those of a feed.
+
+    Raises:
+        FilterError: a reference that such rows cannot have: a field of ``properties`` that there is not, or that is
+            binary; a JSON pointer that is none.
+    """
+    column = _column_of_feed if feed else _column_of_message
+    needed = {column(reference) for reference in _references(expression)}
+    return tuple(name for name in (COMMON_SCHEMA if feed else MESSAGE_SCHEMA).names if name in needed)
+
+
+def message_columns(batch: pa.RecordBatch) -> ColumnLookup:
+    """Return the lookup over rows of ``amqp-events`` and ``rabbitmq-stream``.
+
+    Args:
+        batch: has the columns that ``columns_needed`` says, as ``rows.MESSAGE_SCHEMA`` has them, and any others.
+    """
+
+    def lookup(reference: Reference) -> pa.Array:
+        kind = reference.kind
+        if kind is ReferenceKind.EVENT_TIME:
+            return _set_times(_milliseconds(pc.struct_field(batch.column("properties"), "creation_time")))
+        if kind is not ReferenceKind.PROPERTY:
+            return _common(batch, kind)
+        column, name = _place(reference)
+        if column != "properties":
+            return _entry(batch.column(column), name)
+        field = pc.struct_field(batch.column("properties"), name)
+        return _milliseconds(field) if pa.types.is_timestamp(field.type) else field
+
+    return lookup
+
+
+def feed_columns(batch: pa.RecordBatch) -> ColumnLookup:
+    """Return the lookup over rows of ``feedapi``.
+
+    Args:
+        batch: has the columns that ``columns_needed`` says, as ``rows.COMMON_SCHEMA`` has them, and any others.
+    """
+
+    def lookup(reference: Reference) -> pa.Array:
+        if reference.kind is ReferenceKind.EVENT_TIME:
+            return _milliseconds(batch.column("timestamp"))
+        if reference.kind is not ReferenceKind.PROPERTY:
+            return _common(batch, reference.kind)
+        return _member(batch.column("value"), reference.name or "")
+
+    return lookup
+
+
+def _references(expression: Expression) -> Iterator[Reference]:
+    if isinstance(expression, Predicate):
+        yield expression.reference
+    elif isinstance(expression, Not):
+        yield from _references(expression.operand)
+    else:
+        for part in expression.parts:
+            yield from _references(part)
+
+
+def _column_of_message(reference: Reference) -> str:
+    if reference.kind is ReferenceKind.EVENT_TIME:
+        return "properties"
+    return _place(reference)[0] if reference.kind is ReferenceKind.PROPERTY else _COLUMNS[reference.kind]
+
+
+def _column_of_feed(reference: Reference) -> str:
+    name = reference.name or ""
+    if reference.kind is ReferenceKind.PROPERTY and name.startswith("/"):
+        try:
+            parse_pointer(name)
+        except ValueError as fault:
+            raise FilterError(name, 1, str(fault)) from None
+    return _COLUMNS[reference.kind]
+
+
+def _place(reference: Reference) -> tuple[str, str]:
+    """Return the column of a message's property, and the entry or field in it.
+
+    Raises:
+        FilterError: there is no such field, or it is binary.
+    """
+    name = reference.name or ""
+    column, dot, rest = name.partition(".")
+    if not dot or column not in (*_MAPS, "properties"):
+        return _MAPS[0], name
+    if column == "properties":
+        if rest == "user_id":
+            raise FilterError(name, 1, "user_id is binary, and cannot be compared")
+        if rest not in _FIELDS:
+            expected = ", ".join(field for field in _FIELDS if field != "user_id")
+            raise FilterError(
+                name,
+                1,
+                f"a message's properties have no field '{rest}': expected one of {expected}; an application property "
+                f"that is called so is [application_properties.{name}]",
+            )
+    return column, rest
+
+
+def _common(batch: pa.RecordBatch, kind: ReferenceKind) -> pa.Array:
+    column = batch.column(_COLUMNS[kind])
+    if kind is ReferenceKind.PUBLISH_TIME:
+        return _milliseconds(column)
+    return pc.binary_length(column).cast(pa.int64()) if kind is ReferenceKind.BODY_SIZE else column
+
+
+def _milliseconds(instants: pa.TimestampArray) -> pa.Int64Array:
+    """Return microseconds as milliseconds, rounded down, also before 1970."""
+    numbers = instants.cast(pa.int64())
+    whole = np.floor_divide(np.asarray(numbers.fill_null(0)), 1000)
+    return pa.array(whole, mask=np.asarray(numbers.is_null()) if numbers.null_count else None)
+
+
+def _set_times(times: pa.Int64Array) -> pa.Int64Array:
+    """Return times, null for 0, which says that it is not set (E-5)."""
+    return pc.if_else(pc.equal(times, 0), pa.scalar(None, pa.int64()), times)
+
+
+def _entry(maps: pa.MapArray, name: str) -> pa.StringArray:
+    """Return what maps have under a key; null where they have nothing, or null."""
+    offsets = np.asarray(maps.offsets)
+    first, end = int(offsets[0]), int(offsets[-1])
+    offsets = offsets - first
+    places = np.flatnonzero(np.asarray(pc.equal(maps.keys.slice(first, end - first), name)))
+    rows = np.searchsorted(offsets, places, side="right") - 1
+    taken = np.full(len(maps), -1, np.int64)
+    taken[rows] = places
+    missing = taken < 0
+    if maps.null_count:
+        missing |= np.asarray(maps.is_null())
+    return maps.items.slice(first, end - first).take(pa.array(taken, mask=missing))
+
+
+def _member(values: pa.BinaryArray, name: str) -> pa.StringArray:
+    """Return a member of every event's JSON object, or what a JSON pointer names."""
+    if name.startswith("/"):
+        return extract_text(values, name)
+    found = extract_text(values, "/" + name.replace("~", "~0").replace("/", "~1"))
+    if not name.isdecimal():
+        return found
+    # A pointer's name may be an index into an array; a member's may not.
+    return pc.if_else(pc.match_substring_regex(values, _OBJECT), found, pa.scalar(None, pa.string()))
