@@ -163,3 +163,15 @@ def test_p05_a_closed_partition_has_a_last_cursor() -> None:
         encode_discovery(Discovery((FeedPartition(0, closed=True),)))
     with pytest.raises(LocalProtocolError, match="not listed as closed"):
         encode_discovery(Discovery((FeedPartition(0), FeedPartition(1, starts_after=0))))
+
+
+def test_what_filters_compare_is_an_extension_that_may_be_anything_elsewhere() -> None:
+    said = {"subject": "/subject", "key": "key", "day": "date", "n": 5}
+    found = decode_discovery(json.dumps({"partitions": [], "filters": ["key"], "filterFields": said}).encode())
+    assert found.filter_fields == {"subject": "/subject", "key": "key"}
+    assert json.loads(encode_discovery(found))["filterFields"] == {"subject": "/subject", "key": "key"}
+    for other in ("x", ["x"], None, 1):
+        body = json.dumps({"partitions": [], "filterFields": other}).encode()
+        assert decode_discovery(body).filter_fields == {}
+    assert "filterFields" not in json.loads(encode_discovery(Discovery((), token="t", filter_fields=said)))  # type: ignore[arg-type]
+    assert "filterFields" not in json.loads(encode_discovery(Discovery(())))

@@ -9,7 +9,7 @@ from hashlib import blake2s
 from spark_streams.log import Partition, Stream
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
-from spark_streams.server.feed.shape import FILTERS
+from spark_streams.server.feed.wanted import FILTER_FIELDS, FILTERS
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition
 
 __all__ = ["discovery_of", "listed", "token_of"]
@@ -52,4 +52,6 @@ def discovery_of(stream: Stream, config: FeedConfig) -> Discovery:
     )
     if not old:
         return Discovery(partitions, _token(stream, found), exactly_once=config.exactly_once)
-    return Discovery(partitions, stream=True, exactly_once=config.exactly_once, filters=FILTERS)
+    return Discovery(
+        partitions, stream=True, exactly_once=config.exactly_once, filters=FILTERS, filter_fields=FILTER_FIELDS
+    )

@@ -38,10 +38,11 @@ from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.refusals import Refusal
 from spark_streams.server.feed.responses import Drop, PageResponse, Stopping, StreamResponse, Waits
-from spark_streams.server.feed.shape import FILTERS, Shape
+from spark_streams.server.feed.shape import Shape
+from spark_streams.server.feed.wanted import served
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import encode_discovery
-from spark_streams.wire.feed.fetching import ENDLESS, FIRST, LAST, Fetch, decode_fetch
+from spark_streams.wire.feed.fetching import ENDLESS, FILTER_PREFIX, FIRST, LAST, Fetch, decode_fetch
 
 __all__ = ["FeedDoor"]
 
@@ -136,7 +137,7 @@ class FeedDoor:
 
     def _fetch(self, request: Request, stream: Stream, query: list[tuple[str, str]], dialect: Dialect) -> ASGIApp:
         try:
-            fetch = decode_fetch(query, dialect, offered=FILTERS)
+            fetch = decode_fetch(query, dialect, offered=served(name.removeprefix(FILTER_PREFIX) for name, _ in query))
         except RemoteProtocolError as fault:
             raise Refusal(400, str(fault)) from fault
         if dialect is Dialect.V2B and fetch.token != token_of(stream):

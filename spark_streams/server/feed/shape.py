@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 
 from spark_streams.log import Records
 from spark_streams.server.feed.payloads import columns_of
+from spark_streams.server.feed.wanted import wanted
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetching import Fetch
 from spark_streams.wire.feed.lines_encode import encode_lines
 
-__all__ = ["ALL_HEADERS", "FILTERS", "Shape", "checkpoint"]
+__all__ = ["ALL_HEADERS", "Shape", "checkpoint"]
 
-FILTERS: Final = ("key", "subject")
-"""The filters of version 2a: equality with the event's key, and with the message property subject."""
-EVENT_TYPES: Final = "event-types"
-SKIP_EVENT_TYPES: Final = "skip-event-types"
 ALL_HEADERS: Final = "_all"
 
 
@@ -47,7 +44,7 @@ class Shape:
     Args:
         dialect: which members a line has.
         partition: the number that lines of version 1 say.
-        filters: name to value: ``key`` and ``subject``, or version 2b's ``event-types`` or ``skip-event-types``.
+        filters: name to value, as ``wanted`` takes them.
         headers: version 1: names of application properties to send along, or ``_all``.
     """
 
@@ -72,7 +69,7 @@ class Shape:
         rows: NDArray[np.int64] | None = None
         names = ("value", "key", *(("application_properties",) if self.headers else ()))
         if self.filters:
-            rows = np.flatnonzero(self._wanted(records))
+            rows = wanted(records, self.filters)
             records = _taken(records, rows)
             if not len(rows):
                 return rows, b""
@@ -84,24 +81,6 @@ class Shape:
         if self.headers:
             lines = self._with_headers(lines, columns["application_properties"])
         return rows, lines
-
-    def _wanted(self, records: Records) -> NDArray[np.bool_]:
-        names = (
-            *(("key",) if "key" in self.filters else ()),
-            *(("properties",) if set(self.filters) - {"key"} else ()),
-        )
-        columns = columns_of(records, names)
-        wanted = np.ones(len(records), np.bool_)
-        for name, value in self.filters.items():
-            column = columns["key"] if name == "key" else pc.struct_field(columns["properties"], "subject")
-            if name in FILTERS:
-                found = pc.equal(column, value)
-            else:
-                types = [each.strip().lower() for each in value.split(";") if each.strip()]
-                found = pc.is_in(pc.utf8_lower(column), pa.array(types, pa.string()), skip_nulls=True)
-                found = pc.invert(found) if name == SKIP_EVENT_TYPES else found
-            wanted &= np.asarray(pc.fill_null(found, False))
-        return wanted
 
     def _with_headers(self, lines: bytes, properties: pa.MapArray) -> bytes:
         """Put the member ``headers`` into lines of version 1; it is seldom asked for, so a loop is good enough."""

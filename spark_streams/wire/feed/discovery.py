@@ -7,6 +7,9 @@
                     {"id": "3", "cursorFromPartitions": ["2"]}],
      "token": "…"  (v2b),  "stream": true, "exactlyOnce": true, "filters": ["subject"]}
 
+A feed may add ``"filterFields": {"subject": "/subject"}``, an extension of ours: what its filters compare, exactly (ADR
+18).
+
 Ids and references are strings in the documents and numbers in the Go library; both are read (notes C-14, F-3), as are
 ``startsAfterParent`` and ``splitFromAncestors``, the other spellings of the overview (F-1, F-2).
 
@@ -17,7 +20,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_streams.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
@@ -61,6 +65,8 @@ class Discovery:
         stream: argument ``stream`` is offered (v2a).
         exactly_once: no event is ever repeated on the feed.
         filters: names of the ``filter-<name>`` arguments that are offered (v2a).
+        filter_fields: names of filters to what each compares for equality as text: ``key``, the member of an event's
+            line, or a JSON pointer into the event (v2a, an extension); what is no such thing is passed over.
     """
 
     partitions: tuple[FeedPartition, ...]
@@ -68,6 +74,7 @@ class Discovery:
     stream: bool = False
     exactly_once: bool = False
     filters: tuple[str, ...] = ()
+    filter_fields: Mapping[str, str] = field(default_factory=dict)
 
 
 def decode_discovery(body: bytes) -> Discovery:
@@ -98,6 +105,7 @@ def decode_discovery(body: bytes) -> Discovery:
         _flag(document, "stream", "discovery document"),
         _flag(document, "exactlyOnce", "discovery document"),
         _names(document, "filters", "discovery document"),
+        _fields(document.get("filterFields")),
     )
     _check(discovery, RemoteProtocolError)
     return discovery
@@ -139,6 +147,8 @@ def encode_discovery(discovery: Discovery, *, numbers: bool = False) -> bytes:
     if discovery.token is None:
         document["stream"] = discovery.stream
         document["filters"] = list(discovery.filters)
+        if discovery.filter_fields:
+            document["filterFields"] = dict(discovery.filter_fields)
     else:
         document["token"] = discovery.token
     document["exactlyOnce"] = discovery.exactly_once
@@ -204,6 +214,13 @@ def _names(item: dict[str, object], name: str, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise RemoteProtocolError(f"{where}: '{name}' is {value!r:.50}: expected a list of strings")
     return tuple(value)
+
+
+def _fields(value: object) -> dict[str, str]:
+    """Return what filters compare; another feed's member of this name may be anything, and says nothing then."""
+    if not isinstance(value, dict):
+        return {}
+    return {name: told for name, told in value.items() if isinstance(told, str) and (told == "key" or told[:1] == "/")}
 
 
 def _check(discovery: Discovery, error: type[ProtocolError]) -> None:

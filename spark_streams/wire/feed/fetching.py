@@ -23,7 +23,7 @@ from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import MAX_PARTITION_ID
 
-__all__ = ["ENDLESS", "FIRST", "LAST", "Fetch", "decode_fetch"]
+__all__ = ["ENDLESS", "FILTER_PREFIX", "FIRST", "LAST", "Fetch", "decode_fetch"]
 
 FIRST: Final = "_first"
 """The cursor before a partition's first event."""
@@ -35,7 +35,8 @@ MAX_NUMBER: Final = 2**31 - 1
 """The highest page size, count and duration that is taken."""
 
 _NUMBER: Final = re.compile("[0-9]{1,10}")
-_FILTER: Final = "filter-"
+FILTER_PREFIX: Final = "filter-"
+"""What the names of v2a's filter arguments begin with."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Fetch:
             pairs.append((self.dialect.page_size_argument, str(self.page_size)))
         if self.stream_ms is not None:
             pairs.append(("stream", "y" if self.stream_ms == ENDLESS else str(self.stream_ms)))
-        prefix = _FILTER if self.dialect is Dialect.V2A else ""
+        prefix = FILTER_PREFIX if self.dialect is Dialect.V2A else ""
         pairs.extend((prefix + name, value) for name, value in self.filters.items())
         return pairs
 
@@ -122,7 +123,7 @@ def decode_fetch(pairs: Iterable[tuple[str, str]], dialect: Dialect, *, offered:
     given = list(pairs)
     single: dict[str, str] = {}
     for name, value in given:
-        if name in single and (name.startswith(_FILTER) or name in ("partition", "cursor", "n", *_EVENT_TYPES)):
+        if name in single and (name.startswith(FILTER_PREFIX) or name in ("partition", "cursor", "n", *_EVENT_TYPES)):
             raise RemoteProtocolError(f"argument {name} is given twice")
         single.setdefault(name, value)
     page_size = _page_size(given)
@@ -137,7 +138,7 @@ def decode_fetch(pairs: Iterable[tuple[str, str]], dialect: Dialect, *, offered:
         if len(filters) == 2:
             raise RemoteProtocolError("event-types and skip-event-types exclude each other")
         return Fetch(dialect, partition, cursor, page_size, None, filters, single.get("token", ""))
-    filters = {name[len(_FILTER) :]: value for name, value in single.items() if name.startswith(_FILTER)}
+    filters = {name[len(FILTER_PREFIX) :]: value for name, value in single.items() if name.startswith(FILTER_PREFIX)}
     if offered is not None and (unknown := sorted(set(filters) - set(offered))):
         raise RemoteProtocolError(f"filter {unknown[0]} is not supported")
     stream_ms = _stream(single)

@@ -81,7 +81,7 @@ def test_p12_a_repeated_request_is_not_repeated_on_the_feed(doors: Doors) -> Non
 
 def test_p30_filters_are_listed(door: Door) -> None:
     door.create()
-    assert door.discover()["filters"] == ["key", "subject"]
+    assert door.discover()["filters"] == ["key", "subject", "/*"]
     assert door.discover()["stream"] is True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -32,7 +33,9 @@ def expected(wanted: Callable[[int], bool]) -> list[str]:
 
 def test_p29_an_unsupported_filter_is_refused(door: Door) -> None:
     filled(door)
-    for query in ({"filter-nosuch": "x"}, {"filter-": "x"}, {"filter-KEY": "k1"}, {"filter-key": "k1", "filter-x": ""}):
+    refused: list[dict[str, str]] = [{"filter-nosuch": "x"}, {"filter-": "x"}, {"filter-KEY": "k1"}]
+    refused += [{"filter-key": "k1", "filter-x": ""}, {"filter-/a~2": "x"}, {"filter-a/b": "x"}]
+    for query in refused:
         answer = door.get(partition=0, cursor="_first", **query)
         assert answer.status_code == 400 and "filter" in answer.text
     twice = f"{door.url}/orders?partition=0&cursor=_first&filter-key=a&filter-key=b"
@@ -42,12 +45,101 @@ def test_p29_an_unsupported_filter_is_refused(door: Door) -> None:
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_p30_what_is_listed_works(door: Door, size: int) -> None:
     filled(door)
-    assert set(door.discover()["filters"]) == {"key", "subject"}
+    assert set(door.discover()["filters"]) == {"key", "subject", "/*"}
     assert door.read(filter__key="k1", pageSizeHint=size) == expected(lambda n: n % 3 == 1)
     assert door.read(filter__subject="odd", pageSizeHint=size) == expected(lambda n: n % 2 == 1)
     both = expected(lambda n: n % 2 == 0 and n % 10 != 0 and n % 3 == 0)
     assert door.read(filter__subject="Even", filter__key="k0", pageSizeHint=size) == both
     assert door.read(filter__key="none", pageSizeHint=size) == []
+
+
+EVENTS = (
+    b'{"type":"order","to":{"city":"Oslo","no":7},"a/b":"x"}',
+    b'{"type":"\\u006frder"}',
+    b'{"type" : "order", "n": 1}',
+    b'{"type":"ORDER","note":"order"}',
+    b'{"kind":{"type":"order"}}',
+    b'{"type":null,"*":"order"}',
+    b'{"type":5,"to":{"no":7.0}}',
+    b'{"type":["order"],"to":[{"city":"Oslo"}]}',
+    b'{"type":true,"to":{"city":"Troms\xc3\xb8"}}',
+    b"order",
+    b'"order"',
+    b'["order"]',
+    b"\xff order",
+    b"",
+    b'{"type":{"a": [1,"b"]}}',
+)
+SENT = [None if body[:1] != b"{" else json.loads(body) for body in EVENTS]
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize(
+    ("pointer", "value", "found"),
+    [
+        ("/type", "order", [0, 1, 2]),
+        ("/type", "ORDER", [3]),
+        ("/type", "5", [6]),
+        ("/type", "true", [8]),
+        ("/type", "null", []),
+        ("/type", "", []),
+        ("/type", '["order"]', [7]),
+        ("/type", '{"a":[1,"b"]}', [14]),
+        ("/kind/type", "order", [4]),
+        ("/to/city", "Oslo", [0]),
+        ("/to/0/city", "Oslo", [7]),
+        ("/to/city", "Troms\u00f8", [8]),
+        ("/to/no", "7", [0]),
+        ("/to/no", "7.0", [6]),
+        ("/a~1b", "x", [0]),
+        ("/*", "order", [5]),
+        ("/nosuch", "order", []),
+    ],
+)
+def test_a_json_pointer_is_a_filter(door: Door, size: int, pointer: str, value: str, found: list[int]) -> None:
+    door.create()
+    door.append(EVENTS)
+    query = {f"filter-{pointer}": value, "pageSizeHint": str(size)}
+    assert door.read(**query) == [SENT[number] for number in found]
+
+
+def test_discovery_says_what_the_filters_compare(door: Door, doors: Doors) -> None:
+    door.create()
+    assert door.discover()["filterFields"] == {"key": "key", "/*": "/*"}
+    newer = doors(dialect="v2b", folder="newer")
+    newer.create()
+    assert {"filters", "filterFields"} & newer.discover().keys() == set()
+
+
+def test_pointers_go_together_with_the_other_filters(door: Door) -> None:
+    door.create()
+    door.append(
+        [b'{"n":%d,"even":%s}' % (n, b"true" if n % 2 == 0 else b"false") for n in range(12)], keys=["a", "b", "c"] * 4
+    )
+    query = {"filter-/even": "true", "filter-key": "a"}
+    assert [event["n"] for event in door.read(**query)] == [0, 6]
+    cursor = door.page(**query, pageSizeHint="1").cursor
+    assert door.page(0, cursor, **{"filter-/even": "true"}).answer.status_code == 400, "another set of filters"
+
+
+def test_what_is_filtered_out_is_not_sent(door: Door) -> None:
+    """Bytes fall in proportion: 1% of the events is about 1% of the bytes."""
+    door.create()
+    text = b"x" * 100
+    for first in range(0, 20_000, 2_000):
+        door.append([b'{"n":%d,"hundredth":%d,"text":"%s"}' % (n, n % 100, text) for n in range(first, first + 2_000)])
+
+    def bytes_of(**query: str) -> tuple[int, int]:
+        size, events, cursor = 0, 0, "_first"
+        while True:
+            page = door.page(0, cursor, pageSizeHint="100000", **query)
+            if page.cursor == cursor:
+                return size, events
+            size, events, cursor = size + len(page.answer.content), events + len(page.events), page.cursor
+
+    every, some = bytes_of(), bytes_of(**{"filter-/hundredth": "7"})
+    assert (every[1], some[1]) == (20_000, 200)
+    assert some[0] < every[0] / 80
 
 
 def test_a_group_id_is_a_key_too(door: Door) -> None:
