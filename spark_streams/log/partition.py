@@ -24,7 +24,7 @@ from spark_streams.errors import CorruptLog, LogError, PartitionEnded
 from spark_streams.log.batching import Batching, Notes, encode_records, reframe
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import sync_directory
-from spark_streams.log.record_batch import BatchHeader, Header
+from spark_streams.log.record_batch import BatchHeader
 from spark_streams.log.records import Records
 from spark_streams.log.recovery import open_segments
 from spark_streams.log.recovery_point import RecoveryPointFile
@@ -61,14 +61,14 @@ class Copied:
     Args:
         values, keys: of the records.
         timestamps: in ms; in a stream of append time the time of the append, for all of them.
-        notes: of the batch.
+        notes: of the batch that they become, or of each of several.
         together: whether they can and have to share one batch.
     """
 
     values: list[bytes]
     keys: list[bytes | None]
     timestamps: npt.NDArray[np.int64]
-    notes: Sequence[Header]
+    notes: Notes
     together: bool
 
 

@@ -1,7 +1,8 @@
 """Copying the records of a partition onto others, by their keys: the work of a split that takes the history along.
 
 What is appended together stays together: each stored batch of the parent becomes at most one of each child (unless it
-is too large), with its timestamps and its notes. Records without a key go to the children in turn.
+is too large), with its timestamps and its notes; of notes by record each gets what is about its own. Records without a
+key go to the children in turn.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import LogError
 from spark_streams.log.partition import Copied, Partition
 from spark_streams.log.record_batch import Header
+from spark_streams.log.record_notes import notes_of_rows
 from spark_streams.log.records import Records, record_headers
 from spark_streams.log.split_history import SplitHistory
 from spark_streams.log.timestamps import NO_TIMESTAMP
@@ -80,7 +82,7 @@ class Redistribution:
             self._learn(notes)
             here = places[start:stop]
             for child in np.unique(here).tolist():
-                copies[child].append(_picked(records, np.flatnonzero(here == child) + start, notes))
+                copies[child].append(_picked(records, np.flatnonzero(here == child), start, notes))
         now = self._parent.appended_ms(self._next)
         for child, made in zip(self._children, copies, strict=True):
             if made:
@@ -111,14 +113,15 @@ class Redistribution:
                     known[reference] = sequence
 
 
-def _picked(records: Records, rows: NDArray[np.int64], notes: tuple[Header, ...]) -> Copied:
-    chosen = rows.tolist()
-    timestamps = records.timestamps[rows]
+def _picked(records: Records, rows: NDArray[np.int64], start: int, notes: tuple[Header, ...]) -> Copied:
+    """Return some records of the batch that begins at row ``start``; ``rows`` count from there."""
+    chosen = (rows + start).tolist()
+    timestamps = records.timestamps[rows + start]
     none = timestamps == NO_TIMESTAMP
     return Copied(
         [records.value(row) for row in chosen],
         [records.key(row) for row in chosen],
         timestamps,
-        notes,
+        lambda first, end: notes_of_rows(notes, rows[first:end]),
         together=bool(none.all() or not none.any()),
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +28,9 @@ from spark_streams.log.record_batch import Header
 from spark_streams.log.sequences import SequenceLine
 from spark_streams.server.appender import Batch
 from spark_streams.server.conditions import LinkRefused
+from spark_streams.server.rabbit.filter_values import ValueColumn, value_notes, values_of
 from spark_streams.server.rabbit.sequences import publishers_note
 from spark_streams.server.rabbit.stored_form import Stored, stored_form
-from spark_streams.wire.rabbit.bloom import bloom_of
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.frames import Frame
 from spark_streams.wire.rabbit.published import Published, decode_publish, encode_confirm, encode_publish_error
@@ -48,10 +48,7 @@ if TYPE_CHECKING:
     from spark_streams.server.rabbit.connection import RabbitConnection
     from spark_streams.server.rabbit.topology import Served
 
-__all__ = ["BLOOM_NOTE", "Publishers"]
-
-BLOOM_NOTE: Final = b"rabbitmq-bloom"
-"""Name of the note with the bloom filter of a stored batch; a batch without any filter value has none."""
+__all__ = ["Publishers"]
 
 Ids = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
@@ -75,8 +72,7 @@ class _Piece:
     counts: NDArray[np.int64]
     kept: Mask
     stored: Stored | None
-    filters: frozenset[bytes]
-    unfiltered: bool
+    values: ValueColumn | None
     failures: int
 
 
@@ -185,10 +181,9 @@ class Publishers:
         if not kept.all():
             records = np.repeat(kept, counts)
             starts, ends = starts[records], ends[records]
-        filters, unfiltered = _filters(published, kept)
         stored = stored_form(published.buffer, starts, ends) if len(starts) else None
         failures = self._line(publisher.served).failures(publisher.reference)
-        piece = _Piece(publisher, ids, counts, kept, stored, filters, unfiltered, failures)
+        piece = _Piece(publisher, ids, counts, kept, stored, values_of(published, kept), failures)
         name = publisher.served.name
         self._collected.setdefault(name, _Collected(publisher.served)).pieces.append(piece)
 
@@ -296,7 +291,7 @@ def _entries(pieces: list[_Piece]) -> int:
 
 @dataclass(frozen=True)
 class _Notes:
-    """What is stored with each batch of an append: the last ids whose records end in it, and its bloom filter.
+    """What is stored with each batch of an append: the last ids whose records end in it, and its filter values.
 
     A large append is stored as several batches, and when the process is killed in the middle the first ones stay: none
     of them may say that an id is there whose records are not.
@@ -307,38 +302,19 @@ class _Notes:
 
     def __call__(self, start: int, stop: int) -> tuple[Header, ...]:
         sequences: dict[str, int] = {}
-        filters: set[bytes] = set()
-        unfiltered = False
+        values: list[tuple[ValueColumn | None, int, int]] = []
         row = 0
         for piece in self.pieces:
             ends = row + np.cumsum(piece.counts[piece.kept])
             first, row = row, int(ends[-1]) if len(ends) else row
             if row <= start or first >= stop:
                 continue
-            filters |= piece.filters
-            unfiltered |= piece.unfiltered
+            values.append((piece.values, max(start - first, 0), min(stop, row) - first))
             whole = int(np.searchsorted(ends, stop, side="right"))
             if piece.publisher.reference and whole and ends[whole - 1] > start:
                 sequences[piece.publisher.reference] = int(piece.ids[piece.kept][whole - 1])
-        notes = [publishers_note(sequences)] if sequences else []
-        if filters:
-            notes.append((BLOOM_NOTE, bloom_of(filters, unfiltered, self.filter_bytes)))
-        return tuple(notes)
-
-
-def _filters(published: Published, kept: Mask) -> tuple[frozenset[bytes], bool]:
-    """Return the filter values of the kept entries, and whether one of them has none."""
-    starts, ends = published.filter_starts, published.filter_ends
-    if starts is None or ends is None:
-        return frozenset(), bool(kept.any())
-    values = set()
-    unfiltered = False
-    for start, end in set(zip(starts[: len(kept)][kept].tolist(), ends[: len(kept)][kept].tolist(), strict=True)):
-        if start < 0:
-            unfiltered = True
-        else:
-            values.add(bytes(published.buffer[start:end]))
-    return frozenset(values), unfiltered
+        notes = (publishers_note(sequences),) if sequences else ()
+        return notes + value_notes(values, self.filter_bytes)
 
 
 def _sequences(pieces: list[_Piece]) -> dict[str, int]:

@@ -1,19 +1,26 @@
 """One subscription: where it stands, what it may still be sent, and which chunks it wants.
 
+One with filter values passes over stored batches that have none of them. Of a batch that says which of its records have
+which (``filter_values.py``) it is sent the runs of those that match, each as a chunk; of any other all.
+
 Spec: notes, sections 6 to 9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from spark_streams.log.stored_batches import StoredBatch
 from spark_streams.server.rabbit.chunks import ONE_BATCH, READ_BYTES, Chunk
+from spark_streams.server.rabbit.filter_values import Sought
 from spark_streams.server.rabbit.look_ahead import LookAhead
-from spark_streams.server.rabbit.publishers import BLOOM_NOTE
+from spark_streams.server.rabbit.runs import runs_of
 from spark_streams.server.rabbit.starting import start_offset
-from spark_streams.wire.rabbit.bloom import may_match
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType, Subscribe
 from spark_streams.wire.rabbit.delivering import encode_deliver_head
 
@@ -28,6 +35,20 @@ _SIGN_BIT: Final = 0x8000
 """Brokers read the u16 of Credit as a signed number, that of Subscribe as it is (notes, section 7)."""
 _SKIP_COST: Final = 512
 """Looking at a stored batch that does not match counts as sending this many bytes."""
+
+
+class _Matched(NamedTuple):
+    """A stored batch that may hold something wanted.
+
+    Args:
+        first: its first record's offset.
+        until: 1 + its last record's offset.
+        rows: which of its records are wanted; None: all of them.
+    """
+
+    first: int
+    until: int
+    rows: NDArray[np.bool_] | None
 
 
 class Subscription:
@@ -71,10 +92,13 @@ class Subscription:
         self._next = 0
         self._version = connection.deliver_version
         properties = request.properties if node.config.filtering else {}
-        self._values = [value.encode() for name, value in properties.items() if name.startswith("filter.")]
-        self._unfiltered = properties.get("match-unfiltered") == "true"
+        self._sought = Sought(
+            [value.encode() for name, value in properties.items() if name.startswith("filter.")],
+            properties.get("match-unfiltered") == "true",
+        )
         self._walk: Iterator[StoredBatch] | None = None
-        self._matched_until = 0
+        self._matched: _Matched | None = None
+        self._runs: deque[Chunk] = deque()
         self._ahead = LookAhead(self._chunks, node.loop)
 
     # --- starting and stopping
@@ -83,14 +107,14 @@ class Subscription:
         """Return where deliveries would start; type NONE means where the client subscribed. Raises as the log does."""
         if wanted.type == OffsetType.NONE:
             wanted = self._asked
-        read_bytes = ONE_BATCH if self._values else READ_BYTES
+        read_bytes = ONE_BATCH if self._sought else READ_BYTES
         return start_offset(self.served.partition, self._chunks, wanted, read_bytes)
 
     def start(self, offset: int) -> None:
         """Deliver from the chunk with this id on."""
         self._next = offset
         self._walk = None
-        self._matched_until = 0
+        self._pass_on()
         self.active = True
 
     def stop(self) -> None:
@@ -98,6 +122,7 @@ class Subscription:
         self.active = False
         self._sending = False
         self._walk = None
+        self._pass_on()
         self._ahead.stop()
         self._feed.waiting.remove(self._wake)
 
@@ -154,11 +179,11 @@ class Subscription:
         self._sending = False
         if pieces:
             self._connection.send_all(pieces)
-            if not self._values:
+            if not self._sought:
                 self._ahead.from_offset(self._next)
         return used, False
 
-    def _take(self, chunks: list[Chunk], pieces: list[bytes | memoryview], committed: int, budget: int) -> int:
+    def _take(self, chunks: Iterable[Chunk], pieces: list[bytes | memoryview], committed: int, budget: int) -> int:
         """Have chunks sent, until the budget is used; return their bytes."""
         number, used = self.number, 0
         for chunk in chunks:
@@ -170,7 +195,7 @@ class Subscription:
             used += size
             self._credit -= 1
             self._next = chunk.next_offset
-            if used >= budget:
+            if used >= budget or self._credit <= 0:
                 break
         return used
 
@@ -182,20 +207,53 @@ class Subscription:
         self._feed.waiting.add(self._wake)
         return self._next >= partition.next_offset  # one may have come in between
 
-    def _wanted(self) -> tuple[list[Chunk], int]:
+    def _wanted(self) -> tuple[Iterable[Chunk], int]:
         """Return consecutive chunks to be sent, and how many stored batches were skipped; none of either at the end."""
-        # Retention may have removed what would be next, and all that is after it too.
-        self._next = max(self._next, self.served.partition.first_offset)
-        if not self._values:
+        first = self.served.partition.first_offset
+        if self._next < first:
+            # Retention has removed what would be next, and perhaps all that is after it too.
+            self._next = first
+            self._pass_on()
+        if not self._sought:
             return self._chunks.run(self._next, self._credit), 0
         skipped = 0
-        if self._next >= self._matched_until:
-            skipped = self._skip_to_match()
-            if self._next >= self._matched_until:
-                return [], skipped
+        while not self._runs:
+            if self._matched is None:
+                skipped += self._skip_to_match()
+                if self._matched is None:
+                    return (), skipped
+            self._runs.extend(self._of_matched(self._matched))
+        return self._from_runs(), skipped
+
+    def _from_runs(self) -> Iterator[Chunk]:
+        while self._runs:
+            yield self._runs.popleft()
+
+    def _of_matched(self, matched: _Matched) -> list[Chunk]:
+        """Return the next chunks of a stored batch that matched; none, and it is passed on, when no more is wanted."""
+        rows = matched.rows
+        if rows is not None and self._next < matched.until:
+            left = rows[self._next - matched.first :]
+            self._next = self._next + int(left.argmax()) if left.any() else matched.until
         # Only what matched is read and encoded, unless somebody else has had a need for it.
-        run = self._chunks.run(self._next, self._credit, ONE_BATCH)
-        return [chunk for chunk in run if chunk.first_offset < self._matched_until], skipped
+        limit = self._credit if rows is None else 1
+        chunks = self._chunks.run(self._next, limit, ONE_BATCH) if self._next < matched.until else []
+        chunks = [chunk for chunk in chunks if chunk.first_offset < matched.until]
+        if not chunks:
+            self._next = max(self._next, matched.until)
+            self._pass_on()
+            return []
+        if rows is None:
+            return chunks
+        (chunk,) = chunks
+        wanted = rows[chunk.first_offset - matched.first : chunk.next_offset - matched.first].copy()
+        wanted[: max(0, self._next - chunk.first_offset)] = False
+        return runs_of(chunk, wanted)
+
+    def _pass_on(self) -> None:
+        """Be done with the stored batch that matched."""
+        self._matched = None
+        self._runs.clear()
 
     def _skip_to_match(self) -> int:
         """Go on to the next stored batch that may hold a wanted value; return how many were skipped.
@@ -208,10 +266,9 @@ class Subscription:
             self._walk = self.served.partition.batches(self._next)
         skipped = 0
         for batch in self._walk:
-            bloom = next((value for name, value in batch.notes if name == BLOOM_NOTE), None) or b""
-            if may_match(bloom, self._values, self._unfiltered):
+            self._matched = self._match(batch)
+            if self._matched is not None:
                 self._next = max(self._next, batch.first_offset)
-                self._matched_until = batch.next_offset
                 return skipped
             self._next = batch.next_offset
             skipped += 1
@@ -219,3 +276,12 @@ class Subscription:
                 return skipped
         self._walk = None
         return skipped
+
+    def _match(self, batch: StoredBatch) -> _Matched | None:
+        """Return what a stored batch may hold that is wanted, from where this stands on; None for nothing."""
+        if not self._sought.may_match(batch.notes):
+            return None
+        rows = self._sought.rows(batch.notes, batch.next_offset - batch.first_offset)
+        if rows is not None and not rows[max(0, self._next - batch.first_offset) :].any():
+            return None
+        return _Matched(batch.first_offset, batch.next_offset, rows)
