@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from spark_streams.client import AmqpClient
 from spark_streams.options import HiddenOptions, SourceOptions, parse_source, validate
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
-from spark_streams.spark.reader import BatchReader, stream_reader
+from spark_streams.spark.reader import batch_reader, stream_reader
 from spark_streams.spark.row_schema import spark_schema
 
 __all__ = ["AmqpEventsDataSource", "connect"]
@@ -54,7 +54,7 @@ class AmqpEventsDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         options = parse_source(self.options, streaming=False)
-        return BatchReader(options, schema, FULL_MESSAGE_SCHEMA, FORMAT, connect)
+        return batch_reader(options, schema, FULL_MESSAGE_SCHEMA, FORMAT, connect)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""

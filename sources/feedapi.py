@@ -15,7 +15,7 @@ from spark_streams.options import HiddenOptions
 from spark_streams.options.feedapi import parse_feed_source, validate_feed
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.row_schema import spark_schema
-from spark_streams.spark.spooled.reader import FORMAT, FeedBatchReader, feed_stream_reader
+from spark_streams.spark.spooled.reader import FORMAT, feed_batch_reader, feed_stream_reader
 
 __all__ = ["FeedDataSource"]
 
@@ -46,7 +46,7 @@ class FeedDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        return FeedBatchReader(parse_feed_source(self.options, streaming=False), schema)
+        return feed_batch_reader(parse_feed_source(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""

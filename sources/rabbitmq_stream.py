@@ -21,7 +21,7 @@ from spark_streams.options import (
     validate_rabbit,
 )
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
-from spark_streams.spark.reader import BatchReader, stream_reader
+from spark_streams.spark.reader import batch_reader, stream_reader
 from spark_streams.spark.row_schema import spark_schema
 
 __all__ = ["RabbitStreamDataSource", "connect", "connect_store"]
@@ -80,7 +80,7 @@ class RabbitStreamDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         options = parse_rabbit_source(self.options, streaming=False)
-        return BatchReader(options, schema, FULL_MESSAGE_SCHEMA, FORMAT, connect)
+        return batch_reader(options, schema, FULL_MESSAGE_SCHEMA, FORMAT, connect)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""

@@ -6,8 +6,10 @@ from spark_streams.client.model import Bounds
 from spark_streams.options import SourceOptions, Span
 from spark_streams.position import LATEST, After, At, AtTime, Position
 from spark_streams.spark.driver import Driver, position_in, require_all
+from spark_streams.spark.filter_log import log_filter
 from spark_streams.spark.log_client import Connect
 from spark_streams.spark.loss import LossPolicy
+from spark_streams.spark.pruning import matching_ranges
 from spark_streams.spark.ranges import PlannedRead, order, range_read, resolve_start
 
 __all__ = ["plan_batch"]
@@ -41,6 +43,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
                 continue
             until[partition] = stop.offset if isinstance(stop, At) else None
             reads.append(range_read(options, columns, partition, start, stop.offset))
+        log_filter(driver)
         last = {read.partition: read.end for read in reads}
         seen = driver.witnesses({p: After(offset) for p, offset in last.items()})
         return [
@@ -51,7 +54,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
                 description.incarnation,
                 (last[r.partition], seen[r.partition]) if r.partition in seen else None,
             )
-            for r in driver.split(reads)
+            for r in matching_ranges(reads, driver)
         ]
     finally:
         driver.close()

@@ -26,10 +26,12 @@ from spark_streams.position import (
 from spark_streams.spark.batch_progress import BatchProgress
 from spark_streams.spark.checks import Loss, new_ends, not_past, recreated, retained_spans
 from spark_streams.spark.driver import Driver, position_in, require_all
+from spark_streams.spark.filter_log import log_filter
 from spark_streams.spark.limit import Limiter
 from spark_streams.spark.log_client import Connect
 from spark_streams.spark.loss import LossPolicy, ending
 from spark_streams.spark.patience import Patience
+from spark_streams.spark.pruning import matching_ranges
 from spark_streams.spark.ranges import PlannedRead, Resolved, range_read, resolve_start, span_start
 from spark_streams.spark.witnesses import Witnesses, without
 
@@ -80,6 +82,7 @@ class MicroBatches:
         self._fixed_end: Checkpoint | None = None
         self._told_starts = True
         self._left_out: dict[str, Position] = {}
+        self._filter_told = False
 
     def initial(self) -> dict[str, Any]:
         """Return where a new query starts; Spark asks more than once, and gets the same answer.
@@ -243,8 +246,12 @@ class MicroBatches:
             range_read(self._options, self._columns, p, first_at, offset) for p, (first_at, offset) in spans.items()
         ]
         seen = {p: (last, text) for p, (_, last) in spans.items() if (text := self._witnesses.at(stop, p, last))}
+        if not self._filter_told:
+            log_filter(self._driver)
+            self._filter_told = True
         return [
-            PlannedRead(r, None, description.incarnation, seen.get(r.partition)) for r in self._driver.split(ranges)
+            PlannedRead(r, None, description.incarnation, seen.get(r.partition))
+            for r in matching_ranges(ranges, self._driver)
         ]
 
     def _of_the_same_log(

@@ -25,6 +25,7 @@ from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.log_client import Connect, LogClient
 from spark_streams.spark.micro_batch import MicroBatches
 from spark_streams.spark.progress import show_log_lines
+from spark_streams.spark.pushed_filters import TakesFilters, wants_filters
 from spark_streams.spark.ranges import PlannedRead
 from spark_streams.spark.row_schema import arrow_schema, chosen_columns
 from spark_streams.spark.stored import ConnectStore, StoredPositions
@@ -47,6 +48,7 @@ __all__ = [
     "BatchReader",
     "RangePartition",
     "StreamReader",
+    "batch_reader",
     "read_range",
     "stream_reader",
 ]
@@ -108,7 +110,32 @@ class BatchReader(_Reading, DataSourceReader):  # type: ignore[misc]
             OptionError: the positions do not fit the stream.
             PositionLost: a starting position is no longer there, and losses are to fail the query.
         """
+        if self._options.filter is not None:
+            show_log_lines()
         return [RangePartition(planned) for planned in plan_batch(self._options, self._columns, self._connect)]
+
+
+class _FilteringBatchReader(TakesFilters, BatchReader):
+    """A batch reader to which Spark pushes filters."""
+
+
+def batch_reader(
+    options: SourceOptions, schema: StructType, rows: pa.Schema, format_name: str, connect: Connect
+) -> BatchReader:
+    """Return the reader of a batch query: one that takes Spark's filters where the user and Spark want that.
+
+    Args:
+        options: checked.
+        schema: the rows that Spark wants.
+        rows: all columns that the format has.
+        format_name: for messages.
+        connect: opens a client.
+
+    Raises:
+        SchemaError: a column that the format does not have, or of another type.
+    """
+    kind = _FilteringBatchReader if wants_filters(options) else BatchReader
+    return kind(options, schema, rows, format_name, connect)
 
 
 class _AnyStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[misc]

@@ -17,6 +17,7 @@ from spark_streams.position import LATEST, After
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.driver import position_in, require_all
 from spark_streams.spark.progress import show_log_lines
+from spark_streams.spark.pushed_filters import TakesFilters, wants_filters
 from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
 from spark_streams.spark.row_schema import arrow_schema, chosen_columns
 from spark_streams.spark.spooled.micro_batch import FeedBatches
@@ -32,7 +33,14 @@ if HAS_ADMISSION_CONTROL:
         SupportsTriggerAvailableNow,
     )
 
-__all__ = ["FeedBatchReader", "FeedPartition", "FeedStreamReader", "feed_stream_reader", "plan_feed_batch"]
+__all__ = [
+    "FeedBatchReader",
+    "FeedPartition",
+    "FeedStreamReader",
+    "feed_batch_reader",
+    "feed_stream_reader",
+    "plan_feed_batch",
+]
 
 FORMAT = "feedapi"
 
@@ -87,6 +95,22 @@ class FeedBatchReader(_Reading, DataSourceReader):  # type: ignore[misc]
             OptionError: the positions do not fit the feed's partitions.
         """
         return [FeedPartition(task) for task in plan_feed_batch(self._options)]
+
+
+class _FilteringFeedBatchReader(TakesFilters, FeedBatchReader):
+    """A batch reader to which Spark pushes filters."""
+
+    _message = False
+
+
+def feed_batch_reader(options: FeedSourceOptions, schema: StructType) -> FeedBatchReader:
+    """Return the reader of a batch query: one that takes Spark's filters where the user and Spark want that.
+
+    Raises:
+        SchemaError: a column that the format does not have, or of another type.
+    """
+    kind = _FilteringFeedBatchReader if wants_filters(options) else FeedBatchReader
+    return kind(options, schema)
 
 
 def plan_feed_batch(options: FeedSourceOptions) -> list[FeedTask]:

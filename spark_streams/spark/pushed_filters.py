@@ -1,0 +1,318 @@
+"""Spark's own filters, as it hands them to a batch reader, said in our language where that is exact.
+
+==========================  ============================================================================
+Spark                       ours
+==========================  ============================================================================
+``key`` … ``offset``        ``key``, ``partition``, ``offset``: texts, by code points
+``properties.<field>``      the property of that name: texts, and numbers for ``group_sequence``
+``timestamp``               ``publish_time`` in ms, of literals in µs (notes 4.2); also the two times of
+                            ``properties``
+``=``, ``<=>``, ``IN``      EQUALS, IN; ``<=> null`` is IS NULL
+``>``, ``>=``, ``<``, ``<=``  the same
+``IS [NOT] NULL``           the same, but not of times
+``startsWith`` …            LIKE, of texts without ``%`` and ``_``
+``NOT`` of one of these     the opposite; of ``<=>``: IS NULL OR the opposite
+==========================  ============================================================================
+
+Whatever is not in the table goes back to Spark, which then evaluates it itself: other columns, literals of another
+type, null among the values (Z-7), lists longer than the language takes, and what cannot be UTF-8. What does not go back
+Spark trusts, so a translation is true of exactly the rows that the filter is true of.
+
+Spec: pyspark.sql.datasource.DataSourceReader.pushFilters; notes sections 3 and 4, traps Z-1 to Z-15.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, TypeVar
+
+from spark_streams.errors import FilterError
+from spark_streams.filters.nodes import (
+    KEY,
+    OFFSET,
+    PARTITION,
+    PUBLISH_TIME,
+    Expression,
+    Operator,
+    Predicate,
+    Reference,
+    Value,
+    ValueType,
+    all_of,
+    any_of,
+    property_of,
+)
+from spark_streams.options import SourceOptions
+from spark_streams.spark.progress import show_log_lines
+
+__all__ = ["Columns", "TakesFilters", "push", "translate", "wants_filters"]
+
+_log = logging.getLogger(__name__)
+_Options = TypeVar("_Options", bound=SourceOptions)
+
+_PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The program of Spark 4.1 and later that plans a read to which filters are pushed; any other refuses ``pushFilters``
+while ``spark.sql.python.filterPushdown.enabled`` is off."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_TEXTS: Final = (
+    "message_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding", "group_id",
+    "reply_to_group_id",
+)  # fmt: skip
+_TIMES: Final = ("absolute_expiry_time", "creation_time")
+
+_OPPOSITE: Final = {
+    Operator.EQUALS: Operator.NOT_EQUALS,
+    Operator.IN: Operator.NOT_IN,
+    Operator.GREATER_THAN: Operator.LESS_THAN_EQUALS,
+    Operator.GREATER_THAN_EQUALS: Operator.LESS_THAN,
+    Operator.LESS_THAN: Operator.GREATER_THAN_EQUALS,
+    Operator.LESS_THAN_EQUALS: Operator.GREATER_THAN,
+    Operator.LIKE: Operator.NOT_LIKE,
+    Operator.IS_NULL: Operator.IS_NOT_NULL,
+    Operator.IS_NOT_NULL: Operator.IS_NULL,
+}
+_COMPARISONS: Final = {
+    "EqualTo": Operator.EQUALS,
+    "EqualNullSafe": Operator.EQUALS,
+    "GreaterThan": Operator.GREATER_THAN,
+    "GreaterThanOrEqual": Operator.GREATER_THAN_EQUALS,
+    "LessThan": Operator.LESS_THAN,
+    "LessThanOrEqual": Operator.LESS_THAN_EQUALS,
+}
+_PATTERNS: Final = {"StringStartsWith": "{}%", "StringEndsWith": "%{}", "StringContains": "%{}%"}
+
+
+class _Untranslatable(Exception):
+    """A filter has no exact translation."""
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column that filters may be about.
+
+    Args:
+        reference: what it is in our language.
+        type: how its values compare; LONG also for times.
+        time: whether it is a time: microseconds in Spark, milliseconds in ours.
+    """
+
+    reference: Reference
+    type: ValueType = ValueType.STRING
+    time: bool = False
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a format that filters are translated of.
+
+    Args:
+        message: whether rows have the sections of a message, and times are whole milliseconds; False for feeds, whose
+            times have microseconds, so that no comparison in milliseconds says the same.
+        times: whether a time in a row is always the one that the peer compares; not where an instant that does not fit
+            becomes NULL (option ``timestampOverflow``).
+    """
+
+    message: bool = True
+    times: bool = True
+
+    def of(self, path: Sequence[str]) -> _Column | None:
+        """Return the column at a path, None when its filters are not translated."""
+        match tuple(path):
+            case ("key",):
+                return _Column(KEY)
+            case ("partition",):
+                return _Column(PARTITION)
+            case ("offset",):
+                return _Column(OFFSET)
+            case ("timestamp",) if self.message and self.times:
+                return _Column(PUBLISH_TIME, ValueType.LONG, time=True)
+            case ("properties", field) if self.message:
+                return self._of_property(field)
+        return None
+
+    def _of_property(self, field: str) -> _Column | None:
+        reference = property_of(f"properties.{field}")
+        if field in _TEXTS:
+            return _Column(reference)
+        if field == "group_sequence":
+            return _Column(reference, ValueType.LONG)
+        return _Column(reference, ValueType.LONG, time=True) if field in _TIMES and self.times else None
+
+
+def translate(condition: Any, columns: Columns) -> Expression | None:
+    """Return what a filter of Spark's is in our language: true of the same rows, or None when nothing is.
+
+    Args:
+        condition: an instance of ``pyspark.sql.datasource.Filter``, told by its class's name: before Spark 4.1 there
+            are none.
+        columns: of the format.
+    """
+    try:
+        if type(condition).__name__ == "Not":
+            return _opposite(condition.child, columns)
+        return _translated(condition, columns)
+    except _Untranslatable:
+        return None
+
+
+def push(options: _Options, filters: Sequence[Any], *, message: bool) -> tuple[_Options, list[Any]]:
+    """Add filters of Spark's to those of the options, as far as they have a translation.
+
+    Args:
+        options: of the query.
+        filters: instances of ``pyspark.sql.datasource.Filter``, which all have to be true.
+        message: whether rows have the sections of a message; see ``Columns``.
+
+    Returns:
+        The options that read what is wanted, and the filters that Spark has to evaluate: the very objects.
+    """
+    from spark_streams.filters import check
+
+    columns = Columns(message, times=options.timestamp_overflow == "fail")
+    whole = options.filter
+    left = []
+    for condition in filters:
+        expression = translate(condition, columns)
+        try:
+            if expression is None:
+                left.append(condition)
+            else:
+                joined = expression if whole is None else all_of([whole, expression])
+                check(joined)
+                whole = joined
+        except FilterError:  # larger than the language allows
+            left.append(condition)
+    return replace(options, filter=whole), left
+
+
+class TakesFilters:
+    """What makes a batch reader take Spark's filters; for a subclass of it, which comes second among the bases.
+
+    A reader that has ``pushFilters`` fails in any other process than those for which ``wants_filters`` says yes.
+    """
+
+    _options: SourceOptions
+    _message = True
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """Take the filters that can be said exactly; return those that Spark has to evaluate."""
+        self._options, left = push(self._options, filters, message=self._message)
+        return left
+
+
+def wants_filters(options: SourceOptions) -> bool:
+    """Return whether the reader has to be one that takes Spark's filters.
+
+    It is so when the user asks for it and this process is the one in which Spark hands filters over. If it is not,
+    the reader must have no ``pushFilters``; a line in the log then says what is missing.
+    """
+    if not options.pushdown:
+        return False
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if _PUSHING_WORKER in sys.modules or getattr(main, "name", None) == _PUSHING_WORKER:
+        return True
+    show_log_lines()
+    _log.warning(
+        "stream '%s': option 'pushdown' has no effect on this read, as Spark hands over no filter: that takes Spark "
+        "4.1 or later, spark.sql.python.filterPushdown.enabled set to true, and a filter of the query that Spark can "
+        "hand over; the rows are the same, and option 'filter' works without any of that",
+        options.stream,
+    )
+    return False
+
+
+def _translated(condition: Any, columns: Columns) -> Expression:
+    column = columns.of(condition.attribute)
+    kind = type(condition).__name__
+    if column is None:
+        raise _Untranslatable
+    if kind in ("IsNull", "IsNotNull"):
+        return _null(column, kind == "IsNull")
+    if kind == "EqualNullSafe" and condition.value is None:
+        return _null(column, True)
+    if kind in _PATTERNS:
+        return _pattern(column, _PATTERNS[kind], condition.value)
+    if kind == "In":
+        return _among(column, condition.value)
+    if kind not in _COMPARISONS:
+        raise _Untranslatable
+    return _comparison(column, _COMPARISONS[kind], condition.value)
+
+
+def _opposite(condition: Any, columns: Columns) -> Expression:
+    """Return what is true where a filter is false; unknown stays unknown, and passes neither."""
+    if type(condition).__name__ == "In" and None in condition.value:
+        raise _Untranslatable  # never true (Z-7)
+    straight = _translated(condition, columns)
+    if not isinstance(straight, Predicate) or straight.operator not in _OPPOSITE:
+        raise _Untranslatable
+    opposite = replace(straight, operator=_OPPOSITE[straight.operator])
+    if type(condition).__name__ == "EqualNullSafe" and condition.value is not None:
+        column = columns.of(condition.attribute)
+        assert column is not None
+        return any_of([_null(column, True), opposite])
+    return opposite
+
+
+def _null(column: _Column, null: bool) -> Expression:
+    if column.time:
+        raise _Untranslatable  # the notes take a publish time for never null, and a row may lack it
+    return Predicate(column.reference, Operator.IS_NULL if null else Operator.IS_NOT_NULL)
+
+
+def _pattern(column: _Column, shape: str, value: object) -> Expression:
+    text = _value(column, value)
+    if not isinstance(text, str) or "%" in text or "_" in text:  # a LIKE has no escape (E-11)
+        raise _Untranslatable
+    return Predicate(column.reference, Operator.LIKE, (shape.format(text),), ValueType.STRING)
+
+
+def _among(column: _Column, values: Sequence[object]) -> Expression:
+    wanted = tuple(_value(column, value) for value in values if value is not None)
+    if not wanted or column.time:
+        raise _Untranslatable
+    if len(wanted) == 1:
+        return Predicate(column.reference, Operator.EQUALS, wanted, column.type)
+    return Predicate(column.reference, Operator.IN, wanted, column.type)
+
+
+def _comparison(column: _Column, operator: Operator, value: object) -> Expression:
+    if not column.time:
+        return Predicate(column.reference, operator, (_value(column, value),), column.type)
+    microseconds = _microseconds(value)
+    whole, rest = divmod(microseconds, 1000)
+    if operator is Operator.EQUALS and rest:
+        raise _Untranslatable  # never true
+    if rest and operator in (Operator.GREATER_THAN_EQUALS, Operator.LESS_THAN):
+        whole += 1
+    return Predicate(column.reference, operator, (whole,), ValueType.LONG)
+
+
+def _value(column: _Column, value: object) -> Value:
+    if column.type is ValueType.STRING:
+        if type(value) is str and _is_utf8(value):
+            return value
+    elif type(value) is int and not column.time and -(2**63) <= value < 2**63:
+        return value
+    raise _Untranslatable
+
+
+def _microseconds(value: object) -> int:
+    """Return a TIMESTAMP as microseconds since the epoch; one without a zone is no TIMESTAMP."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise _Untranslatable
+    return (value - _EPOCH) // _MICROSECOND
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
