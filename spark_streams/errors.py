@@ -5,7 +5,7 @@
     SparkStreamsError
     ├ OptionError (ValueError)       an option: its name, its value, what was expected
     ├ SchemaError (ValueError)       a column that a source or sink does not know, or of the wrong type
-    ├ FilterError (ValueError)       a filter text: where it is wrong and why
+    ├ FilterError (ValueError)       a filter: where it is wrong and why
     ├ ProtocolError
     │  ├ LocalProtocolError          we were about to break the protocol: a defect of ours
     │  └ RemoteProtocolError         the peer broke it, or sent bytes that cannot be decoded
@@ -87,23 +87,26 @@ class SchemaError(SparkStreamsError, ValueError):
 
 
 class FilterError(SparkStreamsError, ValueError):
-    """A filter text cannot be used.
+    """A filter cannot be used.
 
     Args:
-        text: the filter as it was given.
-        column: 1-based column of the fault in ``text``.
-        reason: why.
+        text: the filter as it was given; the part at fault, written as text, where it was not given as text.
+        column: 1-based column of the fault in ``text``; None where the filter was not given as text.
+        reason: what was wrong, and what was expected.
     """
 
-    def __init__(self, text: str, column: int, reason: str) -> None:
+    def __init__(self, text: str, column: int | None, reason: str) -> None:
         super().__init__(text, column, reason)
         self.text = text
         self.column = column
         self.reason = reason
 
     def __str__(self) -> str:
-        shown = self.text if len(self.text) <= 200 else self.text[:200] + "…"
-        return f"filter, column {self.column}: {self.reason}: {shown}"
+        where = "filter" if self.column is None else f"filter, column {self.column}"
+        around = self.column or 1
+        first, end = max(0, around - 140), max(200, around + 60)
+        shown = ("…" if first else "") + self.text[first:end] + ("…" if len(self.text) > end else "")
+        return f"{where}: {self.reason}: {shown}" if shown else f"{where}: {self.reason}"
 
 
 class ProtocolError(SparkStreamsError):

@@ -1,0 +1,230 @@
+"""What a filter may be: which predicates make sense, and how large a tree is taken.
+
+Every way into the language ends here, so that whoever is given a tree may walk it without care for its depth, and
+finds values of the types that the predicates say.
+
+Spec: notes section 1.3, decisions E-1, E-8, E-10 to E-13 and E-17.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_streams.errors import FilterError
+from spark_streams.filters.describe import shorten, to_text
+from spark_streams.filters.nodes import (
+    And,
+    Expression,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+    Reference,
+    ReferenceKind,
+    Value,
+    ValueType,
+)
+
+__all__ = [
+    "AT_OPERATOR",
+    "AT_REFERENCE",
+    "MAX_CHARACTERS",
+    "MAX_DEPTH",
+    "MAX_INT64",
+    "MAX_NODES",
+    "MAX_VALUES",
+    "MIN_INT64",
+    "PROPERTY_FIELDS",
+    "Fault",
+    "check",
+    "find_fault",
+    "predicate_fault",
+]
+
+MAX_DEPTH: Final = 64
+"""Nodes from the root to a predicate, both counted, at most (E-17). Walks by recursion are safe within it."""
+MAX_NODES: Final = 1000
+"""Predicates, ANDs, ORs and NOTs in one filter at most (E-17)."""
+MAX_VALUES: Final = 1000
+"""Values of all predicates of one filter together at most (E-17)."""
+MAX_CHARACTERS: Final = 131_072
+"""Characters of all property names and string values of one filter together at most."""
+MIN_INT64: Final = -(2**63)
+MAX_INT64: Final = 2**63 - 1
+
+AT_REFERENCE: Final = -2
+"""As ``Fault.part``: the reference is at fault."""
+AT_OPERATOR: Final = -1
+"""As ``Fault.part``: the operator is at fault, or how many values it has."""
+
+PROPERTY_FIELDS: Final = (
+    "message_id",
+    "to",
+    "subject",
+    "reply_to",
+    "correlation_id",
+    "content_type",
+    "content_encoding",
+    "absolute_expiry_time",
+    "creation_time",
+    "group_id",
+    "group_sequence",
+    "reply_to_group_id",
+)
+"""What may follow ``properties.``: the fields of AMQP's properties section but ``user_id``, which is bytes."""
+
+_NO_VALUE: Final = frozenset({Operator.IS_NULL, Operator.IS_NOT_NULL})
+_ONE_OR_MORE: Final = frozenset(
+    {Operator.IN, Operator.NOT_IN, Operator.CONTAINS_ALL, Operator.CONTAINS_ANY, Operator.CONTAINS_NONE}
+)
+_PATTERNS: Final = frozenset({Operator.LIKE, Operator.NOT_LIKE})
+_NUMBERS: Final = {
+    ReferenceKind.EVENT_TIME: "event_time is a number of milliseconds since 1970",
+    ReferenceKind.PUBLISH_TIME: "publish_time is a number of milliseconds since 1970",
+    ReferenceKind.BODY_SIZE: "body_size is a number of bytes",
+}
+_TYPES: Final = {ValueType.STRING: str, ValueType.LONG: int, ValueType.DOUBLE: float}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a tree.
+
+    Args:
+        reason: what was wrong, and what was expected.
+        part: of the predicate: ``AT_REFERENCE``, ``AT_OPERATOR``, or the number of a value from 0.
+        node: where in the tree; the first beyond it, where a limit is exceeded.
+    """
+
+    reason: str
+    part: int
+    node: Expression
+
+
+def check(expression: Expression) -> None:
+    """Refuse what the language does not allow; takes time in proportion to the tree, and no stack.
+
+    Raises:
+        FilterError: a predicate makes no sense, or the tree is too large; ``text`` is the part at fault.
+
+    """
+    fault = find_fault(expression)
+    if fault is not None:
+        raise FilterError(shorten(to_text(fault.node)), None, fault.reason)
+
+
+def find_fault(expression: Expression) -> Fault | None:
+    """Return the first thing that is wrong with a tree, in reading order; None for a sound one."""
+    nodes = values = characters = 0
+    waiting: list[tuple[Any, int]] = [(expression, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        nodes += 1
+        if depth > MAX_DEPTH:
+            return Fault(f"more than {MAX_DEPTH} levels deep: at most {MAX_DEPTH} are taken", AT_REFERENCE, node)
+        if nodes > MAX_NODES:
+            reason = f"more than {MAX_NODES} predicates, ANDs, ORs and NOTs: at most {MAX_NODES} are taken"
+            return Fault(reason, AT_REFERENCE, node)
+        if isinstance(node, Predicate):
+            fault = predicate_fault(node)
+            if fault is not None:
+                return fault
+            values += len(node.values)
+            if values > MAX_VALUES:
+                return Fault(f"more than {MAX_VALUES} values: at most {MAX_VALUES} are taken", AT_OPERATOR, node)
+            characters += len(node.reference.name or "")
+            characters += sum(len(value) for value in node.values if isinstance(value, str))
+            if characters > MAX_CHARACTERS:
+                reason = f"names and values of more than {MAX_CHARACTERS} characters together: that many are taken"
+                return Fault(reason, AT_REFERENCE, node)
+        elif isinstance(node, Not):
+            waiting.append((node.operand, depth + 1))
+        elif isinstance(node, (And, Or)):
+            fault = _join_fault(node)
+            if fault is not None:
+                return fault
+            waiting.extend((part, depth + 1) for part in reversed(node.parts))
+        else:
+            reason = f"expected an expression, not {type(node).__name__}: a builder's chain ends with build()"
+            return Fault(reason, AT_REFERENCE, node)
+    return None
+
+
+def predicate_fault(predicate: Predicate) -> Fault | None:
+    """Return what is wrong with one predicate; None for a sound one."""
+    reason = _reference_reason(predicate.reference)
+    if reason is not None:
+        return Fault(reason, AT_REFERENCE, predicate)
+    reason = _arity_reason(predicate)
+    if reason is not None:
+        return Fault(reason, AT_OPERATOR, predicate)
+    for number, value in enumerate(predicate.values):
+        reason = _value_reason(value, predicate.type)
+        if reason is not None:
+            return Fault(reason, number, predicate)
+    if predicate.type is None:
+        return None
+    if predicate.operator in _PATTERNS and predicate.type is not ValueType.STRING:
+        return Fault("LIKE compares texts: expected a text in quotes, not a number", 0, predicate)
+    number_of = _NUMBERS.get(predicate.reference.kind)
+    if number_of is not None and predicate.operator in _PATTERNS:
+        return Fault(f"LIKE compares texts, but {number_of}", AT_OPERATOR, predicate)
+    if number_of is not None and predicate.type is ValueType.STRING:
+        return Fault(f"{number_of}: expected a number, not a text", 0, predicate)
+    return None
+
+
+def _join_fault(join: And | Or) -> Fault | None:
+    if len(join.parts) < 2:
+        return Fault("an AND or OR needs two or more parts: build it with all_of or any_of", AT_REFERENCE, join)
+    if any(isinstance(part, type(join)) for part in join.parts):
+        return Fault("an AND within an AND, or an OR within an OR: build it with all_of or any_of", AT_REFERENCE, join)
+    return None
+
+
+def _reference_reason(reference: Reference) -> str | None:
+    if reference.kind is not ReferenceKind.PROPERTY:
+        return None if reference.name is None else f"{reference.kind.name.lower()} has no name: expected None"
+    name = reference.name
+    if not isinstance(name, str) or not name:
+        return "a property needs a name"
+    if not _is_unicode(name):
+        return "the name holds half of a surrogate pair, which is no character"
+    section, dot, field = name.partition(".")
+    if dot and not field and section in ("properties", "application_properties", "message_annotations"):
+        return f"expected a name after {name}"
+    if dot and section == "properties" and field not in PROPERTY_FIELDS:
+        if field == "user_id":
+            return "properties.user_id is bytes, which no value of a filter can equal"
+        return f"no such field of the properties: expected one of {', '.join(PROPERTY_FIELDS)}"
+    return None
+
+
+def _arity_reason(predicate: Predicate) -> str | None:
+    operator, count = predicate.operator, len(predicate.values)
+    if operator in _NO_VALUE:
+        return None if not count and predicate.type is None else "IS NULL takes no value and has no type"
+    if predicate.type is None:
+        return f"{operator.name} needs values, and their type"
+    if operator in _ONE_OR_MORE:
+        return None if count else f"{operator.name} needs at least one value"
+    if operator is Operator.BETWEEN:
+        return None if count == 2 else f"BETWEEN needs two values, not {count}"
+    return None if count == 1 else f"{operator.name} needs one value, not {count}"
+
+
+def _value_reason(value: Value, of: ValueType | None) -> str | None:
+    if of is None or type(value) is not _TYPES[of]:
+        return f"expected a value of type {of.name if of is not None else None}, not {type(value).__name__}"
+    if isinstance(value, str):
+        return None if _is_unicode(value) else "the text holds half of a surrogate pair, which is no character"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"expected a finite number, not {value}"
+    return None if MIN_INT64 <= value <= MAX_INT64 else "the integer does not fit into 64 bits"
+
+
+def _is_unicode(text: str) -> bool:
+    # ASCII, nearly always, is known without looking at the characters.
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
