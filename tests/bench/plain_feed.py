@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import requests
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 PAGE = 10_000
 
 
-def lines_of(url: str, partition: int, loads: Callable[[bytes], Any]) -> Iterator[tuple[bytes, Any, str]]:
+def lines_of(
+    url: str, partition: int, loads: Callable[[bytes], Any], cursor: str = "_first", end: str | None = None
+) -> Iterator[tuple[bytes, Any, str]]:
     """Read one partition of a version 2 feed with requests, line by line: payload, event and the cursor behind it."""
     session = requests.Session()
-    cursor = "_first"
-    while True:
+    while cursor != end:
         waiting: list[Any] = []
         events = 0
         with session.get(
@@ -96,6 +97,40 @@ class PlainFeedReader(DataSourceReader):
             yield json.dumps(event).encode(), text, cursor
 
 
+class Range(InputPartition):
+    """The part of a partition that a task of a stream reads."""
+
+    def __init__(self, number: int, start: str, end: str) -> None:
+        super().__init__((number, start, end))
+        self.number, self.start, self.end = number, start, end
+
+
+class PlainFeedStreamReader(DataSourceStreamReader):
+    """The same for a stream: the end is where the feed ends now, and tasks fetch."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+
+    def initialOffset(self) -> dict[str, str]:
+        return {str(n): "_first" for n in range(int(self.options["count"]))}
+
+    def latestOffset(self) -> dict[str, str]:
+        return {number: self._end(number) for number in self.initialOffset()}
+
+    def _end(self, number: str) -> str:
+        answer = requests.get(self.options["url"], params={"partition": number, "cursor": "_last"}, timeout=30)
+        return str(json.loads(answer.content.splitlines()[-1])["cursor"])
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[Range]:
+        return [Range(int(n), start[n], end[n]) for n in start]
+
+    def read(self, partition: Range) -> Iterator[tuple[Any, ...]]:
+        text = str(partition.number)
+        lines = lines_of(self.options["url"], partition.number, json.loads, partition.start, partition.end)
+        for _, event, cursor in lines:
+            yield json.dumps(event).encode(), text, cursor
+
+
 class PlainFeed(DataSource):
     """The DataSource of it."""
 
@@ -108,3 +143,6 @@ class PlainFeed(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:
         return PlainFeedReader(dict(self.options))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return PlainFeedStreamReader(dict(self.options))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import ipaddress
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -29,7 +30,9 @@ from spark_streams.errors import (
 __all__ = ["Answer", "Conflict", "Expired", "FeedSession", "Unavailable"]
 
 PIECE_BYTES: Final = 1 << 20
-"""Bytes that are taken from a connection at a time."""
+"""Bytes that are taken from a connection at a time, and handed on together while more comes in bulk."""
+BULK_BYTES: Final = 16 << 10
+"""A piece of as many bytes is part of a page that is sent as fast as it can be; smaller ones are handed on at once."""
 MAX_BODY_BYTES: Final = 16 << 20
 """Of an answer that is read whole: a discovery document."""
 SHOWN_BYTES: Final = 2_000
@@ -73,10 +76,14 @@ class Answer:
         response: of ``requests``.
         what: the request, for messages.
         hide: takes secrets out of a text.
+        waits: whether it may stay open until something new comes.
     """
 
-    def __init__(self, response: requests.Response, what: str, hide: Callable[[str], str]) -> None:
+    def __init__(
+        self, response: requests.Response, what: str, hide: Callable[[str], str], *, waits: bool = False
+    ) -> None:
         self._response = response
+        self._waits = waits
         self.what = what
         self.hide = hide
 
@@ -105,12 +112,39 @@ class Answer:
         return str(self._response.headers.get("Content-Type", "")).partition(";")[0].strip().lower()
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the body as it comes, decompressed.
+        """Yield the body as it comes, decompressed; what comes in bulk in pieces of about ``PIECE_BYTES``.
+
+        Parsing 1 MiB takes half the time of parsing eight times an eighth of it. A response that waits for what is new
+        is handed on without delay.
 
         Raises:
-            ConnectionLost: the connection ended before the body did.
-            DeadlineExceeded: nothing came in time.
+            ConnectionLost: the connection ended before the body did; all that came was handed on.
+            DeadlineExceeded: nothing came in time; likewise.
         """
+        if self._waits:
+            yield from self._arriving()
+            return
+        held: list[bytes] = []
+        size = 0
+        fault: SparkStreamsError | None = None
+        arriving = self._arriving()
+        while True:
+            try:
+                piece = next(arriving, None)
+            except SparkStreamsError as caught:
+                piece, fault = None, caught
+            if piece is not None:
+                held.append(piece)
+                size += len(piece)
+            if held and (piece is None or len(piece) < BULK_BYTES or size >= PIECE_BYTES):
+                yield held[0] if len(held) == 1 else b"".join(held)
+                held, size = [], 0
+            if fault is not None:
+                raise fault
+            if piece is None:
+                return
+
+    def _arriving(self) -> Iterator[bytes]:
         with mapped(self.what, self.hide):
             raw = self._response.raw
             if raw.chunked or not hasattr(raw, "read1"):
@@ -154,6 +188,9 @@ class FeedSession:
         self._session = session = requests.Session()
         # The environment's proxies and authorities are honoured; a netrc file would send what nobody asked for.
         session.headers["Accept"] = "application/x-ndjson, application/json;q=0.9, */*;q=0.5"
+        if _is_this_machine(endpoint.url):
+            # Compressing costs both sides more than loopback does; what comes compressed nevertheless is unpacked.
+            session.headers["Accept-Encoding"] = "identity"
         if endpoint.token is not None:
             session.auth = _Bearer(endpoint.token.reveal())
         elif endpoint.username is not None:
@@ -256,7 +293,7 @@ class FeedSession:
                 url = target
                 continue
             if response.status_code == 200:
-                return Answer(response, what, hide)
+                return Answer(response, what, hide, waits=wait_ms > 0)
             with contextlib.closing(response):
                 raise _refusal(response, what, hide)
         raise Refused("too many redirects", f"more than {MAX_REDIRECTS}", what)
@@ -311,6 +348,14 @@ def _refusal(response: requests.Response, what: str, hide: Callable[[str], str])
         fault.retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
         return fault
     return Refused(condition, words, what)
+
+
+def _is_this_machine(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:

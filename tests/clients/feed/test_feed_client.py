@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import time
+import tracemalloc
+import zlib
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 
 from spark_streams.client.feed.feed import FeedClient
@@ -187,7 +191,58 @@ class TestFetch:
         many = b"".join(b'{"event": %b}\n' % each for each in numbered(0, 5_000)) + b'{"cursor": "c"}\n'
         feed.faults = [zipped(many)]
         assert read(client) == (numbered(0, 5_000), ["c"])
-        assert "gzip" in feed.asked[-1].headers["Accept-Encoding"]
+
+    def test_gzip_is_asked_for_but_on_this_machine(
+        self, feed: BadFeed, client: FeedClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read(client)
+        assert feed.asked[-1].headers["Accept-Encoding"] == "identity"
+        with Scripted(answers(Reply(LINES))) as proxy:
+            monkeypatch.setenv("http_proxy", proxy.url)
+            with client_of("http://feed.example/x", "v2a") as far:
+                assert read(far) == ([b'{"n": 1}'], ["c1"])
+            assert "gzip" in proxy.asked[-1].headers["Accept-Encoding"]
+
+    @pytest.mark.parametrize("cut", [False, True])
+    def test_what_comes_in_bulk_is_handed_on_in_large_blocks(
+        self, feed: BadFeed, client: FeedClient, cut: bool
+    ) -> None:
+        event = b'{"event": {"x": "%b"}}\n{"cursor": "c"}\n' % (b"x" * 1_000)
+        piece = event * 30
+        feed.faults = [Reply([piece] * 200 + [event], chunked=True, cut=cut)]
+        sizes = []
+        with pytest.raises(ConnectionLost) if cut else contextlib.nullcontext():
+            for block in client.fetch(0, "_first"):
+                sizes.append(len(block))
+        assert sum(sizes) == len(piece) * 200 + len(event)  # also of a response that breaks off
+        assert len(sizes) <= 8 and max(sizes) <= (1 << 20) + len(piece)
+
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_a_page_is_held_block_by_block(self, feed: BadFeed, client: FeedClient, packed: bool) -> None:
+        event = b'{"event": {"x": "%b"}}\n' % (b"x" * 1_000)
+        piece = event * 100
+        count = 400
+
+        def page() -> Iterator[bytes]:
+            packer = zlib.compressobj(1, wbits=31)
+            for _ in range(count):
+                yield packer.compress(piece) + packer.flush(zlib.Z_SYNC_FLUSH) if packed else piece
+            yield packer.compress(b'{"cursor": "c"}\n') + packer.flush() if packed else b'{"cursor": "c"}\n'
+
+        feed.faults = [Reply(page(), chunked=True, headers={"Content-Encoding": "gzip"} if packed else {})]
+        events = 0
+        arrow = pa.total_allocated_bytes()
+        most_arrow = 0
+        tracemalloc.start()
+        try:
+            for _, lines in client.lines(0, "_first"):
+                events += lines.count
+                most_arrow = max(most_arrow, pa.total_allocated_bytes() - arrow)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert events == count * 100
+        assert most + most_arrow < len(piece) * count / 3
 
     def test_gzip_that_is_none(self, feed: BadFeed, client: FeedClient) -> None:
         feed.faults = [Reply(LINES, headers={"Content-Encoding": "gzip"})]
