@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from spark_streams.errors import FilterError, OptionError
-from spark_streams.filters.nodes import Expression
+from spark_streams.filters import Expression, read_filter
 from spark_streams.position import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
@@ -176,30 +176,36 @@ def words_list(option: str, text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(word) for word in found))
 
 
-def expression(option: str, text: str) -> Matching:
+def expression(option: str, text: str, partition: str | None = None) -> Matching:
     """Return the position of the first event that a filter is true of; it keeps the text.
+
+    Args:
+        option: the option's name, for messages.
+        text: the filter, or the base64 of its protobuf form.
+        partition: the partition that it is for, for messages; None for all.
 
     Raises:
         OptionError: as ``filter_expression``.
     """
-    filter_expression(option, text)
+    filter_expression(option, text, "" if partition is None else f"partition '{partition}': ")
     return Matching(text)
 
 
-def filter_expression(option: str, text: str) -> Expression:
+def filter_expression(option: str, text: str, where: str = "") -> Expression:
     """Return the filter that a text says, or the base64 of its protobuf form.
+
+    Args:
+        option: the option's name, for messages.
+        text: the filter.
+        where: what the message begins with.
 
     Raises:
         OptionError: it is neither; the message has the column of the fault.
     """
-    from spark_streams.filters import read_filter
-
     try:
         return read_filter(text)
     except FilterError as fault:
-        raise OptionError(
-            option, f"{fault}; expected such as type = 'order' AND publish_time >= 1585672841000"
-        ) from None
+        raise OptionError(option, f"{where}{fault}") from None
 
 
 def _without_repeats(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def _position(option: str, partition: str, value: object) -> Position:
         position = position_from_json(value)
     except ValueError as fault:
         raise OptionError(option, f"partition '{partition}': {fault}") from None
-    return expression(option, position.text) if isinstance(position, Matching) else position
+    return expression(option, position.text, partition) if isinstance(position, Matching) else position
 
 
 _FORMAT: Final = Format(

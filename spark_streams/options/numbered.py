@@ -57,7 +57,7 @@ def numbered_position(option: str, partition: str, value: object) -> Position:
             '{"at": offset}, {"after": offset}, {"timestamp": milliseconds} or {"expression": text}',
         ) from None
     if isinstance(position, Matching):
-        return expression(option, position.text)
+        return expression(option, position.text, partition)
     return After(_offset(option, partition, position.offset)) if isinstance(position, After) else position
 
 

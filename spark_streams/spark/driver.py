@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from spark_streams.client.model import Pushdown, RangeRead, StreamDescription
 from spark_streams.errors import OptionError, SparkStreamsError
-from spark_streams.filters.nodes import Expression
+from spark_streams.filters import Expression, read_filter
 from spark_streams.options import SourceOptions, Span
 from spark_streams.planning import chunk_sizes, pieces
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
@@ -58,8 +58,6 @@ class Driver:
         Raises:
             FilterError: the text is no expression.
         """
-        from spark_streams.filters import read_filter
-
         expression = read_filter(text)
         return self.ask(lambda client: client.first_matching(self.options.stream, partition, expression))
 

@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from spark_streams.client.model import Pushdown
-from spark_streams.filters.nodes import Expression
+from spark_streams.filters import Expression, to_text
 from spark_streams.spark.driver import Driver
 
 __all__ = ["filter_line", "log_filter"]
@@ -36,8 +36,6 @@ def filter_line(stream: str, expression: Expression, pushdown: Pushdown) -> str:
         expression: the whole filter.
         pushdown: what becomes of it.
     """
-    from spark_streams.filters import to_text
-
     residual = "nothing" if pushdown.residual is None else _shown(to_text(pushdown.residual))
     pushed = "nothing" if pushdown.pushed is None else _shown(pushdown.pushed)
     return (

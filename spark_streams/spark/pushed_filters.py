@@ -31,7 +31,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final, TypeVar
 
 from spark_streams.errors import FilterError
-from spark_streams.filters.nodes import (
+from spark_streams.filters import (
     KEY,
     OFFSET,
     PARTITION,
@@ -44,6 +44,7 @@ from spark_streams.filters.nodes import (
     ValueType,
     all_of,
     any_of,
+    check,
     property_of,
 )
 from spark_streams.options import SourceOptions
@@ -172,8 +173,6 @@ def push(options: _Options, filters: Sequence[Any], *, message: bool) -> tuple[_
     Returns:
         The options that read what is wanted, and the filters that Spark has to evaluate: the very objects.
     """
-    from spark_streams.filters import check
-
     columns = Columns(message, times=options.timestamp_overflow == "fail")
     whole = options.filter
     left = []
@@ -197,7 +196,7 @@ class TakesFilters:
     A reader that has ``pushFilters`` fails in any other process than those for which ``wants_filters`` says yes.
     """
 
-    _options: SourceOptions
+    _options: Any
     _message = True
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:
@@ -228,7 +227,7 @@ def wants_filters(options: SourceOptions) -> bool:
 
 
 def _translated(condition: Any, columns: Columns) -> Expression:
-    column = columns.of(condition.attribute)
+    column = columns.of(getattr(condition, "attribute", ()))
     kind = type(condition).__name__
     if column is None:
         raise _Untranslatable

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from spark_streams.client.model import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.errors import ConnectionLost, NotFound
+from spark_streams.filters.evaluate import evaluate
 from spark_streams.filters.nodes import Expression, Reference, ReferenceKind
 from spark_streams.options import SourceOptions
 from spark_streams.position import EARLIEST, After, At, Position
@@ -66,8 +67,6 @@ class FakePartition:
 
         The key of an event is its number modulo 10, its body is its offset, and its property ``n`` is its number.
         """
-        from spark_streams.filters import evaluate
-
         numbers = {self.spell(n): n for n in range(self.first, self.next)}
 
         def look_up(offset: str) -> Callable[[Reference], str | int | None]:

@@ -372,12 +372,13 @@ def test_a_stream_starts_at_the_first_event_that_an_expression_matches() -> None
     log.partitions["0"].append(1, timestamp=-5)
     at_seven = "d.event-streams-timestamp = 7"
     assert Query(log, startingExpression=at_seven).drain() == [4]
-    with pytest.raises(OptionError, match=r"partition '0' has no event that 'FALSE' matches"):
-        Query(log, startingExpression="FALSE").batch()
-    late = Query(log, startingExpression="FALSE", startingOffsetsByTimestampStrategy="latest")
+    with pytest.raises(OptionError, match=r"partition '0' has no event that \"n = 'x'\" is true of"):
+        Query(log, startingExpression="n = 'x'", startingOffsetsByTimestampStrategy="error").batch()
+    late = Query(log, startingExpression="n = 'x'")
     assert late.batch() == 0
     log.partitions["0"].append(1, timestamp=0)
     assert late.drain() == [1]
+    assert Query(log, startingExpression="key = '3'").drain() == [4]
 
 
 # --- splitting, lag, checkpoints

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import pickle
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from spark_streams.endpoint import Secret, Tls
 from spark_streams.errors import OptionError
+from spark_streams.filters import parse, to_protobuf
 from spark_streams.options import HiddenOptions, Span, parse_sink_options, parse_source, validate
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 
@@ -61,7 +63,7 @@ def test_an_unknown_option_suggests_the_nearest() -> None:
     refused("amqp-events knows url, stream", zzz="1")
 
 
-@pytest.mark.parametrize("name", ["filter", "token", "pushdown"])
+@pytest.mark.parametrize("name", ["token"])
 def test_options_of_later_versions_are_not_taken_silently(name: str) -> None:
     refused("does not take it in this version", **{name: "x"})
 
@@ -270,12 +272,67 @@ def test_an_argument_of_load_is_not_dropped() -> None:
 def test_expressions_say_where_to_start() -> None:
     text = "d.event-streams-timestamp >= -386380800000 AND d.event-streams-offset > 'x'"
     assert stream(startingExpression=text).starting.everywhere == Matching(text)
-    each = stream(startingOffsets='{"0": {"expression": "TRUE"}, "1": "earliest"}').starting.each
-    assert each == {"0": Matching("TRUE"), "1": EARLIEST}
-    refused("column 5", startingExpression="1 = ")
-    refused("cannot be used together with 'startingTimestamp'", startingTimestamp="0", startingExpression="TRUE")
+    each = stream(startingOffsets='{"0": {"expression": "key = 1"}, "1": "earliest"}').starting.each
+    assert each == {"0": Matching("key = 1"), "1": EARLIEST}
+    assert "option 'startingExpression'" in refused("column 5", startingExpression="1 = ")
+    assert "option 'startingOffsets'" in refused("column 5", startingOffsets='{"0": {"expression": "1 = "}}')
+    refused("cannot be used together with 'startingTimestamp'", startingTimestamp="0", startingExpression="key = 'a'")
     refused("is required", startingExpression=" ")
-    refused("says where to start only", call=batch, endingOffsets='{"0": {"expression": "TRUE"}}')
+    refused("says where to start only", call=batch, endingOffsets='{"0": {"expression": "key = 1"}}')
+
+
+def test_an_expression_that_no_event_matches_is_an_error_only_when_asked_for() -> None:
+    assert stream(startingExpression="key = 'a'").latest_when_no_match
+    assert not stream(startingExpression="key = 'a'").latest_when_no_event
+    for word, latest in (("error", False), ("latest", True)):
+        options = stream(startingExpression="key = 'a'", startingOffsetsByTimestampStrategy=word)
+        assert (options.latest_when_no_match, options.latest_when_no_event) == (latest, latest)
+
+
+@pytest.mark.parametrize("call", [stream, batch])
+def test_a_filter_is_read_once(call) -> None:
+    text = "type = 'order' AND publish_time >= -386380800000 AND subject LIKE 'eu-%'"
+    options = call(filter=text)
+    assert options.filter == parse(text)
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert call(filter=base64.b64encode(to_protobuf(parse(text))).decode()).filter == parse(text)
+    assert call().filter is None
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("type = ", "column 8"),
+        ("type = 'order", "column 8"),
+        ("type LIKE 5", "LIKE"),
+        ("publish_time = 'noon'", "publish_time"),
+        ("a = 1 b", "column 7"),
+        ("type ~ 1", "column 6"),
+        ("AA==", ""),
+        ("", "is empty"),
+        ("(" * 10_000, "64"),
+        ("a = '" + "x" * 1_000_000, ""),
+    ],
+)
+def test_a_bad_filter_says_where_and_why(text: str, fault: str) -> None:
+    for name in ("filter", "startingExpression"):
+        said = refused(fault if text else "", **{name: text})
+        assert said.startswith(f"option '{name}': ")
+        assert len(said) < 1000
+
+
+def test_spark_pushes_filters_in_batch_queries_only() -> None:
+    assert not batch().pushdown
+    assert batch(pushdown="TRUE").pushdown
+    assert not stream(pushdown="false").pushdown
+    refused("option 'pushdown': Spark pushes filters in batch queries only: say it with 'filter'", pushdown="true")
+    refused("neither 'true' nor 'false'", batch, pushdown="yes")
+
+
+def test_filters_are_for_reading() -> None:
+    for name, text in (("filter", "a = 1"), ("pushdown", "true"), ("startingExpression", "a = 1")):
+        with pytest.raises(OptionError, match=f"option '{name}': this is for reading"):
+            parse_sink_options({**BASE, name: text})
 
 
 def test_min_offsets_per_trigger() -> None:

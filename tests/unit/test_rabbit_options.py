@@ -10,7 +10,7 @@ import pytest
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
 from spark_streams.options import Span, parse_rabbit_sink, parse_rabbit_source, validate_rabbit
-from spark_streams.position import EARLIEST, LATEST, After, At, AtTime
+from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 
 URL = {"url": "rabbitmq-stream://guest:guest@h/prod"}
 BASE = {**URL, "stream": "orders"}
@@ -130,7 +130,7 @@ def test_positions(value: str, expected: object) -> None:
         ("null", "None is not a position"),
         ("[1]", "is not a position"),
         ('{"timestamp": 0.5}', "is not a position"),
-        ('{"expression": "TRUE"}', "rabbitmq-stream takes no expressions in this version"),
+        ('{"expression": "TRUE"}', "filter, column 1"),
     ],
 )
 def test_bad_positions_say_which_partition(value: str, message: str) -> None:
@@ -156,8 +156,11 @@ def test_the_example_in_a_message_would_do() -> None:
     assert stream(startingOffsets=example).starting.each["orders-1"] == At("00000000000000000042")
 
 
-def test_expressions_come_later() -> None:
-    refused("option 'startingExpression': rabbitmq-stream takes no expressions", startingExpression="TRUE")
+def test_expressions_say_where_to_start() -> None:
+    assert stream(startingExpression="offset > 41").starting.everywhere == Matching("offset > 41")
+    each = stream(startingOffsets='{"orders": {"expression": "key = 1"}}').starting.each
+    assert each == {"orders": Matching("key = 1")}
+    refused("option 'startingExpression': filter, column 1", startingExpression="TRUE")
 
 
 @pytest.mark.parametrize(
@@ -165,8 +168,6 @@ def test_expressions_come_later() -> None:
     [
         ("consumerGroup", "option 'consumerGroup': rabbitmq-stream has no such option; did you mean 'consumerName'?"),
         ("Epoch", "option 'epoch': rabbitmq-stream has no such option; did you mean 'consumerName'"),
-        ("filter", "rabbitmq-stream does not take it in this version; use 'filterValues'"),
-        ("pushdown", "rabbitmq-stream does not take it in this version"),
         ("token", "rabbitmq-stream does not take it in this version; use 'username'"),
         ("filterValue", "did you mean 'filterValues'?"),
         ("zzz", "rabbitmq-stream knows url, stream"),
