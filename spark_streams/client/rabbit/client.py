@@ -12,10 +12,11 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from spark_streams.client.model import Bounds, Consumer, FilterValues, RangeRead, StreamDescription
+from spark_streams.client.model import Bounds, Consumer, FilterValues, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.rabbit import bounds
 from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.faults import is_unavailable, refusal
+from spark_streams.client.rabbit.narrowing import narrowed, split_for
 from spark_streams.client.rabbit.offsets import first_wanted, offset_number, offset_text
 from spark_streams.client.rabbit.reader import PATIENT, RangeReader
 from spark_streams.client.rabbit.subscription import Subscription, properties_of
@@ -23,10 +24,12 @@ from spark_streams.client.retry import Attempts
 from spark_streams.client.walk import OffsetWalk
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError, Refused, SparkStreamsError
-from spark_streams.position import After, At, Earliest, Position
+from spark_streams.filters.nodes import Expression
+from spark_streams.position import EARLIEST, After, At, Earliest, Position
 from spark_streams.wire.rabbit.chunk import ChunkHeader
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, StoreOffset
+from spark_streams.wire.rabbit.publishing import PUBLISH_KEY
 from spark_streams.wire.rabbit.streams import Metadata, MetadataAnswer
 from spark_streams.wire.rabbit.super_streams import Partitions, PartitionsAnswer
 
@@ -34,6 +37,11 @@ __all__ = ["RabbitClient"]
 
 _T = TypeVar("_T")
 _MAX_REFERENCE_BYTES: Final = 255
+_FILTERS_SINCE: Final = 2
+"""The version of Publish that has filter values: brokers that take it filter."""
+_SEARCH_ROWS: Final = 16_384
+_SEARCH_BYTES: Final = 2 << 20
+"""What is decoded together while the first match is looked for: what is behind it is read for nothing."""
 
 
 class RabbitClient:
@@ -43,7 +51,8 @@ class RabbitClient:
         endpoint: where to, with credentials, virtual host and TLS.
         super_stream: whether the names of streams that are asked for are names of super streams.
         timeout_ms: how long the broker may be silent whenever it owes an answer.
-        filters: which messages ``fetch`` returns, None for all.
+        filters: which messages ``fetch`` returns, and where messages have their filter values, which lets it ask the
+            broker for those that ``RangeRead.filter`` wants; None for all of them, and for not known.
         consumer: under which name it reads, None for none.
     """
 
@@ -196,13 +205,42 @@ class RabbitClient:
         found = self._retrying(ask)
         return None if found is None else offset_text(found)
 
-    def first_matching(self, stream: str, partition: str, text: str) -> str | None:
-        """Not to be had: a broker has no such search.
+    def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
+        """Return the offset of the first message, in the order of the stream, that an expression is true of.
+
+        The stream is read from its beginning, or from the lowest offset that can match, up to the first match. The
+        broker leaves chunks out where the expression asks for a filter value, and it is known where messages have it.
+
+        Returns:
+            None when no message that is there now matches.
 
         Raises:
-            LocalProtocolError: always.
+            As ``describe`` and ``fetch``.
         """
-        raise LocalProtocolError("RabbitMQ streams have no positions by expression")
+
+        def end() -> int | None:
+            return self._near(partition, lambda connection: bounds.extent(connection, partition)).last
+
+        last = self._retrying(end)
+        if last is None:
+            return None
+        read = RangeRead(
+            stream, partition, EARLIEST, offset_text(last), ("offset",), fail_on_data_loss=False, filter=expression
+        )
+        place = None if self._filters is None else replace(self._filters, values=())
+        rows = self._fetch(read, place, None, _SEARCH_ROWS, _SEARCH_BYTES)
+        found = next(rows, None)
+        return None if found is None else str(found.column("offset")[0])
+
+    def pushdown(self, stream: str, expression: Expression) -> Pushdown:
+        """Return what of a filter the broker would check, and what ``fetch`` checks; nothing is read.
+
+        Raises:
+            As ``describe``.
+        """
+        has_filters = self._retrying(lambda: self._connection().versions.get(PUBLISH_KEY, 1) >= _FILTERS_SINCE)
+        split = split_for(expression, self._filters, has_filters)
+        return Pushdown(split.words, split.residual)
 
     def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         """Return what tells the chunk at each offset from one of a stream that was created anew; None: nothing there.
@@ -231,10 +269,10 @@ class RabbitClient:
         raise LocalProtocolError("offsets of RabbitMQ streams are numbers, nobody has to walk over them")
 
     def fetch(self, read: RangeRead, *, max_rows: int = 65_536, max_bytes: int = 8 << 20) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range, in log order, none twice; memory stays bounded whatever the range's size.
+        """Yield the rows of a range that match, in log order, none twice; memory stays bounded whatever its size.
 
         Args:
-            read: the range and its columns.
+            read: the range, its filter and its columns.
             max_rows: rows of a batch at most.
             max_bytes: a batch takes no further chunk, and no further row of a chunk, once it has this many bytes.
 
@@ -242,11 +280,18 @@ class RabbitClient:
             Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``.
 
         Raises:
-            PositionLost: events of the range are gone (only with ``read.fail_on_data_loss``).
+            FilterError: the filter looks at what messages cannot have.
+            PositionLost: events of the range, from the lowest offset on that can match, are gone (only with
+                ``read.fail_on_data_loss``).
             NotFound, Refused, RemoteProtocolError, ConnectionLost, DeadlineExceeded: as they say.
         """
-        name = read.partition
-        properties = properties_of(self._filters, self._consumer, read.stream if self._super_stream else None)
+        return self._fetch(read, self._filters, self._consumer, max_rows, max_bytes)
+
+    def _fetch(
+        self, read: RangeRead, filters: FilterValues | None, consumer: Consumer | None, max_rows: int, max_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        name, how = read.partition, narrowed(read.filter, filters)
+        properties = properties_of(how.asked, consumer, read.stream if self._super_stream else None)
 
         def subscribe(offset: OffsetSpecification, credit: int) -> Subscription:
             return self._near(name, lambda connection: Subscription(connection, name, offset, credit, properties))
@@ -258,14 +303,7 @@ class RabbitClient:
             return self._near(name, lambda connection: bounds.chunk_at(connection, name, offset))
 
         reader = RangeReader(
-            read,
-            self._filters,
-            subscribe,
-            extent,
-            chunk_at,
-            max_rows=max_rows,
-            max_bytes=max_bytes,
-            timeout_ms=self._timeout_ms,
+            read, how, subscribe, extent, chunk_at, max_rows=max_rows, max_bytes=max_bytes, timeout_ms=self._timeout_ms
         )
         return reader.batches()
 

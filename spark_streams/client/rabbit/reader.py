@@ -13,6 +13,8 @@ Tracking chunks and filters also leave gaps between chunks, and so does retentio
 then go on with what is left, without a word. Before rows behind a gap are handed out, the broker is asked for the
 chunk, of any kind, where the gap begins.
 
+A filter may narrow the range to the offsets from one on: what is before it is neither read nor missed.
+
 Delivery guarantee: every record of the range that the stream holds comes exactly once, in order. A connection that
 breaks is replaced, and reading goes on at the offset after the last record that was handed out, if the last chunk that
 came before is still the same: otherwise the stream was deleted and created again. Records that are gone raise
@@ -31,9 +33,10 @@ from typing import Final
 import pyarrow as pa
 
 from spark_streams.client.loss import LossPolicy
-from spark_streams.client.model import FilterValues, RangeRead
+from spark_streams.client.model import RangeRead
 from spark_streams.client.rabbit.bounds import Extent
 from spark_streams.client.rabbit.credit import FIRST_CREDIT, CreditWindow
+from spark_streams.client.rabbit.narrowing import Narrowed
 from spark_streams.client.rabbit.offsets import first_wanted, offset_number, offset_text
 from spark_streams.client.rabbit.rows import Piece, RowDecoder
 from spark_streams.client.rabbit.subscription import Delivered, Subscription
@@ -78,7 +81,7 @@ class RangeReader:
 
     Args:
         read: the range.
-        filters: which rows are wanted, None for all.
+        narrowed: which rows are wanted.
         subscribe: opens a subscription at a position, with so much credit.
         extent: what the stream holds now, by the node that the subscription is on.
         chunk_at: the chunk of any kind that holds an offset, else the first one behind it, else None.
@@ -90,7 +93,7 @@ class RangeReader:
     def __init__(
         self,
         read: RangeRead,
-        filters: FilterValues | None,
+        narrowed: Narrowed,
         subscribe: Callable[[OffsetSpecification, int], Subscription],
         extent: Callable[[], Extent],
         chunk_at: Callable[[int], ChunkHeader | None],
@@ -100,7 +103,8 @@ class RangeReader:
         timeout_ms: int,
     ) -> None:
         self._read = read
-        self._filtered = filters is not None
+        self._filtered = narrowed.asked is not None
+        self._lowest = narrowed.first_offset
         self._subscribe = subscribe
         self._extent = extent
         self._chunk_at = chunk_at
@@ -108,8 +112,10 @@ class RangeReader:
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
         self._loss = LossPolicy(read)
-        self._decoder = RowDecoder(read, filters, max_rows, max_bytes)
+        self._decoder = RowDecoder(read, narrowed, max_rows, max_bytes)
         self._next = first_wanted(read.start)
+        if self._next is not None:
+            self._next = max(self._next, self._lowest)
         self._end = offset_number(read.end)
         self._last: ChunkHeader | None = None
 
@@ -123,6 +129,8 @@ class RangeReader:
             TransportError: the connection broke more often than is tried, or the broker fell silent.
         """
         attempts = Attempts(PATIENT)
+        if self._lowest > self._end:
+            return
         while self._next is None or self._next <= self._end:
             try:
                 for pieces, following in self._runs():
@@ -153,6 +161,8 @@ class RangeReader:
 
     def _runs(self) -> Iterator[tuple[list[Piece], int]]:
         """Yield what one subscription delivers, a batch's worth at a time, with the offset that follows."""
+        if self._next is None and self._lowest and self._extent().first < self._lowest:
+            self._next = self._lowest
         start = (
             OffsetSpecification(OffsetType.FIRST)
             if self._next is None
@@ -216,7 +226,7 @@ class RangeReader:
     def _piece(self, delivered: Delivered, expected: int | None) -> Piece | None:
         records = decode_chunk(delivered.buffer, delivered.start, delivered.end)
         begin = delivered.header.first_offset
-        first = 0 if expected is None else max(0, expected - begin)
+        first = max(0, self._lowest - begin, 0 if expected is None else expected - begin)
         end = min(records.starts.size, self._end + 1 - begin)
         return Piece.of(records, first, end) if first < end else None
 

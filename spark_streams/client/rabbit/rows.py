@@ -3,6 +3,8 @@
 By convention a message is a sequence of AMQP 1.0 sections. What is not becomes a row whose value is the bytes
 themselves. All records of a chunk share its timestamp.
 
+Where there is a filter, the columns that it looks at are decoded first, and the others of the rows that pass only.
+
 Spec: notes, sections 3, 4 and 9.
 """
 
@@ -17,8 +19,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.client.model import FilterValues, RangeRead
+from spark_streams.client.rabbit.narrowing import Narrowed
 from spark_streams.client.rabbit.offsets import offset_column
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.filters.columns import mask
+from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
 from spark_streams.wire.columns import Block, TimestampOverflow, decode_columns, incoming_columns
 from spark_streams.wire.rabbit.chunk import ChunkRecords
@@ -71,35 +76,37 @@ class RowDecoder:
 
     Args:
         read: the range and its columns.
-        filters: which rows are kept, None for all.
+        narrowed: which rows are kept.
         max_rows: rows of a batch at most.
         max_bytes: bytes of a batch's messages at most, but one message.
 
     Raises:
         LocalProtocolError: a column that there is not, or a filter taken from none.
+        FilterError: an expression that looks at what messages cannot have.
     """
 
-    def __init__(self, read: RangeRead, filters: FilterValues | None, max_rows: int, max_bytes: int) -> None:
+    def __init__(self, read: RangeRead, narrowed: Narrowed, max_rows: int, max_bytes: int) -> None:
         unknown = set(read.columns) - set(FULL_MESSAGE_SCHEMA.names)
         if unknown:
             raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
         self._read = read
-        self._filters = filters
+        self._narrowed = narrowed
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in read.columns])
-        names = set(read.columns) - _OURS
-        if filters is not None:
-            names.add(_column_of(filters.taken_from))
-        self._decoded = tuple(sorted(names))
-        self._values = pa.array(() if filters is None else filters.values, pa.string())
+        # What the filters look at, in the order of the schema.
+        needed = set() if narrowed.residual is None else set(columns_needed(narrowed.residual))
+        if narrowed.values is not None:
+            needed.add(_column_of(narrowed.values.taken_from))
+        self._needed = pa.schema([field for field in FULL_MESSAGE_SCHEMA if field.name in needed])
+        self._values = pa.array(() if narrowed.values is None else narrowed.values.values, pa.string())
 
     def batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some pieces, in their order, in batches that are not empty."""
         for together in self._groups(pieces):
             block = _joined(together) if len(together) > 1 else _block(together[0])
             batch = self._batch(block, together)
-            if batch.num_rows:
+            if batch is not None:
                 yield batch
 
     def _groups(self, pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
@@ -130,21 +137,62 @@ class RowDecoder:
             yield piece.part(first, end)
             first = end
 
-    def _batch(self, block: Block, pieces: list[Piece]) -> pa.RecordBatch:
+    def _batch(self, block: Block, pieces: list[Piece]) -> pa.RecordBatch | None:
+        """Return the rows that pass; None for none."""
+        columns: dict[str, pa.Array] = {}
+        chosen: Longs | None = None
+        if self._filtered:
+            columns = self._columns(self._needed.names, block, pieces, None)
+            passed = self._passed(columns, len(block.starts))
+            if passed.true_count < len(passed):
+                chosen = np.flatnonzero(passed.to_numpy(zero_copy_only=False))
+                if not len(chosen):
+                    return None
+                columns = {name: column.filter(passed) for name, column in columns.items()}
+                block = Block(block.buffer, np.asarray(block.starts)[chosen], np.asarray(block.ends)[chosen])
+        missing = [name for name in self._read.columns if name not in columns]
+        columns |= self._columns(missing, block, pieces, chosen)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._read.columns], schema=self._schema)
+
+    def _columns(
+        self, names: Sequence[str], block: Block, pieces: list[Piece], chosen: Longs | None
+    ) -> dict[str, pa.Array]:
+        """Return columns of some rows.
+
+        Args:
+            names: of the columns.
+            block: the messages of these rows.
+            pieces: of which they are rows.
+            chosen: which rows of the pieces they are; None for all.
+        """
         count = len(block.starts)
-        columns = decoded_or_raw(block, self._decoded, self._read.timestamp_overflow) if self._decoded else {}
-        for name in self._read.columns:
+        inner = tuple(sorted(set(names) - _OURS))
+        columns = decoded_or_raw(block, inner, self._read.timestamp_overflow) if inner else {}
+        for name in names:
             if name in ("stream", "partition"):
                 text = self._read.stream if name == "stream" else self._read.partition
                 columns[name] = pa.repeat(pa.scalar(text, pa.string()), count)
             elif name == "offset":
-                columns[name] = offset_column(_offsets(pieces))
+                offsets = _offsets(pieces)
+                columns[name] = offset_column(offsets if chosen is None else offsets[chosen])
             elif name == "timestamp":
-                columns[name] = self._timestamps(pieces)
-        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._read.columns], schema=self._schema)
-        if self._filters is None:
-            return batch
-        return batch.filter(self._wanted(self._filters, columns))
+                timestamps = self._timestamps(pieces)
+                columns[name] = timestamps if chosen is None else timestamps.take(pa.array(chosen))
+        return columns
+
+    @property
+    def _filtered(self) -> bool:
+        return self._narrowed.values is not None or self._narrowed.residual is not None
+
+    def _passed(self, columns: dict[str, pa.Array], count: int) -> pa.BooleanArray:
+        """Return which of ``count`` rows the filters let pass."""
+        values, residual = self._narrowed.values, self._narrowed.residual
+        passed = None if values is None else pc.fill_null(self._wanted(values, columns), False)
+        if residual is None:
+            return passed
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._needed.names], schema=self._needed)
+        matching = mask(residual, message_columns(batch), count)
+        return matching if passed is None else pc.and_(passed, matching)
 
     def _timestamps(self, pieces: list[Piece]) -> pa.Array:
         instants = np.array([piece.timestamp_ms for piece in pieces], np.int64)

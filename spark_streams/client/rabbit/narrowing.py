@@ -1,0 +1,88 @@
+"""What a range is narrowed to: what the broker is asked for, and what is checked here.
+
+A broker takes filter values, and leaves out chunks that have none of them; it takes an offset to begin with. Both let
+more through than is wanted, so the rest of the filter is checked on every row.
+
+Spec: Streams Protocol Reference, Subscribe (filter.*, match-unfiltered); filter notes 4.1, 4.2, Z-3 to Z-5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from spark_streams.client.model import FilterValues
+from spark_streams.filters.nodes import KEY, Expression, Reference, property_of
+from spark_streams.filters.targets.rabbitmq import RabbitCapability, RabbitSplit, split_for_rabbitmq
+
+__all__ = ["Narrowed", "narrowed", "split_for"]
+
+MAX_VALUE_BYTES: Final = 0x7FFF
+"""Of a filter value in UTF-8: its length is an int16 on the wire."""
+MAX_VALUES_BYTES: Final = 256 << 10
+"""Of all filter values together: far below the frame sizes that are agreed upon, 1 MiB with a broker as it comes."""
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """How a range is read.
+
+    Args:
+        asked: what the broker is asked to filter by; None for nothing.
+        first_offset: no message before this one (inclusive) is wanted; 0 for no bound.
+        values: the user's own filter values, to be compared here; None for none.
+        residual: what is checked here of an expression; None for nothing.
+    """
+
+    asked: FilterValues | None = None
+    first_offset: int = 0
+    values: FilterValues | None = None
+    residual: Expression | None = None
+
+
+def narrowed(expression: Expression | None, filters: FilterValues | None) -> Narrowed:
+    """Return how a range is read that is narrowed by an expression, by filter values, or by both.
+
+    Args:
+        expression: True of every message that is wanted; None for all.
+        filters: the user's filter values, which may be none, and where messages have theirs; None where that is not
+            known.
+    """
+    values = filters if filters is not None and filters.values else None
+    if expression is None:
+        return Narrowed(values, 0, values)
+    # A broker that has no filters, or ignores them, sends everything: nothing here counts on what it leaves out.
+    split = split_for(expression, filters, True)
+    asked = values
+    if filters is not None and split.values is not None:
+        common = tuple(value for value in filters.values if value in split.values)
+        asked = replace(filters, values=common or filters.values or split.values)
+    return Narrowed(asked, split.first_offset or 0, values, split.residual)
+
+
+def split_for(expression: Expression, filters: FilterValues | None, has_filters: bool) -> RabbitSplit:
+    """Split an expression for a broker.
+
+    Args:
+        expression: any filter.
+        filters: where messages have their filter values; None where that is not known.
+        has_filters: whether the broker takes filter values.
+    """
+    value_from = None if filters is None else _reference(filters.taken_from)
+    split = split_for_rabbitmq(expression, RabbitCapability(value_from, has_filters))
+    if split.values is None or _fit(split.values):
+        return split
+    return split_for_rabbitmq(expression, RabbitCapability(value_from, False))
+
+
+def _reference(taken_from: str) -> Reference:
+    return KEY if taken_from == "key" else property_of(taken_from)
+
+
+def _fit(values: tuple[str, ...]) -> bool:
+    """Say whether a Subscribe frame can hold these; what it cannot say is not asked for."""
+    try:
+        sizes = [len(value.encode()) for value in values]
+    except UnicodeEncodeError:
+        return False
+    return max(sizes) <= MAX_VALUE_BYTES and sum(sizes) <= MAX_VALUES_BYTES
