@@ -42,8 +42,11 @@ class Query:
         """Read a planned batch."""
         rows = []
         for planned in self.source.reads(start, end):
-            offsets = self.log.partitions[planned.read.partition].offsets(planned.read.start, planned.read.end)
-            rows += [(planned.read.partition, o) for o in offsets]
+            held, read = self.log.partitions[planned.read.partition], planned.read
+            offsets = held.offsets(read.start, read.end)
+            if read.filter is not None:
+                offsets = held.matching(offsets, read.filter, read.partition)
+            rows += [(read.partition, o) for o in offsets]
         return rows
 
     def batch(self, limit: int | None = None) -> int:
