@@ -29,6 +29,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.columns import ColumnLookup
@@ -75,6 +76,7 @@ def message_columns(batch: pa.RecordBatch) -> ColumnLookup:
     Args:
         batch: has the columns that ``columns_needed`` says, as ``rows.MESSAGE_SCHEMA`` has them, and any others.
     """
+    maps: dict[str, _Maps] = {}
 
     def lookup(reference: Reference) -> pa.Array:
         kind = reference.kind
@@ -84,7 +86,9 @@ def message_columns(batch: pa.RecordBatch) -> ColumnLookup:
             return _common(batch, kind)
         column, name = _place(reference)
         if column != "properties":
-            return _entry(batch.column(column), name)
+            if column not in maps:
+                maps[column] = _Maps(batch.column(column))
+            return maps[column].entry(name)
         field = pc.struct_field(batch.column("properties"), name)
         return _milliseconds(field) if pa.types.is_timestamp(field.type) else field
 
@@ -177,19 +181,50 @@ def _set_times(times: pa.Int64Array) -> pa.Int64Array:
     return pc.if_else(pc.equal(times, 0), pa.scalar(None, pa.int64()), times)
 
 
-def _entry(maps: pa.MapArray, name: str) -> pa.StringArray:
-    """Return what maps have under a key; null where they have nothing, or null."""
-    offsets = np.asarray(maps.offsets)
-    first, end = int(offsets[0]), int(offsets[-1])
-    offsets = offsets - first
-    places = np.flatnonzero(np.asarray(pc.equal(maps.keys.slice(first, end - first), name)))
-    rows = np.searchsorted(offsets, places, side="right") - 1
-    taken = np.full(len(maps), -1, np.int64)
-    taken[rows] = places
-    missing = taken < 0
-    if maps.null_count:
-        missing |= np.asarray(maps.is_null())
-    return maps.items.slice(first, end - first).take(pa.array(taken, mask=missing))
+class _Maps:
+    """One map column.
+
+    Args:
+        maps: the column.
+    """
+
+    def __init__(self, maps: pa.MapArray) -> None:
+        offsets = np.asarray(maps.offsets)
+        first, end = int(offsets[0]), int(offsets[-1])
+        self._keys, self._items = maps.keys.slice(first, end - first), maps.items.slice(first, end - first)
+        self._sizes = np.diff(offsets)
+        self._missing = np.asarray(maps.is_null()) if maps.null_count else None
+        self._alike = self._missing is None and _alike(self._keys, self._sizes)
+
+    def entry(self, name: str) -> pa.StringArray:
+        """Return what the maps have under a key; null where they have nothing, or null."""
+        count = len(self._sizes)
+        if self._alike:
+            size = int(self._sizes[0])
+            at = pc.index(self._keys.slice(0, size), name).as_py()
+            return self._items.take(pa.array(np.arange(at, size * count, size))) if at >= 0 else _nothing(count)
+        places = np.flatnonzero(np.asarray(pc.equal(self._keys, name)))
+        taken = np.full(count, -1, np.int64)
+        taken[np.repeat(np.arange(count), self._sizes)[places]] = places
+        missing = taken < 0
+        if self._missing is not None:
+            missing |= self._missing
+        return self._items.take(pa.array(taken, mask=missing))
+
+
+def _alike(keys: pa.StringArray, sizes: NDArray[np.int32]) -> bool:
+    """Return whether all maps have the same keys in the same order."""
+    size = int(sizes[0]) if len(sizes) else 0
+    if not size or (sizes != size).any():
+        return False
+    ends = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1]
+    raw = np.frombuffer(keys.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
+    width = int(ends[size] - ends[0])
+    return bool((ends[size:] - ends[:-size] == width).all() and np.array_equal(raw[width:], raw[: len(raw) - width]))
+
+
+def _nothing(rows: int) -> pa.StringArray:
+    return pa.nulls(rows, pa.string())
 
 
 def _member(values: pa.BinaryArray, name: str) -> pa.StringArray:
