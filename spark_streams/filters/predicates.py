@@ -1,16 +1,17 @@
-"""Predicates over an event's place in its log: the tree, and how it is evaluated in columns.
+"""Predicates over an event's place in its log and what is inside it: the tree, and how it is evaluated in columns.
 
 ::
 
-    Predicate  = Always(bool) | Compare(field, op, operand) | AllOf(parts) | AnyOf(parts)
+    Predicate  = Always(bool) | Compare(field, op, operand) | MessageTest | AllOf(parts) | AnyOf(parts)
     Expression = Field(name) | Text(str) | Integer(int) | Latest() | EndOfLog(next_offset)
 
-The constructors ``compare``, ``all_of`` and ``any_of`` keep a tree flat: of what the filters of this package build,
-none is deeper than ``AllOf(AnyOf(AllOf(Compare)))``, however long its text, so walking it never exhausts the stack.
+``all_of`` and ``any_of`` keep a tree flat: of what the filters of this package build, none is deeper than the
+parentheses of its text, which are bounded, so walking it never exhausts the stack.
 
-Logic is SQL's, three-valued: a comparison with a missing value, or of a text with a number, is unknown. There is no
-NOT, so whether a predicate *is true* follows from which of its parts are true; unknown and false need not be told
-apart, and a mask holds True exactly where the predicate is true.
+Logic is SQL's, three-valued: a comparison with a missing value, or here of a text with a number, is unknown. There is
+no NOT, so whether a predicate *is true* follows from which of its parts are true; unknown and false need not be told
+apart, and a mask holds True exactly where the predicate is true. Where a filter's text says NOT, its parser moves it to
+the leaves: comparisons take the opposite sign, and a ``MessageTest`` says which of both is asked for.
 
 Offsets are opaque texts. An ``OffsetOrder`` turns a text into the event number where it would stand, so that a block of
 events is compared as integers.
@@ -22,12 +23,15 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from spark_streams.filters.message_tests import MessageTest, truth
+from spark_streams.wire.columns_typed import FieldOfMessage, TypedColumn
 
 __all__ = [
     "NEVER",
@@ -50,7 +54,10 @@ __all__ = [
     "Text",
     "all_of",
     "any_of",
+    "by_cost",
     "compare",
+    "end_of_matches",
+    "fields_of",
     "freeze",
     "mask",
     "seek",
@@ -224,7 +231,7 @@ class AnyOf:
     parts: tuple[Predicate, ...]
 
 
-Predicate: TypeAlias = Always | Compare | AllOf | AnyOf
+Predicate: TypeAlias = Always | Compare | MessageTest | AllOf | AnyOf
 
 
 def compare(left: Expression, op: Operator, right: Expression) -> Predicate:
@@ -287,7 +294,7 @@ def freeze(predicate: Predicate, *, next_offset: int, partition: str | None = No
         partition: the identifier that deliveries carry as source partition, or None where they carry none.
 
     Returns:
-        A predicate over offset and timestamp only, fit for ``mask`` and ``seek``.
+        A predicate over offset, timestamp and what is inside the message, fit for ``mask`` and ``seek``.
 
     """
     if isinstance(predicate, AllOf):
@@ -312,7 +319,13 @@ def freeze(predicate: Predicate, *, next_offset: int, partition: str | None = No
     return compare(here, op, here if operand == SOURCE_PARTITION else operand)
 
 
-def mask(predicate: Predicate, offsets: Longs, timestamps: Longs, order: OffsetOrder) -> Mask:
+Columns: TypeAlias = Mapping[FieldOfMessage, TypedColumn]
+_NO_COLUMNS: Final[Columns] = {}
+
+
+def mask(
+    predicate: Predicate, offsets: Longs, timestamps: Longs, order: OffsetOrder, columns: Columns = _NO_COLUMNS
+) -> Mask:
     """Say which events of a block match.
 
     Args:
@@ -320,6 +333,7 @@ def mask(predicate: Predicate, offsets: Longs, timestamps: Longs, order: OffsetO
         offsets: event numbers.
         timestamps: milliseconds since the epoch, one for each event; ``NO_TIMESTAMP`` for none.
         order: where offset texts stand among the event numbers.
+        columns: the values of ``fields_of(predicate)``, one for each event.
 
     Returns:
         True where the predicate is true; False where it is false or unknown.
@@ -332,6 +346,8 @@ def mask(predicate: Predicate, offsets: Longs, timestamps: Longs, order: OffsetO
         return np.full(len(offsets), predicate.value)
     if isinstance(predicate, Compare):
         return _mask_of_comparison(predicate, offsets, timestamps, order)
+    if isinstance(predicate, MessageTest):
+        return truth(predicate, columns[predicate.field])
     conjunction = isinstance(predicate, AllOf)
     matches = np.full(len(offsets), conjunction)
     for part in predicate.parts:
@@ -339,22 +355,37 @@ def mask(predicate: Predicate, offsets: Longs, timestamps: Longs, order: OffsetO
         if conjunction:
             if not matches.any():
                 break
-            matches &= mask(part, offsets, timestamps, order)
+            matches &= mask(part, offsets, timestamps, order, columns)
         else:
             if matches.all():
                 break
-            matches |= mask(part, offsets, timestamps, order)
+            matches |= mask(part, offsets, timestamps, order, columns)
     return matches
 
 
-def seek(predicate: Predicate, order: OffsetOrder) -> int:
+def fields_of(predicate: Predicate) -> frozenset[FieldOfMessage]:
+    """Return which fields of a message decide about it."""
+    if isinstance(predicate, (AllOf, AnyOf)):
+        return frozenset().union(*(fields_of(part) for part in predicate.parts))
+    return frozenset({predicate.field}) if isinstance(predicate, MessageTest) else frozenset()
+
+
+def by_cost(predicate: Predicate) -> tuple[Predicate, Predicate]:
+    """Return two predicates that say the same together: over offset and timestamp only, and with what is left."""
+    parts = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
+    deep = [part for part in parts if fields_of(part)]
+    return all_of(part for part in parts if part not in deep), all_of(deep)
+
+
+def seek(predicate: Predicate, order: OffsetOrder, at_time: Callable[[int], int] | None = None) -> int:
     """Return an event number below which no event can match: where reading may start.
 
-    Only lower bounds on the offset move it (A-9): timestamps may be out of order.
+    Lower bounds on the offset move it (A-9), and those on the timestamp where ``at_time`` is there.
 
     Args:
         predicate: as ``freeze`` returned it.
         order: where offset texts stand among the event numbers.
+        at_time: returns an event number below which every event is earlier than an instant, or has none.
 
     Returns:
         0 where nothing is known, ``NEVER`` where no event can match; may be past the end of the log.
@@ -363,15 +394,43 @@ def seek(predicate: Predicate, order: OffsetOrder) -> int:
     if isinstance(predicate, Always):
         return 0 if predicate.value else NEVER
     if isinstance(predicate, AllOf):
-        return max(seek(part, order) for part in predicate.parts)
+        return max(seek(part, order, at_time) for part in predicate.parts)
     if isinstance(predicate, AnyOf):
-        return min(seek(part, order) for part in predicate.parts)
-    if predicate.field != OFFSET or isinstance(predicate.operand, (Field, Latest)):
+        return min(seek(part, order, at_time) for part in predicate.parts)
+    if isinstance(predicate, MessageTest) or isinstance(predicate.operand, (Field, Latest)):
         return 0
+    op = predicate.op
+    if isinstance(predicate.operand, Integer):
+        if at_time is None or op not in (Operator.GE, Operator.GT, Operator.EQ):
+            return 0
+        earliest = predicate.operand.value + (op is Operator.GT)
+        return at_time(earliest) if earliest <= NEVER else NEVER
     first, end = _place(predicate.operand, order)
-    if predicate.op in (Operator.GE, Operator.EQ):
+    if op in (Operator.GE, Operator.EQ):
         return min(first, NEVER)
-    return min(end, NEVER) if predicate.op is Operator.GT else 0
+    return min(end, NEVER) if op is Operator.GT else 0
+
+
+def end_of_matches(predicate: Predicate, order: OffsetOrder) -> int:
+    """Return an event number from which on no event can match, however long the log grows; ``NEVER`` where unknown.
+
+    Args:
+        predicate: as ``freeze`` returned it.
+        order: where offset texts stand among the event numbers.
+
+    """
+    if isinstance(predicate, Always):
+        return NEVER if predicate.value else 0
+    if isinstance(predicate, AllOf):
+        return min(end_of_matches(part, order) for part in predicate.parts)
+    if isinstance(predicate, AnyOf):
+        return max(end_of_matches(part, order) for part in predicate.parts)
+    if isinstance(predicate, MessageTest) or isinstance(predicate.operand, (Field, Latest, Integer)):
+        return NEVER
+    first, end = _place(predicate.operand, order)
+    if predicate.op is Operator.LT:
+        return min(first, NEVER)
+    return min(end, NEVER) if predicate.op in (Operator.LE, Operator.EQ) else NEVER
 
 
 def _mask_of_comparison(comparison: Compare, offsets: Longs, timestamps: Longs, order: OffsetOrder) -> Mask:

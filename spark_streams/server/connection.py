@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["CAPABILITY", "AmqpConnection"]
 
 CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
+SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
+"""Spec: AMQP Filter Expressions 1.0 §2.2."""
 """Spec: Event Stream Extensions §3.1 (ES-010)."""
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
@@ -287,7 +289,7 @@ class AmqpConnection(asyncio.Protocol):
             self._handshake_timer.cancel()
         self.container = str(connection.remote_container or "")
         connection.container = self._own_container
-        connection.offered_capabilities = [proton.symbol(CAPABILITY)]
+        connection.offered_capabilities = [proton.symbol(CAPABILITY), proton.symbol(SQL_CAPABILITY)]
         connection.properties = {proton.symbol("product"): "spark-streams"}
         connection.open()
         most = self.node.config.max_connections

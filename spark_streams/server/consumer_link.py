@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import struct
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +42,8 @@ QUEUED_BYTES: Final = 512 << 10
 """Bytes that one session may have queued inside the engine; more would only grow memory."""
 BLOCKS_PER_TURN: Final = 8
 """How many blocks a filter that matches nothing may skip in one turn."""
+SCAN_S: Final = 0.005
+"""How long a turn may go on that only skips: what a filter costs is up to the peer that wrote it."""
 
 CHANGED: Final = Symbol("event-streams-associated-partitions-changed")
 """The section's name; its text says "assigned" (A-1)."""
@@ -132,6 +135,7 @@ class ConsumerLink(AttachedLink):
             if self.ended:
                 return False
         budget, blocks = EVENTS_PER_TURN, BLOCKS_PER_TURN
+        until = time.monotonic() + SCAN_S
         while True:
             room = self._room(budget)
             if room <= 0:
@@ -145,7 +149,7 @@ class ConsumerLink(AttachedLink):
                     continue
                 self._drained()
                 return False
-            if blocks <= 0:
+            if blocks <= 0 or (sent == 0 and time.monotonic() >= until):
                 return True
 
     def _room(self, budget: int) -> int:
@@ -181,6 +185,7 @@ class ConsumerLink(AttachedLink):
         return 0, scanned
 
     def _send(self, cursor: Cursor, block: Block, rows: list[int]) -> int:
+        block.prepare()
         if self._size_limit and block.largest > self._size_limit:
             rows = self._within_limit(cursor, block, rows)
         if self._changed:
@@ -199,9 +204,9 @@ class ConsumerLink(AttachedLink):
                 send(link, values + value_at[row], value_size[row])
                 settle(delivery)
         else:
-            first = block.first
-            for row in rows:
-                delivery = self._new_delivery(cursor, first + row, 0)
+            offsets = block.offsets[rows].tolist()
+            for row, offset in zip(rows, offsets, strict=True):
+                delivery = self._new_delivery(cursor, offset, 0)
                 send(link, heads + head_at[row], head_size[row])
                 send(link, values + value_at[row], value_size[row])
                 lib.pn_link_advance(link)
@@ -230,7 +235,7 @@ class ConsumerLink(AttachedLink):
         if self._presettled:
             delivery = lib.pn_delivery(self._impl, _TAG)
         else:
-            delivery = self._new_delivery(cursor, block.first + row, deliveries)
+            delivery = self._new_delivery(cursor, int(block.offsets[row]), deliveries)
         lib.pn_link_send(self._impl, ffi.from_buffer(encoded), len(encoded))
         if self._presettled:
             lib.pn_delivery_settle(delivery)
@@ -251,13 +256,14 @@ class ConsumerLink(AttachedLink):
         for index, row in enumerate(rows):
             size = block.head_sizes[row] + block.value_sizes[row]
             if size > self._size_limit:
+                offset = int(block.offsets[row])
                 if index == 0:
                     raise LinkRefused(
                         MESSAGE_TOO_LARGE,
-                        f"the event at offset {block.first + row:020d} of partition '{cursor.feed.partition.id}' has "
+                        f"the event at offset {offset:020d} of partition '{cursor.feed.partition.id}' has "
                         f"{size} bytes, and the receiver's max-message-size is {self._size_limit}",
                     )
-                cursor.back_to(block.first + row)
+                cursor.back_to(offset)
                 return rows[:index]
         return rows
 

@@ -1,17 +1,19 @@
 """The filter set of an attach: what is in force, what is left out of the echo, what is refused.
 
-Spec: Event Stream Extensions §5.2; AMQP 1.0 part 3 §3.5.8; A-10 (all are ANDed), A-21, A-22.
+Spec: Event Stream Extensions §5.2; AMQP Filter Expressions 1.0 §2.2, §6 (``amqp:sql-filter`` alone); AMQP 1.0 part 3
+§3.5.8; A-10 (all are ANDed), A-21, A-22.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import proton
 
 from spark_streams.errors import FilterError
+from spark_streams.filters.amqp_sql import parse_amqp_sql
 from spark_streams.filters.event_streams import Predicate, and_, annotations_predicate, parse_sql
 from spark_streams.server.attach import decoded
 from spark_streams.server.conditions import INVALID_FIELD, LinkRefused
@@ -20,6 +22,7 @@ __all__ = ["LinkFilters", "read_filters"]
 
 _ANNOTATIONS: Final = (512, "amqp:event-streams-delivery-annotations-filter")
 _SQL: Final = (513, "amqp:event-streams-sql-filter")
+_FULL_SQL: Final = (0x120, "amqp:sql-filter")
 _MAX_SQL_CHARACTERS: Final = 16_384
 """RabbitMQ takes 4096; a filter is evaluated for every event, so it must have some bound."""
 
@@ -68,7 +71,9 @@ def read_filters(terminus: Any) -> LinkFilters:
         if _is(described.descriptor, _ANNOTATIONS):
             predicates.append(_annotations(str(name), described.value))
         elif _is(described.descriptor, _SQL):
-            predicates.append(_sql(str(name), described.value))
+            predicates.append(_sql(str(name), described.value, parse_sql))
+        elif _is(described.descriptor, _FULL_SQL):
+            predicates.append(_sql(str(name), described.value, parse_amqp_sql))
         else:
             continue
         echo[name] = described
@@ -97,13 +102,13 @@ def _annotations(name: str, value: Any) -> Predicate:
         raise _invalid(name, str(fault)) from fault
 
 
-def _sql(name: str, value: Any) -> Predicate:
+def _sql(name: str, value: Any, parse: Callable[[str], Predicate]) -> Predicate:
     if not isinstance(value, str) or isinstance(value, proton.symbol):
         raise _invalid(name, f"its value is {_kind(value)}: expected a string")
     if len(value) > _MAX_SQL_CHARACTERS:
         raise _invalid(name, f"its text has {len(value)} characters: expected at most {_MAX_SQL_CHARACTERS}")
     try:
-        return parse_sql(value)
+        return parse(value)
     except FilterError as fault:
         raise _invalid(name, str(fault)) from fault
 

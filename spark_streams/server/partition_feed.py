@@ -24,10 +24,11 @@ CACHED_BLOCKS: Final = 4
 
 
 class Block:
-    """Consecutive events of a partition, ready to be sent.
+    """Events of a partition in rising order; ``prepare`` makes them ready to be sent.
 
     Attributes:
         offsets, timestamps: int64[n], for filters.
+        first, last: the numbers of the first and the last event.
         heads, head_sizes, values, value_sizes: for each event, where its delivery annotations section starts in
             ``annotations`` and its bare message in ``buffer``, and how long they are.
         annotations, buffer: C pointers, which keep their memory alive.
@@ -35,33 +36,58 @@ class Block:
 
     """
 
+    heads: list[int]
+    head_sizes: list[int]
+    values: list[int]
+    value_sizes: list[int]
+    annotations: Any
+    buffer: Any
+    largest: int
+
     def __init__(self, records: Records, partition: str) -> None:
         self.offsets = records.offsets
         self.timestamps = records.timestamps
         self.first = int(records.offsets[0])
         self.last = int(records.offsets[-1])
+        self.records = records
+        self._partition = partition
+        self._sections: NDArray[np.uint8] | None = None
+
+    def only(self, rows: NDArray[np.int64]) -> Block:
+        """Return a block of one or more of these events, by their rising rows."""
+        r = self.records
+        spans = (r.value_starts[rows], r.value_ends[rows], r.key_starts[rows], r.key_ends[rows])
+        return Block(Records(r.offsets[rows], r.timestamps[rows], r.buffer, *spans, (0,)), self._partition)
+
+    def prepare(self) -> None:
+        """Render the delivery annotations and find the bare messages, if that was not done."""
+        if self._sections is not None:
+            return
+        records = self.records
         count = len(records.offsets)
         starts, sizes, pieces, total = np.empty(count, np.int64), np.empty(count, np.int64), [], 0
-        for rows, sections in delivery_annotations(records.offsets, records.timestamps, partition):
+        for rows, sections in delivery_annotations(records.offsets, records.timestamps, self._partition):
             width = sections.shape[1]
             starts[rows] = total + width * np.arange(len(rows), dtype=np.int64)
             sizes[rows] = width
             pieces.append(sections.reshape(-1))
             total += sections.size
-        self._sections: NDArray[np.uint8] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        self.annotations: Any = ffi.from_buffer(self._sections)
-        self.buffer: Any = ffi.from_buffer(records.buffer)
-        self.records = records
-        self.heads: list[int] = starts.tolist()
-        self.head_sizes: list[int] = sizes.tolist()
+        rendered: NDArray[np.uint8] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        self.annotations = ffi.from_buffer(rendered)
+        self.buffer = ffi.from_buffer(records.buffer)
+        self.heads = starts.tolist()
+        self.head_sizes = sizes.tolist()
         value_starts = bare_starts(records)
-        self.values: list[int] = value_starts.tolist()
+        self.values = value_starts.tolist()
         value_sizes = records.value_ends - value_starts
-        self.value_sizes: list[int] = value_sizes.tolist()
+        self.value_sizes = value_sizes.tolist()
         self.largest = int((sizes + value_sizes).max())
+        self._sections = rendered
 
     def message(self, row: int) -> tuple[bytes, bytes]:
         """Return one event's delivery annotations section and its bare message."""
+        self.prepare()
+        assert self._sections is not None
         head, value = self.heads[row], self.values[row]
         return (
             self._sections[head : head + self.head_sizes[row]].tobytes(),

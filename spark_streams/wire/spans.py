@@ -150,9 +150,13 @@ class Words:
         return Extents(code, start, start + FIXED_WIDTH[code[0]])
 
     def equal(self, start: Positions, end: Positions, text: bytes) -> Mask:
-        """Return where the range holds exactly ``text``, which has at least eight bytes."""
+        """Return where the range holds exactly ``text``."""
         same: Mask = (end - start) == len(text)
         if not same.any():
+            return same
+        if len(text) < 8:
+            bits = np.uint64((1 << 8 * len(text)) - 1)
+            same &= self.little(np.where(same, start, 0)) & bits == np.uint64(int.from_bytes(text, "little"))
             return same
         # Only ranges of the right length are looked into: the bytes of a shorter one may lie outside the buffer.
         some = start if same.all() else start[same]

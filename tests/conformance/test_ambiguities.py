@@ -319,7 +319,7 @@ def test_a_21_unknown_filters_are_left_out_of_the_echo(node: Any) -> None:
     node.create()
     node.send("orders", b"x")
     unknown = {
-        symbol("a"): Described(symbol("amqp:sql-filter"), "FALSE"),
+        symbol("a"): Described(symbol("amqp:false-filter"), True),
         symbol("b"): Described(ulong(0x137), "FALSE"),
         symbol("c"): Described(symbol("rabbitmq:stream-offset-spec"), "next"),
         symbol("null"): None,
@@ -334,7 +334,7 @@ def test_a_21_unknown_filters_are_left_out_of_the_echo(node: Any) -> None:
 def test_a_21_only_unknown_filters_are_as_good_as_none(node: Any) -> None:
     node.create()
     node.send("orders", b"old")
-    receiver = node.peer().receiver("orders", filter=Described(symbol("amqp:sql-filter"), "TRUE"))
+    receiver = node.peer().receiver("orders", filter=Described(symbol("amqp:true-filter"), True))
     assert not receiver.echoed
     node.send("orders", b"new")
     assert receiver.bodies(receiver.take(1)) == [b"new"]
