@@ -10,7 +10,10 @@ from typing import Any, Final, Literal, cast
 from urllib.parse import unquote, urlsplit
 
 from spark_streams.endpoint import HTTP_SCHEMES, Endpoint, Secret
-from spark_streams.errors import OptionError
+from spark_streams.errors import FilterError, OptionError
+from spark_streams.filters import read_filter
+from spark_streams.filters.row_columns import columns_needed
+from spark_streams.option_values import expression
 from spark_streams.options.given import Format, Given
 from spark_streams.options.names import (
     CONSUMER_GROUP,
@@ -20,6 +23,7 @@ from spark_streams.options.names import (
     EPOCH,
     FEED_FILTER_PREFIX,
     FILTER,
+    FILTER_FIELDS,
     KEY_FIELD,
     MAX_BYTES_PER_TRIGGER,
     MAX_LINE_BYTES,
@@ -28,9 +32,7 @@ from spark_streams.options.names import (
     PARTITIONS,
     PASSWORD,
     POLL_INTERVAL,
-    PUSHDOWN,
     SPOOL_LOCATION,
-    STARTING_EXPRESSION,
     STARTING_OFFSETS_BY_TIMESTAMP,
     STARTING_STRATEGY,
     STARTING_TIMESTAMP,
@@ -46,7 +48,7 @@ from spark_streams.options.names import (
 )
 from spark_streams.options.peer import DEFAULT_REQUEST_TIMEOUT_MS, read_endpoint, request_timeout_ms
 from spark_streams.options.source import SourceOptions, read_source
-from spark_streams.position import After, Position, position_from_json
+from spark_streams.position import After, Matching, Position, position_from_json
 
 __all__ = [
     "FEED_FORMAT",
@@ -68,6 +70,7 @@ DEFAULT_MAX_LINE_BYTES: Final = 64 << 20
 MAX_PARTITIONS: Final = 32_768
 """Partition ids are 0 to 32767 (FeedAPI, "partitions")."""
 
+_FIELDS_EXAMPLE: Final = "subject=/subject, customer=key"
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)+")
 
 
@@ -87,6 +90,8 @@ class FeedSourceOptions(SourceOptions):
         max_bytes_per_trigger: bytes of pages in a micro-batch, about.
         max_line_bytes: bytes of one line, at most.
         filters: names and values of the feed's own filters, which it applies.
+        filter_fields: the feed's own filters that ``filter`` may be pushed to, and what each compares: ``key``, or a
+            JSON pointer; none pushes nothing; None believes what discovery says.
     """
 
     dialect: Literal["auto", "v1", "v2a", "v2b"] = "auto"
@@ -99,6 +104,7 @@ class FeedSourceOptions(SourceOptions):
     max_bytes_per_trigger: int = DEFAULT_MAX_BYTES_PER_TRIGGER
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
     filters: tuple[tuple[str, str], ...] = field(default=())
+    filter_fields: Mapping[str, str] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True)
@@ -188,7 +194,7 @@ def read_feed_source(given: Given, streaming: bool | None) -> FeedSourceOptions:
     if filters and dialect in ("v1", "v2b"):
         raise OptionError(FEED_FILTER_PREFIX + next(iter(filters)), f"dialect {dialect} has no filters; v2a has")
     of_all: dict[str, Any] = {f.name: getattr(common, f.name) for f in fields(common)}
-    return FeedSourceOptions(
+    options = FeedSourceOptions(
         **of_all,
         dialect=cast(Any, dialect),
         partitions=count,
@@ -200,7 +206,62 @@ def read_feed_source(given: Given, streaming: bool | None) -> FeedSourceOptions:
         max_bytes_per_trigger=given.integer(MAX_BYTES_PER_TRIGGER, 1, "bytes") or DEFAULT_MAX_BYTES_PER_TRIGGER,
         max_line_bytes=given.integer(MAX_LINE_BYTES, 1, "bytes") or DEFAULT_MAX_LINE_BYTES,
         filters=tuple(filters.items()),
+        filter_fields=_filter_fields(given, dialect, pushdown=common.pushdown),
     )
+    _check_references(options)
+    return options
+
+
+def _filter_fields(given: Given, dialect: str, *, pushdown: bool) -> dict[str, str] | None:
+    """Return what the user says that the feed's filters compare."""
+    text = given.text(FILTER_FIELDS, f"such as {_FIELDS_EXAMPLE}")
+    if text is None:
+        return None
+    if not given.has(FILTER) and not pushdown:
+        raise OptionError(FILTER_FIELDS, f"needs '{FILTER}' beside it: without one there is nothing to push")
+    if text.strip().lower() == "none":
+        return {}
+    if dialect in ("v1", "v2b"):
+        raise OptionError(FILTER_FIELDS, f"dialect {dialect} has no filters; v2a has")
+    found: dict[str, str] = {}
+    for pair in text.split(","):
+        name, sign, field_text = (part.strip() for part in pair.partition("="))
+        if not name or not sign or not (field_text == "key" or _POINTER.fullmatch(field_text)):
+            raise OptionError(
+                FILTER_FIELDS,
+                f"'{pair.strip()}' is not the name of a filter, '=' and what it compares, which is key or a JSON "
+                f"pointer: expected such as {_FIELDS_EXAMPLE}, or none",
+            )
+        if name in found:
+            raise OptionError(FILTER_FIELDS, f"filter '{name}' is there twice")
+        found[name] = field_text
+    return found
+
+
+def _check_references(options: FeedSourceOptions) -> None:
+    """Refuse filters and expressions that look at what a feed's rows do not have.
+
+    Raises:
+        OptionError: a time without ``timestampField``, a pointer that is none, or a start that looks at the offset.
+    """
+    starts = [options.starting.everywhere, *options.starting.each.values()]
+    asked = [(FILTER, options.filter)] if options.filter is not None else []
+    asked += [(options.starting.option, read_filter(s.text)) for s in starts if isinstance(s, Matching)]
+    for option, asked_for in asked:
+        try:
+            needed = columns_needed(asked_for, feed=True)
+        except FilterError as fault:
+            raise OptionError(option, str(fault)) from None
+        if "timestamp" in needed and options.timestamp_field is None:
+            raise OptionError(
+                option,
+                f"looks at a time, and a feed's events have one only where '{TIMESTAMP_FIELD}' says: give that as well",
+            )
+        if option != FILTER and "offset" in needed:
+            raise OptionError(
+                option,
+                "looks at the offset, and cursors have no order: start after one with 'startingOffsets'",
+            )
 
 
 def parse_feed_sink(options: Mapping[str, str]) -> FeedSinkOptions:
@@ -281,16 +342,16 @@ def _position(option: str, partition: str, value: object) -> Position:
         position = position_from_json(value)
     except ValueError:
         position = None
+    if isinstance(position, Matching):
+        return expression(option, position.text)
     if position is None or not (isinstance(position, After) or str(position) in ("earliest", "latest")):
         raise OptionError(
             option,
-            f'partition \'{partition}\': {value!r} is no position in a feed: expected "earliest", "latest", or a '
-            'cursor as a string or as {"after": cursor}; reading starts after it',
+            f'partition \'{partition}\': {value!r} is no position in a feed: expected "earliest", "latest", '
+            '{"expression": text}, or a cursor as a string or as {"after": cursor}; reading starts after it',
         )
     return position
 
-
-_LATER: Final = "feedapi does not take it in this version"
 
 FEED_FORMAT: Final = Format(
     name="feedapi",
@@ -303,13 +364,11 @@ FEED_FORMAT: Final = Format(
     both=(TOKEN, KEY_FIELD),
     reading=(
         DIALECT, PARTITIONS, ORDERED, SPOOL_LOCATION, TIMESTAMP_FIELD, PAGE_SIZE, MAX_BYTES_PER_TRIGGER, MAX_LINE_BYTES,
+        FILTER_FIELDS,
     ),
     prefixes=(FEED_FILTER_PREFIX,),
     refused={
-        STARTING_EXPRESSION: "feedapi takes no expressions in this version; start after a cursor, or earliest",
         CONSUMER_GROUP: "feeds have no consumer groups; leave it out",
         EPOCH: "feeds have no consumer groups; leave it out",
-        FILTER: f"{_LATER}; use '{FEED_FILTER_PREFIX}<name>' for a filter of the feed's own, or filter the DataFrame",
-        PUSHDOWN: f"{_LATER}; filters of the DataFrame are applied by Spark",
     },
 )  # fmt: skip

@@ -57,6 +57,7 @@ TIMESTAMP_FIELD: Final = "timestampField"
 PAGE_SIZE: Final = "pageSize"
 MAX_BYTES_PER_TRIGGER: Final = "maxBytesPerTrigger"
 MAX_LINE_BYTES: Final = "maxLineBytes"
+FILTER_FIELDS: Final = "filterFields"
 FEED_FILTER_PREFIX: Final = "filter-"
 """What the options begin with whose rest names a filter of the feed's own."""
 

@@ -97,7 +97,7 @@ def test_positions_that_feeds_do_not_have(position: str) -> None:
         ({"startingOffsetsByTimestamp": "{}"}, "startingOffsetsByTimestamp", "by time"),
         ({"startingOffsetsByTimestampStrategy": "latest"}, "startingOffsetsByTimestampStrategy", "by time"),
         ({"consumerGroup": "g"}, "consumerGroup", "consumer groups"),
-        ({"filter": "x"}, "filter", "filter-<name>"),
+        ({"filter": "x"}, "filter", "column 2"),
         ({"pagesize2": "1"}, "pagesize2", "did you mean 'pageSize'"),
         ({"path": "x"}, "path", "option 'url'"),
     ],

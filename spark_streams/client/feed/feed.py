@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, TypeVar
 
+from spark_streams.client.feed.pushed import ANY_POINTER
 from spark_streams.client.feed.session import Answer, Conflict, FeedSession, Unavailable
 from spark_streams.client.retry import Attempts, Backoff
 from spark_streams.endpoint import Endpoint
@@ -45,6 +46,7 @@ class FeedAddress:
         page_size: events that a response is asked to hold, or None.
         timeout_ms: how long it may be silent.
         max_line_bytes: bytes of a line, at most.
+        pushed: names and values of filters that a query's filter became, spelled as the feed does.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class FeedAddress:
         page_size: int | None,
         timeout_ms: int,
         max_line_bytes: int,
+        pushed: Mapping[str, str] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.stream = stream
@@ -66,6 +69,7 @@ class FeedAddress:
         self.page_size = page_size
         self.timeout_ms = timeout_ms
         self.max_line_bytes = max_line_bytes
+        self.pushed = dict(pushed or {})
 
 
 class FeedClient:
@@ -88,6 +92,7 @@ class FeedClient:
         self._token: str | None = None
         self._answer: Answer | None = None
         self._filters: dict[str, str] | None = None if address.filters else {}
+        self._pushed = dict(address.pushed)
 
     def __enter__(self) -> FeedClient:
         return self
@@ -107,11 +112,16 @@ class FeedClient:
         if answer is not None:
             answer.abort()
 
+    def push(self, filters: Mapping[str, str]) -> None:
+        """Have the feed check these, too, from the next call on; in place of what was pushed before."""
+        self._pushed = dict(filters)
+
     def discover(self) -> Discovery:
         """Return the partitions and what the feed offers, as it says now; of a version 1 feed what the user said.
 
         Raises:
-            OptionError: a version 1 feed, and no number of partitions; or a filter that the feed does not offer.
+            OptionError: a version 1 feed, and no number of partitions; or a filter that the feed does not offer, or,
+                of those that are pushed, not any more.
             RemoteProtocolError: the answer is no discovery document.
             SparkStreamsError: as ``FeedSession.get``, after several tries where that can help.
         """
@@ -125,8 +135,15 @@ class FeedClient:
                 f"filter-{next(iter(self.address.filters))}",
                 f"the feed speaks dialect {self.dialect.value}, which has no filters",
             )
-        # Spark hands option names over in lower case; the feed may not take them so.
         known = [*discovery.filters, *(name for p in discovery.partitions for name in p.filters)]
+        for name in self._pushed:
+            if name not in known and not (name.startswith("/") and ANY_POINTER in known):
+                raise OptionError(
+                    "filter",
+                    f"the feed does not offer filter '{name}' any more, which the checkpoint's cursors belong to: "
+                    "start anew with another checkpointLocation",
+                )
+        # Spark hands option names over in lower case; the feed may not take them so.
         spelled = {name.lower(): name for name in known}
         for name in self.address.filters:
             if name not in spelled:
@@ -289,7 +306,7 @@ class FeedClient:
             cursor,
             page_size=address.page_size if stream_ms is None else None,
             stream_ms=stream_ms,
-            filters=self._filters or {},
+            filters={**(self._filters or {}), **self._pushed},
             token=self._token,
             count=address.partitions if dialect is Dialect.V1 else None,
         )

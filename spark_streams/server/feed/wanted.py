@@ -81,7 +81,8 @@ def _named(values: pa.BinaryArray, rows: NDArray[np.int64], pointer: str, value:
         rows, values = rows[near], values.take(pa.array(near))
     if not len(rows):
         return rows
-    return rows[np.asarray(pc.fill_null(pc.equal(extract_text(values, pointer), value), False))]
+    found = pc.fill_null(pc.equal(extract_text(values, pointer), value), False)
+    return rows[np.flatnonzero(np.asarray(found))]
 
 
 def _may_hold(values: pa.BinaryArray, text: bytes) -> NDArray[np.bool_]:

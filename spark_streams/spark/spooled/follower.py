@@ -21,6 +21,7 @@ import numpy as np
 
 from spark_streams.client.feed import Lines
 from spark_streams.client.feed.feed import PATIENT, FeedClient, pause_for
+from spark_streams.client.feed.first_match import FirstMatch
 from spark_streams.client.feed.scan import BEGINNING, EMPTY_RESPONSES
 from spark_streams.client.feed.session import Expired
 from spark_streams.client.feed.stops import first_of, until
@@ -59,6 +60,7 @@ class Follower(threading.Thread):
         slots: how many followers may fetch at a time.
         lost: is told of a cursor that the feed has nothing after any more, and why; it raises if that is to fail the
             query. Otherwise the partition is read from its beginning.
+        start: drops what comes before the first event that is wanted; None for nothing.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Follower(threading.Thread):
         poll_interval_ms: int,
         slots: threading.Semaphore,
         lost: Callable[[str, str], None],
+        start: FirstMatch | None = None,
     ) -> None:
         super().__init__(name=f"feed-partition-{partition}", daemon=True)
         self.partition = partition
@@ -84,6 +87,7 @@ class Follower(threading.Thread):
         self._poll_s = poll_interval_ms / 1_000
         self._slots = slots
         self._lost = lost
+        self._start_at = start
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._client: FeedClient | None = None
@@ -218,16 +222,20 @@ class Follower(threading.Thread):
         asked = self.cursor
         events = checkpoints = 0
         closed_before = self._closed_with is not None
+        searching = self._start_at is not None and not self._start_at.found
         if waits is None:
             self._slots.acquire()
         try:
-            for block, lines in client.lines(self.partition, asked, stream_ms=waits, values=False):
+            for block, lines in client.lines(self.partition, asked, stream_ms=waits, values=searching):
                 stop = first_of(lines, self._stops or ())
                 if stop is not None:
                     lines = until(lines, stop)
                     block = block[: int(lines.ends[-1])]
                 events += lines.count
                 checkpoints += len(lines.cursors)
+                if searching:
+                    assert self._start_at is not None and client.dialect is not None
+                    block, lines = self._start_at.take(block, lines, client.dialect)
                 before = self.cursor
                 self._take(block, lines)
                 # In a long response this is all there is; more may come at any time.
@@ -351,6 +359,8 @@ class Follower(threading.Thread):
     def _drop_uncovered(self) -> None:
         """Leave out what no checkpoint of a response covers: the next response's first one does not cover it either."""
         self._forget_held()
+        if self._start_at is not None:
+            self._start_at.drop_uncovered()
         if self._uncovered:
             self._uncovered = False
             self._finish_file()

@@ -7,7 +7,7 @@ after it, or it distributes the whole history of a partition, which leaves, over
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_streams.client.feed import Discovery
 from spark_streams.spark.spooled.offset import BEGINNING, FeedOffset
@@ -25,6 +25,8 @@ class Lineage:
         leaving: partitions that have been replaced by others, which start where these are planned to.
         gone: partitions that have left the feed, and that nothing has come from.
         ancestors: partitions that have left earlier, to their cursors, oldest first.
+        searching: partitions whose first matching event has not come, as ``FeedOffset`` has it; of the new ones, those
+            whose parent has not found it, either.
     """
 
     reading: dict[int, str]
@@ -32,6 +34,7 @@ class Lineage:
     leaving: frozenset[int]
     gone: frozenset[int]
     ancestors: dict[int, str]
+    searching: dict[int, str] = field(default_factory=dict)
 
 
 def trace(begin: FeedOffset, discovery: Discovery, *, ordered: bool, drained: Collection[int]) -> Lineage:
@@ -53,9 +56,11 @@ def trace(begin: FeedOffset, discovery: Discovery, *, ordered: bool, drained: Co
     ancestors = dict(begin.ancestors)
     reading = {p: cursor for p, cursor in begin.cursors.items() if p in listed or p in leaving or p in gone}
     begins: dict[int, str] = {}
+    searching = dict(begin.searching)
     for partition in discovery.partitions:
         if partition.id in begin.cursors:
             continue
+        parent = partition.starts_after
         parents = [p for p in partition.cursor_from if p in known]
         if parents:
             if not all(p in drained for p in parents):
@@ -63,13 +68,17 @@ def trace(begin: FeedOffset, discovery: Discovery, *, ordered: bool, drained: Co
             # The nearest is the one that came last: what descends from it took its cursor later.
             nearest = max(parents, key=list(begin.cursors).index)
             begins[partition.id] = begin.cursors[nearest]
+            parent = nearest
         elif held := [p for p in begin.ancestors if p in partition.cursor_from]:
             begins[partition.id] = begin.ancestors[held[-1]]
+            parent = held[-1]
         elif partition.starts_after is not None and ordered and partition.starts_after not in begin.finished:
             continue
         else:
             begins[partition.id] = BEGINNING
+        if parent is not None and parent in begin.searching:
+            searching.setdefault(partition.id, begin.searching[parent])
     for p in sorted(leaving):
         if p in drained and all(c in begin.cursors or c in begins for c in children[p]):
             ancestors[p] = reading.pop(p)
-    return Lineage({**reading, **begins}, begins, frozenset(leaving), gone, ancestors)
+    return Lineage({**reading, **begins}, begins, frozenset(leaving), gone, ancestors, searching)

@@ -22,9 +22,10 @@ from spark_streams.client.feed.feed import FeedClient
 from spark_streams.client.feed.scan import FeedRange
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.planning import pieces, shares
-from spark_streams.position import LATEST, After
+from spark_streams.position import LATEST, After, Matching
 from spark_streams.spark.driver import position_in, require_all
 from spark_streams.spark.loss import LossPolicy
+from spark_streams.spark.spooled.filtering import QueryFilter, first_match
 from spark_streams.spark.spooled.follower import Follower
 from spark_streams.spark.spooled.lineage import Lineage, trace
 from spark_streams.spark.spooled.offset import BEGINNING, FeedOffset
@@ -60,6 +61,7 @@ class FeedBatches:
         self._options = options
         self._clock = clock
         self._filters = dict(options.filters)
+        self._filter = QueryFilter(options)
         self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
         self._client = FeedClient(address_of(options))
         self._discovery: Discovery | None = None
@@ -74,6 +76,7 @@ class FeedBatches:
         self._since = self._cursors_since = clock()
         self._planned: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._available_now: dict[int, tuple[str, ...]] | None = None
+        self._end_is_asked_for = False
 
     # --- what Spark asks
 
@@ -88,7 +91,11 @@ class FeedBatches:
             starting = self._options.starting
             discovery = self._describe(fresh=True)
             require_all(starting, [str(p.id) for p in discovery.partitions])
+            self._filter.choose(self._client, discovery)
+            if self._end_is_asked_for:
+                self._fix_end()
             cursors: dict[int, str] = {}
+            searching: dict[int, str] = {}
             for partition in discovery.partitions:
                 position = position_in(starting, str(partition.id))
                 if position == LATEST:
@@ -100,17 +107,39 @@ class FeedBatches:
                     cursors[partition.id] = position.offset
                 elif partition.starts_after is None or not self._options.ordered:
                     cursors[partition.id] = BEGINNING
-            self._initial = FeedOffset(self._options.stream, cursors, uuid.uuid4().hex, 0, self._filters).to_json()
+                if isinstance(position, Matching):
+                    searching[partition.id] = position.text
+            self._initial = FeedOffset(
+                self._options.stream,
+                cursors,
+                uuid.uuid4().hex,
+                0,
+                self._filters,
+                pushed=self._filter.pushed,
+                searching=searching,
+            ).to_json()
         return self._initial
 
     def fix_end(self) -> None:
-        """Fix the end for Trigger.AvailableNow: what is there now will be read, and nothing that comes later."""
+        """Fix the end for Trigger.AvailableNow: what is there now will be read, and nothing that comes later.
+
+        With a filter that is the next call's business: which of it is pushed, and so what its cursors are, is in the
+        checkpoint.
+        """
+        if self._options.filter is None:
+            self._fix_end()
+        else:
+            self._end_is_asked_for = True
+
+    def _fix_end(self) -> None:
+        self._end_is_asked_for = False
         self._available_now = {}
         discovery = self._describe(fresh=True)
         for partition in discovery.partitions:
             stops = {self._client.last_cursor(partition.id)}
-            if partition.last_cursor is not None:
-                stops.add(partition.last_cursor)
+            last = self._last_cursor(partition)
+            if last is not None:
+                stops.add(last)
             self._available_now[partition.id] = tuple(sorted(stops))
 
     def next_end(self, start: dict[str, Any], limit: int | None, *, patient: bool = True) -> dict[str, Any]:
@@ -129,6 +158,8 @@ class FeedBatches:
         if self._planned is not None and self._planned[0] == start:
             return self._planned[1]  # What was taken for it is not there for another one.
         begin = self._offset(start)
+        if self._end_is_asked_for:
+            self._fix_end()
         spool = self._opened(begin)
         lineage = self._follow(begin)
         self._gather(limit)
@@ -144,6 +175,7 @@ class FeedBatches:
         cuts = self._cut(waiting, limit, begin.batch)
         finished = begin.finished | self._finished(lineage)
         cursors = {p: cuts[p].cursor if p in cuts else cursor for p, cursor in lineage.reading.items()}
+        matched = {p for p, cut in cuts.items() if cut.events}  # what comes before the first match is dropped
         end = FeedOffset(
             self._options.stream,
             cursors,
@@ -153,6 +185,9 @@ class FeedBatches:
             frozenset(finished),
             lineage.ancestors,
             lineage.begins,
+            self._filter.pushed,
+            {p: text for p, text in lineage.searching.items() if p not in matched},
+            {p: text for p, text in lineage.searching.items() if p in matched},
         )
         same = (end.cursors, end.finished, end.ancestors) == (begin.cursors, begin.finished, begin.ancestors)
         if same and not first and not any(cut.events for cut in cuts.values()):
@@ -179,8 +214,15 @@ class FeedBatches:
         if manifest is None:
             return self._fetched_again(begin, stop, spool)
         dialect = Dialect(manifest["dialect"])
+        left = self._filter.residual
         return [
-            FeedTask(task["partition"], dialect, tuple(PageRange(*page) for page in task["pages"]), spool.uri())
+            FeedTask(
+                task["partition"],
+                dialect,
+                tuple(PageRange(*page) for page in task["pages"]),
+                spool.uri(),
+                residual=left,
+            )
             for task in manifest["tasks"]
         ]
 
@@ -218,7 +260,13 @@ class FeedBatches:
     # --- how
 
     def _offset(self, value: dict[str, Any]) -> FeedOffset:
-        return FeedOffset.from_json(value, self._options.stream, self._filters)
+        offset = FeedOffset.from_json(value, self._options.stream, self._filters)
+        self._filter.keep(self._client, offset.pushed)
+        return offset
+
+    def _last_cursor(self, partition: FeedPartition) -> str | None:
+        """Return what discovery says of a partition's end, which is nothing to cursors of other filters (C-13)."""
+        return None if self._filters or self._filter.pushed else partition.last_cursor
 
     def _describe(self, *, fresh: bool = False) -> Discovery:
         age_ms = (self._clock() - self._discovered_at) * 1_000
@@ -267,11 +315,11 @@ class FeedBatches:
                 continue
             if self._available_now is not None and partition not in self._available_now:
                 continue
-            self._start(listed[partition], cursor, begin)
+            self._start(listed[partition], cursor, begin, lineage.searching.get(partition))
         for partition, follower in self._followers.items():
             if partition in listed:
                 if listed[partition].closed:
-                    follower.closed(listed[partition].last_cursor)
+                    follower.closed(self._last_cursor(listed[partition]))
                 if discovery.stream and self._available_now is None and len(listed) <= MAX_LONG_POLLS:
                     follower.long_polls()
         return lineage
@@ -290,11 +338,11 @@ class FeedBatches:
         """Return whether a follower has ended, and all it fetched is planned."""
         return not follower.is_alive() and not follower.waiting()
 
-    def _start(self, described: FeedPartition, cursor: str, begin: FeedOffset) -> None:
+    def _start(self, described: FeedPartition, cursor: str, begin: FeedOffset, expression: str | None) -> None:
         assert self._spool is not None
         partition = described.id
         follower = Follower(
-            lambda: FeedClient(address_of(self._options, self._client.dialect)),
+            lambda: FeedClient(address_of(self._options, self._client.dialect, self._filter.arguments)),
             self._spool,
             partition,
             cursor,
@@ -303,11 +351,12 @@ class FeedBatches:
             poll_interval_ms=self._options.poll_interval_ms,
             slots=self._slots,
             lost=lambda cursor, why: self._policy.report(str(partition), f"after cursor '{cursor}'", why),
+            start=None if expression is None else first_match(self._options, partition, expression),
         )
         if self._available_now is not None:
             follower.stop_at(self._available_now[partition])
         if described.closed:
-            follower.closed(described.last_cursor)
+            follower.closed(self._last_cursor(described))
         self._followers[partition] = follower
         follower.start()
 
@@ -404,10 +453,11 @@ class FeedBatches:
         tasks = []
         for p, cursor in sorted(stop.cursors.items()):
             start = stop.begins.get(p, begin.cursors.get(p, BEGINNING))
-            if cursor == start:
+            if cursor == start or p in stop.searching:
                 continue
             if p in listed:
-                tasks.append(FeedTask(p, dialect, fetch=FeedRange(p, start, (cursor,), required=True)))
+                fetch = FeedRange(p, start, (cursor,), required=True)
+                tasks.append(self._filter.task(p, dialect, fetch, stop.found.get(p)))
             else:
                 self._policy.report(str(p), f"after cursor '{start}'", "the feed has no such partition any more")
         return tasks

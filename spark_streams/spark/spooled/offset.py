@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from spark_streams.client.feed.pushed import FeedFilter
 from spark_streams.client.feed.scan import BEGINNING
 from spark_streams.position import CheckpointError
 
@@ -28,6 +29,10 @@ class FeedOffset:
         ancestors: ids of partitions that have left the feed, to their cursors, oldest first: partitions that descend
             from them may still appear, and start there.
         begins: partitions that this micro-batch is the first of, to the cursors they start behind.
+        pushed: what of the query's filter the feed checks: the cursors belong to it as to ``filters``.
+        searching: ids of partitions whose first matching event has not come, to the expression that it has to match;
+            ids of partitions that have left too, whose descendants go on searching.
+        found: ids of partitions whose first matching event is in this micro-batch, to the expression.
     """
 
     stream: str
@@ -38,6 +43,9 @@ class FeedOffset:
     finished: frozenset[int] = frozenset()
     ancestors: Mapping[int, str] = field(default_factory=dict)
     begins: Mapping[int, str] = field(default_factory=dict)
+    pushed: Mapping[str, FeedFilter] = field(default_factory=dict)
+    searching: Mapping[int, str] = field(default_factory=dict)
+    found: Mapping[int, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object, whose partitions are those of all formats' checkpoints (DESIGN.md, section 4)."""
@@ -55,6 +63,11 @@ class FeedOffset:
             out["ancestors"] = [[p, cursor] for p, cursor in self.ancestors.items()]
         if self.begins:
             out["begins"] = {str(p): _position(self.begins[p]) for p in sorted(self.begins)}
+        if self.pushed:
+            out["pushed"] = {name: asdict(self.pushed[name]) for name in sorted(self.pushed)}
+        for name, each in (("searching", self.searching), ("found", self.found)):
+            if each:
+                out[name] = {str(p): each[p] for p in sorted(each)}
         return out
 
     @classmethod
@@ -84,6 +97,9 @@ class FeedOffset:
                 frozenset(int(p) for p in value.get("finished", ())),
                 {int(p): str(c) for p, c in value.get("ancestors", ())},
                 {int(p): _cursor(c) for p, c in value.get("begins", {}).items()},
+                {str(n): FeedFilter(**each) for n, each in value.get("pushed", {}).items()},
+                {int(p): str(text) for p, text in value.get("searching", {}).items()},
+                {int(p): str(text) for p, text in value.get("found", {}).items()},
             )
         except (KeyError, TypeError, AttributeError, ValueError) as fault:
             raise CheckpointError(f"not a checkpoint of a feed: {fault!r}") from fault

@@ -13,13 +13,14 @@ from pyspark.sql.types import StructType
 from spark_streams.client.feed.feed import FeedClient
 from spark_streams.client.feed.scan import FeedRange
 from spark_streams.options.feedapi import FeedSourceOptions
-from spark_streams.position import LATEST, After
+from spark_streams.position import LATEST, After, Matching
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.driver import position_in, require_all
 from spark_streams.spark.progress import show_log_lines
 from spark_streams.spark.pushed_filters import TakesFilters, wants_filters
 from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
 from spark_streams.spark.row_schema import arrow_schema, chosen_columns
+from spark_streams.spark.spooled.filtering import QueryFilter
 from spark_streams.spark.spooled.micro_batch import FeedBatches
 from spark_streams.spark.spooled.offset import BEGINNING
 from spark_streams.spark.spooled.tasks import FeedTask, address_of, read_task
@@ -94,6 +95,8 @@ class FeedBatchReader(_Reading, DataSourceReader):  # type: ignore[misc]
         Raises:
             OptionError: the positions do not fit the feed's partitions.
         """
+        if self._options.filter is not None:
+            show_log_lines()
         return [FeedPartition(task) for task in plan_feed_batch(self._options)]
 
 
@@ -121,6 +124,7 @@ def plan_feed_batch(options: FeedSourceOptions) -> list[FeedTask]:
         SparkStreamsError: the feed cannot be asked.
     """
     tasks: list[FeedTask] = []
+    filtering = QueryFilter(options)
     with FeedClient(address_of(options)) as client:
         discovery = client.discover()
         names = [str(p.id) for p in discovery.partitions]
@@ -128,6 +132,7 @@ def plan_feed_batch(options: FeedSourceOptions) -> list[FeedTask]:
         require_all(options.starting, names)
         if ending is not None:
             require_all(ending, names)
+        filtering.choose(client, discovery)
         assert client.dialect is not None
         for partition in discovery.partitions:
             start = position_in(options.starting, str(partition.id))
@@ -136,10 +141,13 @@ def plan_feed_batch(options: FeedSourceOptions) -> list[FeedTask]:
             if isinstance(stop, After):
                 stops: tuple[str, ...] = (stop.offset,)
             else:
-                told = {partition.last_cursor, client.last_cursor(partition.id)}
+                told: set[str | None] = {client.last_cursor(partition.id)}
+                if not options.filters and not filtering.pushed:  # discovery's cursors are those of no filters (C-13)
+                    told.add(partition.last_cursor)
                 stops = tuple(sorted(c for c in told if c is not None))
             wanted = FeedRange(partition.id, cursor, stops, required=isinstance(stop, After))
-            tasks.append(FeedTask(partition.id, client.dialect, fetch=wanted))
+            expression = start.text if isinstance(start, Matching) else None
+            tasks.append(filtering.task(partition.id, client.dialect, wanted, expression))
     return tasks
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from spark_streams.client.feed import Dialect, LineBlocks, parse_lines
 from spark_streams.client.feed.feed import FeedAddress, FeedClient
+from spark_streams.client.feed.first_match import from_first_match
 from spark_streams.client.feed.rows import FeedRows
 from spark_streams.client.feed.scan import FeedRange, scan
+from spark_streams.client.residual import rows_that_match, wanted_columns
+from spark_streams.filters.nodes import Expression
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.spark.spooled.spool import PageRange, SpoolLost, open_file_system
 
@@ -29,6 +32,9 @@ class FeedTask:
         pages: lines of the spool, in order; empty when the feed itself is read.
         spool: location and id of the spool.
         fetch: what is read from the feed itself, or None.
+        pushed: names and values of filters that it is asked to check then, besides the user's own.
+        start: what is fetched begins with the first event that this is true of; None for all.
+        residual: what of the query's filter is checked on the rows; None for nothing.
     """
 
     partition: int
@@ -36,10 +42,15 @@ class FeedTask:
     pages: tuple[PageRange, ...] = ()
     spool: tuple[str, str] = ("", "")
     fetch: FeedRange | None = None
+    pushed: tuple[tuple[str, str], ...] = ()
+    start: Expression | None = None
+    residual: Expression | None = None
 
 
-def address_of(options: FeedSourceOptions, dialect: Dialect | None = None) -> FeedAddress:
-    """Return where the feed of a query is."""
+def address_of(
+    options: FeedSourceOptions, dialect: Dialect | None = None, pushed: Mapping[str, str] | None = None
+) -> FeedAddress:
+    """Return where the feed of a query is, and what it is asked to check."""
     if dialect is None and options.dialect != "auto":
         dialect = Dialect(options.dialect)
     return FeedAddress(
@@ -51,6 +62,7 @@ def address_of(options: FeedSourceOptions, dialect: Dialect | None = None) -> Fe
         options.page_size,
         options.request_timeout_ms,
         options.max_line_bytes,
+        pushed,
     )
 
 
@@ -61,17 +73,27 @@ def read_task(options: FeedSourceOptions, task: FeedTask, columns: tuple[str, ..
         SpoolLost: the pages are not where this task looks for them.
         PositionLost, RemoteProtocolError, TransportError, PeerError: as ``scan``.
     """
+    needed = wanted_columns(wanted_columns(columns, task.residual, feed=True), task.start, feed=True)
     rows = FeedRows(
         options.stream,
         task.partition,
-        columns,
+        needed,
         options.key_field,
         options.timestamp_field,
         options.timestamp_overflow,
     )
+    for batch in _events(options, task, rows):
+        found = rows_that_match(batch, task.residual, columns, feed=True)
+        if found.num_rows:
+            yield found
+
+
+def _events(options: FeedSourceOptions, task: FeedTask, rows: FeedRows) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a task from its start on."""
     if task.fetch is not None:
-        with FeedClient(address_of(options, task.dialect)) as client:
-            yield from scan(client, task.fetch, rows, fail_on_data_loss=options.fail_on_data_loss)
+        with FeedClient(address_of(options, task.dialect, dict(task.pushed))) as client:
+            events = scan(client, task.fetch, rows, fail_on_data_loss=options.fail_on_data_loss)
+            yield from events if task.start is None else from_first_match(events, task.start)
         return
     location, identity = task.spool
     file_system, base = open_file_system(location)
