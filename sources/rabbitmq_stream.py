@@ -33,7 +33,7 @@ def connect(options: SourceOptions) -> RabbitClient:
     """Return a client for the broker that the options name."""
     chosen = cast(RabbitSourceOptions, options)
     filters = None
-    if chosen.filter_values and chosen.filter_value_from is not None:
+    if chosen.filter_value_from is not None:
         filters = FilterValues(chosen.filter_values, chosen.match_unfiltered, chosen.filter_value_from)
     consumer = None
     if chosen.consumer_name is not None:

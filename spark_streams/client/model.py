@@ -99,11 +99,13 @@ class FilterValues:
     """Which messages of a RabbitMQ stream are wanted, by the filter value that they were published with.
 
     The broker skips chunks that have none of them; what else such a chunk holds is dropped by the client, which finds a
-    message's filter value where it was taken from.
+    message's filter value where it was taken from. ``RangeRead.filter`` may ask for filter values too; a message has to
+    match both.
 
     Args:
-        values: any of these.
-        match_unfiltered: also messages without a filter value.
+        values: any of these; none of them: all messages, and only where they have their filter values is told.
+        match_unfiltered: also messages without a filter value; those that ``values`` or the filter does not match by
+            what they hold are dropped all the same.
         taken_from: ``key``, ``properties.<field>`` or ``application_properties.<name>``.
     """
 

@@ -8,19 +8,12 @@ from typing import Final
 from spark_streams.errors import OptionError
 from spark_streams.option_values import expression
 from spark_streams.options.given import MAX_INT64
-from spark_streams.options.names import FILTER, STARTING_TIMESTAMP
 from spark_streams.position import EARLIEST, LATEST, After, At, Matching, Position, position_from_json
 
-__all__ = ["NO_EXPRESSIONS", "OFFSET_DIGITS", "numbered_position"]
+__all__ = ["OFFSET_DIGITS", "numbered_position"]
 
 OFFSET_DIGITS: Final = 20
 """Digits of an offset as text, zero padded, so that the order of the texts is that of the numbers."""
-
-NO_EXPRESSIONS: Final = (
-    "rabbitmq-stream takes no expressions in this version, as RabbitMQ does not evaluate them: they come with option "
-    f"'{FILTER}' in a later version; start with an offset, or at a time with '{STARTING_TIMESTAMP}'"
-)
-"""Why an expression is refused."""
 
 
 def numbered_position(option: str, partition: str, value: object) -> Position:

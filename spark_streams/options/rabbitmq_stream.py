@@ -8,7 +8,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, cast
 
 from spark_streams.endpoint import RABBITMQ_SCHEMES
-from spark_streams.errors import OptionError
+from spark_streams.errors import FilterError, OptionError
+from spark_streams.filters import read_filter
+from spark_streams.filters.row_columns import columns_needed
 from spark_streams.option_values import words_list
 from spark_streams.options.given import Format, Given
 from spark_streams.options.names import (
@@ -24,10 +26,8 @@ from spark_streams.options.names import (
     MAX_IN_FLIGHT,
     MIN_PARTITIONS,
     PASSWORD,
-    PUSHDOWN,
     ROUTING,
     SINGLE_ACTIVE_CONSUMER,
-    STARTING_EXPRESSION,
     STORE_OFFSETS,
     STREAM,
     SUB_ENTRY_SIZE,
@@ -35,10 +35,11 @@ from spark_streams.options.names import (
     TOKEN,
     USERNAME,
 )
-from spark_streams.options.numbered import NO_EXPRESSIONS, numbered_position
+from spark_streams.options.numbered import numbered_position
 from spark_streams.options.peer import read_endpoint, request_timeout_ms
 from spark_streams.options.sink import SinkOptions
 from spark_streams.options.source import SourceOptions, read_source
+from spark_streams.position import Matching
 
 __all__ = ["RabbitSinkOptions", "RabbitSourceOptions", "parse_rabbit_sink", "parse_rabbit_source", "validate_rabbit"]
 
@@ -65,9 +66,11 @@ class RabbitSourceOptions(SourceOptions):
     Args:
         super_stream: whether ``stream`` names a super stream, so that its partitions are read.
         filter_values: read only messages with one of these filter values; empty for all messages.
-        match_unfiltered: whether messages without a filter value are read too.
+        match_unfiltered: whether messages without a filter value are looked at too: with ``filter_values`` they are
+            read, with ``filter`` those of them that match.
         filter_value_from: where a message has what its publisher took its filter value from: ``key``,
-            ``application_properties.<name>`` or ``properties.<field>``; None without ``filter_values``.
+            ``application_properties.<name>`` or ``properties.<field>``; None where that is not known, and so none is
+            asked for.
         consumer_name: the name under which the broker knows this consumer, or None.
         single_active_consumer: whether consumers of that name take turns.
         store_offsets: whether the position that the query has reached is stored in the broker, for lag tools.
@@ -171,7 +174,8 @@ def _required_name(given: Given) -> None:
 def _source(given: Given, streaming: bool | None) -> RabbitSourceOptions:
     name, super_stream = _name(given)
     common = read_source(given, name or "", streaming=streaming)
-    values, unfiltered, taken_from = _filter(given)
+    _check_expressions(common)
+    values, unfiltered, taken_from = _filter(given, common)
     consumer = given.text(CONSUMER_NAME, "the name of a consumer")
     if consumer is not None and len(consumer.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise OptionError(CONSUMER_NAME, f"is longer than the {MAX_NAME_BYTES} bytes of UTF-8 that RabbitMQ takes")
@@ -198,7 +202,27 @@ def _source(given: Given, streaming: bool | None) -> RabbitSourceOptions:
     )
 
 
-def _filter(given: Given) -> tuple[tuple[str, ...], bool, str | None]:
+def _check_expressions(common: SourceOptions) -> None:
+    """Refuse expressions that look at what messages cannot have."""
+    named = [(FILTER, "", common.filter)] if common.filter is not None else []
+    for partition, position in [("", common.starting.everywhere), *common.starting.each.items()]:
+        if isinstance(position, Matching):
+            where = f"partition '{partition}': " if partition else ""
+            named.append((common.starting.option, where, read_filter(position.text)))
+    for option, where, expression in named:
+        try:
+            columns_needed(expression)
+        except FilterError as fault:
+            raise OptionError(option, f"{where}{fault}") from None
+
+
+def _asks(common: SourceOptions) -> bool:
+    """Say whether some expression may ask for filter values."""
+    places = (common.starting.everywhere, *common.starting.each.values())
+    return common.filter is not None or common.pushdown or any(isinstance(place, Matching) for place in places)
+
+
+def _filter(given: Given, common: SourceOptions) -> tuple[tuple[str, ...], bool, str | None]:
     """Return the filter values, whether messages without one match too, and where messages have theirs."""
     text = given.get(FILTER_VALUES)
     unfiltered = given.boolean(MATCH_UNFILTERED, False)
@@ -210,10 +234,18 @@ def _filter(given: Given) -> tuple[tuple[str, ...], bool, str | None]:
             "'application_properties.<name>' or 'properties.<field>' with a text field such as properties.subject",
         )
     if text is None:
-        if unfiltered or taken_from is not None:
-            option = MATCH_UNFILTERED if unfiltered else FILTER_VALUE_FROM
-            raise OptionError(option, f"needs '{FILTER_VALUES}' beside it: all messages are read without it")
-        return (), False, None
+        if not _asks(common) and (taken_from is not None or unfiltered):
+            option = FILTER_VALUE_FROM if taken_from is not None else MATCH_UNFILTERED
+            raise OptionError(
+                option, f"needs '{FILTER_VALUES}' or '{FILTER}' beside it: all messages are read without them"
+            )
+        if unfiltered and taken_from is None:
+            raise OptionError(
+                MATCH_UNFILTERED,
+                f"needs '{FILTER_VALUE_FROM}' beside it: without it the broker is asked for no filter value, and sends "
+                "messages without one too",
+            )
+        return (), unfiltered, taken_from
     values = words_list(FILTER_VALUES, text)
     if taken_from is None:
         raise OptionError(
@@ -259,8 +291,6 @@ def _sink(given: Given) -> RabbitSinkOptions:
     )
 
 
-_LATER: Final = "rabbitmq-stream does not take it in this version"
-
 _FORMAT: Final = Format(
     name="rabbitmq-stream",
     schemes=RABBITMQ_SCHEMES,
@@ -280,11 +310,8 @@ _FORMAT: Final = Format(
     ),
     writing=(ROUTING, FILTER_VALUE_COLUMN, COMPRESSION, SUB_ENTRY_SIZE, MAX_IN_FLIGHT),
     refused={
-        STARTING_EXPRESSION: NO_EXPRESSIONS,
         CONSUMER_GROUP: f"rabbitmq-stream has no such option; did you mean '{CONSUMER_NAME}'?",
         EPOCH: f"rabbitmq-stream has no such option; did you mean '{CONSUMER_NAME}', with '{SINGLE_ACTIVE_CONSUMER}'?",
-        FILTER: f"{_LATER}; use '{FILTER_VALUES}', or filter the DataFrame",
-        PUSHDOWN: f"{_LATER}; filters of the DataFrame are applied by Spark",
-        TOKEN: f"{_LATER}; use '{USERNAME}' and '{PASSWORD}'",
+        TOKEN: f"rabbitmq-stream does not take it in this version; use '{USERNAME}' and '{PASSWORD}'",
     },
 )

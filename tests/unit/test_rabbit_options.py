@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import pickle
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
+from spark_streams.filters import read_filter, to_protobuf
 from spark_streams.options import Span, parse_rabbit_sink, parse_rabbit_source, validate_rabbit
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 
@@ -188,8 +190,38 @@ def test_filter_values() -> None:
     assert quoted.filter_values == ("a, b", " c", "é")
     refused("option 'filterValues': needs 'filterValueFrom'", filterValues="eu")
     refused("option 'filterValueFrom': needs 'filterValues'", filterValueFrom="key")
+    refused("option 'filterValueFrom': needs 'filterValues'", filterValueFrom="key", startingOffsets="earliest")
     refused("option 'matchUnfiltered': needs 'filterValues'", matchUnfiltered="true")
     assert not stream(matchUnfiltered="false").match_unfiltered
+
+
+def test_where_filter_values_are_is_told_to_expressions() -> None:
+    place = {"filterValueFrom": "application_properties.region"}
+    for asking in (
+        {"filter": "region = 'eu'"},
+        {"startingExpression": "region = 'eu'"},
+        {"startingOffsets": '{"orders": {"expression": "region = \'eu\'"}}'},
+    ):
+        options = stream(**place, **asking)
+        assert (options.filter_values, options.match_unfiltered) == ((), False)
+        assert options.filter_value_from == "application_properties.region"
+        assert stream(**place, **asking, matchUnfiltered="true").match_unfiltered
+        refused("option 'matchUnfiltered': needs 'filterValueFrom'", **asking, matchUnfiltered="true")
+    assert batch(**place, pushdown="true").filter_value_from == "application_properties.region"
+    refused("option 'filterValueFrom': needs", batch, **place, pushdown="false")
+    both = stream(**place, filter="n > 5", filterValues="eu,us")
+    assert (both.filter, both.filter_values) == (read_filter("n > 5"), ("eu", "us"))
+
+
+def test_filters() -> None:
+    assert stream(filter="type = 'order' AND offset >= 7").filter == read_filter("type = 'order' AND offset >= 7")
+    encoded = base64.b64encode(to_protobuf(read_filter("type = 'order'"))).decode()
+    assert stream(filter=encoded).filter == read_filter("type = 'order'")
+    refused("option 'filter': filter, column ", filter="type = AND")
+    for name in ("filter", "startingExpression"):
+        refused(f"option '{name}': ", **{name: "properties.user_id = 'x'"})
+        refused("user_id", **{name: "key = 'a' AND properties.user_id = 'x'"})
+    refused("partition 'orders': ", startingOffsets='{"orders": {"expression": "properties.user_id IS NULL"}}')
 
 
 @pytest.mark.parametrize("text", ["", " ", "a,,b", "a,", "[]", '[""]', "[1]", '["a"', '["a", null]', '[["a"]]'])
