@@ -1,9 +1,10 @@
 """The filter language: one way to say which events are wanted, for every source, peer and log.
 
-Written as text (``parse``), in base64 (``read_filter``), in Python (``all_of`` and its like) or in the protobuf form;
-read back as text (``to_text``) and as a tree in lines (``to_tree``). docs/filters.md describes the language.
+Written as text (``parse``), in Python (``builder``) or as protobuf messages (``from_protobuf``): all three give the same
+tree. ``read_filter`` takes what stands in an option. docs/filters.md describes the language.
 """
 
+from spark_streams.filters.builder import builder
 from spark_streams.filters.describe import to_text, to_tree
 from spark_streams.filters.limits import check
 from spark_streams.filters.nodes import (
@@ -28,6 +29,7 @@ from spark_streams.filters.nodes import (
     negate,
     property_of,
 )
+from spark_streams.filters.protobuf import from_protobuf, to_protobuf
 from spark_streams.filters.reading import read_filter
 from spark_streams.filters.text import parse
 
@@ -50,11 +52,14 @@ __all__ = [
     "ValueType",
     "all_of",
     "any_of",
+    "builder",
     "check",
+    "from_protobuf",
     "negate",
     "parse",
     "property_of",
     "read_filter",
+    "to_protobuf",
     "to_text",
     "to_tree",
 ]

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.describe import shorten, to_text
+from spark_streams.filters.literals import MAX_INT64, MIN_INT64
 from spark_streams.filters.nodes import (
     And,
     Expression,
@@ -32,10 +33,8 @@ __all__ = [
     "AT_REFERENCE",
     "MAX_CHARACTERS",
     "MAX_DEPTH",
-    "MAX_INT64",
     "MAX_NODES",
     "MAX_VALUES",
-    "MIN_INT64",
     "PROPERTY_FIELDS",
     "Fault",
     "check",
@@ -51,8 +50,6 @@ MAX_VALUES: Final = 1000
 """Values of all predicates of one filter together at most (E-17)."""
 MAX_CHARACTERS: Final = 131_072
 """Characters of all property names and string values of one filter together at most."""
-MIN_INT64: Final = -(2**63)
-MAX_INT64: Final = 2**63 - 1
 
 AT_REFERENCE: Final = -2
 """As ``Fault.part``: the reference is at fault."""
@@ -217,7 +214,8 @@ def _arity_reason(predicate: Predicate) -> str | None:
 
 def _value_reason(value: Value, of: ValueType | None) -> str | None:
     if of is None or type(value) is not _TYPES[of]:
-        return f"expected a value of type {of.name if of is not None else None}, not {type(value).__name__}"
+        expected = "no value" if of is None else f"{_TYPES[of].__name__}, as the type {of.name} says"
+        return f"expected {expected}, not {type(value).__name__}: the values of one test are of one type"
     if isinstance(value, str):
         return None if _is_unicode(value) else "the text holds half of a surrogate pair, which is no character"
     if isinstance(value, float):

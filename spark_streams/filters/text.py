@@ -30,13 +30,13 @@ Spec: notes sections 1.3 and 1.4.
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Final, NoReturn
 
 from spark_streams.errors import FilterError
 from spark_streams.filters import limits
 from spark_streams.filters.describe import shorten
+from spark_streams.filters.literals import NUMBER, read_double, read_long
 from spark_streams.filters.nodes import (
     Expression,
     Not,
@@ -67,7 +67,6 @@ _BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ANNOTATION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _NAME_WITHOUT_DELIMITERS: Final = re.compile(r"""[^\s=<>!()\[\]'",]+""")
-_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _SIGN: Final = re.compile(r"<>|!=|>=|<=|=|>|<")
 _COMPARISONS: Final = {
     "=": Operator.EQUALS,
@@ -89,7 +88,6 @@ _CONTAINS: Final = {
     "ANY": Operator.CONTAINS_ANY,
     "NONE": Operator.CONTAINS_NONE,
 }
-_INT64_DIGITS: Final = 19
 _TYPE_NAMES: Final = {
     ValueType.STRING: "a text in single quotes",
     ValueType.LONG: "an integer",
@@ -337,27 +335,23 @@ class _Reader:
         self._fail(f"expected a text in single quotes or a number{hint}")
 
     def _number(self) -> tuple[Value, ValueType]:
-        number = _NUMBER.match(self.text, self.at)
+        number = NUMBER.match(self.text, self.at)
         if number is None:
             self._fail("expected digits after the sign")
         following = self.text[number.end() : number.end() + 1]
         if following in (".", "_") or following.isalnum():
             self._fail("expected the number to end here: numbers are written 5, -5, 5.5 or 5.5e10", number.end())
-        value: Value
+        value: Value | None
         if number[1] is None and number[2] is None:
-            # Digits are counted first: int() of very many would take seconds, or fail.
-            significant = number[0].lstrip("+-").lstrip("0") or "0"
-            value = int(significant[: _INT64_DIGITS + 1])
-            value = -value if number[0].startswith("-") else value
-            if not limits.MIN_INT64 <= value <= limits.MAX_INT64:
-                self._fail("the integer does not fit into 64 bits: write a decimal, such as 1e19")
-            self.at = number.end()
-            return value, ValueType.LONG
-        value = float(number[0])
-        if math.isinf(value):
-            self._fail("the decimal does not fit into a DOUBLE: the largest is about 1.8e308")
+            value, of = read_long(number[0]), ValueType.LONG
+            reason = "the integer does not fit into 64 bits: write a decimal, such as 1e19"
+        else:
+            value, of = read_double(number[0]), ValueType.DOUBLE
+            reason = "the decimal does not fit into a DOUBLE: the largest is about 1.8e308"
+        if value is None:
+            self._fail(reason)
         self.at = number.end()
-        return value, ValueType.DOUBLE
+        return value, of
 
     def _reference(self) -> Reference:
         if self._next() in ("[", '"'):

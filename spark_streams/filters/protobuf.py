@@ -1,0 +1,205 @@
+"""The filter language as the protobuf messages of the Pulsar proposal, with its field numbers.
+
+``expression.proto`` has the messages. What the proposal leaves open is decided here:
+
+- IS NULL is EQUALS without values and without a type, IS NOT NULL is NOT_EQUALS likewise (E-1).
+- Values are texts: a LONG in decimal digits, a DOUBLE as its shortest decimal. Without ``ty`` they are STRING (E-2).
+- NOT has its operand in ``lhs``; nothing else may be there (E-3).
+- AND and OR have two operands there, and any number in the tree: many are written as a balanced tree, which is joined
+  again when it is read, as is every AND in an AND.
+- Enumerations are written even where they are 0. A field or number that is not known is refused, never passed over:
+  a filter that is not understood cannot be applied (E-16).
+- Messages nest 100 deep at most, as in every implementation of protobuf.
+
+Spec: Pulsar proposal, "The wire protocol"; notes sections 1.1, 1.3 and 1.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from spark_streams.errors import FilterError
+from spark_streams.filters import expression_pb2, limits
+from spark_streams.filters.describe import shorten
+from spark_streams.filters.literals import read_double, read_long
+from spark_streams.filters.nodes import (
+    And,
+    Expression,
+    Not,
+    Operator,
+    Predicate,
+    Reference,
+    ReferenceKind,
+    Value,
+    ValueType,
+    all_of,
+    any_of,
+)
+from spark_streams.filters.protobuf_fault import MAX_NESTING, find_wire_fault
+
+__all__ = ["MAX_BYTES", "from_protobuf", "to_protobuf"]
+
+MAX_BYTES: Final = 1_048_576
+"""Bytes of a message at most: what any tree within the limits needs."""
+
+_PREDICATE: Final = expression_pb2.Expr.PREDICATE
+_AND: Final = expression_pb2.Expr.AND
+_OR: Final = expression_pb2.Expr.OR
+_NOT: Final = expression_pb2.Expr.NOT
+_OPERANDS: Final = {
+    _PREDICATE: ("predicate",),
+    _AND: ("lhs", "rhs"),
+    _OR: ("lhs", "rhs"),
+    _NOT: ("lhs",),
+}
+"""What an Expr of each type holds besides its type."""
+_NULL_TESTS: Final = {Operator.EQUALS: Operator.IS_NULL, Operator.NOT_EQUALS: Operator.IS_NOT_NULL}
+_ON_THE_WIRE: Final = {test: operator for operator, test in _NULL_TESTS.items()}
+
+
+def to_protobuf(expression: Expression) -> bytes:
+    """Return the bytes of the message ``Expr`` that says the same.
+
+    Raises:
+        FilterError: the expression is not allowed, or nests deeper than messages may.
+
+    """
+    limits.check(expression)
+    message = expression_pb2.Expr()
+    if _write(expression, message) > MAX_NESTING:
+        raise FilterError("", None, f"nested too deep for the protobuf form: its messages nest {MAX_NESTING} deep")
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def from_protobuf(encoded: bytes) -> Expression:
+    """Read the message ``Expr``.
+
+    Args:
+        encoded: of ``MAX_BYTES`` at most, from anywhere.
+
+    Raises:
+        FilterError: the bytes are no such message, or what it says is not allowed; the reason says which byte, or which
+            field of which message, such as ``lhs.rhs.predicate.op``. ``column`` is None.
+
+    """
+    if len(encoded) > MAX_BYTES:
+        raise _fault("", f"longer than {MAX_BYTES} bytes, which no filter needs")
+    fault = find_wire_fault(encoded)
+    if fault is not None:
+        raise _fault("", fault)
+    try:
+        message = expression_pb2.Expr.FromString(encoded)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise _fault("", f"no message of type Expr: {shorten(str(error))}") from None
+    expression = _read(message, "")
+    limits.check(expression)
+    return expression
+
+
+def _write(expression: Expression, message: expression_pb2.Expr) -> int:
+    """Fill a message; return how many messages of type Expr nest in it, itself counted."""
+    if isinstance(expression, Predicate):
+        message.ty = _PREDICATE
+        message.predicate.CopyFrom(_predicate_message(expression))
+        return 1
+    if isinstance(expression, Not):
+        message.ty = _NOT
+        return 1 + _write(expression.operand, message.lhs)
+    return _write_join(expression.parts, _AND if isinstance(expression, And) else _OR, message)
+
+
+def _write_join(parts: Sequence[Expression], of: expression_pb2.Expr.ExprType, message: expression_pb2.Expr) -> int:
+    if len(parts) == 1:
+        return _write(parts[0], message)
+    message.ty = of
+    half = len(parts) // 2
+    return 1 + max(_write_join(parts[:half], of, message.lhs), _write_join(parts[half:], of, message.rhs))
+
+
+def _predicate_message(predicate: Predicate) -> expression_pb2.Predicate:
+    return expression_pb2.Predicate(
+        ref=predicate.reference.kind.name,
+        name=predicate.reference.name,
+        op=_ON_THE_WIRE.get(predicate.operator, predicate.operator).name,
+        values=[value if isinstance(value, str) else repr(value) for value in predicate.values],
+        ty=None if predicate.type is None else predicate.type.name,
+    )
+
+
+def _read(message: expression_pb2.Expr, path: str) -> Expression:
+    # Recursion is safe here: the bytes were seen to nest MAX_NESTING deep at most.
+    _refuse_unknown(message, path, "ty")
+    wanted = _OPERANDS[message.ty]
+    for name in ("predicate", "lhs", "rhs"):
+        if message.HasField(name) != (name in wanted):
+            verb = "needs" if name in wanted else "has no"
+            raise _fault(path, f"{expression_pb2.Expr.ExprType.Name(message.ty)} {verb} {name}")
+    if message.ty == _PREDICATE:
+        return _read_predicate(message.predicate, f"{path}predicate.")
+    left = _read(message.lhs, f"{path}lhs.")
+    if message.ty == _NOT:
+        return Not(left)
+    join = all_of if message.ty == _AND else any_of
+    return join((left, _read(message.rhs, f"{path}rhs.")))
+
+
+def _read_predicate(message: expression_pb2.Predicate, path: str) -> Predicate:
+    _refuse_unknown(message, path, "ref", "op")
+    kind, operator = ReferenceKind(message.ref), Operator(message.op)
+    name = _text(message.name, f"{path}name")
+    if kind is not ReferenceKind.PROPERTY and name:
+        raise _fault(f"{path}name", f"{kind.name} has no name")
+    values: tuple[Value, ...] = ()
+    of: ValueType | None = None
+    if message.values or message.HasField("ty") or operator not in _NULL_TESTS:
+        of = ValueType(message.ty) if message.HasField("ty") else ValueType.STRING
+        values = tuple(_value(value, of, f"{path}values[{number}]") for number, value in enumerate(message.values))
+    else:
+        operator = _NULL_TESTS[operator]
+    predicate = Predicate(Reference(kind, name if kind is ReferenceKind.PROPERTY else None), operator, values, of)
+    fault = limits.predicate_fault(predicate)
+    if fault is not None:
+        part = {limits.AT_REFERENCE: "name", limits.AT_OPERATOR: "op"}.get(fault.part, f"values[{fault.part}]")
+        raise _fault(f"{path}{part}", fault.reason)
+    return predicate
+
+
+def _value(value: str, of: ValueType, path: str) -> Value:
+    text = _text(value, path)
+    if of is ValueType.STRING:
+        return text
+    number = read_long(text) if of is ValueType.LONG else read_double(text)
+    if number is None:
+        expected = "an integer within 64 bits" if of is ValueType.LONG else "a finite decimal number"
+        raise _fault(path, f"expected {expected}, not {shorten(text)!r}")
+    return number
+
+
+def _text(value: str | bytes, path: str) -> str:
+    # Most implementations of the library hand over what is no UTF-8 as bytes.
+    if isinstance(value, bytes):
+        raise _fault(path, "no UTF-8")
+    return value
+
+
+def _refuse_unknown(message: Message, path: str, *required: str) -> None:
+    """Refuse what the library passes over: fields, and numbers of enumerations, that are not known."""
+    fields = UnknownFieldSet(message)
+    for unknown in (fields[number] for number in range(len(fields))):
+        known = message.DESCRIPTOR.fields_by_number.get(unknown.field_number)
+        if known is None:
+            raise _fault(path, f"no field of {message.DESCRIPTOR.name} has the number {unknown.field_number}")
+        raise _fault(f"{path}{known.name}", f"not known: {unknown.data!r:.40}")
+    for name in required:
+        if not message.HasField(name):
+            raise _fault(path, f"{message.DESCRIPTOR.name} needs {name}")
+
+
+def _fault(path: str, reason: str) -> FilterError:
+    where = path.rstrip(".")
+    return FilterError("", None, f"protobuf form: {f'{where}: ' if where else ''}{reason}")
