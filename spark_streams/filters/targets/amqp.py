@@ -1,5 +1,12 @@
 """An expression for an AMQP peer: delivery annotations, the SQL subset of event streams, full SQL, and what remains.
 
+All filters of a link are ANDed (A-10), so each part of an AND goes where it can be said:
+
+1. a lower bound of the offset (``>``) or the publish time into the delivery annotations, from which a peer can seek;
+2. what is about offsets and publish times into the SQL of event streams;
+3. what is about the properties section and application properties into full SQL, as a superset where their types are
+   not certain.
+
 Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2; notes sections 2 and 4 (X-1 to X-9, Z-1, Z-6, Z-10, Z-11, Z-16).
 """
 
@@ -7,10 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from spark_streams.filters.nodes import Expression
+from spark_streams.filters.nodes import Expression, Predicate, all_of
+from spark_streams.filters.normal_form import conjuncts, without_not
+from spark_streams.filters.split import Target, split
+from spark_streams.filters.targets.event_streams import Bounds, EventStreams, Terms, bound_of, text_of
+from spark_streams.filters.targets.full_sql import FullSql
+from spark_streams.filters.targets.sql_text import Sql
 
 __all__ = ["AmqpCapability", "AmqpSplit", "split_for_amqp"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -20,11 +35,11 @@ class AmqpCapability:
     Args:
         event_streams: the two filters of event streams: delivery annotations, and the SQL subset.
         filtex_sql: full SQL filters (``AMQP_FILTEX_SQL_V1_0``).
-        rabbitmq_types: whether full SQL sees typed values as RabbitMQ does, where the draft is silent: a char is its
-            code point, a uuid its 16 bytes, and binary is ordered by its bytes among the strings. True of RabbitMQ and
-            of this project's door; without it fewer predicates are pushed.
+        rabbitmq_types: whether full SQL sees values as RabbitMQ does where the draft is silent: a char equals its code
+            point, a uuid its 16 bytes, and texts and binary values have the order of their bytes. True of RabbitMQ and
+            of this project's door; without it less is pushed.
         overflow_is_null: whether an instant beyond int64 microseconds reads as null (``timestampOverflow=null``): then
-            no predicate on a time is pushed exactly.
+            predicates on times remain, although they are pushed.
     """
 
     event_streams: bool
@@ -53,8 +68,16 @@ class AmqpSplit:
 
     @property
     def words(self) -> str | None:
-        """What is pushed, for people; None when nothing is."""
-        raise NotImplementedError
+        """What is pushed, for people, in one line; None when nothing is."""
+        said = []
+        if self.annotations is not None:
+            bounds = " AND ".join(f"{name} > {bound!r}" for name, bound in self.annotations.items())
+            said.append(f"delivery annotations: {bounds}")
+        if self.event_streams_sql is not None:
+            said.append(f"event streams SQL: {self.event_streams_sql}")
+        if self.sql is not None:
+            said.append(f"SQL: {self.sql}")
+        return "; ".join(said) or None
 
 
 def split_for_amqp(expression: Expression, capability: AmqpCapability) -> AmqpSplit:
@@ -67,4 +90,55 @@ def split_for_amqp(expression: Expression, capability: AmqpCapability) -> AmqpSp
     Returns:
         The filters to attach with, and the residual.
     """
-    return AmqpSplit(None, None, None, expression)
+    overflow_is_null = capability.overflow_is_null
+    bounds: Bounds = {}
+    terms = _Conjunction[Terms](EventStreams(overflow_is_null=overflow_is_null))
+    sql = _Conjunction[Sql](FullSql(as_rabbitmq=capability.rabbitmq_types, overflow_is_null=overflow_is_null))
+    residual: list[Expression] = []
+    for part in conjuncts(without_not(expression)):
+        asked: Expression | None = part
+        exact = False
+        if capability.event_streams:
+            asked = _after_bounds(part, bounds)
+            exact = not overflow_is_null if asked is None else terms.take(asked)
+        if capability.filtex_sql and not exact:
+            exact = sql.take(part)
+        if not exact:
+            residual.append(asked or part)
+    return AmqpSplit(
+        bounds or None,
+        None if terms.pushed is None else text_of(terms.pushed),
+        None if sql.pushed is None else sql.pushed.text,
+        all_of(residual) if residual else None,
+    )
+
+
+class _Conjunction(Generic[T]):
+    """The parts of an AND that one target takes."""
+
+    def __init__(self, target: Target[T]) -> None:
+        self._target = target
+        self.pushed: T | None = None
+
+    def take(self, part: Expression) -> bool:
+        """Push as much of a part as the target takes; say whether that is exactly the part."""
+        found = split(part, self._target)
+        if found.pushed is None:
+            return False
+        joined = found.pushed if self.pushed is None else self._target.both(self.pushed, found.pushed)
+        if joined is None:
+            return False
+        self.pushed = joined
+        return found.exact
+
+
+def _after_bounds(part: Expression, bounds: Bounds) -> Expression | None:
+    """Put the lower bound that a part is, or has, among the others; return what else it says, None for nothing."""
+    if not isinstance(part, Predicate):
+        return part
+    bound, rest = bound_of(part)
+    if bound is not None:
+        name, value = bound
+        known = bounds.get(name, value)
+        bounds[name] = max(known, value)
+    return rest

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_streams.filters.nodes import Expression, Reference
+from spark_streams.filters.nodes import Expression, Operator, Predicate, Reference, ValueType
+from spark_streams.filters.split import Pushable, split
 
 __all__ = ["FeedSplit", "split_for_feed"]
 
@@ -28,8 +29,8 @@ class FeedSplit:
 
     @property
     def words(self) -> str | None:
-        """What is pushed, for people; None when nothing is."""
-        raise NotImplementedError
+        """What is pushed, for people, in one line; None when nothing is."""
+        return "; ".join(f"filter-{name}={value}" for name, value in self.filters.items()) or None
 
 
 def split_for_feed(expression: Expression, fields: Mapping[str, Reference]) -> FeedSplit:
@@ -40,4 +41,29 @@ def split_for_feed(expression: Expression, fields: Mapping[str, Reference]) -> F
         fields: the filters that the feed offers, by name without ``filter-``, to what each compares *exactly*: an event
             passes ``filter-<name>=v`` if and only if that part of it is the text v.
     """
-    return FeedSplit({}, expression)
+    found = split(expression, _Arguments(fields))
+    return FeedSplit(found.pushed or {}, found.residual)
+
+
+class _Arguments:
+    """The arguments of a fetch as a target: each compares one part with one text, and all have to be true."""
+
+    def __init__(self, fields: Mapping[str, Reference]) -> None:
+        self._names = {reference: name for name, reference in reversed(list(fields.items()))}
+
+    def both(self, left: dict[str, str], right: dict[str, str]) -> dict[str, str] | None:
+        differ = any(left.get(name, value) != value for name, value in right.items())
+        return None if differ else {**left, **right}
+
+    def either(self, left: dict[str, str], right: dict[str, str]) -> dict[str, str] | None:
+        return left if left == right else None
+
+    def test(self, predicate: Predicate) -> Pushable[dict[str, str]] | None:
+        name = self._names.get(predicate.reference)
+        if name is None or predicate.type is not ValueType.STRING:
+            return None
+        if predicate.operator not in (Operator.EQUALS, Operator.IN) or len(set(predicate.values)) != 1:
+            return None
+        value = str(predicate.values[0])
+        # What a feed makes of an empty argument, or of control characters, nothing says.
+        return Pushable({name: value}, exact=True) if value and value.isprintable() else None

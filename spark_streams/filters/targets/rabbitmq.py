@@ -6,10 +6,25 @@ Spec: RabbitMQ stream protocol, Subscribe (properties ``filter.<n>``, ``match-un
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from spark_streams.filters.nodes import Expression, Reference
+from spark_streams.filters.nodes import Expression, Operator, Predicate, Reference, ReferenceKind, ValueType
+from spark_streams.filters.normal_form import without_not
+from spark_streams.filters.predicates import PaddedDecimalOrder
+from spark_streams.filters.split import Pushable, split
+from spark_streams.filters.targets.places import place_of
+from spark_streams.filters.targets.whole_numbers import intervals_of, within
 
 __all__ = ["RabbitCapability", "RabbitSplit", "split_for_rabbitmq"]
+
+
+_MAX_VALUES: Final = 128
+"""Filter values in one subscription: the broker tests each against every chunk's Bloom filter."""
+_MAX_VALUE_BYTES: Final = 16_384
+"""All of them together: they travel in one frame."""
+_LAST_OFFSET: Final = 2**63 - 1
+"""No stream gets so far; what begins beyond begins here."""
+_OFFSETS: Final = PaddedDecimalOrder(20)
 
 
 @dataclass(frozen=True)
@@ -43,8 +58,13 @@ class RabbitSplit:
 
     @property
     def words(self) -> str | None:
-        """What is pushed, for people; None when nothing is."""
-        raise NotImplementedError
+        """What is pushed, for people, in one line; None when nothing is."""
+        said = []
+        if self.first_offset is not None:
+            said.append(f"starting offset {self.first_offset}")
+        if self.values is not None:
+            said.append("filter values " + ", ".join(map(repr, self.values)))
+        return "; ".join(said) or None
 
 
 def split_for_rabbitmq(expression: Expression, capability: RabbitCapability) -> RabbitSplit:
@@ -54,4 +74,74 @@ def split_for_rabbitmq(expression: Expression, capability: RabbitCapability) -> 
         expression: any filter.
         capability: what the broker can check.
     """
-    return RabbitSplit(None, None, expression)
+    normal = without_not(expression)
+    seek = split(normal, _Seek())
+    first = seek.pushed or 0
+    values = None
+    if capability.filters and capability.value_from is not None:
+        values = split(normal, _FilterValues(capability.value_from)).pushed
+    return RabbitSplit(values, min(first, _LAST_OFFSET) if first > 0 else None, seek.residual)
+
+
+class _Seek:
+    """The position to start from as a target: the lowest offset, included, that may match."""
+
+    def both(self, left: int, right: int) -> int:
+        return max(left, right)
+
+    def either(self, left: int, right: int) -> int:
+        return min(left, right)
+
+    def test(self, predicate: Predicate) -> Pushable[int] | None:
+        if predicate.reference.kind is not ReferenceKind.OFFSET:
+            return None
+        if predicate.operator is Operator.IS_NOT_NULL:
+            return Pushable(0, exact=True)
+        if predicate.type is ValueType.STRING:
+            return _of_texts(predicate.operator, [str(value) for value in predicate.values])
+        found = intervals_of(predicate)
+        if found is None:
+            return None
+        offsets = within(found, 0, 10**_OFFSETS.width - 1)
+        low, high = offsets[0] if offsets else (10**_OFFSETS.width, None)
+        return Pushable(low or 0, exact=len(offsets) <= 1 and high is None)
+
+
+def _of_texts(op: Operator, texts: list[str]) -> Pushable[int] | None:
+    if op is Operator.GREATER_THAN:
+        return Pushable(_OFFSETS.upper(texts[0]), exact=True)
+    if op is Operator.GREATER_THAN_EQUALS:
+        return Pushable(_OFFSETS.lower(texts[0]), exact=True)
+    if op in (Operator.EQUALS, Operator.IN, Operator.BETWEEN):
+        return Pushable(_OFFSETS.lower(texts[0] if op is Operator.BETWEEN else min(texts)), exact=False)
+    return None
+
+
+class _FilterValues:
+    """Filter values as a target: a message that matches was published with one of them."""
+
+    def __init__(self, value_from: Reference) -> None:
+        self._value_from = value_from
+        self._place = place_of(value_from)
+
+    def both(self, left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:
+        # Nothing equals two texts at once; either will do then.
+        return tuple(value for value in left if value in right) or left
+
+    def either(self, left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...] | None:
+        values = tuple(dict.fromkeys((*left, *right)))
+        return values if len(values) <= _MAX_VALUES and _size(values) <= _MAX_VALUE_BYTES else None
+
+    def test(self, predicate: Predicate) -> Pushable[tuple[str, ...]] | None:
+        same = predicate.reference == self._value_from
+        if not same and (self._place is None or place_of(predicate.reference) != self._place):
+            return None
+        if predicate.type is not ValueType.STRING or predicate.operator not in (Operator.EQUALS, Operator.IN):
+            return None
+        values = self.either(tuple(str(value) for value in predicate.values), ())
+        # An empty filter value is none (Z-4).
+        return None if values is None or "" in values else Pushable(values, exact=False)
+
+
+def _size(values: tuple[str, ...]) -> int:
+    return sum(len(value.encode()) for value in values)

@@ -1,0 +1,133 @@
+"""The splitter: an expression becomes what a target checks, and what remains for the reader.
+
+A target says what it can make of one predicate, and of several things joined by AND or OR. What it makes may be *exact*
+(true of the same events) or only a *superset* (true of those, and maybe of others); never less, so no event is lost.
+AND and OR keep both properties, and there is no NOT in what is split. Hence:
+
+- of an AND, any of the parts may be pushed: those that are pushed exactly are done with, the others remain;
+- of an OR, all parts are pushed or none is; unless all are exact, the whole OR remains.
+
+``pushed AND residual`` is true of the same events as the expression.
+
+Spec: notes section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from spark_streams.filters.nodes import And, Expression, Not, Predicate, all_of
+from spark_streams.filters.normal_form import without_not
+
+__all__ = ["Pushable", "Split", "Target", "split"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pushable(Generic[T]):
+    """What a target can check of an expression.
+
+    Args:
+        pushed: in the target's own form.
+        exact: whether it is true of the same events; otherwise it is true of them and maybe of others.
+    """
+
+    pushed: T
+    exact: bool
+
+
+class Target(Protocol[T]):
+    """What a peer can check, in its own form ``T``."""
+
+    def test(self, predicate: Predicate) -> Pushable[T] | None:
+        """Return what can be checked of one predicate; None for nothing."""
+
+    def both(self, left: T, right: T) -> T | None:
+        """Return what is true when both are, exactly; None when that cannot be said, or is too long."""
+
+    def either(self, left: T, right: T) -> T | None:
+        """Return what is true when one of two is, exactly; None when that cannot be said, or is too long."""
+
+
+@dataclass(frozen=True)
+class Split(Generic[T]):
+    """An expression, split.
+
+    Args:
+        pushed: what the target checks; None for nothing.
+        covers: the parts of the expression that it was made of; None for none.
+        exact: whether ``pushed`` is true of the same events as the whole expression; then nothing remains.
+        residual: what is still to be checked; None for nothing.
+    """
+
+    pushed: T | None
+    covers: Expression | None
+    exact: bool
+    residual: Expression | None
+
+
+@dataclass(frozen=True)
+class _Part(Generic[T]):
+    """A subexpression as far as a target has it."""
+
+    pushed: T
+    covers: Expression
+    residual: Expression | None
+
+
+def split(expression: Expression, target: Target[T]) -> Split[T]:
+    """Split an expression.
+
+    Args:
+        expression: any, within the limits of the language (E-17).
+        target: what the peer can check.
+    """
+    normal = without_not(expression)
+    part = _part(normal, target)
+    if part is None:
+        return Split(None, None, False, normal)
+    return Split(part.pushed, part.covers, part.residual is None, part.residual)
+
+
+def _part(expression: Expression, target: Target[T]) -> _Part[T] | None:
+    if isinstance(expression, Predicate):
+        made = target.test(expression)
+        return None if made is None else _Part(made.pushed, expression, None if made.exact else expression)
+    if isinstance(expression, Not):
+        return None
+    parts = [_part(part, target) for part in expression.parts]
+    if isinstance(expression, And):
+        return _of_and(expression.parts, parts, target)
+    return _of_or(expression, parts, target)
+
+
+def _of_and(wholes: Sequence[Expression], parts: Sequence[_Part[T] | None], target: Target[T]) -> _Part[T] | None:
+    pushed: T | None = None
+    covers: list[Expression] = []
+    rest: list[Expression] = []
+    for whole, part in zip(wholes, parts, strict=True):
+        joined = None if part is None else part.pushed if pushed is None else target.both(pushed, part.pushed)
+        if part is None or joined is None:
+            rest.append(whole)
+            continue
+        pushed = joined
+        covers.append(part.covers)
+        if part.residual is not None:
+            rest.append(part.residual)
+    return None if pushed is None else _Part(pushed, all_of(covers), all_of(rest) if rest else None)
+
+
+def _of_or(whole: Expression, parts: Sequence[_Part[T] | None], target: Target[T]) -> _Part[T] | None:
+    pushed: T | None = None
+    exact = True
+    for part in parts:
+        if part is None:
+            return None
+        pushed = part.pushed if pushed is None else target.either(pushed, part.pushed)
+        if pushed is None:
+            return None
+        exact = exact and part.residual is None
+    return None if pushed is None else _Part(pushed, whole, None if exact else whole)

@@ -1,0 +1,146 @@
+"""Which AMQP values other than strings have a given canonical text, or one that is like a pattern (Z-16).
+
+Rows show every value of a map as text: the integer 5, the string '5', the char '5' and the decimal 5 are all ``5``, and
+``test`` is a string, or the three bytes that base64 writes so. SQL compares typed values, so whoever pushes
+``x = '5'`` has to ask for each of them. ``spark_streams/wire/text.py`` has the table of canonical texts.
+
+A pattern is only looked at from outside, by what stands before its first and after its last wildcard, and by its other
+characters: an answer may name a type that cannot be like it after all, never leave one out.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from spark_streams.filters.patterns import like
+
+__all__ = ["OtherTypes", "OtherTypesLike", "types_like", "types_with_text"]
+
+_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_BOOLEANS: Final = {"true": True, "false": False}
+_BASE64: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+@dataclass(frozen=True)
+class OtherTypes:
+    """The values other than strings and symbols that have one text.
+
+    Args:
+        boolean: the boolean.
+        number: the number, of which integers, floats and decimals may be the text.
+        not_finite: a float or decimal that is NaN or infinite.
+        char: the code point.
+        uuid: its 16 bytes.
+        binary: the bytes, possibly none.
+        json: a list, map, array or described value.
+    """
+
+    boolean: bool | None = None
+    number: Decimal | None = None
+    not_finite: bool = False
+    char: int | None = None
+    uuid: bytes | None = None
+    binary: bytes | None = None
+    json: bool = False
+
+
+def types_with_text(text: str) -> OtherTypes:
+    """Return what else than a string has this canonical text."""
+    return OtherTypes(
+        boolean=_BOOLEANS.get(text),
+        number=Decimal(text) if _NUMBER.fullmatch(text) else None,
+        not_finite=text in _NOT_FINITE,
+        char=ord(text) if len(text) == 1 else None,
+        uuid=bytes.fromhex(text.replace("-", "")) if _UUID.fullmatch(text) else None,
+        binary=_base64_of(text),
+        json=text.startswith(("[", "{")),
+    )
+
+
+def _base64_of(text: str) -> bytes | None:
+    if len(text) % 4 or not text.isascii():
+        return None
+    try:
+        value = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return None
+    return value if base64.b64encode(value).decode("ascii") == text else None
+
+
+@dataclass(frozen=True)
+class OtherTypesLike:
+    """The values other than strings and symbols whose text may be like a pattern.
+
+    Args:
+        booleans: those that are like it.
+        numbers: whether numbers may be, finite or not.
+        char: the only char that is; None for none.
+        any_char: whether more than one char is.
+        uuids: whether uuids may be.
+        binaries: whether binary values may be.
+        binary_range: what their bytes then lie between: from the first, included, to the second, excluded, in the order
+            of bytes; None for no upper bound. None as a whole when nothing is known.
+        json: whether lists, maps, arrays or described values may be.
+    """
+
+    booleans: tuple[bool, ...]
+    numbers: bool
+    char: int | None
+    any_char: bool
+    uuids: bool
+    binaries: bool
+    binary_range: tuple[bytes, bytes | None] | None
+    json: bool
+
+
+def types_like(pattern: str) -> OtherTypesLike:
+    """Return what else than a string may have a canonical text that is like a pattern.
+
+    Args:
+        pattern: of LIKE, without escapes (E-11), with at least one ``%`` or ``_``.
+    """
+    matches = like(pattern)
+    head = re.split("[%_]", pattern, maxsplit=1)[0]
+    tail = re.split("[%_]", pattern)[-1]
+    letters = set(pattern) - {"%", "_"}
+    chars = len(pattern) - pattern.count("%") <= 1
+    binaries = letters <= {*_BASE64, "="} and "=" not in head
+    return OtherTypesLike(
+        booleans=tuple(value for text, value in _BOOLEANS.items() if matches(text)),
+        numbers=any(map(matches, _NOT_FINITE)) or _may_be_number(head, letters, tail),
+        char=ord(min(letters)) if chars and letters else None,
+        any_char=chars and not letters,
+        uuids=letters <= set("0123456789abcdef-"),
+        binaries=binaries,
+        binary_range=_bytes_with(head) if binaries and head else None,
+        json=(not head or head[0] in "[{") and (not tail or tail[-1] in "]}"),
+    )
+
+
+def _may_be_number(head: str, letters: set[str], tail: str) -> bool:
+    return (
+        letters <= set("0123456789+-.eE")
+        and (not head or head[0] in "-0123456789")
+        and (not tail or tail[-1] in "0123456789")
+    )
+
+
+def _bytes_with(head: str) -> tuple[bytes, bytes | None]:
+    """Return what bytes lie between whose base64 begins with some characters: from, included, to, excluded."""
+    width = -(-6 * len(head) // 8)
+    spare = 8 * width - 6 * len(head)
+    bits = 0
+    for character in head:
+        bits = bits << 6 | _BASE64.index(character)
+    low = (bits << spare).to_bytes(width, "big")
+    after = (bits + 1) << spare
+    high = None if after >> (8 * width) else after.to_bytes(width, "big").rstrip(b"\0")
+    # The last characters before padding stand for fewer bits than they have: bytes without the last zeros may be it.
+    return low.rstrip(b"\0") or b"\0", high

@@ -1,0 +1,166 @@
+"""The two filters of AMQP event streams as a target: exclusive lower bounds, and SQL without parentheses.
+
+SQL here is an OR of ANDs of comparisons of ``d.event-streams-offset`` with texts and ``d.event-streams-timestamp`` with
+whole numbers from 0 on; an expression is multiplied out into that as long as it stays small. A time before 1970 can
+only be a lower bound, in delivery annotations (Z-10): elsewhere its bound is left out, or becomes ``< 0``, and the
+predicate remains.
+
+Comparisons with a missing timestamp are true in some readings of ``<>`` (X-1), so there is none of a timestamp here:
+it is ``< OR >``. An offset is never missing.
+
+Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2.1, §5.2.2; notes 4.1, Z-10, Z-11.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from spark_streams.filters.nodes import Operator, Predicate, ReferenceKind, ValueType
+from spark_streams.filters.split import Pushable
+from spark_streams.filters.targets.whole_numbers import Intervals, intervals_of, within
+
+__all__ = ["OFFSET", "TIMESTAMP", "Bounds", "EventStreams", "Terms", "bound_of", "text_of"]
+
+OFFSET: Final = "event-streams-offset"
+TIMESTAMP: Final = "event-streams-timestamp"
+"""The delivery annotations, by their full names."""
+
+Terms: TypeAlias = tuple[tuple[str, ...], ...]
+"""Comparisons: all of one of the inner tuples hold. None inside is FALSE; an empty one is TRUE."""
+Bounds: TypeAlias = "dict[str, str | int]"
+"""Delivery annotation to its exclusive lower bound."""
+
+_TRUE: Final[Terms] = ((),)
+_FALSE: Final[Terms] = ()
+_MAX_COMPARISONS: Final = 64
+"""In one text: multiplying out may make exponentially many, and a peer looks at each for every event."""
+_MAX_CHARACTERS: Final = 4096
+"""Of one text, as RabbitMQ takes of its full SQL."""
+_MIN_MS, _MAX_MS = -(2**63), 2**63 - 1
+_SIGNS: Final = {
+    Operator.EQUALS: "=",
+    Operator.NOT_EQUALS: "<>",
+    Operator.GREATER_THAN: ">",
+    Operator.GREATER_THAN_EQUALS: ">=",
+    Operator.LESS_THAN: "<",
+    Operator.LESS_THAN_EQUALS: "<=",
+}
+
+
+class EventStreams:
+    """The SQL subset.
+
+    Args:
+        overflow_is_null: whether an instant beyond int64 microseconds reads as null.
+    """
+
+    def __init__(self, *, overflow_is_null: bool) -> None:
+        self._overflow_is_null = overflow_is_null
+
+    def both(self, left: Terms, right: Terms) -> Terms | None:
+        """Return ``left AND right``, multiplied out."""
+        if len(left) * len(right) > _MAX_COMPARISONS:
+            return None
+        return _bounded(tuple(dict.fromkeys((*one, *other)) for one in left for other in right))
+
+    def either(self, left: Terms, right: Terms) -> Terms | None:
+        """Return ``left OR right``."""
+        return _TRUE if _TRUE[0] in (*left, *right) else _bounded((*left, *right))
+
+    def test(self, predicate: Predicate) -> Pushable[Terms] | None:
+        """Return what is asked for a predicate; None for nothing."""
+        kind, op = predicate.reference.kind, predicate.operator
+        if kind is ReferenceKind.OFFSET:
+            if op in (Operator.IS_NULL, Operator.IS_NOT_NULL):
+                return Pushable(_TRUE if op is Operator.IS_NOT_NULL else _FALSE, exact=True)
+            return _of_offset(predicate)
+        if kind is not ReferenceKind.PUBLISH_TIME:
+            return None
+        intervals = intervals_of(predicate)
+        if intervals is None:
+            return None
+        made = _of_times(within(intervals, _MIN_MS, _MAX_MS))
+        return Pushable(made.pushed, made.exact and not self._overflow_is_null) if made else None
+
+
+def bound_of(predicate: Predicate) -> tuple[tuple[str, str | int] | None, Predicate | None]:
+    """Return a predicate as an exclusive lower bound, and what is left of it.
+
+    Args:
+        predicate: any.
+
+    Returns:
+        Delivery annotation and bound, or None; and what the predicate says beyond, None for nothing. An equation is
+        not taken apart where SQL can say it.
+    """
+    kind, op = predicate.reference.kind, predicate.operator
+    if kind is ReferenceKind.OFFSET and op is Operator.GREATER_THAN and predicate.type is ValueType.STRING:
+        text = str(predicate.values[0])
+        return ((OFFSET, text), None) if _sayable(text) else (None, predicate)
+    intervals = intervals_of(predicate) if kind is ReferenceKind.PUBLISH_TIME else None
+    intervals = within(intervals, _MIN_MS, _MAX_MS) if intervals else None
+    if not intervals or intervals[0][0] is None:
+        return None, predicate
+    first = intervals[0][0]
+    bound = (TIMESTAMP, first - 1)
+    if intervals == ((first, None),):
+        return bound, None
+    if op is Operator.BETWEEN:
+        return bound, Predicate(predicate.reference, Operator.LESS_THAN_EQUALS, predicate.values[1:], predicate.type)
+    return (bound, predicate) if first < 0 else (None, predicate)
+
+
+def text_of(terms: Terms) -> str | None:
+    """Return the text of the filter; None for one that is always true."""
+    if _TRUE[0] in terms:
+        return None
+    return " OR ".join(" AND ".join(term) for term in terms) or "FALSE"
+
+
+def _bounded(made: tuple[dict[str, None] | tuple[str, ...], ...]) -> Terms | None:
+    terms: Terms = tuple(dict.fromkeys(tuple(term) for term in made))
+    if sum(map(len, terms)) > _MAX_COMPARISONS or len(text_of(terms) or "") > _MAX_CHARACTERS:
+        return None
+    return terms
+
+
+def _sayable(text: str) -> bool:
+    """Say whether a text may be an offset in a filter: offsets are symbols, which are ASCII (Z-11)."""
+    return text.isascii() and text.isprintable() and text != ""
+
+
+def _of_offset(predicate: Predicate) -> Pushable[Terms] | None:
+    if predicate.type is not ValueType.STRING or not all(_sayable(str(value)) for value in predicate.values):
+        return None
+    op = predicate.operator
+    texts = ["'{}'".format(str(value).replace("'", "''")) for value in dict.fromkeys(predicate.values)]
+    if op is Operator.BETWEEN:
+        return Pushable(((f"d.{OFFSET} >= {texts[0]}", f"d.{OFFSET} <= {texts[-1]}"),), exact=True)
+    if op is Operator.NOT_IN:
+        return _pushable(_bounded((tuple(f"d.{OFFSET} <> {text}" for text in texts),)))
+    if op is Operator.IN:
+        return _pushable(_bounded(tuple((f"d.{OFFSET} = {text}",) for text in texts)))
+    return Pushable(((f"d.{OFFSET} {_SIGNS[op]} {texts[0]}",),), exact=True) if op in _SIGNS else None
+
+
+def _pushable(terms: Terms | None) -> Pushable[Terms] | None:
+    return None if terms is None else Pushable(terms, exact=True)
+
+
+def _of_times(intervals: Intervals) -> Pushable[Terms] | None:
+    terms: list[tuple[str, ...]] = []
+    exact = True
+    for low, high in intervals:
+        # A missing timestamp is in no interval; TRUE would let it pass.
+        exact = exact and (low is None or low >= 0) and (high is None or high >= 0) and (low, high) != (None, None)
+        if high is not None and high < 0:
+            terms.append((f"d.{TIMESTAMP} < 0",))
+        elif low is not None and low == high:
+            terms.append((f"d.{TIMESTAMP} = {low}",))
+        else:
+            lower = () if low is None or low < 0 else (f"d.{TIMESTAMP} >= {low}",)
+            terms.append((*lower, *(() if high is None else (f"d.{TIMESTAMP} <= {high}",))))
+    if _TRUE[0] in terms:
+        return None
+    bounded = _bounded(tuple(terms))
+    return None if bounded is None else Pushable(bounded, exact)

@@ -1,0 +1,194 @@
+"""Pieces of the text of a full SQL filter, in what the draft and RabbitMQ's dialect have in common.
+
+::
+
+    keywords    upper case
+    fields      p.subject   a.color   [any-name]     sections p and a; a delimited name is an application property, for
+                                                      RabbitMQ knows no section before one
+    strings     'text'                               ' doubled; no control character (Z-6)
+    integers    5  -5                                the sign is an operator
+    decimals    0.25                                 never with an exponent: the draft knows no sign in one
+    binary      0x0AFF                               upper case, one byte or more
+    grouping    an AND within an OR, and an OR within an AND, in parentheses (X-9)
+    NOT         only in NOT IN, NOT LIKE and IS NOT NULL (Z-1)
+
+RabbitMQ takes 4096 characters and 200 tokens; no text here is longer. LIKE is only written with at most one ``%`` and
+no ``_``: RabbitMQ makes a regular expression of any other pattern, in which neither matches a line break.
+
+Spec: AMQP Filter Expressions 1.0 wd10 §6.4; RabbitMQ 4.2 and later, ``rabbit_amqp_sql_lexer.xrl``,
+``rabbit_amqp_sql_parser.yrl``, ``rabbit_amqp_filter_sql.erl``; notes X-4, X-5, X-7, X-9, Z-1, Z-6.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, Literal
+
+__all__ = [
+    "FALSE",
+    "Sql",
+    "Term",
+    "application_property",
+    "binary",
+    "compare",
+    "decimal",
+    "integer",
+    "is_in",
+    "is_not_null",
+    "is_null",
+    "is_outline",
+    "join",
+    "like",
+    "outline",
+    "printable",
+    "string",
+]
+
+_MAX_CHARACTERS: Final = 4096
+_MAX_TOKENS: Final = 200
+_REGULAR: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_KEYWORDS: Final = frozenset(
+    {
+        *("and", "or", "not", "like", "in", "is", "null", "escape", "true", "false", "exists", "nan", "inf"),
+        *("lower", "upper", "left", "right", "substring", "utc", "date"),
+    }
+)
+"""What no bare name may be, in any case."""
+
+
+@dataclass(frozen=True)
+class Sql:
+    """A predicate's text.
+
+    Args:
+        text: of it.
+        tokens: how many RabbitMQ's lexer finds in it.
+        joined_by: what joins its parts at the top; None when it is one predicate.
+    """
+
+    text: str
+    tokens: int
+    joined_by: Literal["AND", "OR"] | None = None
+
+
+@dataclass(frozen=True)
+class Term:
+    """A field or a constant.
+
+    Args:
+        text: of it.
+        tokens: how many it is.
+    """
+
+    text: str
+    tokens: int = 1
+
+
+FALSE: Final = Sql("FALSE", 1)
+
+
+def printable(text: str) -> bool:
+    """Say whether a text may stand in a filter: no control characters, no lone surrogates (Z-6)."""
+    return text.isprintable() or not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
+
+
+def application_property(name: str) -> Term | None:
+    """Return the field of an application property; None when the name cannot be written."""
+    if _REGULAR.fullmatch(name) and name.lower() not in _KEYWORDS:
+        return Term(f"a.{name}")
+    if not name or not printable(name):
+        return None
+    return Term("[" + name.replace("[", "[[").replace("]", "]]") + "]")
+
+
+def string(text: str) -> Term | None:
+    """Return a string constant; None when the text cannot be written."""
+    return Term("'{}'".format(text.replace("'", "''"))) if printable(text) else None
+
+
+def integer(value: int) -> Term:
+    """Return an integer constant."""
+    return Term(str(value), 2 if value < 0 else 1)
+
+
+def decimal(value: Decimal) -> Term:
+    """Return a decimal constant with a point and no exponent."""
+    text = f"{value:f}"
+    return Term(text if "." in text else text + ".0", 2 if value < 0 else 1)
+
+
+def binary(value: bytes) -> Term | None:
+    """Return a binary constant; None for no bytes, which cannot be written."""
+    return Term("0x" + value.hex().upper()) if value else None
+
+
+def compare(field: Term, sign: str, value: Term) -> Sql:
+    """Return ``field sign value``."""
+    return Sql(f"{field.text} {sign} {value.text}", field.tokens + 1 + value.tokens)
+
+
+def is_null(field: Term) -> Sql:
+    """Return ``field IS NULL``."""
+    return Sql(f"{field.text} IS NULL", 3)
+
+
+def is_not_null(field: Term) -> Sql:
+    """Return ``field IS NOT NULL``."""
+    return Sql(f"{field.text} IS NOT NULL", 4)
+
+
+def is_in(field: Term, values: list[Term], *, negated: bool = False) -> Sql:
+    """Return ``field [NOT] IN (values)``, or a comparison where there is one value.
+
+    Args:
+        field: of certain type: RabbitMQ's NOT IN is true of a value of another type.
+        values: one or more.
+        negated: whether it is NOT IN.
+    """
+    if len(values) == 1:
+        return compare(field, "<>" if negated else "=", values[0])
+    tokens = 3 + negated + sum(value.tokens + 1 for value in values)
+    return Sql(f"{field.text} {'NOT ' * negated}IN ({', '.join(value.text for value in values)})", tokens)
+
+
+def like(field: Term, pattern: Term, *, negated: bool = False) -> Sql:
+    """Return ``field [NOT] LIKE pattern``."""
+    return Sql(f"{field.text} {'NOT ' * negated}LIKE {pattern.text}", 3 + negated)
+
+
+def join(by: Literal["AND", "OR"], parts: Iterable[Sql]) -> Sql | None:
+    """Return parts, one or more, joined by AND or OR; None when that is longer than RabbitMQ takes."""
+    texts: list[str] = []
+    tokens = characters = 0
+    for part in parts:
+        closed = part.joined_by in (None, by)
+        text = part.text if closed else f"({part.text})"
+        tokens += part.tokens + (0 if closed else 2) + 1
+        characters += len(text) + len(by) + 2
+        if tokens - 1 > _MAX_TOKENS or characters - len(by) - 2 > _MAX_CHARACTERS:
+            return None
+        texts.append(text)
+        only = part
+    return only if len(texts) == 1 else Sql(f" {by} ".join(texts), tokens - 1, by)
+
+
+def outline(pattern: str) -> tuple[str, bool, str]:
+    """Return what of a pattern can be written with one ``%``: all texts like the pattern are like that.
+
+    Args:
+        pattern: of LIKE, without escapes (E-11).
+
+    Returns:
+        What stands before its first wildcard, whether it has any, and what stands after its last one.
+    """
+    pieces = re.split("[%_]", pattern)
+    return pieces[0], len(pieces) > 1, pieces[-1] if len(pieces) > 1 else ""
+
+
+def is_outline(pattern: str) -> bool:
+    """Say whether a pattern is no more than its outline: no wildcard but ``%``, and no other text between."""
+    return re.fullmatch("[^%_]*(%+[^%_]*)?", pattern) is not None

@@ -1,0 +1,246 @@
+"""Full SQL for application properties, whose values have types, while the language compares their canonical texts.
+
+Nothing here is exact, but nothing is lost either: what is made is true of every message that the predicate is true of.
+
+======================================  ==============================================================================
+predicate                               what is asked for
+======================================  ==============================================================================
+``= 'v'``, ``IN ('v', …)``              the string; and each other value whose canonical text is v (Z-16): the boolean,
+                                        the number, the bytes that base64 writes so; of a number also IS NULL, for
+                                        RabbitMQ's SQL has no decimals, and NULL in their place
+``LIKE 'v%'`` and the like              the string; nothing where numbers, uuids or lists may be like the pattern; of
+                                        binary values a range of bytes
+comparisons with numbers                the number, a little widened; every string, binary or char that begins as a
+                                        number does; and IS NULL
+``IS NULL``                             the same
+``<>``, NOT IN, NOT LIKE, IS NOT NULL,  nothing: RabbitMQ takes bytes for the string that they spell, and decimals, NaN
+comparisons of texts, CONTAINS          and infinity for NULL, so it would leave out messages that have such values
+======================================  ==============================================================================
+
+Where the draft is silent (how chars, uuids and binary values compare), something is only made when the peer is known to
+do as RabbitMQ does.
+"""
+
+from __future__ import annotations
+
+import decimal
+from decimal import Decimal
+from typing import Final
+
+from spark_streams.filters.nodes import Operator, Predicate, Value, ValueType
+from spark_streams.filters.targets import sql_text
+from spark_streams.filters.targets.canonical_texts import types_like, types_with_text
+from spark_streams.filters.targets.sql_text import Sql, Term
+
+__all__ = ["Alternatives", "application_predicate"]
+
+_TRUE: Final = {True: Term("TRUE"), False: Term("FALSE")}
+_MOST_EXACT: Final = 2**24
+"""Whole numbers up to this are the same in every numeric type; near larger ones float32 has others."""
+_MARGIN: Final = Decimal("1e-6")
+"""A float32 and its shortest decimal differ by less than this part of it."""
+_LEAST, _MOST = Decimal("1e-30"), Decimal("1e30")
+"""Between these the margin holds, and a constant without an exponent stays short."""
+_DOWN: Final = decimal.Context(prec=12, rounding=decimal.ROUND_FLOOR)
+_UP: Final = decimal.Context(prec=12, rounding=decimal.ROUND_CEILING)
+_DIGIT_CHARS: Final = (48, 57)
+_NUMBERS_BEGIN: Final = (Term("'+'"), Term("':'"))
+"""What texts of numbers lie between, the second excluded: they begin with a sign or a digit."""
+_BASE64_NUMBERS_BEGIN: Final = (Term("0xD0"), Term("0xFC"))
+"""The same of the bytes that base64 writes as such texts."""
+
+
+class Alternatives:
+    """Comparisons with one field, joined by OR; None once something cannot be said.
+
+    Args:
+        field: the field.
+        as_rabbitmq: whether the peer compares chars, uuids and binary values as RabbitMQ does.
+    """
+
+    def __init__(self, field: Term, *, as_rabbitmq: bool) -> None:
+        self.field = field
+        self.as_rabbitmq = as_rabbitmq
+        self._strings: list[Term] = []
+        self._others: dict[str, Sql] = {}
+        self._lost = False
+
+    def add(self, made: Sql | None) -> None:
+        """Add an alternative; None says that there is one that cannot be said."""
+        if made is None:
+            self._lost = True
+        else:
+            self._others.setdefault(made.text, made)
+
+    def equals(self, value: Term | None) -> None:
+        """Add the comparison with a constant; None for one that cannot be written."""
+        self.add(None if value is None else sql_text.compare(self.field, "=", value))
+
+    def between(self, low: Term, high: Term | None, *, below: bool = True) -> None:
+        """Add a range, ``low`` included, ``high`` excluded if ``below``."""
+        first = sql_text.compare(self.field, ">=", low)
+        if high is None:
+            self.add(first)
+        else:
+            self.add(sql_text.join("AND", [first, sql_text.compare(self.field, "<" if below else "<=", high)]))
+
+    def string(self, text: str) -> None:
+        """Add a string."""
+        value = sql_text.string(text)
+        if value is None:
+            self._lost = True
+        elif value not in self._strings:
+            self._strings.append(value)
+
+    def text(self, text: str) -> None:
+        """Add every value of any type that has a canonical text."""
+        self.string(text)
+        others = types_with_text(text)
+        if others.json or others.not_finite:
+            self._lost = True
+        if others.boolean is not None:
+            self.equals(_TRUE[others.boolean])
+        if others.number is not None:
+            self._number(text, others.number)
+            self.add(sql_text.is_null(self.field))
+        if others.char is not None:
+            self.equals(sql_text.integer(others.char) if self.as_rabbitmq else None)
+        self.identifier_types(others.uuid, others.binary)
+
+    def identifier_types(self, uuid: bytes | None, binary: bytes | None) -> None:
+        """Add the uuid and the binary value that a text may be."""
+        if uuid is not None:
+            self.equals(sql_text.binary(uuid) if self.as_rabbitmq else None)
+        if binary is not None:
+            self.equals(sql_text.binary(binary))
+
+    def _number(self, text: str, value: Decimal) -> None:
+        whole = value == value.to_integral_value() if abs(value) < _MOST else False
+        if whole and (abs(value) <= _MOST_EXACT or (text.lstrip("-").isdigit() and -(2**63) <= value < 2**64)):
+            self.equals(sql_text.integer(int(value)))
+            return
+        low, high = _below(value), _above(value)
+        if low is None or high is None:
+            self._lost = True
+        else:
+            self.between(sql_text.decimal(low), sql_text.decimal(high), below=False)
+
+    def sql(self) -> Sql | None:
+        """Return all of it; None when there is a value that cannot be asked for, or when it is too long."""
+        if self._lost:
+            return None
+        strings = [sql_text.is_in(self.field, self._strings)] if self._strings else []
+        return sql_text.join("OR", [*strings, *self._others.values()])
+
+
+def application_predicate(field: Term, predicate: Predicate, *, as_rabbitmq: bool) -> Sql | None:
+    """Return what is true of every message that a predicate on an application property is true of.
+
+    Args:
+        field: the property.
+        predicate: on it.
+        as_rabbitmq: whether the peer compares chars, uuids and binary values as RabbitMQ does.
+    """
+    made = Alternatives(field, as_rabbitmq=as_rabbitmq)
+    op = predicate.operator
+    if op is Operator.IS_NULL:
+        return sql_text.is_null(field)
+    if predicate.type is ValueType.STRING:
+        texts = [str(value) for value in predicate.values]
+        if op is Operator.LIKE:
+            return _like(made, texts[0])
+        if op not in (Operator.EQUALS, Operator.IN):
+            return None
+        for text in texts:
+            made.text(text)
+        return made.sql()
+    return _numeric(made, predicate) if as_rabbitmq and predicate.type is not None else None
+
+
+def _like(made: Alternatives, pattern: str) -> Sql | None:
+    head, wild, tail = sql_text.outline(pattern)
+    if not wild:
+        made.text(pattern)
+        return made.sql()
+    others = types_like(pattern)
+    if not (head or tail) or others.json or others.numbers or others.uuids or others.any_char:
+        return None
+    value = sql_text.string(f"{head}%{tail}")
+    made.add(None if value is None else sql_text.like(made.field, value))
+    for boolean in others.booleans:
+        made.equals(_TRUE[boolean])
+    if others.char is not None:
+        made.equals(sql_text.integer(others.char) if made.as_rabbitmq else None)
+    if others.binaries:
+        if others.binary_range is None or not made.as_rabbitmq:
+            return None
+        low, high = (None if edge is None else sql_text.binary(edge) for edge in others.binary_range)
+        assert low is not None
+        made.between(low, high)
+    return made.sql()
+
+
+def _numeric(made: Alternatives, predicate: Predicate) -> Sql | None:
+    hull = _hull(predicate.operator, [_exact(value) for value in predicate.values])
+    if hull is None:
+        return None
+    low, high = hull
+    lowest = None if low is None else _below(low)
+    highest = None if high is None else _above(high)
+    if (low is not None and lowest is None) or (high is not None and highest is None):
+        return None
+    bounds = [
+        sql_text.compare(made.field, sign, _constant(bound))
+        for sign, bound in ((">=", lowest), ("<=", highest))
+        if bound is not None
+    ]
+    made.add(
+        sql_text.compare(made.field, "=", _constant(low))
+        if low == lowest == high == highest and low is not None
+        else sql_text.join("AND", bounds)
+    )
+    made.between(*_NUMBERS_BEGIN)
+    made.between(*_BASE64_NUMBERS_BEGIN)
+    if any((low is None or digit >= low) and (high is None or digit <= high) for digit in range(10)):
+        first, last = map(sql_text.integer, _DIGIT_CHARS)
+        made.between(first, last, below=False)
+    made.add(sql_text.is_null(made.field))
+    return made.sql()
+
+
+def _hull(op: Operator, values: list[Decimal]) -> tuple[Decimal | None, Decimal | None] | None:
+    """Return what the numbers that pass lie between, both included; None where they may be any."""
+    if op in (Operator.EQUALS, Operator.IN, Operator.BETWEEN):
+        return (values[0], values[1]) if op is Operator.BETWEEN else (min(values), max(values))
+    if op in (Operator.GREATER_THAN, Operator.GREATER_THAN_EQUALS):
+        return values[0], None
+    if op in (Operator.LESS_THAN, Operator.LESS_THAN_EQUALS):
+        return None, values[0]
+    return None
+
+
+def _exact(value: Value) -> Decimal:
+    return Decimal(repr(value))
+
+
+def _constant(value: Decimal) -> Term:
+    whole = value == value.to_integral_value()
+    return sql_text.integer(int(value)) if whole else sql_text.decimal(value)
+
+
+def _below(value: Decimal) -> Decimal | None:
+    """Return what no number of any type is below whose canonical text is a number from ``value`` on."""
+    return _widened(value, -_MARGIN, _DOWN)
+
+
+def _above(value: Decimal) -> Decimal | None:
+    """Return what no number of any type is above whose canonical text is a number up to ``value``."""
+    return _widened(value, _MARGIN, _UP)
+
+
+def _widened(value: Decimal, by: Decimal, towards: decimal.Context) -> Decimal | None:
+    if abs(value) <= _MOST_EXACT and value == value.to_integral_value():
+        return value
+    if not _LEAST < abs(value) < _MOST:
+        return None
+    return towards.add(value, towards.multiply(abs(value), by))
