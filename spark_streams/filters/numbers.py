@@ -79,11 +79,16 @@ class Numbers:
         literals = pa.array([float(value) for value in values], pa.float64())
         answer = _of_floats(op, literals, self._floats)
         # Null for a text that became no float, and for none; neither is among the literals.
-        unsure = pc.or_(pc.is_null(self._floats), pc.is_in(self._floats, literals))
+        unsure = pc.or_(pc.is_null(self._floats), pc.is_in(self._floats, _with_both_zeros(literals)))
         if not unsure.true_count:
             return answer
         texts = pc.if_else(unsure, self._column, pa.scalar(None, pa.string()))
         return pc.if_else(unsure, answer_by_text(texts, predicate_test(predicate)), answer)
+
+
+def _with_both_zeros(literals: pa.DoubleArray) -> pa.DoubleArray:
+    """Return literals among which -0.0 is when 0.0 is: Arrow's tables tell them apart."""
+    return pa.concat_arrays([literals, pa.array([0.0, -0.0])]) if 0.0 in literals.to_pylist() else literals
 
 
 def answer_by_text(column: pa.StringArray, test: Callable[[str], bool | None]) -> pa.BooleanArray:

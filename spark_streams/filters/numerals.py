@@ -21,7 +21,7 @@ __all__ = ["Numeral", "as_fraction", "numeral", "numeral_of_text"]
 Numeral: TypeAlias = tuple[int, int, str]
 """Sign, size and digits of a number; two of them compare as the numbers do."""
 
-_NUMBER: Final = re.compile(r"([+-]?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]*))?")
+_NUMBER: Final = re.compile(r"([+-]?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]+))?")
 _ZERO: Final[Numeral] = (0, 0, "")
 _FAR: Final = 10**18
 """An exponent beyond this is taken for this: no literal is anywhere near, and no text has so many digits."""
@@ -39,6 +39,7 @@ def numeral_of_text(text: str) -> Numeral | None:
     significant = digits.lstrip("0")
     if not significant:
         return _ZERO
+    exponent = exponent.lstrip("0")
     power = _FAR if len(exponent) > 18 else int(exponent or "0")
     size = len(whole) - (len(digits) - len(significant)) + (-power if exponent_sign == "-" else power)
     # The number is 0.<digits> times ten to the power of its size: digits compare from the left, like text.
