@@ -52,11 +52,16 @@ class Constant:
 
     Args:
         kind: ``text``, ``number`` or ``boolean``.
-        value: a str; an int or a finite float; a bool.
+        value: a str, or the bytes of a binary constant; an int or a finite float; a bool.
     """
 
     kind: str
-    value: str | int | float | bool
+    value: str | bytes | int | float | bool
+
+    @property
+    def content(self) -> bytes:
+        """The bytes of a text."""
+        return self.value if isinstance(self.value, bytes) else str(self.value).encode()
 
 
 @dataclass(frozen=True)
@@ -134,8 +139,7 @@ def truth(leaf: MessageTest, column: TypedColumn) -> Mask:
 def _compares(column: TypedColumn, sign: str, constant: Constant) -> Mask:
     value = constant.value
     if constant.kind == "text":
-        assert isinstance(value, str)
-        return column.equals(value.encode()) if sign == "=" else _text_order(column, sign, value)
+        return column.equals(constant.content) if sign == "=" else _text_order(column, sign, constant.content)
     if constant.kind == "boolean":
         same: Mask = (column.kind == BOOLEAN) & (column.integers == int(value)) & (sign == "=")
         return same
@@ -157,9 +161,9 @@ _ARROW: Final[dict[str, Orders]] = {
 }
 
 
-def _text_order(column: TypedColumn, sign: str, value: str) -> Mask:
+def _text_order(column: TypedColumn, sign: str, value: bytes) -> Mask:
     # The order of UTF-8 bytes is that of code points.
-    return _mask(_ARROW[sign](column.raw(), pa.scalar(value.encode(), pa.binary())))
+    return _mask(_ARROW[sign](column.raw(), pa.scalar(value, pa.binary())))
 
 
 def _integers(numbers: NDArray[np.int64], sign: str, value: int | float) -> Mask:
@@ -191,14 +195,14 @@ def _floats(numbers: NDArray[np.float64], sign: str, value: int | float) -> Mask
 
 def _is_in(column: TypedColumn, constants: Sequence[Constant]) -> Mask:
     answer = np.zeros(column.kind.size, np.bool_)
-    texts = [each.value for each in constants if each.kind == "text"]
+    texts = [each.content for each in constants if each.kind == "text"]
     if len(texts) > _FEW_TEXTS:
-        raw = pa.array([str(text).encode() for text in texts], pa.binary())
+        raw = pa.array(texts, pa.binary())
         answer |= _mask(pc.is_in(column.raw(), value_set=raw)) & column.is_text
     else:
         for text in texts:
-            answer |= column.equals(str(text).encode())
-    numbers = [each.value for each in constants if each.kind == "number"]
+            answer |= column.equals(text)
+    numbers = [each.value for each in constants if isinstance(each.value, (int, float)) and each.kind == "number"]
     whole = [int(n) for n in numbers if n == int(n) and _MIN_INT64 <= int(n) <= _MAX_INT64]
     if whole:
         answer |= (column.kind == INTEGER) & np.isin(column.integers, np.array(whole, np.int64))

@@ -5,6 +5,7 @@
     text     = 'it''s' | "so"            the quote is doubled within
     integer  = digits
     decimal  = digits "." [digits] [exponent] | "." digits [exponent] | digits exponent
+    binary   = "0x" pairs of hexadecimal digits, one pair or more
     field    = [section "."] (name | "[" any text "]")      "[" and "]" are doubled within
     section  = h | header | p | properties | a | application_properties | m | message_annotations |
                d | delivery_annotations              "-" may stand for "_"
@@ -32,6 +33,7 @@ MAX_CHARACTERS: Final = 16_384
 
 _BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
 _NUMBER: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_BINARY: Final = re.compile(r"0x((?:[0-9A-Fa-f]{2})+)")
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECTION: Final = re.compile(r"([A-Za-z][A-Za-z_-]*)\.")
 _HYPHENED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -61,6 +63,7 @@ class Kind(enum.Enum):
     """What a token is."""
 
     TEXT = "text"
+    BINARY = "binary"
     NUMBER = "number"
     FIELD = "field"
     WORD = "keyword"
@@ -78,6 +81,7 @@ class Token:
         word: a keyword in upper case, a sign, a field's name, or a text.
         section: of a field: h, p, a, m or d.
         number: of a number: an int, or a finite float for decimals.
+        content: of a binary constant.
         end: 0-based index after its last character.
     """
 
@@ -86,6 +90,7 @@ class Token:
     word: str = ""
     section: str = ""
     number: int | float = 0
+    content: bytes = b""
     end: int = 0
 
 
@@ -164,7 +169,7 @@ class _Lexer:
     def _number(self, at: int, digits: str, end: int) -> Token:
         following = self.text[end : end + 1]
         if digits == "0" and following in ("x", "X"):
-            self._fail(at, "binary constants are not supported")
+            return self._binary(at)
         if following in ("_", ".") or following.isalnum():
             self._fail(end, "expected the number to end here")
         if digits.isdigit():
@@ -177,6 +182,12 @@ class _Lexer:
         if not math.isfinite(number):
             self._fail(at, "the number does not fit a double")
         return Token(Kind.NUMBER, at + 1, digits, number=number, end=end)
+
+    def _binary(self, at: int) -> Token:
+        found = _BINARY.match(self.text, at)
+        if found is None or self.text[found.end() : found.end() + 1].isalnum():
+            self._fail(at, "a binary constant is 0x and pairs of hexadecimal digits")
+        return Token(Kind.BINARY, at + 1, found[0], content=bytes.fromhex(found[1]), end=found.end())
 
     def _quoted(self, opening: int, close: str) -> tuple[str, int]:
         parts, at = [], opening + 1

@@ -9,11 +9,11 @@
                | field IS [NOT] NULL | field [NOT] IN "(" constant ("," constant)* ")"
                | field [NOT] LIKE text [ESCAPE text]
     comparison = "=" | "<>" | "!=" | ">" | ">=" | "<" | "<="
-    constant   = text | [+|-] number | TRUE | FALSE
+    constant   = text | [+|-] number | TRUE | FALSE | binary
 
-What FILTEX has besides is refused where it stands: functions, arithmetic, EXISTS, NULL and binary constants, INF, NAN,
-fields against fields, fields alone, parts of fields, the footer. Sections that consumers of this log never see are
-constants: the header has its defaults, unknown delivery annotations are null.
+What FILTEX has besides is refused where it stands: functions, arithmetic, EXISTS, NULL, INF, NAN, fields against
+fields, fields alone, parts of fields, the footer. Binary constants compare as texts do, by their bytes. Sections that
+consumers of this log never see are constants: the header has its defaults, unknown delivery annotations are null.
 
 Spec: AMQP Filter Expressions 1.0 §6; precedence NOT, AND, OR as in RabbitMQ (X-9).
 """
@@ -195,6 +195,8 @@ class _Parser:
             found = Constant("text", token.word)
             if not _is_unicode(token.word):
                 self._fail("the text holds half of a surrogate pair", token)
+        elif token.kind is Kind.BINARY:
+            found = Constant("text", token.content)
         elif token.kind is Kind.NUMBER:
             found = Constant("number", sign * token.number)
         elif token.kind is Kind.WORD and token.word in ("TRUE", "FALSE"):
@@ -263,9 +265,9 @@ class _Parser:
             return MessageTest(_INSTANT, Compares(sign, constant), wanted)
         if annotation not in (p.OFFSET, p.SOURCE_PARTITION):
             return p.Always(False)  # no event carries it: unknown
-        if constant.kind != "text":
+        if not isinstance(constant.value, str):
             return p.Always((sign == "<>") is wanted)
-        return p.compare(annotation, _operator(sign, wanted), p.Text(str(constant.value)))
+        return p.compare(annotation, _operator(sign, wanted), p.Text(constant.value))
 
     def _in(self, field: Token, constants: tuple[Constant, ...], wanted: bool) -> p.Predicate:
         if field.section == "h" or (field.section == "d" and field.word != p.TIMESTAMP.name):
@@ -327,6 +329,8 @@ def _holds(left: Constant, sign: str, right: Constant) -> bool:
     """Compare two constants."""
     if left.kind != right.kind or (left.kind == "boolean" and sign not in ("=", "<>")):
         return sign == "<>"
+    if left.kind == "text":
+        return _FUNCTIONS[sign](left.content, right.content)
     return _FUNCTIONS[sign](left.value, right.value)
 
 
