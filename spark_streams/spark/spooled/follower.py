@@ -4,9 +4,6 @@ It asks for page after page from its cursor on; when it has come to the end of w
 poll interval, or, where the feed offers it, waits in a long response (``stream``) for what comes. It stops reading
 ahead when enough waits, in the middle of a response too. Nothing that it has fetched is fetched again by this query
 while it runs.
-
-A file has only what a checkpoint covers, so that it can be finished at any time: lines after the last checkpoint are
-held back, and when they are many, written to a file of their own, which has no checkpoint until theirs comes.
 """
 
 from __future__ import annotations
@@ -17,8 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import numpy as np
-
 from spark_streams.client.feed import Lines
 from spark_streams.client.feed.feed import PATIENT, FeedClient, pause_for
 from spark_streams.client.feed.first_match import FirstMatch
@@ -27,17 +22,14 @@ from spark_streams.client.feed.session import Expired
 from spark_streams.client.feed.stops import first_of, until
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import RemoteProtocolError, SparkStreamsError
-from spark_streams.spark.spooled.pages import Cut, Pages, SpooledFile
-from spark_streams.spark.spooled.spool import PageWriter, Spool
+from spark_streams.spark.spooled.pages import Cut
+from spark_streams.spark.spooled.spool import Spool
+from spark_streams.spark.spooled.written import Written
 
 __all__ = ["Follower"]
 
 _log = logging.getLogger(__name__)
 
-FILE_BYTES: Final = 32 << 20
-"""A file that is longer is finished at the next checkpoint."""
-HELD_BYTES: Final = 4 << 20
-"""Lines that wait for their checkpoint in memory; more of them are written."""
 QUIET_RESPONSES: Final = 10
 """So many responses in a row without events pass for the end for now, though each had another cursor."""
 MOVING_S: Final = 0.1
@@ -56,6 +48,7 @@ class Follower(threading.Thread):
         cursor: reading goes on behind it.
         file_prefix: what the names of its files begin with.
         read_ahead_bytes: how much may wait, about.
+        read_ahead_events: no further page is asked for while as many wait; None for no limit.
         poll_interval_ms: pause between two questions when there is nothing new.
         slots: how many followers may fetch at a time.
         lost: is told of a cursor that the feed has nothing after any more, and why; it raises if that is to fail the
@@ -72,6 +65,7 @@ class Follower(threading.Thread):
         *,
         file_prefix: str,
         read_ahead_bytes: int,
+        read_ahead_events: int | None,
         poll_interval_ms: int,
         slots: threading.Semaphore,
         lost: Callable[[str, str], None],
@@ -81,9 +75,8 @@ class Follower(threading.Thread):
         self.partition = partition
         self.cursor = cursor
         self._connect = connect
-        self._spool = spool
-        self._prefix = file_prefix
         self._read_ahead_bytes = read_ahead_bytes
+        self._read_ahead_events = read_ahead_events
         self._poll_s = poll_interval_ms / 1_000
         self._slots = slots
         self._lost = lost
@@ -91,16 +84,8 @@ class Follower(threading.Thread):
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._client: FeedClient | None = None
-        self._pages = Pages()
-        self._file: SpooledFile | None = None
-        self._writer: PageWriter | None = None
-        self._events = 0
-        self._uncovered = False
-        self._held: list[bytes] = []
-        self._held_bytes = 0
-        self._held_events = 0
+        self._written = Written(spool, f"{file_prefix}-{partition}")
         self._empty = 0
-        self._number = 0
         self._long_polls = False
         self._closed_with: tuple[str, ...] | None = None
         self._stops: tuple[str, ...] | None = None
@@ -147,8 +132,7 @@ class Follower(threading.Thread):
 
     def waiting(self) -> int:
         """Return how many events wait to be planned."""
-        with self._changed:
-            return self._pages.events + (self._file.events if self._file is not None else 0)
+        return self._written.events
 
     def wait_for_change(self, seconds: float) -> None:
         """Return when something has come, or the time is over."""
@@ -156,20 +140,19 @@ class Follower(threading.Thread):
             self._changed.wait(seconds)
 
     def cut(self, most_events: int | None, most_bytes: int) -> Cut | None:
-        """Take what the next micro-batch gets, as ``Pages.cut``; finishes the file that is being written, if it can."""
+        """Take what the next micro-batch gets, as ``Written.cut``."""
+        taken = self._written.cut(most_events, most_bytes)
         with self._changed:
-            if not self._uncovered:
-                self._finish_file()
-            taken = self._pages.cut(most_events, most_bytes)
-            self.full = self.full and not self._has_room()
+            self.full = self.full and not self._has_room(events=True)
             self._changed.notify_all()
-            return taken
+        return taken
 
     def stop(self) -> None:
         """End the thread, soon: what it waits for is broken off."""
         self._stopping.set()
         if self._client is not None:
             self._client.abort()
+        self._written.close()
         with self._changed:
             self._changed.notify_all()
 
@@ -187,14 +170,14 @@ class Follower(threading.Thread):
                     try:
                         pause_s = self._response(client, attempts, waits)
                     except Expired as fault:
-                        self._break_off()
+                        self._drop_uncovered()
                         if self.cursor == BEGINNING:
                             raise
                         self._lost(self.cursor, str(fault))
                         self.cursor = BEGINNING
                         continue
                     except SparkStreamsError as fault:
-                        self._break_off()
+                        self._drop_uncovered()
                         if self._stopping.is_set():
                             break
                         pause_for(fault, attempts, self._stopping.wait)
@@ -223,6 +206,9 @@ class Follower(threading.Thread):
         events = checkpoints = 0
         closed_before = self._closed_with is not None
         searching = self._start_at is not None and not self._start_at.found
+        self._wait_for_room(slot=False, events=True)
+        if self._stopping.is_set():
+            return 0.0
         if waits is None:
             self._slots.acquire()
         try:
@@ -248,8 +234,8 @@ class Follower(threading.Thread):
         finally:
             if waits is None:
                 self._slots.release()
+        self._drop_uncovered()
         with self._changed:
-            self._drop_uncovered()
             if not checkpoints and not self._stopping.is_set():
                 raise RemoteProtocolError(
                     f"{client.describe(self.partition, asked)}: the response has no cursor, and every response must "
@@ -276,68 +262,28 @@ class Follower(threading.Thread):
             self.at_stop = ended or self.at_stop or self.cursor in self._stops
 
     def _take(self, block: bytes, lines: Lines) -> None:
-        """Write what a checkpoint covers; hold back the lines behind the last one."""
+        cursor = lines.cursors[-1].as_py() if len(lines.cursors) else self.cursor
+        if not self._written.take(block, lines, moved=cursor != self.cursor):
+            return  # stopped
         with self._changed:
-            whole = int(lines.ends[-1]) if len(lines.cursors) else 0
-            left = lines.count
-            if whole:
-                cursor = lines.cursors[-1].as_py()
-                if lines.count or self._held or self._uncovered or cursor != self.cursor:
-                    self._write(memoryview(block)[:whole], lines)
-                self.cursor = cursor
-                left -= int(lines.covered[-1])
-            if left:
-                self._held.append(block[whole:])
-                self._held_bytes += len(block) - whole
-                self._held_events += left
-                if self._held_bytes >= HELD_BYTES:
-                    self._write_held()
+            self.cursor = cursor
             self._changed.notify_all()
 
-    def _write(self, block: memoryview, lines: Lines) -> None:
-        writer, file = self._opened()
-        for piece in self._held:
-            writer.write(piece)
-        totals = np.asarray(lines.covered, dtype=np.int64) + self._events + self._held_events
-        self._forget_held()
-        ends = np.asarray(lines.ends, dtype=np.int64) + writer.size
-        writer.write(block)
-        file.add(ends, totals, lines.cursors)
-        self._events = int(totals[-1])
-        self._uncovered = False
-        if writer.size >= FILE_BYTES:
-            self._finish_file()
+    def _has_room(self, *, events: bool) -> bool:
+        if events and self._read_ahead_events is not None and self._written.events >= self._read_ahead_events:
+            return False
+        return self._written.bytes < self._read_ahead_bytes
 
-    def _write_held(self) -> None:
-        if not self._uncovered:
-            self._finish_file()
-        writer, _ = self._opened()
-        for piece in self._held:
-            writer.write(piece)
-        self._events += self._held_events
-        self._uncovered = True
-        self._forget_held()
+    def _wait_for_room(self, *, slot: bool, events: bool = False) -> None:
+        """Wait while enough waits to be planned; others may fetch meanwhile.
 
-    def _forget_held(self) -> None:
-        self._held, self._held_bytes, self._held_events = [], 0, 0
-
-    def _opened(self) -> tuple[PageWriter, SpooledFile]:
-        """Return the file that is being written, or a new one."""
-        if self._writer is None or self._file is None:
-            name = f"{self._prefix}-{self.partition}-{self._number}.ndjson"
-            self._number += 1
-            self._writer, self._file = self._spool.writer(name), SpooledFile(name)
-            self._events = 0
-        return self._writer, self._file
-
-    def _has_room(self) -> bool:
-        written = self._file.end if self._file is not None else 0
-        return self._pages.bytes + written < self._read_ahead_bytes
-
-    def _wait_for_room(self, *, slot: bool) -> None:
-        """Wait while enough waits to be planned; others may fetch meanwhile."""
+        Args:
+            slot: whether it fetches, and lets others do so.
+            events: whether their number counts, too. In the middle of a page only bytes do: a page has an end, and the
+                feed may not wait for long with the rest of it.
+        """
         with self._changed:
-            if self._has_room():
+            if self._has_room(events=events):
                 return
             self.full = True
             self._changed.notify_all()
@@ -345,34 +291,15 @@ class Follower(threading.Thread):
             self._slots.release()
         try:
             with self._changed:
-                while not self._stopping.is_set() and not self._has_room():
+                while not self._stopping.is_set() and not self._has_room(events=events):
                     self._changed.wait(1.0)
                 self.full = False
         finally:
             if slot:
                 self._slots.acquire()
 
-    def _break_off(self) -> None:
-        with self._changed:
-            self._drop_uncovered()
-
     def _drop_uncovered(self) -> None:
         """Leave out what no checkpoint of a response covers: the next response's first one does not cover it either."""
-        self._forget_held()
+        self._written.drop_uncovered()
         if self._start_at is not None:
             self._start_at.drop_uncovered()
-        if self._uncovered:
-            self._uncovered = False
-            self._finish_file()
-
-    def _finish_file(self) -> None:
-        """Close the file that is being written, and offer it."""
-        writer, file = self._writer, self._file
-        if writer is None or file is None:
-            return
-        self._writer = self._file = None
-        writer.close()
-        if file.marks:
-            self._pages.add(file)
-        else:
-            self._spool.remove([file.name])

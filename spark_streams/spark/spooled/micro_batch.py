@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 DISCOVERY_MS: Final = 1_000
 """How old the list of partitions may be; less often when the poll interval is longer."""
-GATHER_S: Final = 1.0
+GATHER_S: Final = 0.25
 """How long a micro-batch waits for followers that are still fetching, once there is something."""
 IDLE_CURSORS_S: Final = 10.0
 """How often a micro-batch without events is made because cursors have moved (FeedAPI, "checkpoint command")."""
@@ -348,6 +348,7 @@ class FeedBatches:
             cursor,
             file_prefix=self._run,
             read_ahead_bytes=max(1, self._options.max_bytes_per_trigger // max(1, len(begin.cursors))),
+            read_ahead_events=self._options.max_offsets_per_trigger,
             poll_interval_ms=self._options.poll_interval_ms,
             slots=self._slots,
             lost=lambda cursor, why: self._policy.report(str(partition), f"after cursor '{cursor}'", why),

@@ -17,7 +17,7 @@ from spark_streams.errors import (
 )
 from spark_streams.position import CheckpointError
 from spark_streams.spark.spooled import follower as following
-from spark_streams.spark.spooled import micro_batch
+from spark_streams.spark.spooled import micro_batch, written
 from spark_streams.spark.spooled.spool import SpoolLost
 from tests.clients.feed.batches import Life, together, values
 from tests.clients.feed.scripted import BadFeed, Part, Reply, numbered
@@ -84,8 +84,8 @@ class TestEachEventOnce:
                 assert values(life.until(1)) == [b'{"n": 1}']
 
     def test_a_large_stretch_without_a_checkpoint(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(following, "HELD_BYTES", 500)
-        monkeypatch.setattr(following, "FILE_BYTES", 3_000)
+        monkeypatch.setattr(written, "HELD_BYTES", 500)
+        monkeypatch.setattr(written, "FILE_BYTES", 3_000)
         with BadFeed({0: Part(numbered(0, 2_000))}, page=lambda: 1_000, every=300) as feed:
             feed.cuts = [9_000, 15_000]
             with Life(feed.url) as life:
@@ -262,6 +262,20 @@ class TestLimits:
             # A page of ten may come for each partition when there was room left.
             assert feed.served <= first + 20 + 20 + 20
             assert len(life.until(300)) >= 300
+
+    def test_max_offsets_per_trigger_also_bounds_what_is_read_ahead(self) -> None:
+        parts = {p: Part(numbered(0, 1_000)) for p in range(2)}
+        with (
+            BadFeed(parts, page=lambda: 10, every=5) as feed,
+            Life(feed.url, maxOffsetsPerTrigger="20") as life,
+        ):
+            read = 0
+            for _ in range(5):
+                read += len(life.step(20))
+                assert feed.served <= read + 2 * (20 + 10)
+            time.sleep(0.3)
+            assert feed.served <= read + 2 * (20 + 10)
+            assert len(life.until(2_000 - read, 20)) == 2_000 - read
 
     def test_a_response_without_an_end_is_read_no_further_ahead(self) -> None:
         event = b'{"x": "%b"}' % (b"x" * 10_000)
