@@ -1,11 +1,13 @@
 """The filter language: one way to say which events are wanted, for every source, peer and log.
 
-Written as text (``parse``), in Python (``builder``) or as protobuf messages (``from_protobuf``): all three give the same
-tree. ``read_filter`` takes what stands in an option. docs/filters.md describes the language.
+Written as text (``parse``), in Python (``builder``) or as protobuf messages (``from_protobuf``), all giving the same
+tree; ``read_filter`` takes what stands in an option. docs/filters.md describes the language.
 """
 
 from spark_streams.filters.builder import builder
+from spark_streams.filters.columns import evaluate_columns
 from spark_streams.filters.describe import to_text, to_tree
+from spark_streams.filters.evaluate import evaluate
 from spark_streams.filters.limits import check
 from spark_streams.filters.nodes import (
     BODY_SIZE,
@@ -54,6 +56,8 @@ __all__ = [
     "any_of",
     "builder",
     "check",
+    "evaluate",
+    "evaluate_columns",
     "from_protobuf",
     "negate",
     "parse",

@@ -134,7 +134,7 @@ def _column_of_feed(reference: Reference) -> str:
         try:
             parse_pointer(name)
         except ValueError as fault:
-            raise FilterError(name, 1, str(fault)) from None
+            raise FilterError(name, None, str(fault)) from None
     return _COLUMNS[reference.kind]
 
 
@@ -150,12 +150,12 @@ def _place(reference: Reference) -> tuple[str, str]:
         return _MAPS[0], name
     if column == "properties":
         if rest == "user_id":
-            raise FilterError(name, 1, "user_id is binary, and cannot be compared")
+            raise FilterError(name, None, "user_id is binary, and cannot be compared")
         if rest not in _FIELDS:
             expected = ", ".join(field for field in _FIELDS if field != "user_id")
             raise FilterError(
                 name,
-                1,
+                None,
                 f"a message's properties have no field '{rest}': expected one of {expected}; an application property "
                 f"that is called so is [application_properties.{name}]",
             )
