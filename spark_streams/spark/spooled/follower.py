@@ -132,7 +132,7 @@ class Follower(threading.Thread):
 
     def waiting(self) -> int:
         """Return how many events wait to be planned."""
-        return self._written.events
+        return self._written.waiting_events
 
     def wait_for_change(self, seconds: float) -> None:
         """Return when something has come, or the time is over."""
@@ -270,9 +270,9 @@ class Follower(threading.Thread):
             self._changed.notify_all()
 
     def _has_room(self, *, events: bool) -> bool:
-        if events and self._read_ahead_events is not None and self._written.events >= self._read_ahead_events:
+        if events and self._read_ahead_events is not None and self._written.waiting_events >= self._read_ahead_events:
             return False
-        return self._written.bytes < self._read_ahead_bytes
+        return self._written.waiting_bytes < self._read_ahead_bytes
 
     def _wait_for_room(self, *, slot: bool, events: bool = False) -> None:
         """Wait while enough waits to be planned; others may fetch meanwhile.

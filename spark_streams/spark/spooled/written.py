@@ -53,13 +53,13 @@ class Written:
         self._file: SpooledFile | None = None
 
     @property
-    def events(self) -> int:
+    def waiting_events(self) -> int:
         """Events that wait to be planned."""
         with self._counting:
             return self._pages.events + (self._file.events if self._file is not None else 0)
 
     @property
-    def bytes(self) -> int:
+    def waiting_bytes(self) -> int:
         """Bytes that wait to be planned."""
         with self._counting:
             return self._pages.bytes + (self._file.end if self._file is not None else 0)
