@@ -69,6 +69,11 @@ class AmqpSplit:
     @property
     def words(self) -> str | None:
         """What is pushed, for people, in one line; None when nothing is."""
+        return "; ".join(self.phrases) or None
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """What is pushed, for people, a phrase for each thing that the peer is asked."""
         said = []
         if self.annotations is not None:
             bounds = " AND ".join(f"{name} > {bound!r}" for name, bound in self.annotations.items())
@@ -77,7 +82,7 @@ class AmqpSplit:
             said.append(f"event streams SQL: {self.event_streams_sql}")
         if self.sql is not None:
             said.append(f"SQL: {self.sql}")
-        return "; ".join(said) or None
+        return tuple(said)
 
 
 def split_for_amqp(expression: Expression, capability: AmqpCapability) -> AmqpSplit:

@@ -59,12 +59,17 @@ class RabbitSplit:
     @property
     def words(self) -> str | None:
         """What is pushed, for people, in one line; None when nothing is."""
+        return "; ".join(self.phrases) or None
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """What is pushed, for people, a phrase for each thing that the peer is asked."""
         said = []
         if self.first_offset is not None:
             said.append(f"starting offset {self.first_offset}")
         if self.values is not None:
             said.append("filter values " + ", ".join(map(repr, self.values)))
-        return "; ".join(said) or None
+        return tuple(said)
 
 
 def split_for_rabbitmq(expression: Expression, capability: RabbitCapability) -> RabbitSplit:

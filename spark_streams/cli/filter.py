@@ -1,0 +1,153 @@
+"""``spark-streams filter``: what a filter means, and what a peer would be asked to check of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import click
+
+from spark_streams.cli.faults import FaultyGroup
+from spark_streams.client.feed.pushed import references
+from spark_streams.errors import FilterError, OptionError
+from spark_streams.filters import KEY, Expression, Reference, property_of, read_filter, to_text, to_tree
+from spark_streams.filters.row_columns import columns_needed
+from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
+from spark_streams.filters.targets.feed import split_for_feed
+from spark_streams.filters.targets.rabbitmq import RabbitCapability, split_for_rabbitmq
+
+__all__ = ["filter_group"]
+
+_OPTIONS: Final = {
+    "amqp-events": ("--sql", "--draft-types", "--no-event-streams"),
+    "rabbitmq-stream": ("--filter-value-from",),
+    "feedapi": ("--feed-filter",),
+}
+"""The formats, and the options that say what a peer of each can do."""
+_VALUE_FROM: Final = re.compile(r"key|application_properties\.(?s:.+)|properties\.[a-z_]+")
+_NOTHING: Final = "nothing"
+_EPILOG = """\b
+What is pushed may let more events pass than the filter does; then it remains, and is
+checked on the events that come. Both together are always the filter. Without the
+options below, the peer is one that has what its format's specification asks for.
+
+\b
+Examples:
+  spark-streams filter explain "type = 'order' AND publish_time >= -386380800000" --to amqp-events
+  spark-streams filter explain "type = 'order' AND offset > 100" --to rabbitmq-stream \\
+      --filter-value-from application_properties.type
+  spark-streams filter explain "type = 'order'" --to feedapi --feed-filter subject=type
+"""
+
+
+@click.group("filter", cls=FaultyGroup)
+def filter_group() -> None:
+    """Look at filters: the one language of the option `filter` of all three formats."""
+
+
+@filter_group.command(epilog=_EPILOG)
+@click.argument("text")
+@click.option("--to", "target", type=click.Choice(list(_OPTIONS)), required=True, help="The format it is read with.")
+@click.option("--sql", is_flag=True, help="amqp-events: the peer has full SQL filters, as RabbitMQ and our log do.")
+@click.option(
+    "--draft-types", is_flag=True, help="With --sql: it compares types only as far as the draft says, unlike those two."
+)
+@click.option("--no-event-streams", is_flag=True, help="amqp-events: the peer has no event stream filters.")
+@click.option(
+    "--filter-value-from",
+    metavar="PART",
+    help="rabbitmq-stream: what publishers gave as filter value: key, application_properties.NAME or properties.FIELD.",
+)
+@click.option(
+    "--feed-filter",
+    "feed_filters",
+    multiple=True,
+    metavar="NAME=FIELD",
+    help="feedapi: the feed's filter NAME compares FIELD: key, a member or a JSON pointer. May be repeated.",
+)
+@click.pass_context
+def explain(
+    context: click.Context,
+    text: str,
+    target: str,
+    sql: bool,
+    draft_types: bool,
+    no_event_streams: bool,
+    filter_value_from: str | None,
+    feed_filters: tuple[str, ...],
+) -> None:
+    """Print the tree of the filter TEXT, what of it a peer is asked to check, and what remains for the reader.
+
+    TEXT is a filter, or its protobuf form in base64.
+    """
+    _check_options(context, target)
+    if draft_types and not sql:
+        raise OptionError("--draft-types", "is about full SQL filters: give --sql beside it")
+    try:
+        expression = read_filter(text)
+        columns_needed(expression, feed=target == "feedapi")
+    except FilterError as fault:
+        raise click.BadParameter(str(fault), param_hint="TEXT") from fault
+    explained: dict[str, Callable[[], tuple[tuple[str, ...], Expression | None]]] = {
+        "amqp-events": lambda: _amqp(expression, AmqpCapability(not no_event_streams, sql, not draft_types)),
+        "rabbitmq-stream": lambda: _rabbitmq(expression, filter_value_from),
+        "feedapi": lambda: _feed(expression, feed_filters),
+    }
+    pushed, residual = explained[target]()
+    _section("filter", to_tree(expression))
+    _section(f"pushed to {target}", "\n".join(pushed))
+    _section("remains", None if residual is None else to_text(residual), last=True)
+
+
+def _check_options(context: click.Context, target: str) -> None:
+    for format_name, names in _OPTIONS.items():
+        for name in names:
+            parameter = "feed_filters" if name == "--feed-filter" else name.lstrip("-").replace("-", "_")
+            if format_name != target and context.params[parameter]:
+                raise OptionError(name, f"is for --to {format_name}, not {target}")
+
+
+def _amqp(expression: Expression, capability: AmqpCapability) -> tuple[tuple[str, ...], Expression | None]:
+    split = split_for_amqp(expression, capability)
+    return split.phrases, split.residual
+
+
+def _rabbitmq(expression: Expression, value_from: str | None) -> tuple[tuple[str, ...], Expression | None]:
+    if value_from is not None and not _VALUE_FROM.fullmatch(value_from):
+        raise OptionError(
+            "--filter-value-from",
+            f"'{value_from}' has no filter value, expected key, application_properties.NAME or properties.FIELD",
+        )
+    reference = KEY if value_from == "key" else None if value_from is None else property_of(value_from)
+    split = split_for_rabbitmq(expression, RabbitCapability(reference, filters=True))
+    return split.phrases, split.residual
+
+
+def _feed(expression: Expression, pairs: tuple[str, ...]) -> tuple[tuple[str, ...], Expression | None]:
+    asked = {_pointer(reference): reference for reference in references(expression)}
+    fields: dict[str, Reference] = {}
+    for pair in pairs:
+        name, sign, field = pair.partition("=")
+        if not name or not sign or not field:
+            raise OptionError("--feed-filter", f"'{pair}' is not NAME=FIELD, expected such as subject=/data/subject")
+        reference = KEY if field == "key" else property_of(field)
+        fields[name] = asked.get(_pointer(reference), reference)
+    split = split_for_feed(expression, fields)
+    return split.phrases, split.residual
+
+
+def _pointer(reference: Reference) -> Reference | str:
+    """Return the JSON pointer of a member, so that a member and its pointer are known to be the same."""
+    name = reference.name
+    if name is None or name.startswith("/") or name.isdecimal():
+        return reference if name is None else name
+    return "/" + name.replace("~", "~0").replace("/", "~1")
+
+
+def _section(title: str, body: str | None, *, last: bool = False) -> None:
+    click.echo(title)
+    for line in (body or _NOTHING).split("\n"):
+        click.echo(f"  {line}")
+    if not last:
+        click.echo()
