@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_streams.client.feed.pushed import FeedFilter
 from spark_streams.position import CheckpointError
 from spark_streams.spark.spooled.offset import BEGINNING, FeedOffset
 
@@ -20,6 +21,9 @@ FULL = FeedOffset(
     frozenset({10, 9}),
     {3: "old", 1: "older"},
     {9: BEGINNING},
+    {"/type": FeedFilter("a", "/type", True), "k": FeedFilter("", "key")},
+    {10: "n > 5", 3: "n = 'ö'"},
+    {9: "n < 5"},
 )
 
 
@@ -40,7 +44,7 @@ def test_partitions_are_as_in_the_checkpoints_of_all_formats() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["feedapi-0.1.0-first-batch", "feedapi-0.1.0-later-batch"])
+@pytest.mark.parametrize("name", ["feedapi-0.1.0-first-batch", "feedapi-0.1.0-later-batch", "feedapi-0.1.0-filtered"])
 def test_checkpoints_of_releases_are_read_for_ever(name: str) -> None:
     there = json.loads((FOLDER / f"{name}.json").read_text())
     offset = FeedOffset.from_json(there, "orders", there["filters"])

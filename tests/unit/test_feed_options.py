@@ -7,8 +7,9 @@ import pickle
 import pytest
 
 from spark_streams.errors import OptionError
+from spark_streams.filters import parse
 from spark_streams.options.feedapi import FeedSourceOptions, parse_feed_source, validate_feed
-from spark_streams.position import EARLIEST, LATEST, After
+from spark_streams.position import EARLIEST, LATEST, After, Matching
 
 URL = {"url": "https://user:geheim-1@host:8443/feeds/orders?key=geheim-2"}
 
@@ -68,6 +69,18 @@ def test_positions() -> None:
     assert options.starting.each == {"0": EARLIEST, "1": LATEST, "2": After("a="), "3": After("latest")}
 
 
+def test_filters_and_expressions() -> None:
+    options = stream(filter="type = 'a' AND key = 'k'", filterFields=" kind = /type ,who=key, x=/a~1b")
+    assert options.filter == parse("type = 'a' AND key = 'k'")
+    assert options.filter_fields == {"kind": "/type", "who": "key", "x": "/a~1b"}
+    assert stream(filter="type = 'a'", filterFields="None").filter_fields == {}
+    assert stream(filter="type = 'a'").filter_fields is None
+    assert stream(startingExpression="n > 5").starting.everywhere == Matching("n > 5")
+    each = stream(startingOffsets='{"0": {"expression": "n > 5"}, "1": "earliest"}').starting.each
+    assert each == {"0": Matching("n > 5"), "1": EARLIEST}
+    assert stream(filter="event_time > 5", timestampField="/at").filter is not None
+
+
 @pytest.mark.parametrize("position", ["5", "-1", '{"at": "c"}', '{"timestamp": 5}', "null", "[]"])
 def test_positions_that_feeds_do_not_have(position: str) -> None:
     with pytest.raises(OptionError, match=r"startingOffsets.*is no position in a feed"):
@@ -98,6 +111,19 @@ def test_positions_that_feeds_do_not_have(position: str) -> None:
         ({"startingOffsetsByTimestampStrategy": "latest"}, "startingOffsetsByTimestampStrategy", "by time"),
         ({"consumerGroup": "g"}, "consumerGroup", "consumer groups"),
         ({"filter": "x"}, "filter", "column 2"),
+        ({"filter": "publish_time > 5"}, "filter", "timestampField"),
+        ({"filter": "[/a~2] = 'x'"}, "filter", "JSON pointer"),
+        ({"filterFields": "a=/a"}, "filterFields", "needs 'filter'"),
+        ({"filter": "a = 'x'", "filterFields": "a"}, "filterFields", "'a' is not"),
+        ({"filter": "a = 'x'", "filterFields": "a=b"}, "filterFields", "JSON pointer"),
+        ({"filter": "a = 'x'", "filterFields": "a=/a,"}, "filterFields", "'' is not"),
+        ({"filter": "a = 'x'", "filterFields": "a=/a, a=/b"}, "filterFields", "twice"),
+        ({"filter": "a = 'x'", "filterFields": "a=/a", "dialect": "v2b"}, "filterFields", "no filters"),
+        ({"startingExpression": "n ="}, "startingExpression", "column 4"),
+        ({"startingExpression": "event_time > 5"}, "startingExpression", "timestampField"),
+        ({"startingExpression": "offset > 'a'"}, "startingExpression", "offset"),
+        ({"startingOffsets": '{"0": {"expression": "n ="}}'}, "startingOffsets", "column 4"),
+        ({"startingOffsets": "earliest", "startingExpression": "n = 1"}, "startingExpression", "together"),
         ({"pagesize2": "1"}, "pagesize2", "did you mean 'pageSize'"),
         ({"path": "x"}, "path", "option 'url'"),
     ],
