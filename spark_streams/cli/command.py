@@ -10,6 +10,9 @@ import click
 from spark_streams.cli.admin import create, info
 from spark_streams.cli.append import append
 from spark_streams.cli.faults import FaultyGroup
+from spark_streams.cli.filter import filter_group
+from spark_streams.cli.peers.copy import copy
+from spark_streams.cli.peers.inspect import inspect
 from spark_streams.cli.serve import serve
 from spark_streams.cli.split import split
 from spark_streams.cli.tail import tail
@@ -20,7 +23,8 @@ _EPILOG = """\b
 Examples:
   spark-streams log serve --data-dir ./data --stream orders:4
   echo hello | spark-streams log append amqp://guest:guest@localhost:5672 orders
-  spark-streams log tail amqp://guest:guest@localhost:5672 orders --from earliest
+  spark-streams tail amqp://guest:guest@localhost:5672#orders --from earliest
+  spark-streams copy amqp://guest:guest@localhost:5672#orders http://localhost:8080/copies
   spark-streams demo
 
 \b
@@ -71,6 +75,12 @@ def log() -> None:
 
 for command in (serve, create, split, info, append, tail):
     log.add_command(command)
+
+main.add_command(filter_group)
+
+
+for command in (inspect, tail, copy):
+    main.add_command(command)
 
 
 @main.command()

@@ -1,4 +1,4 @@
-"""``spark-streams log tail``: events of a stream as lines of text."""
+"""``spark-streams tail``, and ``log tail``: events of any peer as lines of text."""
 
 from __future__ import annotations
 
@@ -15,40 +15,28 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.cli.faults import INTERRUPTED
-from spark_streams.cli.words import endpoint_of, tls_options
-from spark_streams.client import AmqpClient, Bounds, RangeRead
-from spark_streams.errors import NotFound, OptionError, PositionLost
-from spark_streams.option_values import instant_ms
-from spark_streams.position import EARLIEST, After, At, Earliest
+from spark_streams.cli.peers.peer import PEER_EPILOG, read_peer, token_option
+from spark_streams.cli.peers.reading import POSITIONS_EPILOG, open_reader
+from spark_streams.cli.words import tls_options
 from spark_streams.rows import COMMON_SCHEMA
 
-__all__ = ["tail"]
+__all__ = ["Interrupted", "tail"]
 
 _POLL_S: Final = 0.2
 _COLUMNS: Final = tuple(COMMON_SCHEMA.names)
-_EPILOG = """\b
---from takes:
-  earliest          all that is retained
-  latest            what comes from now on
-  offset:OFFSET     this event and what follows; needs --partition
-  after:OFFSET      what follows this event; needs --partition
-  timestamp:WHEN    from the first event not earlier than WHEN, which is milliseconds
-                    since 1970 (negative before it) or ISO 8601
-
-\b
-Within a partition events come in their order; between partitions there is none.
-
+_EPILOG = f"""{PEER_EPILOG}
+{POSITIONS_EPILOG}
 \b
 Examples:
-  spark-streams log tail amqp://guest:guest@localhost:5672 orders
-  spark-streams log tail amqp://guest:guest@localhost:5672 orders --from earliest --no-follow
-  spark-streams log tail amqp://guest:guest@localhost:5672 orders --from timestamp:1957-10-04 --output json
+  spark-streams tail amqp://guest:guest@localhost:5672#orders
+  spark-streams tail http://localhost:8080/orders --from earliest --no-follow
+  spark-streams tail rabbitmq-stream://guest:guest@localhost:5552 orders --output json
 """
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("url")
-@click.argument("stream")
+@click.argument("stream", required=False)
 @click.option(
     "--from", "start", default="latest", show_default=True, metavar="WHERE", help="Where to begin; see below."
 )
@@ -63,21 +51,25 @@ Examples:
     help="text: partition, offset, timestamp, key and value between tabs; json: an object a line; value: bodies only.",
 )
 @tls_options
+@token_option
 def tail(
     url: str,
-    stream: str,
+    stream: str | None,
     start: str,
     partition: str | None,
     count: int | None,
     no_follow: bool,
     output: str,
     tls_ca: str | None,
+    token: str | None,
 ) -> None:
-    """Print the events of STREAM, and go on as new ones come until Ctrl-C."""
+    """Print the events of a stream, and go on as new ones come until Ctrl-C.
+
+    STREAM is needed where the URL does not name it.
+    """
     left = count
-    interrupted = _Interrupted()
-    with AmqpClient(endpoint_of(url, tls_ca)) as client:
-        reader = _Tail(client, stream, partition, start)
+    interrupted = Interrupted()
+    with open_reader(read_peer(url, stream, tls_ca, token), start, partition, _COLUMNS) as reader:
         while True:
             for batch in reader.new_events():
                 if interrupted:
@@ -95,7 +87,7 @@ def tail(
             time.sleep(_POLL_S)
 
 
-class _Interrupted:
+class Interrupted:
     """True once Ctrl-C came; the second Ctrl-C ends the process on the spot.
 
     A KeyboardInterrupt could be raised anywhere, in the middle of the AMQP engine too, and in a finaliser it is lost.
@@ -111,65 +103,6 @@ class _Interrupted:
 
     def __bool__(self) -> bool:
         return self._came
-
-
-class _Tail:
-    """Where reading stands in each partition."""
-
-    def __init__(self, client: AmqpClient, stream: str, only: str | None, start: str) -> None:
-        self._client = client
-        self._stream = stream
-        self._only = only
-        self._incarnation = client.describe(stream).incarnation
-        self._positions = {p: self._begin(start, p, bounds) for p, bounds in self._partitions().items()}
-
-    def _partitions(self) -> dict[str, Bounds]:
-        """Return the partitions that are wanted, and their bounds now."""
-        description = self._client.describe(self._stream)
-        if description.incarnation != self._incarnation:
-            raise PositionLost(
-                self._stream, None, "in the stream as it was", "it was deleted and created again under its name"
-            )
-        if self._only is None:
-            return dict(sorted(description.partitions.items(), key=lambda item: (len(item[0]), item[0])))
-        if self._only not in description.partitions:
-            known = ", ".join(sorted(description.partitions))
-            raise NotFound("amqp:not-found", f"there are: {known}", f"stream '{self._stream}' partition '{self._only}'")
-        return {self._only: description.partitions[self._only]}
-
-    def _begin(self, start: str, partition: str, bounds: Bounds) -> Earliest | At | After:
-        end = EARLIEST if bounds.latest is None else After(bounds.latest)
-        word, colon, operand = start.partition(":")
-        if start == "earliest":
-            return EARLIEST
-        if start == "latest":
-            return end
-        if word in ("offset", "after") and operand:
-            if self._only is None:
-                raise OptionError("--from", f"'{start}': an offset means nothing without --partition")
-            return At(operand) if word == "offset" else After(operand)
-        if word == "timestamp" and colon:
-            found = self._client.first_at_time(self._stream, partition, instant_ms("--from", operand))
-            return end if found is None else At(found)
-        raise OptionError(
-            "--from", f"'{start}' is none of earliest, latest, offset:OFFSET, after:OFFSET, timestamp:WHEN"
-        )
-
-    def new_events(self) -> Any:
-        """Yield what there is to read up to the ends of now, partition by partition."""
-        for partition, bounds in self._partitions().items():
-            position = self._positions.get(partition, EARLIEST)
-            if bounds.latest is None or (isinstance(position, (At, After)) and _beyond(position, bounds.latest)):
-                continue
-            read = RangeRead(self._stream, partition, position, bounds.latest, _COLUMNS, fail_on_data_loss=False)
-            for batch in self._client.fetch(read):
-                self._positions[partition] = After(batch.column("offset")[-1].as_py())
-                yield batch
-            self._positions[partition] = After(bounds.latest)
-
-
-def _beyond(position: At | After, latest: str) -> bool:
-    return position.offset > latest or (isinstance(position, After) and position.offset == latest)
 
 
 def _print(batch: pa.RecordBatch, output: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 import click
 
 from spark_streams.cli.config_file import StreamRequest
-from spark_streams.endpoint import Endpoint, Secret, Tls, parse_url
+from spark_streams.endpoint import AMQP_SCHEMES, HTTP_SCHEMES, Endpoint, Secret, Tls, parse_url
 
 __all__ = ["credentials", "endpoint_of", "listen", "stream_request", "tls_options"]
 
@@ -49,20 +50,26 @@ def stream_request(value: str | StreamRequest) -> StreamRequest:
     return StreamRequest(name, int(count))
 
 
-def endpoint_of(url: str, ca_file: str | None = None) -> Endpoint:
+def endpoint_of(url: str, ca_file: str | None = None, schemes: Collection[str] = AMQP_SCHEMES) -> Endpoint:
     """Return where ``url`` points, with credentials from the environment when it has none.
+
+    Args:
+        url: what the user wrote.
+        ca_file: PEM file of the authorities to trust, which makes TLS of a plain scheme too.
+        schemes: those that the command takes.
 
     Raises:
         OptionError: the url is none, in words that hold no password.
     """
-    endpoint = parse_url(url, option="URL")
-    if endpoint.username is None and "SPARK_STREAMS_USERNAME" in os.environ:
+    endpoint = parse_url(url, schemes=schemes, option="URL")
+    if endpoint.scheme not in HTTP_SCHEMES and endpoint.username is None and "SPARK_STREAMS_USERNAME" in os.environ:
         password = os.environ.get("SPARK_STREAMS_PASSWORD")
         endpoint = endpoint.with_credentials(
             os.environ["SPARK_STREAMS_USERNAME"], None if password is None else Secret(password)
         )
     if ca_file is not None:
         endpoint = endpoint.with_tls(replace(endpoint.tls or Tls(), ca_file=ca_file))
+        endpoint = replace(endpoint, scheme={"http": "https"}.get(endpoint.scheme, endpoint.scheme))
     return endpoint
 
 

@@ -1,0 +1,121 @@
+"""``spark-streams copy``: a stream from one peer to another, between any two protocols."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from spark_streams.cli.faults import INTERRUPTED
+from spark_streams.cli.peers.peer import PEER_EPILOG, read_peer
+from spark_streams.cli.peers.reading import POSITIONS_EPILOG, PeerReader, open_reader
+from spark_streams.cli.peers.writing import PeerWriter, open_writer
+from spark_streams.cli.tail import Interrupted
+from spark_streams.cli.words import tls_options
+from spark_streams.errors import OptionError, SparkStreamsError
+from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
+
+__all__ = ["copy"]
+
+_POLL_S = 0.2
+_FLUSH_ROWS = 50_000
+"""So many events may be under way before they are confirmed, and with them the positions to go on from."""
+_EPILOG = f"""{PEER_EPILOG}
+{POSITIONS_EPILOG}
+\b
+What is copied: value, key, properties, application properties and annotations, as
+a Spark query would copy them; feeds have value and key. Events of one key stay in
+their order. It is at least once: when a copy ends early, the last line says how far
+each partition has come, to go on with --partition and --from.
+
+\b
+Examples:
+  spark-streams copy amqp://localhost:5672#orders http://localhost:8080/copies
+  spark-streams copy http://localhost:8080/orders rabbitmq-stream://localhost:5552#orders --follow
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option(
+    "--from", "start", default="earliest", show_default=True, metavar="WHERE", help="Where to begin; see below."
+)
+@click.option("--partition", help="Only this one.  [default: all]")
+@click.option("--follow", is_flag=True, help="Go on as new events come, until Ctrl-C.")
+@tls_options
+@click.option("--from-token", metavar="TOKEN", help="Bearer token of FROM, if it is a feed.")
+@click.option("--to-token", metavar="TOKEN", help="Bearer token of TO, if it is a feed.")
+def copy(
+    source: str,
+    target: str,
+    start: str,
+    partition: str | None,
+    follow: bool,
+    tls_ca: str | None,
+    from_token: str | None,
+    to_token: str | None,
+) -> None:
+    """Copy a stream from one peer to another, between any two protocols."""
+    origin = read_peer(source, ca_file=tls_ca, token=from_token)
+    destination = read_peer(target, ca_file=tls_ca, token=to_token)
+    if str(origin) == str(destination):
+        raise OptionError("TO", f"is {destination}, which is what is read: expected another stream")
+    interrupted = Interrupted()
+    columns = COMMON_SCHEMA.names if origin.is_feed else MESSAGE_SCHEMA.names
+    with open_writer(destination) as writer, open_reader(origin, start, partition, tuple(columns)) as reader:
+        job = _Job(reader, writer)
+        try:
+            with _bar() as bar:
+                job.run(bar, f"{origin.stream} to {destination.stream}", follow, interrupted)
+        except SparkStreamsError:
+            job.tell_positions()
+            raise
+    click.echo(f"{job.confirmed} {'event' if job.confirmed == 1 else 'events'} copied from {origin} to {destination}")
+    if interrupted:
+        job.tell_positions()
+        raise click.exceptions.Exit(INTERRUPTED)
+
+
+class _Job:
+    """What has been copied so far."""
+
+    def __init__(self, reader: PeerReader, writer: PeerWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._sent = 0
+        self.confirmed = 0
+        self._positions = reader.positions
+
+    def run(self, bar: Progress, what: str, follow: bool, interrupted: Interrupted) -> None:
+        task = bar.add_task(what, total=self._reader.left())
+        while True:
+            for batch in self._reader.new_events():
+                self._writer.send(batch)
+                self._sent += batch.num_rows
+                if self._sent - self.confirmed >= _FLUSH_ROWS:
+                    self._confirm(bar, task)
+                if interrupted:
+                    break
+            self._confirm(bar, task)
+            if not follow or interrupted:
+                return
+            time.sleep(_POLL_S)
+
+    def tell_positions(self) -> None:
+        """Say on stderr where each partition is to go on."""
+        click.echo(json.dumps({"copied": self.confirmed, "from": self._positions}), err=True)
+
+    def _confirm(self, bar: Progress, task: TaskID) -> None:
+        self._writer.flush()
+        self.confirmed, self._positions = self._sent, self._reader.positions
+        total = bar.tasks[0].total
+        bar.update(task, completed=self.confirmed, total=None if total is None else max(total, self.confirmed))
+
+
+def _bar() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True))

@@ -1,0 +1,227 @@
+"""Reading a peer from a position on, again and again up to the end that there is then, in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from spark_streams.cli.peers.peer import Peer
+from spark_streams.client import AmqpClient, Bounds, RabbitClient, RangeRead
+from spark_streams.client.feed.feed import FeedClient
+from spark_streams.client.feed.rows import FeedRows
+from spark_streams.client.feed.scan import BEGINNING, FeedRange, scan
+from spark_streams.errors import NotFound, OptionError, PositionLost
+from spark_streams.option_values import instant_ms
+from spark_streams.position import EARLIEST, After, At, Earliest
+
+__all__ = ["POSITIONS_EPILOG", "PeerReader", "open_reader"]
+
+POSITIONS_EPILOG: Final = """\b
+--from takes:
+  earliest          all that is retained
+  latest            what comes from now on
+  offset:OFFSET     this event and what follows; needs --partition; not of feeds
+  after:OFFSET      what follows this event; needs --partition; a feed's cursor
+  timestamp:WHEN    from the first event not earlier than WHEN, which is milliseconds
+                    since 1970 (negative before it) or ISO 8601; not of feeds
+
+\b
+Within a partition events come in their order; between partitions there is none.
+"""
+_RABBIT_DIGITS: Final = 20
+
+
+class PeerReader(Protocol):
+    """Where reading stands in each partition of one stream."""
+
+    def __enter__(self) -> PeerReader: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @property
+    def positions(self) -> dict[str, str]:
+        """Partition to where reading goes on, as ``--from`` takes it."""
+
+    def new_events(self) -> Iterator[pa.RecordBatch]:
+        """Yield what there is to read up to the ends of now, partition by partition."""
+
+    def left(self) -> int | None:
+        """Return how many events there are to read now, None where the peer does not tell."""
+
+
+def open_reader(peer: Peer, start: str, only: str | None, columns: tuple[str, ...]) -> PeerReader:
+    """Return a reader; to be closed.
+
+    Args:
+        peer: whom to read.
+        start: as the epilog says.
+        only: the one partition that is wanted, or None.
+        columns: of ``spark_streams.rows``; feeds have those of ``COMMON_SCHEMA`` only.
+
+    Raises:
+        OptionError: a position that is none, or that the peer does not know.
+        NotFound, SparkStreamsError: there is no such stream or partition, or the peer cannot be asked.
+    """
+    if peer.is_feed:
+        return _FeedReader(peer.feed_client(), peer.stream, only, start, columns)
+    return _LogReader(peer.log_client(), peer.stream, only, start, columns)
+
+
+class _LogReader:
+    """An AMQP event log or a RabbitMQ stream, whose partitions tell where they end."""
+
+    def __init__(
+        self, client: AmqpClient | RabbitClient, stream: str, only: str | None, start: str, columns: tuple[str, ...]
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._only = only
+        self._columns = columns if "offset" in columns else (*columns, "offset")
+        try:
+            self._incarnation = client.describe(stream).incarnation
+            self._positions = {p: self._begin(start, p, bounds) for p, bounds in self._partitions().items()}
+        except BaseException:
+            client.close()
+            raise
+
+    def __enter__(self) -> _LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    @property
+    def positions(self) -> dict[str, str]:
+        words = {At: "offset:", After: "after:"}
+        return {
+            p: "earliest" if isinstance(at, Earliest) else f"{words[type(at)]}{at.offset}"
+            for p, at in self._positions.items()
+        }
+
+    def left(self) -> int | None:
+        counts = self._client.remaining(self._stream, self._positions).values()
+        return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
+
+    def new_events(self) -> Iterator[pa.RecordBatch]:
+        for partition, bounds in self._partitions().items():
+            position = self._positions.get(partition, EARLIEST)
+            if bounds.latest is None or (isinstance(position, (At, After)) and _beyond(position, bounds.latest)):
+                continue
+            read = RangeRead(self._stream, partition, position, bounds.latest, self._columns, fail_on_data_loss=False)
+            for batch in self._client.fetch(read):
+                self._positions[partition] = After(batch.column("offset")[-1].as_py())
+                yield batch
+            self._positions[partition] = After(bounds.latest)
+
+    def _partitions(self) -> dict[str, Bounds]:
+        """Return the partitions that are wanted, and their bounds now."""
+        description = self._client.describe(self._stream)
+        if description.incarnation != self._incarnation:
+            raise PositionLost(
+                self._stream, None, "in the stream as it was", "it was deleted and created again under its name"
+            )
+        if self._only is None:
+            return dict(sorted(description.partitions.items(), key=lambda item: (len(item[0]), item[0])))
+        if self._only not in description.partitions:
+            known = ", ".join(sorted(description.partitions))
+            raise NotFound("amqp:not-found", f"there are: {known}", f"stream '{self._stream}' partition '{self._only}'")
+        return {self._only: description.partitions[self._only]}
+
+    def _begin(self, start: str, partition: str, bounds: Bounds) -> Earliest | At | After:
+        end = EARLIEST if bounds.latest is None else After(bounds.latest)
+        word, operand = _read_position(start, self._only)
+        if word == "earliest":
+            return EARLIEST
+        if word == "latest":
+            return end
+        if word == "timestamp":
+            found = self._client.first_at_time(self._stream, partition, instant_ms("--from", operand))
+            return end if found is None else At(found)
+        if self._client.numeric_offsets and operand.isascii() and operand.isdigit():
+            operand = operand.zfill(_RABBIT_DIGITS)
+        return At(operand) if word == "offset" else After(operand)
+
+
+class _FeedReader:
+    """A feed, whose end is a page without events."""
+
+    def __init__(self, client: FeedClient, stream: str, only: str | None, start: str, columns: tuple[str, ...]) -> None:
+        self._client = client
+        self._stream = stream
+        self._only = only
+        self._columns = columns if "offset" in columns else (*columns, "offset")
+        self._cursors: dict[str, str] = {}
+        try:
+            self._begin(start)
+        except BaseException:
+            client.close()
+            raise
+
+    def __enter__(self) -> _FeedReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    @property
+    def positions(self) -> dict[str, str]:
+        return {p: "earliest" if c == BEGINNING else f"after:{c}" for p, c in self._cursors.items()}
+
+    def left(self) -> int | None:
+        return None
+
+    def new_events(self) -> Iterator[pa.RecordBatch]:
+        for partition in self._partitions():
+            cursor = self._cursors.setdefault(partition, BEGINNING)
+            end = self._client.last_cursor(int(partition))
+            rows = FeedRows(self._stream, int(partition), self._columns)
+            wanted = FeedRange(int(partition), cursor, (end,))
+            for batch in scan(self._client, wanted, rows, fail_on_data_loss=False):
+                self._cursors[partition] = batch.column("offset")[-1].as_py()
+                yield batch
+            self._cursors[partition] = end
+
+    def _partitions(self) -> list[str]:
+        names = [str(p.id) for p in self._client.discover().partitions]
+        if self._only is None:
+            return names
+        if self._only not in names:
+            raise NotFound("no partition", f"there are: {', '.join(names)}", f"feed '{self._stream}' '{self._only}'")
+        return [self._only]
+
+    def _begin(self, start: str) -> None:
+        word, operand = _read_position(start, self._only)
+        if word in ("offset", "timestamp"):
+            raise OptionError("--from", f"'{start}': a feed starts at earliest, at latest, or after:CURSOR")
+        place: Callable[[str], str] = {
+            "earliest": lambda _: BEGINNING,
+            "latest": lambda partition: self._client.last_cursor(int(partition)),
+            "after": lambda _: operand,
+        }[word]
+        self._cursors = {partition: place(partition) for partition in self._partitions()}
+
+
+def _read_position(start: str, only: str | None) -> tuple[str, str]:
+    word, colon, operand = start.partition(":")
+    if start in ("earliest", "latest"):
+        return start, ""
+    if word in ("offset", "after") and operand:
+        if only is None:
+            raise OptionError("--from", f"'{start}': an offset means nothing without --partition")
+        return word, operand
+    if word == "timestamp" and colon:
+        return word, operand
+    raise OptionError("--from", f"'{start}' is none of earliest, latest, offset:OFFSET, after:OFFSET, timestamp:WHEN")
+
+
+def _beyond(position: At | After, latest: str) -> bool:
+    return position.offset > latest or (isinstance(position, After) and position.offset == latest)

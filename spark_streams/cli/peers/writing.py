@@ -1,0 +1,154 @@
+"""Writing rows to a peer of any protocol: at least once, and confirmed when ``flush`` returns."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.cli.peers.peer import TIMEOUT_MS, Peer
+from spark_streams.client import AmqpClient, RabbitClient, RabbitPublishing, TaskPublisher, encode_columns
+from spark_streams.client.feed.parts import PART_SCHEMA
+from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed
+
+__all__ = ["PeerWriter", "open_writer"]
+
+
+class PeerWriter(Protocol):
+    """Takes rows, in their order."""
+
+    def __enter__(self) -> PeerWriter: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def send(self, rows: pa.RecordBatch) -> None:
+        """Send rows, with columns of ``MESSAGE_SCHEMA``; those that a feed does not have are left out there."""
+
+    def flush(self) -> None:
+        """Return once the peer has confirmed everything."""
+
+
+def open_writer(peer: Peer) -> PeerWriter:
+    """Return a writer; to be closed.
+
+    Raises:
+        NotFound: there is no such stream.
+        SparkStreamsError: the peer cannot be reached, or takes nothing.
+    """
+    if peer.is_feed:
+        return _FeedWriter(peer)
+    return _RabbitWriter(peer) if peer.is_rabbit else _AmqpWriter(peer)
+
+
+class _AmqpWriter:
+    def __init__(self, peer: Peer) -> None:
+        self._client = AmqpClient(peer.endpoint, timeout_ms=TIMEOUT_MS)
+        try:
+            self._publisher = self._client.publisher(peer.stream)
+        except BaseException:
+            self._client.close()
+            raise
+        self._label = _Label()
+
+    def __enter__(self) -> _AmqpWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def send(self, rows: pa.RecordBatch) -> None:
+        self._publisher.send(_messages(rows), self._label.after(rows.num_rows))
+
+    def flush(self) -> None:
+        self._publisher.flush()
+
+
+class _RabbitWriter:
+    def __init__(self, peer: Peer) -> None:
+        self._stream = None if peer.is_super_stream() else peer.stream
+        if self._stream is not None:
+            with RabbitClient(peer.endpoint, timeout_ms=TIMEOUT_MS) as client:
+                client.check(self._stream)
+        how = RabbitPublishing(super_stream=peer.stream if self._stream is None else None, timeout_ms=TIMEOUT_MS)
+        self._publisher = TaskPublisher(peer.endpoint, how, None)
+        self._label = _Label()
+
+    def __enter__(self) -> _RabbitWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._publisher.close()
+
+    def send(self, rows: pa.RecordBatch) -> None:
+        # What has no key stays together with what it was together with, and so in its order.
+        keys = pc.coalesce(rows.column("key"), rows.column("partition"))
+        places = keys if self._stream is None else self._stream
+        self._publisher.send(_messages(rows), places, None, self._label.after(rows.num_rows))
+
+    def flush(self) -> None:
+        self._publisher.flush()
+
+
+class _FeedWriter:
+    """A publisher of feeds holds its last part back until the end, so there is one for each flush."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._label = _Label()
+        self._target = HttpFeed(peer.endpoint, TIMEOUT_MS)
+        try:
+            self._target.check()
+        except BaseException:
+            self._target.close()
+            raise
+        self._publisher = FeedPublisher(self._target, peer.stream, None)
+
+    def __enter__(self) -> _FeedWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._publisher.close()
+
+    def send(self, rows: pa.RecordBatch) -> None:
+        columns = [rows.column(field.name).cast(field.type) for field in PART_SCHEMA]
+        batch = pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)
+        self._publisher.send(batch, self._label.after(rows.num_rows))
+
+    def flush(self) -> None:
+        self._publisher.flush()
+        self._publisher = FeedPublisher(self._target, self._peer.stream, None)
+
+
+class _Label:
+    """Names rows in errors by their number, from 1, over all batches."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+
+    def after(self, rows: int) -> _From:
+        first, self._rows = self._rows + 1, self._rows + rows
+        return _From(first)
+
+
+class _From:
+    def __init__(self, first: int) -> None:
+        self._first = first
+
+    def __call__(self, row: int) -> str:
+        return f"event {self._first + row}"
+
+
+def _messages(rows: pa.RecordBatch) -> pa.LargeBinaryArray:
+    """Encode rows as Spark's sinks do; stream, partition, offset and timestamp are the other side's to say."""
+    names = [n for n in rows.schema.names if n not in ("stream", "partition", "offset", "timestamp")]
+    return encode_columns({name: rows.column(name) for name in names})

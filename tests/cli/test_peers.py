@@ -1,0 +1,241 @@
+"""inspect, tail and copy: any peer of the three protocols, on the embedded log."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_streams.cli import main
+from spark_streams.testing import LogStream, StreamFactory
+
+PEERS = ["amqp", "rabbitmq-stream", "feedapi"]
+COMMAND = [sys.executable, "-m", "spark_streams.cli"]
+
+
+def url(stream: LogStream, door: str) -> str:
+    where = stream.process.urls[door]
+    if door == "feedapi":
+        return f"{where}/{stream.name}"
+    return f"{where.replace('//', '//guest:guest@')}#{stream.name}"
+
+
+def run(*words: str, **environment: str) -> Result:
+    return CliRunner(env=environment).invoke(main, list(words), catch_exceptions=False)
+
+
+def tailed(stream: LogStream, door: str, *words: str) -> list[Any]:
+    done = run("tail", url(stream, door), "--no-follow", "--output", "json", *words)
+    assert done.exit_code == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# --- tail
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("door", PEERS)
+def test_tail_shows_all_events_of_any_peer(reference_log: StreamFactory, door: str, partitions: int) -> None:
+    stream = reference_log.create("orders", partitions)
+    stream.produce({"value": f"v{n}", "key": f"k{n % 5}"} for n in range(20))
+    events = tailed(stream, door, "--from", "earliest")
+    assert sorted(event["value"] for event in events) == sorted(f"v{n}" for n in range(20))
+    assert {event["value"]: event["key"] for event in events} == {f"v{n}": f"k{n % 5}" for n in range(20)}
+    for n in range(5):
+        of_key = [event["value"] for event in events if event["key"] == f"k{n}"]
+        assert of_key == [f"v{m}" for m in range(n, 20, 5)]
+
+
+@pytest.mark.parametrize("door", PEERS)
+def test_tail_begins_at_the_end_unless_told_otherwise(reference_log: StreamFactory, door: str) -> None:
+    stream = reference_log.create()
+    stream.produce(["old"])
+    assert tailed(stream, door) == []
+
+
+@pytest.mark.parametrize("door", PEERS)
+def test_tail_goes_on_after_an_event(reference_log: StreamFactory, door: str) -> None:
+    stream = reference_log.create("orders", 2)
+    stream.produce({"value": f"v{n}", "partition": "1"} for n in range(3))
+    partition = f"{stream.name}-1" if door == "rabbitmq-stream" else "1"
+    events = tailed(stream, door, "--from", "earliest", "--partition", partition)
+    stream.produce([{"value": "v3", "partition": "1"}, {"value": "elsewhere", "partition": "0"}])
+    (rest,) = tailed(stream, door, "--from", f"after:{events[-1]['offset']}", "--partition", partition)
+    assert rest["value"] == "v3"
+
+
+def test_rabbitmq_offsets_are_numbers(reference_log: StreamFactory) -> None:
+    stream = reference_log.create()
+    stream.produce(f"v{n}" for n in range(5))
+    events = tailed(stream, "rabbitmq-stream", "--from", "offset:3", "--partition", stream.name)
+    assert [event["value"] for event in events] == ["v3", "v4"]
+
+
+def test_tail_follows_a_feed(reference_log: StreamFactory) -> None:
+    stream = reference_log.create()
+    stream.produce(["a"])
+    words = ["tail", url(stream, "feedapi"), "--from", "earliest", "--count", "3", "--output", "value"]
+    process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "a\n"
+    stream.produce(["b", "c", "d"])
+    assert process.stdout.read() == "b\nc\n"
+    assert process.wait(30) == 0
+
+
+# --- inspect
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("door", PEERS)
+def test_inspect_shows_partitions_and_what_they_hold(reference_log: StreamFactory, door: str, partitions: int) -> None:
+    stream = reference_log.create("orders", partitions)
+    stream.produce({"value": f"v{n}", "partition": "0"} for n in range(3))
+    found = json.loads(run("inspect", url(stream, door), "--json").stdout)
+    assert (found["stream"], len(found["partitions"])) == (stream.name, partitions)
+    first = found["partitions"][0]
+    if door == "feedapi":
+        assert found["peer"]["dialect"] == "v2a"
+        assert "key" in found["peer"]["filters"]
+        assert (first["closed"], first["last cursor"][-1]) == ("no", "3")
+    else:
+        assert (first["events"], int(first["earliest"]), int(first["latest"])) == (3, 0, 2)
+        assert [p["events"] for p in found["partitions"][1:]] == [0] * (partitions - 1)
+        capability = {"amqp": "AMQP_EVENT_STREAMS_V1_0", "rabbitmq-stream": "Publish 2"}[door]
+        assert capability in found["peer"].get("capabilities", found["peer"].get("commands"))
+
+
+@pytest.mark.parametrize("door", PEERS)
+def test_inspect_prints_tables(reference_log: StreamFactory, door: str) -> None:
+    stream = reference_log.create("orders", 2)
+    shown = run("inspect", url(stream, door), COLUMNS="200").stdout
+    assert stream.name in shown
+    assert "partition" in shown
+
+
+def test_inspect_tells_of_splits(reference_log: StreamFactory) -> None:
+    import requests
+
+    stream = reference_log.create()
+    stream.produce(["a"])
+    where = url(stream, "feedapi")
+    requests.post(f"{where}/partitions/0/split?into=2", timeout=30).raise_for_status()
+    parent, first, second = json.loads(run("inspect", where, "--json").stdout)["partitions"]
+    assert (parent["closed"], first["starts after"], second["starts after"]) == ("yes", 0, 0)
+
+
+# --- copy
+
+
+@pytest.mark.parametrize("target", PEERS)
+@pytest.mark.parametrize("source", PEERS)
+def test_copy_between_any_two_protocols(reference_log: StreamFactory, source: str, target: str) -> None:
+    origin, copies = reference_log.create("orders", 3), reference_log.create("copies", 2)
+    rows = [
+        {
+            "value": f"v{n}",
+            "key": f"k{n % 7}",
+            "application_properties": {"type": f"t{n % 2}"},
+            "properties": {"to": "x"},
+        }
+        for n in range(100)
+    ]
+    origin.produce(rows)
+    done = run("copy", url(origin, source), url(copies, target))
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("100 events copied from ")
+    assert "guest" not in done.stdout
+    table = copies.table(["value", "key", "application_properties", "properties"]).to_pylist()
+    assert {row["value"]: row["key"] for row in table} == {f"v{n}".encode(): f"k{n % 7}" for n in range(100)}
+    for n in range(7):
+        assert [row["value"] for row in table if row["key"] == f"k{n}"] == [f"v{m}".encode() for m in range(n, 100, 7)]
+    if "feedapi" not in (source, target):
+        assert all(row["application_properties"] == [("type", f"t{int(row['value'][1:]) % 2}")] for row in table)
+        assert all(row["properties"]["to"] == "x" for row in table)
+
+
+@pytest.mark.parametrize("door", PEERS)
+def test_copy_goes_on_where_it_is_told(reference_log: StreamFactory, door: str) -> None:
+    origin, copies = reference_log.create(), reference_log.create("copies")
+    origin.produce(["a", "b"])
+    assert run("copy", url(origin, "amqp"), url(copies, door)).exit_code == 0
+    origin.produce(["c"])
+    last = f"after:{1:020d}"
+    assert run("copy", url(origin, "amqp"), url(copies, door), "--from", last, "--partition", "0").exit_code == 0
+    assert copies.values() == ["a", "b", "c"]
+
+
+def test_copy_follows_until_ctrl_c_and_says_where_it_is(reference_log: StreamFactory) -> None:
+    origin, copies = reference_log.create(), reference_log.create("copies")
+    origin.produce(["a"])
+    command = [*COMMAND, "copy", url(origin, "rabbitmq-stream"), url(copies, "feedapi"), "--follow"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        env={**os.environ, "TERM": "dumb"},
+    )
+    wait_for(copies, ["a"])
+    origin.produce(["b"])
+    wait_for(copies, ["a", "b"])
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out.startswith("2 events copied")
+    told = json.loads(said.strip().splitlines()[-1])
+    assert told == {"copied": 2, "from": {origin.name: f"after:{1:020d}"}}
+
+
+def wait_for(stream: LogStream, values: list[str]) -> None:
+    deadline = time.monotonic() + 60
+    while stream.values() != values:
+        assert time.monotonic() < deadline, f"{stream.values()}, expected {values}"
+        time.sleep(0.05)
+
+
+# --- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["inspect", "amqp://localhost:1"], 2, "names no stream, expected amqp://localhost:1#STREAM"),
+        (["inspect", "kafka://localhost#x"], 2, "scheme 'kafka' where one of"),
+        (["inspect", "http://localhost:1/orders", "orders"], 2, "names it already: leave the stream out"),
+        (["tail", "amqp://localhost:1#a", "b"], 2, "names stream 'a', and the arguments name 'b'"),
+        (["tail", "FEED", "--from", "timestamp:0"], 2, "a feed starts at earliest, at latest, or after:CURSOR"),
+        (["tail", "FEED", "--partition", "7"], 1, "there are: 0"),
+        (["copy", "FEED", "FEED"], 2, "which is what is read: expected another stream"),
+        (["copy", "FEED", "AMQP-missing"], 1, "there is no stream"),
+        (["copy", "FEED", "RABBIT-missing"], 1, "stream-does-not-exist"),
+        (["copy", "FEED", "FEED-missing"], 1, "404"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line(reference_log: StreamFactory, words: list[str], code: int, said: str) -> None:
+    stream = reference_log.create()
+    places = {"FEED": url(stream, "feedapi")}
+    for word, door in (("AMQP", "amqp"), ("RABBIT", "rabbitmq-stream"), ("FEED", "feedapi")):
+        places[f"{word}-missing"] = url(stream, door).replace(stream.name, "missing")
+    done = run(*(places.get(word, word) for word in words))
+    assert done.exit_code == code, done.stderr
+    assert said in done.stderr
+    assert "guest" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_credentials_come_from_the_environment(reference_log: StreamFactory) -> None:
+    stream = reference_log.create()
+    bare = f"{stream.process.urls['rabbitmq-stream']}#{stream.name}"
+    wrong = run("inspect", bare, SPARK_STREAMS_USERNAME="guest", SPARK_STREAMS_PASSWORD="hidden-word")
+    assert wrong.exit_code == 1
+    assert "hidden-word" not in wrong.stderr
+    assert run("inspect", bare, SPARK_STREAMS_USERNAME="guest", SPARK_STREAMS_PASSWORD="guest").exit_code == 0
