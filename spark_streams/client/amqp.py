@@ -6,6 +6,8 @@ to (ES-101).
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -21,22 +23,26 @@ from spark_streams.client.links import (
     after_time_filter,
     attach_receiver,
     attach_sender,
-    matching_filter,
     start_filter,
 )
-from spark_streams.client.model import Bounds, RangeRead, StreamDescription
+from spark_streams.client.model import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.publisher import Publisher
+from spark_streams.client.pushdown import Pushed, Receiving, is_about_filters, nothing_pushed, push
 from spark_streams.client.reader import RangeReader
 from spark_streams.client.retry import Deadline, retrying
 from spark_streams.client.walk import OffsetWalk, first_offset
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import DeadlineExceeded, LocalProtocolError, Refused, RemoteProtocolError
-from spark_streams.position import MIN_TIMESTAMP_MS, After, At, Earliest, Position
+from spark_streams.filters.nodes import Expression
+from spark_streams.position import EARLIEST, MIN_TIMESTAMP_MS, After, At, Earliest, Position
 
 __all__ = ["AmqpClient"]
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
+_SEARCHED_ROWS: Final = 4_096
+"""Events that a search looks at together, where the peer does not find the first one itself."""
 MAX_REDIRECTS: Final = 5
 """Hops that are followed for one link; more means that containers point at each other."""
 
@@ -68,6 +74,7 @@ class AmqpClient:
         self._container_id = container_id
         self._require_event_streams = require_event_streams
         self._connections: dict[tuple[str, int, str | None], Connection] = {}
+        self._refused: set[Expression] = set()
         self._closed = False
 
     def __enter__(self) -> AmqpClient:
@@ -108,6 +115,18 @@ class AmqpClient:
 
         return retrying(lambda: self._at(info.info_address(stream), ask))
 
+    def capabilities(self) -> dict[str, str | list[str]]:
+        """Return what the peer says about itself, and ``capabilities``: those that it offers.
+
+        Raises:
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+
+        def ask(connection: Connection, address: str) -> dict[str, str | list[str]]:
+            return {**connection.properties, "capabilities": list(connection.offered)}
+
+        return retrying(lambda: self._at("", ask))
+
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many retained events there are after each position (from it on, for ``At``).
 
@@ -135,17 +154,45 @@ class AmqpClient:
         start = start_filter(Earliest()) if timestamp_ms <= MIN_TIMESTAMP_MS else after_time_filter(timestamp_ms - 1)
         return self._first(stream, partition, start)
 
-    def first_matching(self, stream: str, partition: str, text: str) -> str | None:
-        """Return the offset of the first event, in log order, that an event-streams-sql filter (§5.2.2) matches.
+    def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
+        """Return the offset of the first event, in log order, that an expression is true of.
 
         Returns:
             None when there is no such event now. It is the peer's answer, never a guess from a silence.
 
         Raises:
-            Refused: the peer does not take the filter's text.
+            FilterError: the expression looks at what events of AMQP cannot have.
+            As ``fetch``.
+        """
+        bounds = self.describe(stream).partitions.get(partition)
+        if bounds is None or bounds.latest is None:
+            return None
+        read = RangeRead(
+            stream, partition, EARLIEST, bounds.latest, ("offset",), fail_on_data_loss=False, filter=expression
+        )
+        with contextlib.closing(self._reader(read, _SEARCHED_ROWS, 8 << 20).batches()) as batches:
+            for batch in batches:
+                return str(batch.column("offset")[0].as_py())
+        return None
+
+    def pushdown(self, stream: str, expression: Expression) -> Pushdown:
+        """Return what of a filter the peer takes, as its echo says, and what ``fetch`` would check itself.
+
+        Raises:
             As ``describe``.
         """
-        return self._first(stream, partition, matching_filter(text))
+        partitions = self.describe(stream).partitions
+
+        def ask(connection: Connection, address: str) -> Pushdown:
+            pushed = self._pushed(connection, expression)
+            if not pushed.filters or not partitions:
+                return Pushdown(pushed.words, pushed.residual)
+            receiving = self._receiving(connection, address, stream, next(iter(partitions)), EARLIEST, pushed)
+            receiving.link.close()
+            taken = pushed.left(receiving.link.taken) is pushed.residual
+            return Pushdown(pushed.words, pushed.residual) if taken else Pushdown(None, expression)
+
+        return retrying(lambda: self._at(stream, ask))
 
     def _first(self, stream: str, partition: str, start: Any) -> str | None:
         def ask(connection: Connection, address: str) -> str | None:
@@ -178,18 +225,24 @@ class AmqpClient:
             max_bytes: a batch takes no further message once it has this many encoded bytes.
 
         Returns:
-            Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``.
+            Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``; of
+            the events that ``read.filter`` is true of. The peer is asked to check what it can; the rest is checked
+            here.
 
         Raises:
+            FilterError: the filter looks at what events of AMQP cannot have.
             PositionLost: events of the range are gone (only with ``read.fail_on_data_loss``).
             OwnershipLost: a consumer with a higher epoch took the partition.
             NotFound, Refused, RemoteProtocolError, ConnectionLost, DeadlineExceeded: as they say.
         """
+        return self._reader(read, max_rows, max_bytes).batches()
 
-        def attach(at: Earliest | At | After) -> Link:
-            def receiver(connection: Connection, address: str) -> Link:
-                return self._receiver(
-                    connection, address, read.stream, read.partition, start_filter(at), read.consumer_group, read.epoch
+    def _reader(self, read: RangeRead, max_rows: int, max_bytes: int) -> RangeReader:
+        def attach(at: Earliest | At | After) -> Receiving:
+            def receiver(connection: Connection, address: str) -> Receiving:
+                pushed = self._pushed(connection, read.filter, read)
+                return self._receiving(
+                    connection, address, read.stream, read.partition, at, pushed, read.consumer_group, read.epoch
                 )
 
             return self._at(read.stream, receiver)
@@ -198,10 +251,7 @@ class AmqpClient:
             return self.describe(read.stream).partitions.get(read.partition)
 
         _startable(read.start)
-        reader = RangeReader(
-            read, attach, describe, max_rows=max_rows, max_bytes=max_bytes, timeout_ms=self._timeout_ms
-        )
-        return reader.batches()
+        return RangeReader(read, attach, describe, max_rows=max_rows, max_bytes=max_bytes, timeout_ms=self._timeout_ms)
 
     def publisher(self, stream: str, *, partition: str | None = None, timeout_ms: int | None = None) -> Publisher:
         """Return an at-least-once sender.
@@ -259,6 +309,41 @@ class AmqpClient:
             self._connections[key] = connection
         return connection
 
+    def _pushed(self, connection: Connection, expression: Expression | None, read: RangeRead | None = None) -> Pushed:
+        if expression in self._refused:
+            return nothing_pushed(expression)
+        if read is None:
+            return push(expression, connection)
+        return push(expression, connection, end=read.end, overflow_is_null=read.timestamp_overflow == "null")
+
+    def _receiving(
+        self,
+        connection: Connection,
+        address: str,
+        stream: str,
+        partition: str,
+        start: Earliest | At | After,
+        pushed: Pushed,
+        consumer_group: str | None = None,
+        epoch: int | None = None,
+    ) -> Receiving:
+        """Attach a receiver with filters; without those that the peer may leave out, when it refuses them."""
+
+        def attach(filters: Mapping[str, Any]) -> Link:
+            where = start_filter(start)
+            return self._receiver(connection, address, stream, partition, where, consumer_group, epoch, filters)
+
+        try:
+            link = attach(pushed.filters)
+        except Refused as refusal:
+            if not pushed.filters or not is_about_filters(refusal):
+                raise
+            _log.warning("%s: reading goes on without asking the peer to filter", refusal)
+            link = attach({})
+            assert pushed.whole is not None
+            self._refused.add(pushed.whole)
+        return Receiving(link, pushed.left(link.taken), bool(link.taken))
+
     def _receiver(
         self,
         connection: Connection,
@@ -268,6 +353,7 @@ class AmqpClient:
         start: Any,
         consumer_group: str | None = None,
         epoch: int | None = None,
+        also: Mapping[str, Any] | None = None,
     ) -> Link:
         self._demand_event_streams(connection)
         return attach_receiver(
@@ -279,6 +365,7 @@ class AmqpClient:
             consumer_group=consumer_group,
             epoch=epoch,
             start=start,
+            also=also,
         )
 
     def _demand_event_streams(self, connection: Connection) -> None:

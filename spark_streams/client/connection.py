@@ -45,6 +45,8 @@ __all__ = ["CAPABILITY", "MAX_FRAME_BYTES", "Connection"]
 
 CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
 """Spec: Event Stream Extensions §3.1."""
+SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
+"""Spec: AMQP Filter Expressions 1.0 §2.2."""
 
 MAX_FRAME_BYTES: Final = 16_384
 """Largest frame that we take. A session's window counts frames, so this times the window bounds its bytes."""
@@ -157,8 +159,11 @@ class Connection:
             self._push(len(leftover))
         opened = proton.Endpoint.REMOTE_ACTIVE | proton.Endpoint.REMOTE_CLOSED
         self.wait(lambda: bool(self._connection.state & opened), deadline, "no answer to open")
-        offered = self._connection.remote_offered_capabilities
-        self.offers_event_streams = CAPABILITY in [str(c) for c in offered or ()]
+        self.offered = tuple(str(each) for each in self._connection.remote_offered_capabilities or ())
+        """The capabilities that the peer offers."""
+        self.offers_event_streams = CAPABILITY in self.offered
+        self.properties = {str(k): str(v) for k, v in (self._connection.remote_properties or {}).items()}
+        """What the peer says about itself, ``product`` and ``version`` among it."""
 
     # --- moving bytes
 

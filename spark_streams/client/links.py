@@ -31,7 +31,6 @@ __all__ = [
     "after_time_filter",
     "attach_receiver",
     "attach_sender",
-    "matching_filter",
     "start_filter",
 ]
 
@@ -43,11 +42,13 @@ EPOCH: Final = "event-streams-epoch"
 
 ANNOTATIONS_FILTER: Final = (512, "amqp:event-streams-delivery-annotations-filter")
 SQL_FILTER: Final = (513, "amqp:event-streams-sql-filter")
+FULL_SQL_FILTER: Final = (0x120, "amqp:sql-filter")
 """Numeric and symbolic descriptor; the numeric one is sent, either is taken back."""
 
 MAX_MESSAGE_BYTES: Final = 128 << 20
 """Largest message that a receiver takes: said in the attach, and the most that a receive buffer grows to."""
 
+_FILTERS: Final = (ANNOTATIONS_FILTER, SQL_FILTER, FULL_SQL_FILTER)
 _FILTER_NAME: Final = "start"
 _REFUSAL_MS: Final = 2_000
 _CLOSE_MS: Final = 2_000
@@ -73,11 +74,6 @@ def after_time_filter(timestamp_ms: int) -> Any:
     )
 
 
-def matching_filter(text: str) -> Any:
-    """Return the described event-streams-sql filter (§5.2.2) with this text."""
-    return proton.Described(proton.ulong(SQL_FILTER[0]), text)
-
-
 class Link:
     """An attached link in a session of its own, so that one link's window never holds up another's.
 
@@ -86,6 +82,10 @@ class Link:
         link: the ``proton.Link``, already opened.
         session: its ``proton.Session``.
         what: for messages, such as ``attach to 'orders' partition '0'``.
+
+    Attributes:
+        partition: that the link is bound to.
+        taken: names of the optional filters that the peer echoed as they were sent.
     """
 
     def __init__(self, connection: Connection, link: Any, session: Any, what: str) -> None:
@@ -95,6 +95,7 @@ class Link:
         self.session = session
         self.what = f"{what} at {connection.endpoint.address}"
         self.partition: str | None = None
+        self.taken: frozenset[str] = frozenset()
         self.closed = False
 
     def check(self) -> None:
@@ -188,6 +189,7 @@ def attach_receiver(
     consumer_group: str | None = None,
     epoch: int | None = None,
     start: Any = None,
+    also: Mapping[str, Any] | None = None,
     properties: Mapping[str, Any] | None = None,
 ) -> Link:
     """Attach a presettled receiver without credit.
@@ -201,6 +203,7 @@ def attach_receiver(
         consumer_group: to join (ES-200).
         epoch: to claim with (ES-210); sent as ``long`` (A-2).
         start: a described filter; the peer has to echo it (A-21).
+        also: further described filters by name, not ``start``; what the peer echoes of them is ``taken``.
         properties: further link properties.
 
     Raises:
@@ -217,14 +220,18 @@ def attach_receiver(
     link.rcv_settle_mode = proton.Link.RCV_FIRST
     link.max_message_size = MAX_MESSAGE_BYTES
     link.properties = _properties(partition, consumer_group, epoch, properties)
+    also = also or {}
     if start is not None:
-        link.source.filter.put_dict({proton.symbol(_FILTER_NAME): start})
+        filters = {_FILTER_NAME: start, **also}
+        link.source.filter.put_dict({proton.symbol(name): described for name, described in filters.items()})
     attached = Link(connection, link, session, what)
     _attach(attached, deadline, "source")
     try:
         attached.partition = _bound_partition(link, partition, consumer_group, attached.what)
         if start is not None:
-            _check_echo(link, start, attached.what)
+            echoed = _echoed(link)
+            _check_echo(echoed, start, attached.what)
+            attached.taken = frozenset(n for n, sent in also.items() if _same_filter(sent, echoed.get(n)))
     except SparkStreamsError:
         attached.close()
         raise
@@ -313,11 +320,15 @@ def _bound_partition(link: Any, asked: str | None, consumer_group: str | None, w
     return str(bound)
 
 
-def _check_echo(link: Any, start: Any, what: str) -> None:
+def _echoed(link: Any) -> dict[str, Any]:
     echoed = link.remote_source.filter
     echoed.rewind()
     found = echoed.get_object() if echoed.next() is not None else None
-    got = found.get(proton.symbol(_FILTER_NAME)) if isinstance(found, Mapping) else None
+    return {str(name): described for name, described in found.items()} if isinstance(found, Mapping) else {}
+
+
+def _check_echo(echoed: Mapping[str, Any], start: Any, what: str) -> None:
+    got = echoed.get(_FILTER_NAME)
     if not _same_filter(start, got):
         raise RemoteProtocolError(
             f"{what}: the peer did not take the filter that says where to start (it echoed {_words(got)}, sent was "
@@ -328,7 +339,7 @@ def _check_echo(link: Any, start: Any, what: str) -> None:
 def _same_filter(sent: Any, got: Any) -> bool:
     if not isinstance(got, proton.Described):
         return False
-    names = ANNOTATIONS_FILTER if int(sent.descriptor) == ANNOTATIONS_FILTER[0] else SQL_FILTER
+    names = next(each for each in _FILTERS if each[0] == int(sent.descriptor))
     if got.descriptor not in names:
         return False
     if isinstance(sent.value, Mapping):

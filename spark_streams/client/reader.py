@@ -6,12 +6,16 @@
 
 The end is recognised by comparing offsets as text. When nothing arrives any more the link is drained, which makes the
 peer's silence an answer; what is missing then is explained by asking ``$info`` again. A connection that breaks is
-replaced, and reading resumes after the last row that was handed out, so each row comes exactly once.
+replaced, and reading resumes after the last event that was handed on, so each row comes exactly once.
+
+Where the peer checks a part of the filter, the event at the end need not come. Then the answer to the drain is the end
+of the range, if by ``$info`` nothing of it is gone. A peer cannot say which events it has left out, so what retention
+removes behind the last event that came counts as lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
 
 import proton
@@ -23,15 +27,18 @@ from spark_streams.client.intake import Intake
 from spark_streams.client.links import MAX_MESSAGE_BYTES, Link
 from spark_streams.client.loss import LossPolicy, gone_before, gone_until
 from spark_streams.client.model import Bounds, RangeRead
+from spark_streams.client.pushdown import Receiving
 from spark_streams.client.retry import Attempts
 from spark_streams.client.rows_of_range import Cut, RowDecoder, WrongPartition
-from spark_streams.client.silence import Silence
+from spark_streams.client.silence import DRAIN_AFTER_S, NARROWED_DRAIN_AFTER_S, Silence
 from spark_streams.errors import RemoteProtocolError, SparkStreamsError
 from spark_streams.position import After, At, Earliest
 
 __all__ = ["RangeReader"]
 
 _NO_PARTITION: Final = "there is no such partition any more"
+_EXCUSES: Final = 200
+"""How often a peer that searches its log gets its time once more: 100 minutes, if it may be silent for 30 seconds."""
 
 
 class RangeReader:
@@ -49,7 +56,7 @@ class RangeReader:
     def __init__(
         self,
         read: RangeRead,
-        attach: Callable[[Earliest | At | After], Link],
+        attach: Callable[[Earliest | At | After], Receiving],
         describe: Callable[[], Bounds | None],
         *,
         max_rows: int,
@@ -63,11 +70,11 @@ class RangeReader:
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
         self._loss = LossPolicy(read)
-        RowDecoder(read, read.start)  # unknown columns fail here, not at the first row
+        RowDecoder(read, read.start, read.filter)  # unknown columns fail here, not at the first row
         self._start = read.start
         self._ask_for_loss = self._first = True
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of the range, none twice.
 
         Raises:
@@ -85,7 +92,8 @@ class RangeReader:
                         attempts.progressed()
                         # Before the yield: once the rows are out of our hands a reconnect must not repeat them.
                         self._start = After(cut.last)
-                        yield cut.batch
+                        if cut.batch.num_rows:
+                            yield cut.batch
                     if cut.done:
                         return
                 return
@@ -97,20 +105,25 @@ class RangeReader:
         start, end = self._start, self._read.end
         if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
             return  # nothing is in such a range
-        link = self._attach(self._start)
+        receiving = self._attach(self._start)
+        link = receiving.link
         self._ask_for_loss = self._first = True
         held: list[Any] | None = [] if link.proton_link.remote_snd_settle_mode != proton.Link.SND_SETTLED else None
         intake = Intake(self._max_rows, self._max_bytes, MAX_MESSAGE_BYTES)
         try:
-            yield from self._cuts(link, intake, RowDecoder(self._read, self._start), held)
+            decoder = RowDecoder(self._read, self._start, receiving.residual)
+            yield from self._cuts(link, intake, decoder, held, narrowed=receiving.narrowed)
         finally:
             link.close()
 
-    def _cuts(self, link: Link, intake: Intake, decoder: RowDecoder, held: list[Any] | None) -> Iterator[Cut]:
+    def _cuts(
+        self, link: Link, intake: Intake, decoder: RowDecoder, held: list[Any] | None, *, narrowed: bool
+    ) -> Iterator[Cut]:
         end = self._read.end.encode()
         window = CreditWindow(link)
-        silence = Silence(self._timeout_ms, f"{link.what}: no events, and no answer to drain")
-        searched = received = 0
+        drain_after_s = NARROWED_DRAIN_AFTER_S if narrowed else DRAIN_AFTER_S
+        silence = Silence(self._timeout_ms, f"{link.what}: no events, and no answer to drain", drain_after_s)
+        searched = received = excuses = 0
         while True:
             taken = intake.take(link.impl, held)
             if intake.received != received:
@@ -134,7 +147,7 @@ class RangeReader:
             received = intake.received
             if drained:
                 if link.gave_back():
-                    self._explain()
+                    self._explain(narrowed)
                     return
                 link.drain(False)  # all credit was used by deliveries: that says nothing about what follows
                 silence.ended_drain()
@@ -144,7 +157,16 @@ class RangeReader:
                     link.drain(True)
                 else:
                     window.top_up()
-            link.connection.turn(silence.patience_s(intake.rows > 0))
+            patience_s = silence.patience_s(intake.rows > 0)
+            if narrowed and silence.draining and excuses < _EXCUSES:
+                # It may take long to find that nothing matches: whether the peer still lives is asked on another link.
+                patience_s = min(patience_s, self._timeout_ms / 2_000)
+                if not link.connection.turn(patience_s) and link.draining:
+                    self._describe()
+                    excuses += 1
+                    silence.excused()
+            else:
+                link.connection.turn(patience_s)
 
     def _cut(self, link: Link, intake: Intake, decoder: RowDecoder, held: list[Any] | None) -> Cut:
         """Turn what was taken into rows, with the checks that belong to them."""
@@ -178,8 +200,11 @@ class RangeReader:
             self._loss.lost(str(self._start), available)
             self._ask_for_loss = False  # one warning will do
 
-    def _explain(self) -> None:
+    def _explain(self, narrowed: bool) -> None:
         """Say why the peer has nothing more although the end of the range did not come.
+
+        Args:
+            narrowed: whether the peer leaves out events; then that is the reason, if nothing is gone.
 
         Raises:
             PositionLost: because events are gone, and that is an error.
@@ -187,7 +212,12 @@ class RangeReader:
         """
         bounds = self._describe()
         available = _NO_PARTITION if bounds is None else gone_until(self._read.end, bounds)
+        if narrowed and bounds is not None and available is None and self._ask_for_loss:
+            # A peer that does not tell what it removed says nothing about what comes after the first event.
+            available = gone_before(self._start, bounds) if bounds.tells_truncated or self._first else None
         if available is None:
+            if narrowed:
+                return
             raise RemoteProtocolError(
                 f"stream '{self._read.stream}' partition '{self._read.partition}': the peer has no more events "
                 f"{self._start}, although by its '$info' the range up to '{self._read.end}' is retained"

@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 
 from spark_streams.client.model import RangeRead
 from spark_streams.client.offsets import check_offsets, rows_until
+from spark_streams.client.residual import rows_that_match, wanted_columns
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.filters.nodes import Expression
 from spark_streams.position import After, At, Earliest
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.wire.columns import Block, TimestampOverflow, decode_columns
@@ -40,8 +42,8 @@ class Cut:
     """Rows of a block that belong to the range.
 
     Args:
-        batch: the rows; it may have none.
-        last: offset of its last row, None without rows.
+        batch: the rows that match; it may have none.
+        last: offset of the last event of the range in it, None without one.
         done: whether the block reached or passed the end of the range.
     """
 
@@ -56,18 +58,22 @@ class RowDecoder:
     Args:
         read: the range and its columns.
         start: where this link begins; later than ``read.start`` after a reconnect.
+        residual: what of the filter the peer leaves to us; None for nothing.
 
     Raises:
         LocalProtocolError: a column that there is not.
+        FilterError: the residual looks at what rows of messages cannot have.
     """
 
-    def __init__(self, read: RangeRead, start: Earliest | At | After) -> None:
+    def __init__(self, read: RangeRead, start: Earliest | At | After, residual: Expression | None = None) -> None:
         unknown = set(read.columns) - set(FULL_MESSAGE_SCHEMA.names)
         if unknown:
             raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
         self._read = read
-        self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in read.columns])
-        self._decoded = frozenset({*read.columns, "offset", "source_partition"} - _CONSTANT)
+        self._residual = residual
+        self._columns = wanted_columns(read.columns, residual)
+        self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in self._columns])
+        self._decoded = frozenset({*self._columns, "offset", "source_partition"} - _CONSTANT)
         self._start = start
         self._constants: dict[str, pa.Array] = {}
 
@@ -96,14 +102,15 @@ class RowDecoder:
         count, done = rows_until(offsets, self._read.end)
         arrays = [
             self._constant(name, count) if name in _CONSTANT else columns[name].slice(0, count)
-            for name in self._read.columns
+            for name in self._columns
         ]
         batch = (
             pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             if arrays
             else pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
         )
-        return Cut(batch, offsets[count - 1].as_py() if count else None, done)
+        last = offsets[count - 1].as_py() if count else None
+        return Cut(rows_that_match(batch, self._residual, self._read.columns), last, done)
 
     def _without_the_rest(self, block: Block, fault: TimestampOverflow) -> dict[str, pa.Array]:
         """Decode again without what lies beyond the range: an instant there is not for this read to fail on."""

@@ -17,6 +17,8 @@ GLANCE_S: Final = 0.005
 """Silence after which the last offset is looked at: the range may be complete."""
 DRAIN_AFTER_S: Final = 0.25
 """Silence after which the peer is asked to drain."""
+NARROWED_DRAIN_AFTER_S: Final = 0.02
+"""The same where the peer leaves out events: the end of the range is then known by its answer alone."""
 
 
 class Silence:
@@ -25,11 +27,13 @@ class Silence:
     Args:
         timeout_ms: how long a peer that owes an answer may be silent.
         what: for the error, as in ``attach to 'orders': no events, and no answer to drain``.
+        drain_after_s: silence after which the peer is asked to drain.
     """
 
-    def __init__(self, timeout_ms: int, what: str) -> None:
+    def __init__(self, timeout_ms: int, what: str, drain_after_s: float = DRAIN_AFTER_S) -> None:
         self._deadline = Deadline(timeout_ms)
         self._what = what
+        self._drain_after_s = drain_after_s
         self.draining = False
         self.broken()
 
@@ -37,6 +41,10 @@ class Silence:
         """Take it that something came."""
         self._since = time.monotonic()
         self._glanced = False
+        self._deadline.restart()
+
+    def excused(self) -> None:
+        """Take it that the peer has a reason: it gets its time once more."""
         self._deadline.restart()
 
     def glance(self) -> bool:
@@ -48,7 +56,7 @@ class Silence:
 
     def asks_drain(self) -> bool:
         """Say that it is time to drain, and take it that this is done."""
-        self.draining = time.monotonic() - self._since >= DRAIN_AFTER_S
+        self.draining = time.monotonic() - self._since >= self._drain_after_s
         return self.draining
 
     def ended_drain(self) -> None:
@@ -68,5 +76,5 @@ class Silence:
         left = self._deadline.left_s(self._what)
         if self.draining:
             return left
-        until = GLANCE_S if glancing and not self._glanced else DRAIN_AFTER_S
+        until = GLANCE_S if glancing and not self._glanced else self._drain_after_s
         return min(left, max(0.0, until - (time.monotonic() - self._since)))

@@ -20,6 +20,7 @@ from spark_streams.errors import (
     OwnershipLost,
     PositionLost,
 )
+from spark_streams.filters.text import parse
 from spark_streams.log import ReferenceLog, StreamConfig
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
@@ -127,9 +128,9 @@ def test_a_time_is_looked_up_before_1970_too(log_server: Any) -> None:
         for asked, index in [(-(2**63) + 1, 0), (-386_380_800_000, 0), (-2, 1), (-1, 1), (0, 2), (1, 3), (4, 3)]:
             assert there.first_at_time("history", "0", asked) == offsets[index], asked
         assert there.first_at_time("history", "0", 6) is None
-        assert there.first_matching("history", "0", "d.event-streams-timestamp > -1") == offsets[2]
-        assert there.first_matching("history", "0", f"d.event-streams-offset > '{offsets[3]}'") == offsets[4]
-        assert there.first_matching("history", "0", "d.event-streams-timestamp > 5") is None
+        assert there.first_matching("history", "0", parse("publish_time > -1")) == offsets[2]
+        assert there.first_matching("history", "0", parse(f"offset > '{offsets[3]}'")) == offsets[4]
+        assert there.first_matching("history", "0", parse("publish_time > 5")) is None
 
 
 def test_a_cut_connection_in_mid_fetch_gives_exactly_the_same_rows(log_server: Any) -> None:
