@@ -52,9 +52,8 @@ def encode_codes(noted: RecordCodes) -> bytes:
     codes, width, table = noted
     if not 1 <= width <= MAX_WIDTH or (codes.size and not 0 <= codes.min() <= codes.max() < 1 << width):
         raise ValueError(f"codes of {width} bits: expected 1 to {MAX_WIDTH}, and codes that fit")
-    every = codes.astype(">u2").view(np.uint8).reshape(-1, 2)
-    bits = np.unpackbits(every, axis=1)[:, MAX_WIDTH - width :]
-    return _HEAD.pack(codes.size, width, len(table)) + table + np.packbits(bits).tobytes()
+    bits = codes.astype(np.uint16)[:, None] >> np.arange(width - 1, -1, -1, dtype=np.uint16) & 1
+    return _HEAD.pack(codes.size, width, len(table)) + table + np.packbits(bits.astype(np.uint8)).tobytes()
 
 
 def decode_codes(value: bytes | None) -> RecordCodes:
@@ -72,9 +71,10 @@ def decode_codes(value: bytes | None) -> RecordCodes:
             f"a note of {len(value)} bytes for {count} records: {width} bits each, a table of {size} bytes"
         )
     bits = np.unpackbits(np.frombuffer(value, np.uint8, offset=start), count=count * width).reshape(count, width)
-    every = np.zeros((count, MAX_WIDTH), np.uint8)
-    every[:, MAX_WIDTH - width :] = bits
-    codes = np.packbits(every, axis=1).view(">u2").reshape(-1).astype(np.int64)
+    codes = np.zeros(count, np.int64)
+    for bit in range(width):
+        codes <<= 1
+        codes |= bits[:, bit]
     return RecordCodes(codes, width, value[_HEAD.size : start])
 
 

@@ -28,6 +28,7 @@ from spark_streams.filters.nodes import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 from spark_streams.wire.rabbit.chunk import ChunkHeader
 from spark_streams.wire.rabbit.codes import ResponseCode
+from spark_streams.wire.rabbit.commands import COMMANDS
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, StoreOffset
 from spark_streams.wire.rabbit.publishing import PUBLISH_KEY
 from spark_streams.wire.rabbit.streams import Metadata, MetadataAnswer
@@ -37,6 +38,7 @@ __all__ = ["RabbitClient"]
 
 _T = TypeVar("_T")
 _MAX_REFERENCE_BYTES: Final = 255
+_NAMES: Final = {PUBLISH_KEY: "Publish"} | {key: kind.__name__ for (key, _), kind in COMMANDS.items()}
 _FILTERS_SINCE: Final = 2
 """The version of Publish that has filter values: brokers that take it filter."""
 _SEARCH_ROWS: Final = 16_384
@@ -171,6 +173,20 @@ class RabbitClient:
 
     def _bounds(self, name: str) -> Bounds:
         return bounds.to_bounds(self._near(name, lambda connection: bounds.extent(connection, name)))
+
+    def capabilities(self) -> dict[str, str | list[str]]:
+        """Return what the broker says about itself, and ``commands``: names of those that it takes, with versions.
+
+        Before RabbitMQ 3.11 a broker does not tell its commands.
+
+        Raises:
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+        connection = self._retrying(self._connection)
+        commands = [
+            f"{_NAMES.get(key, f'0x{key:02x}')} {highest}" for key, highest in sorted(connection.versions.items())
+        ]
+        return {**connection.properties, "commands": commands}
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many offsets there are from each position on; None where the position is not an offset."""

@@ -9,18 +9,12 @@ Spec: Streams Protocol Reference, Subscribe (filter.*, match-unfiltered); filter
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from spark_streams.client.model import FilterValues
 from spark_streams.filters.nodes import KEY, Expression, Reference, property_of
 from spark_streams.filters.targets.rabbitmq import RabbitCapability, RabbitSplit, split_for_rabbitmq
 
 __all__ = ["Narrowed", "narrowed", "split_for"]
-
-MAX_VALUE_BYTES: Final = 0x7FFF
-"""Of a filter value in UTF-8: its length is an int16 on the wire."""
-MAX_VALUES_BYTES: Final = 256 << 10
-"""Of all filter values together: far below the frame sizes that are agreed upon, 1 MiB with a broker as it comes."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +63,8 @@ def split_for(expression: Expression, filters: FilterValues | None, has_filters:
         has_filters: whether the broker takes filter values.
     """
     value_from = None if filters is None else _reference(filters.taken_from)
-    split = split_for_rabbitmq(expression, RabbitCapability(value_from, has_filters))
-    if split.values is None or _fit(split.values):
-        return split
-    return split_for_rabbitmq(expression, RabbitCapability(value_from, False))
+    return split_for_rabbitmq(expression, RabbitCapability(value_from, has_filters))
 
 
 def _reference(taken_from: str) -> Reference:
     return KEY if taken_from == "key" else property_of(taken_from)
-
-
-def _fit(values: tuple[str, ...]) -> bool:
-    """Say whether a Subscribe frame can hold these; what it cannot say is not asked for."""
-    try:
-        sizes = [len(value.encode()) for value in values]
-    except UnicodeEncodeError:
-        return False
-    return max(sizes) <= MAX_VALUE_BYTES and sum(sizes) <= MAX_VALUES_BYTES

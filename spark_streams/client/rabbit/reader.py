@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from spark_streams.client.loss import LossPolicy
@@ -225,9 +226,8 @@ class RangeReader:
 
     def _piece(self, delivered: Delivered, expected: int | None) -> Piece | None:
         records = decode_chunk(delivered.buffer, delivered.start, delivered.end)
-        begin = delivered.header.first_offset
-        first = max(0, self._lowest - begin, 0 if expected is None else expected - begin)
-        end = min(records.starts.size, self._end + 1 - begin)
+        first = int(np.searchsorted(records.offsets, max(self._lowest, expected or 0)))
+        end = int(np.searchsorted(records.offsets, self._end, "right"))
         return Piece.of(records, first, end) if first < end else None
 
     def _is_complete(self, subscription: Subscription) -> bool:
@@ -275,5 +275,5 @@ class RangeReader:
         left = "there is nothing" if chunk is None else f"the next offset there is '{offset_text(chunk.first_offset)}'"
         self._loss.lost(f"at offset '{offset_text(held.gap)}'", left)
         gap = held.gap
-        held.pieces = [piece for piece in held.pieces if piece.first_offset < gap]
+        held.pieces = [piece for piece in held.pieces if int(piece.offsets[0]) < gap]
         return self._end + 1 if chunk is None else chunk.first_offset

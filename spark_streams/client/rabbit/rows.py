@@ -43,14 +43,14 @@ class Piece(NamedTuple):
     """Records of one chunk, one behind the other; at least one.
 
     Args:
-        first_offset: of the first one.
+        offsets: int64[n], rising.
         timestamp_ms: of the chunk.
         size: bytes from the first message to the last one.
         buffer: holds the messages.
         starts, ends: int64[n], each message's range in ``buffer``.
     """
 
-    first_offset: int
+    offsets: Longs
     timestamp_ms: int
     size: int
     buffer: Any
@@ -61,14 +61,14 @@ class Piece(NamedTuple):
     def of(cls, records: ChunkRecords, first: int, end: int) -> Piece:
         """Return records ``first`` (inclusive) to ``end`` (exclusive) of a chunk."""
         header = records.header
-        whole = cls(header.first_offset, header.timestamp_ms, 0, records.buffer, records.starts, records.ends)
+        whole = cls(records.offsets, header.timestamp_ms, 0, records.buffer, records.starts, records.ends)
         return whole.part(first, end)
 
     def part(self, first: int, end: int) -> Piece:
         """Return records ``first`` (inclusive) to ``end`` (exclusive)."""
         starts, ends = self.starts[first:end], self.ends[first:end]
         size = int(ends[-1]) - int(starts[0])
-        return Piece(self.first_offset + first, self.timestamp_ms, size, self.buffer, starts, ends)
+        return Piece(self.offsets[first:end], self.timestamp_ms, size, self.buffer, starts, ends)
 
 
 class RowDecoder:
@@ -173,7 +173,7 @@ class RowDecoder:
                 text = self._read.stream if name == "stream" else self._read.partition
                 columns[name] = pa.repeat(pa.scalar(text, pa.string()), count)
             elif name == "offset":
-                offsets = _offsets(pieces)
+                offsets = np.concatenate([piece.offsets for piece in pieces])
                 columns[name] = offset_column(offsets if chosen is None else offsets[chosen])
             elif name == "timestamp":
                 timestamps = self._timestamps(pieces)
@@ -231,14 +231,6 @@ def _column_of(taken_from: str) -> str:
 
 def _block(piece: Piece) -> Block:
     return Block(piece.buffer, piece.starts, piece.ends)
-
-
-def _offsets(pieces: list[Piece]) -> Longs:
-    """Return the offset of every record: a run for each piece."""
-    counts = np.array([piece.starts.size for piece in pieces], np.int64)
-    rows_before = np.cumsum(counts) - counts
-    firsts = np.array([piece.first_offset for piece in pieces], np.int64)
-    return np.repeat(firsts - rows_before, counts) + np.arange(int(counts.sum()))
 
 
 def _joined(pieces: list[Piece]) -> Block:

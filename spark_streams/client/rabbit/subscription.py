@@ -15,7 +15,7 @@ from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.faults import refusal
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
-from spark_streams.wire.rabbit.chunk import ChunkHeader
+from spark_streams.wire.rabbit.chunk import SELECTIONS, ChunkHeader
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.consuming import (
     DELIVER_KEY,
@@ -59,6 +59,7 @@ def properties_of(filters: FilterValues | None, consumer: Consumer | None, super
     if filters is not None:
         properties.update({f"filter.{i}": value for i, value in enumerate(filters.values)})
         properties["match-unfiltered"] = "true" if filters.match_unfiltered else "false"
+        properties[SELECTIONS] = "true"
     if consumer is not None and consumer.single_active:
         properties.update({"single-active-consumer": "true", "name": consumer.name})
         if super_stream is not None:

@@ -43,6 +43,7 @@ class Chunk(NamedTuple):
         timestamp_ms: of all its records; int64's least for none.
         header: 48 bytes.
         data: the entries.
+        ends: u32 for each entry, in the machine's order of bytes: where in ``data`` it ends (exclusive).
     """
 
     first_offset: int
@@ -50,6 +51,7 @@ class Chunk(NamedTuple):
     timestamp_ms: int
     header: bytes
     data: memoryview
+    ends: memoryview
 
     @property
     def size(self) -> int:
@@ -69,8 +71,10 @@ class Block:
 
     Args:
         owner: whose they are.
-        chunks: at least one; their data are parts of ``data``, in their order and without gaps.
+        chunks: at least one; their data are parts of ``data``, and their ``ends`` of those, in their order and
+            without gaps.
         data: all of it.
+        ends: all of those.
 
     Attributes:
         first: the first one's id.
@@ -78,12 +82,13 @@ class Block:
         area: the file that holds them; None for none.
     """
 
-    __slots__ = ("area", "chunks", "data", "first", "next", "owner")
+    __slots__ = ("area", "chunks", "data", "ends", "first", "next", "owner")
 
-    def __init__(self, owner: Owner, chunks: list[Chunk], data: memoryview) -> None:
+    def __init__(self, owner: Owner, chunks: list[Chunk], data: memoryview, ends: memoryview) -> None:
         self.owner = owner
         self.chunks = chunks
         self.data = data
+        self.ends = ends
         self.first = chunks[0].first_offset
         self.next = chunks[-1].next_offset
         self.area: Area | None = None
@@ -148,22 +153,22 @@ class ChunkCache:
     def add(self, block: Block) -> bool:
         """Keep a block, and let go of the oldest ones; return whether it is kept: its bytes lie in the cache then."""
         try:
-            area = self._with_room(len(block.data), len(block.chunks))
+            area = self._with_room(len(block.data) + len(block.ends), len(block.chunks))
             if area is None:
                 return False
-            kept = area.put(block.data, len(block.chunks))
+            kept, ends = area.put(block.data, len(block.chunks)), area.put(block.ends, 0)
         except OSError as fault:
             if not self._failing:
                 logger.warning("chunks are not kept, but encoded each time that they are read: %s", fault)
             self._failing = True
             return False
         self._failing = False
-        at = 0
+        at = ends_at = 0
         for index, chunk in enumerate(block.chunks):
-            end = at + len(chunk.data)
-            block.chunks[index] = chunk._replace(data=kept[at:end])
-            at = end
-        block.data = kept
+            end, ends_end = at + len(chunk.data), ends_at + len(chunk.ends)
+            block.chunks[index] = chunk._replace(data=kept[at:end], ends=ends[ends_at:ends_end])
+            at, ends_at = end, ends_end
+        block.data, block.ends = kept, ends
         area.blocks.add(block)
         block.area = area
         return True

@@ -186,8 +186,8 @@ _FIRST: Final = attrgetter("first")
 _FIRST_OFFSET: Final = attrgetter("first_offset")
 
 
-def _of_records(records: Records) -> tuple[list[Chunk], memoryview]:
-    """Return the chunks of what was read, and the buffer with their data."""
+def _of_records(records: Records) -> tuple[list[Chunk], memoryview, memoryview]:
+    """Return the chunks of what was read, and the buffers with their data and with where their entries end."""
     rows = _cut(_first_rows(records), len(records))
     return _encoded(
         records.buffer,
@@ -199,8 +199,10 @@ def _of_records(records: Records) -> tuple[list[Chunk], memoryview]:
     )
 
 
-def _of_values(values: pa.LargeBinaryArray, headers: Sequence[BatchHeader]) -> tuple[list[Chunk], memoryview]:
-    """Return the chunks of values that were stored in batches of append time, and the buffer with their data."""
+def _of_values(
+    values: pa.LargeBinaryArray, headers: Sequence[BatchHeader]
+) -> tuple[list[Chunk], memoryview, memoryview]:
+    """Return the same for values that were stored in batches of append time."""
     _, edges, buffer = values.buffers()
     ends = np.frombuffer(edges, np.int64, len(values) + 1, values.offset * 8)
     counts = np.array([header.records_count for header in headers], np.int64)
@@ -217,7 +219,7 @@ def _of_values(values: pa.LargeBinaryArray, headers: Sequence[BatchHeader]) -> t
 
 def _encoded(
     buffer: Readable, starts: Longs, ends: Longs, rows: Longs, firsts: list[int], instants: list[int]
-) -> tuple[list[Chunk], memoryview]:
+) -> tuple[list[Chunk], memoryview, memoryview]:
     """Encode chunks, of which each begins at one of ``rows``, with its first offset and its timestamp."""
     starts = unescape(buffer, starts, ends)
     lengths = ends - starts
@@ -226,13 +228,16 @@ def _encoded(
     edges = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths + 4, out=edges[1:])
     stops = [*edges[rows].tolist(), int(edges[-1])]
-    counts = np.diff(rows, append=len(lengths)).tolist()
+    counts = np.diff(rows, append=len(lengths))
+    ends_in_chunk = memoryview((edges[1:] - np.repeat(edges[rows], counts)).astype(np.uint32).tobytes())
+    firsts_of = [*(4 * rows).tolist(), 4 * len(lengths)]
     chunks = []
-    for number, (first, count, instant) in enumerate(zip(firsts, counts, instants, strict=True)):
+    for number, (first, count, instant) in enumerate(zip(firsts, counts.tolist(), instants, strict=True)):
         part = data[stops[number] : stops[number + 1]]
         header = ChunkHeader(ChunkType.USER, count, count, instant, EPOCH, first, zlib.crc32(part), len(part))
-        chunks.append(Chunk(first, first + count, instant, header.encode(), part))
-    return chunks, data
+        entry_ends = ends_in_chunk[firsts_of[number] : firsts_of[number + 1]]
+        chunks.append(Chunk(first, first + count, instant, header.encode(), part, entry_ends))
+    return chunks, data, ends_in_chunk
 
 
 def _first_rows(records: Records) -> Longs:

@@ -1,6 +1,7 @@
-"""Parts of a chunk: the runs of its records that a filtered subscription wants, each a chunk of its own.
+"""Parts of a chunk: the records of it that a filtered subscription wants.
 
-A run has the offset of its first record as its id and its own counts, sizes and CRC, so to a client it is a chunk like
+To any client they are sent as runs, each a chunk of its own; to one that says that it takes them, as one selection. A
+run has the offset of its first record as its id and its own counts, sizes and CRC, so to a client it is a chunk like
 any. The records of a short gap between two runs are sent along where that takes fewer bytes than another chunk does.
 
 Spec: notes, sections 3 and 9.
@@ -15,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.server.rabbit.chunk_cache import Chunk
-from spark_streams.wire.rabbit.chunk import HEADER_BYTES, ChunkHeader
-from spark_streams.wire.rabbit.entries import read_entries
+from spark_streams.wire.rabbit.chunk import HEADER_BYTES, ChunkHeader, encode_selection
+from spark_streams.wire.rabbit.entries import Positions
 
-__all__ = ["CHUNK_BYTES", "runs_of"]
+__all__ = ["CHUNK_BYTES", "runs_of", "selection_of"]
 
 CHUNK_BYTES: Final = HEADER_BYTES + 9
 """What a chunk takes beside its entries: its header, and what a Deliver frame (version 1) has in front of it."""
@@ -37,9 +38,7 @@ def runs_of(chunk: Chunk, wanted: Mask) -> list[Chunk]:
         return [chunk]
     edges = np.flatnonzero(np.diff(wanted.astype(np.int8), prepend=0, append=0))
     firsts, ends = edges[::2], edges[1::2]
-    entries = read_entries(chunk.data, 0, len(chunk.data), len(wanted))
-    stops = entries.ends
-    begins = np.concatenate(([0], stops[:-1]))
+    begins, stops = _edges(chunk)
     apart = begins[firsts[1:]] - stops[ends[:-1] - 1] > CHUNK_BYTES
     firsts = firsts[np.concatenate(([True], apart))]
     ends = ends[np.concatenate((apart, [True]))]
@@ -52,5 +51,29 @@ def runs_of(chunk: Chunk, wanted: Mask) -> list[Chunk]:
         header = ChunkHeader(
             whole.kind, count, count, whole.timestamp_ms, whole.epoch, offset, zlib.crc32(data), stop - begin
         )
-        runs.append(Chunk(offset, offset + count, chunk.timestamp_ms, header.encode(), data))
+        part = chunk._replace(first_offset=offset, next_offset=offset + count, header=header.encode(), data=data)
+        runs.append(part)
     return runs
+
+
+def selection_of(chunk: Chunk, wanted: Mask) -> Chunk:
+    """Return the wanted records of a chunk as one selection; the chunk itself when that is smaller.
+
+    Args:
+        chunk: of plain entries.
+        wanted: of each of its records; at least one is.
+    """
+    if wanted.all():
+        return chunk
+    begins, stops = _edges(chunk)
+    whole = ChunkHeader.decode(chunk.header, 0, HEADER_BYTES)
+    encoded = encode_selection(whole, chunk.data, begins + 4, stops, np.flatnonzero(wanted))
+    if len(encoded) >= chunk.size:
+        return chunk
+    return chunk._replace(header=encoded[:HEADER_BYTES], data=memoryview(encoded)[HEADER_BYTES:])
+
+
+def _edges(chunk: Chunk) -> tuple[Positions, Positions]:
+    """Return where each entry begins in the data, its length first, and where it ends (exclusive)."""
+    stops = np.frombuffer(chunk.ends, np.uint32).astype(np.int64)
+    return np.concatenate(([0], stops[:-1])), stops

@@ -1,7 +1,7 @@
 """One subscription: where it stands, what it may still be sent, and which chunks it wants.
 
 One with filter values passes over stored batches that have none of them. Of a batch that says which of its records have
-which (``filter_values.py``) it is sent the runs of those that match, each as a chunk; of any other all.
+which (``filter_values.py``) it is sent those that match (``runs.py``); of any other all.
 
 Spec: notes, sections 6 to 9.
 """
@@ -19,8 +19,9 @@ from spark_streams.log.stored_batches import StoredBatch
 from spark_streams.server.rabbit.chunks import ONE_BATCH, READ_BYTES, Chunk
 from spark_streams.server.rabbit.filter_values import Sought
 from spark_streams.server.rabbit.look_ahead import LookAhead
-from spark_streams.server.rabbit.runs import runs_of
+from spark_streams.server.rabbit.runs import runs_of, selection_of
 from spark_streams.server.rabbit.starting import start_offset
+from spark_streams.wire.rabbit.chunk import SELECTIONS
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType, Subscribe
 from spark_streams.wire.rabbit.delivering import encode_deliver_head
 
@@ -96,6 +97,7 @@ class Subscription:
             [value.encode() for name, value in properties.items() if name.startswith("filter.")],
             properties.get("match-unfiltered") == "true",
         )
+        self._selections = properties.get(SELECTIONS) == "true"
         self._walk: Iterator[StoredBatch] | None = None
         self._matched: _Matched | None = None
         self._runs: deque[Chunk] = deque()
@@ -248,7 +250,7 @@ class Subscription:
         (chunk,) = chunks
         wanted = rows[chunk.first_offset - matched.first : chunk.next_offset - matched.first].copy()
         wanted[: max(0, self._next - chunk.first_offset)] = False
-        return runs_of(chunk, wanted)
+        return [selection_of(chunk, wanted)] if self._selections else runs_of(chunk, wanted)
 
     def _pass_on(self) -> None:
         """Be done with the stored batch that matched."""

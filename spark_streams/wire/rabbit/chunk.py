@@ -4,7 +4,7 @@
 
     header, 48 bytes
         0  magic(4 bits, 5) version(4 bits, 0)    byte 0 is 0x50
-        1  type(u8)            0 user, 1 tracking delta, 2 tracking snapshot
+        1  type(u8)            0 user, 1 tracking delta, 2 tracking snapshot; 128 selection (ours)
         2  entries(u16)        a sub-batch counts once
         4  records(u32)        a sub-batch's records count one by one: the offsets that the chunk uses up
         8  timestamp(i64)      ms since the epoch, of all its records
@@ -22,7 +22,12 @@
         plain       0(bit) length(31 bits) message
         sub-batch   1(bit) compression(3 bits) 0(4 bits) records(u16) plain bytes(u32) stored bytes(u32) body
 
-Offsets are implicit: the first record has the chunk's id, each record after it one more.
+    data of a selection: some records of a user chunk
+        indexes     u32 for each entry, rising: how many offsets it is behind the first one
+        entries     plain, as many as the head says; its records are the offsets that the selection is of
+
+Offsets are implicit: the first record has the chunk's id, each record after it one more. A selection, which is no type
+of brokers, has them written down: the embedded log sends it to clients that say that they take it (``SELECTIONS``).
 
 Spec: notes, sections 3 and 4; osiris_log.erl.
 """
@@ -31,7 +36,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
@@ -49,6 +54,7 @@ __all__ = [
     "MAX_CHUNK_ENTRIES",
     "MAX_INFLATED_BYTES",
     "MAX_OFFSET",
+    "SELECTIONS",
     "ChunkHeader",
     "ChunkRecords",
     "ChunkType",
@@ -56,6 +62,7 @@ __all__ = [
     "decode_chunk",
     "decode_data",
     "encode_chunk",
+    "encode_selection",
 ]
 
 HEADER_BYTES: Final = 48
@@ -70,11 +77,16 @@ _HEADER: Final = struct.Struct(">BBHIqQQIIIB3x")
 
 
 class ChunkType(IntEnum):
-    """What a chunk holds; only user chunks hold records that readers see."""
+    """What a chunk holds; only user chunks, and selections of them, hold records that readers see."""
 
     USER = 0
     TRACKING_DELTA = 1
     TRACKING_SNAPSHOT = 2
+    SELECTION = 128
+
+
+SELECTIONS: Final = "x-opt-selections"
+"""The property of a subscription, ``true`` if the client takes selections; brokers ignore it."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +230,8 @@ def decode_data(
     Raises:
         RemoteProtocolError: whatever is wrong with the bytes.
     """
+    if header.kind == ChunkType.SELECTION:
+        return _decode_selection(header, buffer, start)
     if header.kind != ChunkType.USER:
         nothing = np.empty(0, np.int64)
         return ChunkRecords(header, nothing, buffer, nothing, nothing)
@@ -237,6 +251,39 @@ def decode_data(
         raise RemoteProtocolError(f"a chunk of {spans.records} records: expected {header.records}, as its head says")
     offsets = np.arange(header.first_offset, header.first_offset + spans.records, dtype=np.int64)
     return ChunkRecords(header, offsets, *spans.collected())
+
+
+def _decode_selection(header: ChunkHeader, buffer: Readable, start: int) -> ChunkRecords:
+    count, end = header.entries, start + header.data_bytes
+    entries_at = start + 4 * count
+    if entries_at > end:
+        raise RemoteProtocolError(f"a selection of {count} entries in {header.data_bytes} bytes")
+    indexes = np.frombuffer(buffer, ">u4", count, start).astype(np.int64)
+    entries = read_entries(buffer, entries_at, end, count)
+    if entries.starts.size != count or entries.stop != end:
+        raise RemoteProtocolError(f"a selection of {header.data_bytes} bytes: expected {count} plain entries")
+    if count and ((np.diff(indexes) <= 0).any() or indexes[-1] >= header.records):
+        raise RemoteProtocolError(f"a selection of {header.records} offsets: expected indexes below it, that rise")
+    return ChunkRecords(header, indexes + header.first_offset, buffer, entries.starts, entries.ends)
+
+
+def encode_selection(
+    whole: ChunkHeader, buffer: Readable, starts: Positions, ends: Positions, rows: Positions
+) -> bytes:
+    """Return some records of a user chunk as a selection, as it is delivered: header and data section.
+
+    Args:
+        whole: of the chunk.
+        buffer: holds its messages.
+        starts: first byte of each of its messages, inclusive.
+        ends: byte after each of its messages.
+        rows: which of them; rising, at least one.
+    """
+    starts, ends = starts[rows], ends[rows]
+    heads = (ends - starts).astype(">u4").view(np.uint8).reshape(-1, 4)
+    data = b"".join((rows.astype(">u4").tobytes(), interleave(heads, Ranges(buffer, starts, ends))))
+    header = replace(whole, kind=ChunkType.SELECTION, entries=rows.size, crc=zlib.crc32(data), data_bytes=len(data))
+    return header.encode() + data
 
 
 def encode_chunk(

@@ -182,7 +182,8 @@ def test_filters_are_asked_of_the_broker_and_kept_by_the_client() -> None:
         client = client_module.RabbitClient(broker.endpoint, timeout_ms=5_000, filters=filters)
         with client:
             assert read(client, S, 2)["value"].to_pylist() == [b"1", b"3"]
-    assert seen[0].endswith(key.pairs({"filter.0": "red", "filter.1": "blue", "match-unfiltered": "true"}))
+    asked = {"filter.0": "red", "filter.1": "blue", "match-unfiltered": "true", "x-opt-selections": "true"}
+    assert seen[0].endswith(key.pairs(asked))
 
 
 def test_filters_by_key_and_by_property() -> None:
