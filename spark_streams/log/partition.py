@@ -21,9 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_streams.errors import CorruptLog, LogError, PartitionEnded
+from spark_streams.filters.nodes import Expression
 from spark_streams.log.batching import Batching, Notes, encode_records, reframe
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import sync_directory
+from spark_streams.log.first_matching import first_matching
 from spark_streams.log.record_batch import BatchHeader
 from spark_streams.log.records import Records
 from spark_streams.log.recovery import open_segments
@@ -507,6 +509,55 @@ class Partition:
                     break
             else:
                 return self.offset_for_time(highest) if highest != NO_TIMESTAMP else None
+
+    def skip_to_time(self, offset: int, timestamp_ms: int) -> int:
+        """Return the first offset, from ``offset`` on, where a record not earlier than ``timestamp_ms`` may lie.
+
+        Time indexes tell it; of the segments that lie before, no record is read. It is ``next_offset`` when there is no
+        such record.
+
+        Raises:
+            CorruptLog: an index and its segment do not agree.
+            PartitionClosed: the log was closed, or the stream deleted.
+
+        """
+        while True:
+            self._check_open()
+            segments = self._segments
+            at = max(0, bisect_right(segments, offset, key=lambda s: s.base_offset) - 1)
+            for segment in segments[at:]:
+                try:
+                    number = (
+                        segment.index.number_of_time(timestamp_ms) if segment.max_timestamp >= timestamp_ms else None
+                    )
+                    if number is not None and number < len(segment.index):
+                        return max(offset, segment.index.stretch(number)[1])
+                except FileNotFoundError as missing:
+                    self._check_removed(segment, missing)
+                    break
+            else:
+                return max(offset, self.next_offset)
+
+    def first_matching(self, expression: Expression, start: int = 0) -> int | None:
+        """Return the offset of the first record, in log order, that a filter is true of.
+
+        Its bounds on ``offset`` and its lower bounds on ``publish_time`` are looked up in the indexes, and no record
+        that they exclude is read; the others are decoded in columns until one matches.
+
+        Args:
+            expression: the filter; ``spark_streams.filters.parse`` makes one of text.
+            start: where to begin, inclusive.
+
+        Returns:
+            None when no record matches that is there at the time of this call.
+
+        Raises:
+            FilterError: the filter looks at what messages cannot have.
+            CorruptLog: a check failed.
+            PartitionClosed: the log was closed, or the stream deleted.
+
+        """
+        return first_matching(self, expression, start)
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Have ``listener`` called after each append, in the appending thread; it must be quick.

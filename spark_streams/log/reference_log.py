@@ -27,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 
 from spark_streams.errors import LogError, LogLocked, StreamExists, UnknownStream
+from spark_streams.filters.nodes import Expression
 from spark_streams.log.config import LogConfig, StreamConfig
 from spark_streams.log.files import sync_directory
 from spark_streams.log.partition import Partition
@@ -243,6 +244,30 @@ class ReferenceLog:
         except KeyError:
             known = ", ".join(f"'{n}'" for n in sorted(self._streams)) or "none"
             raise UnknownStream(f"there is no stream '{name}'; there are: {known}") from None
+
+    def first_matching(self, name: str, partition: str, expression: Expression, start: int = 0) -> int | None:
+        """Return the offset of the first record of a partition that a filter is true of; None when there is none.
+
+        See ``Partition.first_matching``, which says how it is found.
+
+        Args:
+            name: of the stream.
+            partition: its identifier.
+            expression: the filter; ``spark_streams.filters.parse`` makes one of text.
+            start: where to begin, inclusive.
+
+        Raises:
+            UnknownStream: there is none.
+            ValueError: the stream has no such partition.
+            FilterError: the filter looks at what messages cannot have.
+            CorruptLog: a check failed.
+
+        """
+        partitions = self.stream(name).partitions
+        if partition not in partitions:
+            known = ", ".join(partitions)
+            raise ValueError(f"stream '{name}' has no partition '{partition}'; there are: {known}")
+        return partitions[partition].first_matching(expression, start)
 
     def streams(self) -> list[Stream]:
         """Return all streams, by name."""
