@@ -256,13 +256,13 @@ def decode_data(
 def _decode_selection(header: ChunkHeader, buffer: Readable, start: int) -> ChunkRecords:
     count, end = header.entries, start + header.data_bytes
     entries_at = start + 4 * count
-    if entries_at > end:
-        raise RemoteProtocolError(f"a selection of {count} entries in {header.data_bytes} bytes")
+    if not count or entries_at > end:
+        raise RemoteProtocolError(f"a selection of {count} entries in {header.data_bytes} bytes: expected one or more")
     indexes = np.frombuffer(buffer, ">u4", count, start).astype(np.int64)
     entries = read_entries(buffer, entries_at, end, count)
     if entries.starts.size != count or entries.stop != end:
         raise RemoteProtocolError(f"a selection of {header.data_bytes} bytes: expected {count} plain entries")
-    if count and ((np.diff(indexes) <= 0).any() or indexes[-1] >= header.records):
+    if (np.diff(indexes) <= 0).any() or indexes[-1] >= header.records:
         raise RemoteProtocolError(f"a selection of {header.records} offsets: expected indexes below it, that rise")
     return ChunkRecords(header, indexes + header.first_offset, buffer, entries.starts, entries.ends)
 

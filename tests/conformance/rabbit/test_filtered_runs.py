@@ -280,3 +280,28 @@ def test_a_damaged_note_has_the_whole_batch_sent(door: Any) -> None:
         door.server.call(lambda notes=notes: partition.append([b"x", b"y"], notes=notes))
     assert peer.subscribe(1, stream, FIRST, 10, {"filter.0": "a"}) == 1
     assert [(each.first, each.records) for each in delivered(peer, stream)] == [(0, 2), (2, 2), (4, 2), (6, 2)]
+
+
+def test_a_client_that_takes_selections_gets_one_for_each_chunk(door: Any) -> None:
+    """Ours does; to a broker the property means nothing."""
+    entries = mixed(3_000)
+    stream, peer = door.stream(), door.peer()
+    publish(peer, stream, entries)
+    publish(peer, stream, [("rare", b"1"), ("rare", b"2")])
+    found: dict[str, list[Chunk]] = {}
+    for number, asked in enumerate(("true", "TRUE", "false")):
+        properties = {"filter.0": "rare", "x-opt-selections": asked}
+        assert peer.subscribe(number, stream, FIRST, 10, properties) == 1
+        found[asked] = all_delivered(peer, stream, number)
+    assert [(each.type, each.first, each.entries, each.records) for each in found["true"]] == [
+        (128, 0, 10, 1_000),
+        (128, 1_000, 10, 1_000),
+        (128, 2_000, 10, 1_000),
+        (0, 3_000, 2, 2),
+    ]
+    for each in found["true"][:3]:
+        offsets = [each.first + int(n) for n in np.frombuffer(each.rest[: 4 * each.entries], ">u4")]
+        assert offsets == [each.first + 37 + 100 * n for n in range(10)]
+        assert each.crc == zlib.crc32(each.rest)
+    assert {each.type for asked in ("TRUE", "false") for each in found[asked]} == {0}
+    assert rows_of(found["false"]) == [*bodies(entries, "rare"), (3_000, b"1"), (3_001, b"2")]
