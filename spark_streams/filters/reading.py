@@ -15,6 +15,8 @@ __all__ = ["read_filter"]
 
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 """Either alphabet of base64. No filter's text is of these alone: each has a blank, a sign or a quote besides."""
+_BEGINNING: Final = "CA"
+"""What every message begins with in base64, as all libraries write them: the type of the expression."""
 _MAX_BASE64: Final = 1_400_000
 """Characters that may still be a protobuf form within its own limit."""
 
@@ -47,11 +49,16 @@ def _decode(word: str) -> bytes:
 
 
 def _neither(text: str, as_protobuf: FilterError) -> FilterError:
-    """Say what is wrong with what looks like base64: one word alone is more likely the beginning of a text."""
+    """Say what is wrong with what may be base64, and may be the beginning of a text."""
+    word = text.strip()
+    reason = f"in base64: {as_protobuf.reason}"
+    if not word.isidentifier():
+        return FilterError(text, 1, reason)
     try:
         parse(text)
     except FilterError as as_text:
-        if "=" not in text and text.strip().isidentifier():
-            reason = f"{as_text.reason} (nor is it the protobuf form in base64: {as_protobuf.reason})"
-            return FilterError(text, as_text.column, reason)
-    return FilterError(text, 1, f"in base64: {as_protobuf.reason}")
+        if not word.startswith(_BEGINNING):
+            both = f"{as_text.reason} (nor is it the protobuf form {reason})"
+            return FilterError(text, as_text.column, both)
+        reason = f"{reason} (nor is it a filter as text, column {as_text.column}: {as_text.reason})"
+    return FilterError(text, 1, reason)
