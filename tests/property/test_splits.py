@@ -1,0 +1,123 @@
+"""What is pushed and what remains are together the whole filter, whatever the target and however it reads its words.
+
+Every target is played by a model of its own semantics; no model knows anything of the splitter.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_streams.filters.evaluate import evaluate
+from spark_streams.filters.event_streams import parse_sql
+from spark_streams.filters.nodes import KEY, Expression, Reference, property_of
+from spark_streams.filters.normal_form import without_not
+from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
+from spark_streams.filters.targets.feed import split_for_feed
+from spark_streams.filters.targets.rabbitmq import RabbitCapability, split_for_rabbitmq
+from spark_streams.filters.text import parse
+from tests.filters.events import Event, events, expressions
+from tests.filters.sql_peers import Parsed, Peer, passes
+
+many = st.lists(events(), min_size=1, max_size=8)
+EXAMPLES = 150
+
+
+def same(
+    expression: Expression, residual: Expression | None, event: Event, delivered: bool, *, null: bool = False
+) -> None:
+    """Check that an event is read if and only if the whole filter is true of it."""
+
+    def lookup(reference: Reference) -> str | int | None:
+        return event.text(reference, overflow_is_null=null)
+
+    read = delivered and (residual is None or evaluate(residual, lookup) is True)
+    assert read is (evaluate(expression, lookup) is True)
+
+
+@given(expressions, many)
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_without_not_says_the_same(expression: Expression, drawn: list[Event]) -> None:
+    normal = without_not(expression)
+    for event in drawn:
+        assert evaluate(normal, event.text) is evaluate(expression, event.text)
+
+
+@pytest.mark.parametrize("null", [False, True], ids=["overflow fails", "overflow is null"])
+@given(expressions, st.data())
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_event_streams(null: bool, expression: Expression, data: st.DataObject) -> None:
+    split = split_for_amqp(expression, AmqpCapability(True, False, overflow_is_null=null))
+    assert split.sql is None
+    sql = None if split.event_streams_sql is None else Parsed(split.event_streams_sql, flat=True)
+    if split.event_streams_sql is not None:
+        parse_sql(split.event_streams_sql)  # the log's own door takes it too
+    for event in data.draw(st.lists(events(far=null), min_size=1, max_size=8)):
+        beyond = all(above(event, name, bound) for name, bound in (split.annotations or {}).items())
+        for peer in Peer:
+            delivered = beyond and (sql is None or passes(peer, sql, event.typed))
+            same(expression, split.residual, event, delivered, null=null)
+
+
+def above(event: Event, name: str, bound: str | int) -> bool:
+    """Play the delivery annotations filter: the value is greater; one that is missing is not."""
+    value = event.typed("d", name)
+    return value is not None and type(value) is type(bound) and value > bound
+
+
+@pytest.mark.parametrize("null", [False, True], ids=["overflow fails", "overflow is null"])
+@pytest.mark.parametrize("as_rabbitmq", [False, True], ids=["types of the draft", "types of RabbitMQ"])
+@given(expressions, st.data())
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_full_sql(as_rabbitmq: bool, null: bool, expression: Expression, data: st.DataObject) -> None:
+    split = split_for_amqp(expression, AmqpCapability(False, True, as_rabbitmq, null))
+    assert split.annotations is split.event_streams_sql is None
+    sql = None if split.sql is None else Parsed(split.sql)
+    for event in data.draw(st.lists(events(far=null), min_size=1, max_size=8)):
+        for peer in [Peer.RABBITMQ] if as_rabbitmq else Peer:
+            same(expression, split.residual, event, sql is None or passes(peer, sql, event.typed), null=null)
+
+
+@pytest.mark.parametrize("false_positives", [0, 2, 1], ids=["exact", "half", "all"])
+@pytest.mark.parametrize(
+    "value_from", [KEY, property_of("application_properties.x"), property_of("properties.subject")]
+)
+@given(expressions, many)
+@settings(max_examples=EXAMPLES // 2, deadline=None)
+def test_rabbitmq_streams(
+    false_positives: int, value_from: Reference, expression: Expression, drawn: list[Event]
+) -> None:
+    split = split_for_rabbitmq(expression, RabbitCapability(value_from, filters=True))
+    assert split.values is None or (split.values and "" not in split.values)
+    for event in drawn:
+        delivered = split.first_offset is None or int(event.offset) >= split.first_offset
+        if split.values is not None:
+            value = event.text(value_from)
+            known = value not in (None, "") and value in split.values
+            delivered = delivered and (known or by_accident(str(value), false_positives))
+        same(expression, split.residual, event, delivered)
+
+
+def by_accident(value: str, one_in: int) -> bool:
+    """Say whether a Bloom filter lets a value through that is not wanted."""
+    return one_in > 0 and zlib.crc32(value.encode()) % one_in == 0
+
+
+@given(expressions, many)
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_feeds(expression: Expression, drawn: list[Event]) -> None:
+    fields = {"key": KEY, "thing": property_of("x"), "subject": property_of("properties.subject")}
+    split = split_for_feed(expression, fields)
+    for event in drawn:
+        delivered = all(event.text(fields[name]) == value for name, value in split.filters.items())
+        same(expression, split.residual, event, delivered)
+
+
+def test_a_filter_that_forgets_a_type_is_found_out() -> None:
+    event = Event("0", 5, application_properties={"x": 5})
+    pushed = passes(Peer.RABBITMQ, Parsed("a.x = '5'"), event.typed)
+    with pytest.raises(AssertionError):
+        same(parse("x = '5'"), None, event, pushed)
