@@ -11,26 +11,24 @@ the same cursors, which gives the same events only as far as the feed repeats it
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-from spark_streams.client.feed import Dialect, Discovery, FeedPartition
+from spark_streams.client.feed import Discovery, FeedPartition
 from spark_streams.client.feed.feed import FeedClient
 from spark_streams.client.feed.scan import FeedRange
 from spark_streams.options.feedapi import FeedSourceOptions
-from spark_streams.planning import pieces, shares
 from spark_streams.position import LATEST, After, Matching
 from spark_streams.spark.driver import position_in, require_all
 from spark_streams.spark.loss import LossPolicy
 from spark_streams.spark.spooled.filtering import QueryFilter, first_match
-from spark_streams.spark.spooled.follower import Follower
+from spark_streams.spark.spooled.followers import Followers
 from spark_streams.spark.spooled.lineage import Lineage, trace
+from spark_streams.spark.spooled.manifests import read_manifest, write_manifest
 from spark_streams.spark.spooled.offset import BEGINNING, FeedOffset
-from spark_streams.spark.spooled.pages import Cut
-from spark_streams.spark.spooled.spool import PageRange, Spool
+from spark_streams.spark.spooled.spool import Spool
 from spark_streams.spark.spooled.tasks import FeedTask, address_of
 
 __all__ = ["FeedBatches"]
@@ -39,12 +37,8 @@ _log = logging.getLogger(__name__)
 
 DISCOVERY_MS: Final = 1_000
 """How old the list of partitions may be; less often when the poll interval is longer."""
-GATHER_S: Final = 0.25
-"""How long a micro-batch waits for followers that are still fetching, once there is something."""
 IDLE_CURSORS_S: Final = 10.0
 """How often a micro-batch without events is made because cursors have moved (FeedAPI, "checkpoint command")."""
-MAX_FETCHES: Final = 16
-"""Responses that are fetched at a time; those that wait for events do not count."""
 MAX_LONG_POLLS: Final = 32
 """A feed with more partitions is asked again and again instead."""
 
@@ -67,9 +61,13 @@ class FeedBatches:
         self._discovery: Discovery | None = None
         self._discovered_at = 0.0
         self._spool: Spool | None = None
-        self._run = uuid.uuid4().hex[:8]
-        self._followers: dict[int, Follower] = {}
-        self._slots = threading.Semaphore(MAX_FETCHES)
+        self._followers = Followers(
+            options,
+            lambda: FeedClient(address_of(options, self._client.dialect, self._filter.arguments)),
+            self._policy,
+            uuid.uuid4().hex[:8],
+            clock,
+        )
         self._initial: dict[str, Any] | None = None
         self._last: FeedOffset | None = None
         self._done_files: dict[int, list[str]] = {}
@@ -162,9 +160,11 @@ class FeedBatches:
             self._fix_end()
         spool = self._opened(begin)
         lineage = self._follow(begin)
-        self._gather(limit)
+        # Without anything new Trigger.AvailableNow would end here.
+        patience_s = None if self._available_now is not None else self._options.request_timeout_ms / 1_000
+        self._followers.gather(limit, patience_s=patience_s)
         self._raise_faults(lineage)
-        waiting = {p: f.waiting() for p, f in self._followers.items()}
+        waiting = self._followers.waiting()
         if patient and self._waits(sum(waiting.values())):
             return start
         first = begin.batch == 0
@@ -172,8 +172,8 @@ class FeedBatches:
         if nothing and not first and self._clock() - self._cursors_since < IDLE_CURSORS_S:
             return start
         self._cursors_since = self._clock()
-        cuts = self._cut(waiting, limit, begin.batch)
-        finished = begin.finished | self._finished(lineage)
+        cuts = self._followers.cut(waiting, limit, begin.batch)
+        finished = begin.finished | (self._followers.finished() & lineage.reading.keys())
         cursors = {p: cuts[p].cursor if p in cuts else cursor for p, cursor in lineage.reading.items()}
         matched = {p for p, cut in cuts.items() if cut.events}  # what comes before the first match is dropped
         end = FeedOffset(
@@ -193,7 +193,11 @@ class FeedBatches:
         if same and not first and not any(cut.events for cut in cuts.values()):
             spool.remove([name for cut in cuts.values() for name in cut.done])
             return start
-        self._write(spool, end, cuts)
+        assert self._client.dialect is not None
+        write_manifest(spool, end.batch, cuts, self._client.dialect, self._options.min_partitions)
+        self._done_files[end.batch] = [name for cut in cuts.values() for name in cut.done]
+        if events := sum(cut.events for cut in cuts.values()):
+            _log.info("feed '%s': micro-batch of %d events of %d partitions", end.stream, events, len(cuts))
         self._since = self._clock()
         self._last = end
         self._planned = start, end.to_json()
@@ -210,21 +214,8 @@ class FeedBatches:
         if stop.batch == begin.batch:
             return []
         spool = self._opened(stop, wipe=False)
-        manifest = spool.manifest(stop.batch)
-        if manifest is None:
-            return self._fetched_again(begin, stop, spool)
-        dialect = Dialect(manifest["dialect"])
-        left = self._filter.residual
-        return [
-            FeedTask(
-                task["partition"],
-                dialect,
-                tuple(PageRange(*page) for page in task["pages"]),
-                spool.uri(),
-                residual=left,
-            )
-            for task in manifest["tasks"]
-        ]
+        planned = read_manifest(spool, stop.batch, self._filter.residual)
+        return self._fetched_again(begin, stop, spool) if planned is None else planned
 
     def committed(self, end: dict[str, Any]) -> None:
         """Remove what was spooled for the micro-batches up to the one that ends at ``end``.
@@ -245,16 +236,15 @@ class FeedBatches:
         How many more the feed has cannot be asked: None for a partition whose end was not reached.
         """
         last = self._last
-        cursors = {p: f.cursor for p, f in self._followers.items()}
+        cursors = {p: f.cursor for p, f in self._followers.each.items()}
         out = FeedOffset(self._options.stream, cursors, last.spool if last else "", last.batch if last else 0)
-        at_end = {p: f.idle or f.finished for p, f in self._followers.items()}
-        lag = {str(p): f.waiting() if at_end[p] else None for p, f in self._followers.items()}
+        at_end = {p: f.idle or f.finished for p, f in self._followers.each.items()}
+        lag = {str(p): f.waiting() if at_end[p] else None for p, f in self._followers.each.items()}
         return {**out.to_json(), "lag": lag}
 
     def close(self) -> None:
         """Stop fetching."""
-        for follower in self._followers.values():
-            follower.stop()
+        self._followers.stop()
         self._client.close()
 
     # --- how
@@ -285,7 +275,7 @@ class FeedBatches:
                     "micro-batch that a crash interrupts is fetched again, and may then have other rows",
                     self._options.stream,
                 )
-        if wipe and not self._followers:
+        if wipe and not self._followers.each:
             # The micro-batch that ends at ``offset`` is done: Spark plans the next one only then.
             self._spool.remove([n for n in self._spool.names()])
             self._done_files.clear()
@@ -294,7 +284,7 @@ class FeedBatches:
     def _follow(self, begin: FeedOffset) -> Lineage:
         """Start and stop followers as the feed's partitions come and go."""
         discovery = self._describe()
-        drained = {p for p in begin.cursors if p not in self._followers or self._drained(self._followers[p])}
+        drained = {p for p in begin.cursors if self._followers.drained(p)}
         lineage = trace(begin, discovery, ordered=self._options.ordered, drained=drained)
         listed = {p.id: p for p in discovery.partitions}
         for partition in lineage.gone:
@@ -305,18 +295,15 @@ class FeedBatches:
                 f"after cursor '{begin.cursors[partition]}'",
                 "the feed has no such partition any more, and none that its cursors are valid on",
             )
-        for partition in list(self._followers):
-            if partition not in lineage.reading or partition not in listed:
-                self._followers[partition].stop()
-                if partition not in lineage.reading:
-                    del self._followers[partition]
+        followers = self._followers.each
+        self._followers.keep(lineage.reading, listed)
         for partition, cursor in lineage.reading.items():
-            if partition in self._followers or partition not in listed or partition in begin.finished:
+            if partition in followers or partition not in listed or partition in begin.finished:
                 continue
             if self._available_now is not None and partition not in self._available_now:
                 continue
             self._start(listed[partition], cursor, begin, lineage.searching.get(partition))
-        for partition, follower in self._followers.items():
+        for partition, follower in followers.items():
             if partition in listed:
                 if listed[partition].closed:
                     follower.closed(self._last_cursor(listed[partition]))
@@ -324,63 +311,27 @@ class FeedBatches:
                     follower.long_polls()
         return lineage
 
-    def _finished(self, lineage: Lineage) -> set[int]:
-        """Return the closed partitions that are planned to their end."""
-        return {p for p, f in self._followers.items() if f.finished and not f.waiting() and p in lineage.reading}
-
     def _same_partitions(self, begin: FeedOffset, lineage: Lineage) -> bool:
         """Return whether a micro-batch without events would say nothing that the one before does not."""
         same = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
-        return same and self._finished(lineage) <= begin.finished
-
-    @staticmethod
-    def _drained(follower: Follower) -> bool:
-        """Return whether a follower has ended, and all it fetched is planned."""
-        return not follower.is_alive() and not follower.waiting()
+        return same and (self._followers.finished() & lineage.reading.keys()) <= begin.finished
 
     def _start(self, described: FeedPartition, cursor: str, begin: FeedOffset, expression: str | None) -> None:
         assert self._spool is not None
         partition = described.id
-        follower = Follower(
-            lambda: FeedClient(address_of(self._options, self._client.dialect, self._filter.arguments)),
-            self._spool,
+        self._followers.start(
             partition,
             cursor,
-            file_prefix=self._run,
-            read_ahead_bytes=max(1, self._options.max_bytes_per_trigger // max(1, len(begin.cursors))),
-            read_ahead_events=self._options.max_offsets_per_trigger,
-            poll_interval_ms=self._options.poll_interval_ms,
-            slots=self._slots,
-            lost=lambda cursor, why: self._policy.report(str(partition), f"after cursor '{cursor}'", why),
-            start=None if expression is None else first_match(self._options, partition, expression),
+            self._spool,
+            beside=len(begin.cursors),
+            stops=None if self._available_now is None else self._available_now[partition],
+            closed=described.closed,
+            last_cursor=self._last_cursor(described),
+            first=None if expression is None else first_match(self._options, partition, expression),
         )
-        if self._available_now is not None:
-            follower.stop_at(self._available_now[partition])
-        if described.closed:
-            follower.closed(self._last_cursor(described))
-        self._followers[partition] = follower
-        follower.start()
-
-    def _gather(self, limit: int | None) -> None:
-        """Wait for the first answers, and a little for what followers are fetching just now."""
-        started = self._clock()
-        while True:
-            busy = [f for f in self._followers.values() if f.busy()]
-            waiting = sum(f.waiting() for f in self._followers.values())
-            if not busy or any(f.fault for f in self._followers.values()):
-                return
-            if limit is not None and waiting >= limit:
-                return
-            waited_s = self._clock() - started
-            if waiting and waited_s >= GATHER_S:
-                return
-            # Without anything new Trigger.AvailableNow would end here.
-            if self._available_now is None and waited_s >= self._options.request_timeout_ms / 1_000:
-                return
-            busy[0].wait_for_change(0.05)
 
     def _raise_faults(self, lineage: Lineage) -> None:
-        for partition, follower in list(self._followers.items()):
+        for partition, follower in list(self._followers.each.items()):
             fault = follower.fault
             if fault is None or partition in lineage.leaving:
                 continue
@@ -396,45 +347,6 @@ class FeedBatches:
         if least is None or self._available_now is not None or waiting == 0 or waiting >= least:
             return False
         return (self._clock() - self._since) * 1_000 < self._options.max_trigger_delay_ms
-
-    def _cut(self, waiting: dict[int, int], limit: int | None, turn: int) -> dict[int, Cut]:
-        """Take from each partition its share of the limit, in proportion to what waits.
-
-        Each one gets as much of the bytes as the others leave, at least one checkpoint; another one is first each time.
-        """
-        # What comes after the count is left for the next one, or it would grow past the limit.
-        most = {str(p): n for p, n in waiting.items()}
-        if limit is not None and sum(waiting.values()) > limit:
-            most = shares(limit, most)
-        left_bytes = self._options.max_bytes_per_trigger
-        cuts: dict[int, Cut] = {}
-        order = sorted(waiting)
-        first = turn % max(1, len(order))
-        for partition in (*order[first:], *order[:first]):
-            if left_bytes <= 0:
-                continue
-            cut = self._followers[partition].cut(None if limit is None else most[str(partition)], left_bytes)
-            if cut is not None:
-                cuts[partition] = cut
-                left_bytes -= sum(r.stop - r.start for r in cut.ranges)
-        return cuts
-
-    def _write(self, spool: Spool, end: FeedOffset, cuts: dict[int, Cut]) -> None:
-        """Write the manifest: the tasks, and which lines each reads."""
-        assert self._client.dialect is not None
-        sizes = {str(p): sum(r.stop - r.start for r in cut.ranges) for p, cut in cuts.items() if cut.events}
-        parts = pieces(sizes, self._options.min_partitions or 0) if sizes else {}
-        tasks = [
-            {"partition": p, "pages": piece}
-            for p, cut in sorted(cuts.items())
-            if cut.events
-            for piece in cut.split(parts[str(p)])
-        ]
-        events = sum(cut.events for cut in cuts.values())
-        spool.write_manifest(end.batch, {"dialect": self._client.dialect.value, "events": events, "tasks": tasks})
-        self._done_files[end.batch] = [name for cut in cuts.values() for name in cut.done]
-        if events:
-            _log.info("feed '%s': micro-batch of %d events of %d partitions", end.stream, events, len(cuts))
 
     def _fetched_again(self, begin: FeedOffset, stop: FeedOffset, spool: Spool) -> list[FeedTask]:
         """Return tasks that fetch a micro-batch whose pages are lost, from the same cursors to the same cursors."""

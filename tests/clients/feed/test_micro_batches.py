@@ -564,7 +564,7 @@ class TestFaults:
             feed.faults = [reply] * 1_000
             with pytest.raises(kind, match=r"127\.0\.0\.1"):
                 life.still(20)
-            for thread in life.batches._followers.values():
+            for thread in life.batches._followers.each.values():
                 thread.join(10)
                 assert not thread.is_alive()
 
@@ -593,7 +593,7 @@ class TestFaults:
         with BadFeed({p: Part(numbered(0, 30)) for p in range(3)}) as feed, Life(feed.url) as life:
             life.until(90)
             life.batches.close()
-            for thread in life.batches._followers.values():
+            for thread in life.batches._followers.each.values():
                 assert thread.daemon
                 thread.join(10)
                 assert not thread.is_alive()

@@ -98,7 +98,9 @@ def test_a_place_that_is_slow_to_write_to_does_not_hold_up_who_counts(
     try:
         assert begun.wait(30)
         counted: list[int] = []
-        counting = threading.Thread(target=lambda: counted.extend((pages.waiting_events, pages.waiting_bytes)), daemon=True)
+        counting = threading.Thread(
+            target=lambda: counted.extend((pages.waiting_events, pages.waiting_bytes)), daemon=True
+        )
         counting.start()
         counting.join(30)
         assert counted == [1, len(block)]
