@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import zlib
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_streams.filters.amqp_sql import parse_amqp_sql
 from spark_streams.filters.evaluate import evaluate
 from spark_streams.filters.event_streams import parse_sql
 from spark_streams.filters.nodes import KEY, Expression, Reference, property_of
 from spark_streams.filters.normal_form import without_not
+from spark_streams.filters.predicates import PaddedDecimalOrder, fields_of, freeze, mask
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.targets.feed import split_for_feed
 from spark_streams.filters.targets.rabbitmq import RabbitCapability, split_for_rabbitmq
 from spark_streams.filters.text import parse
+from spark_streams.wire.columns import Block
+from spark_streams.wire.columns_row import PROPERTY_FIELDS
+from spark_streams.wire.columns_typed import typed_columns
+from spark_streams.wire.message import Data, Message, encode_message
 from tests.filters.events import Event, events, expressions
 from tests.filters.sql_peers import Parsed, Peer, passes
 
@@ -121,3 +128,29 @@ def test_a_filter_that_forgets_a_type_is_found_out() -> None:
     pushed = passes(Peer.RABBITMQ, Parsed("a.x = '5'"), event.typed)
     with pytest.raises(AssertionError):
         same(parse("x = '5'"), None, event, pushed)
+
+
+@given(expressions, many)
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_full_sql_at_the_door_of_our_log(expression: Expression, drawn: list[Event]) -> None:
+    split = split_for_amqp(expression, AmqpCapability(False, True, rabbitmq_types=True))
+    delivered = [True] * len(drawn) if split.sql is None else at_our_door(split.sql, drawn)
+    for event, passed in zip(drawn, delivered, strict=True):
+        same(expression, split.residual, event, passed)
+
+
+def at_our_door(sql: str, drawn: list[Event]) -> list[bool]:
+    """Return what the log's own evaluation of full SQL says of the encoded messages."""
+    predicate = freeze(parse_amqp_sql(sql), next_offset=0)
+    encoded = [encode_message(message_of(event)) for event in drawn]
+    ends = np.cumsum([len(each) for each in encoded]).astype(np.int64)
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+    columns = typed_columns(Block(b"".join(encoded), starts, ends), fields_of(predicate))
+    numbers = np.zeros(len(drawn), np.int64)
+    return list(map(bool, mask(predicate, numbers, numbers, PaddedDecimalOrder(), columns)))
+
+
+def message_of(event: Event) -> Message:
+    """Return an event as it is stored."""
+    fields = [event.properties.get(name) for name, _ in PROPERTY_FIELDS]
+    return Message(properties=fields, application_properties=event.application_properties, body=Data((event.body,)))
