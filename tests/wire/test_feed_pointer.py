@@ -6,6 +6,8 @@ from datetime import datetime, timezone
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columns_row import TimestampOverflow
@@ -87,6 +89,47 @@ def test_text_of_any_value() -> None:
     assert extract_text(column(*events), "/o/k").to_pylist() == expected
     for event, text in zip(events, expected, strict=True):
         assert extract_text(column(event), "/o/k").to_pylist() == [text]
+
+
+NUMBERS = [
+    "0",
+    "-0",
+    "1",
+    "1.50",
+    "-0.0",
+    "1e3",
+    "1E+05",
+    "12345678901234567890",
+    "0.1000000000000000055511151231257827",
+]
+members = st.tuples(
+    st.sampled_from(['"k"', '"k" ', '"k2"', '"\\u006b"', '"o"']),
+    st.sampled_from([*NUMBERS, "true", "false", "null", '"k"', '"k\\"', '{"k": 7.5}', "[1.5]", '"\\"k\\":9.5"']),
+).map(lambda pair: f"{pair[0]}: {pair[1]}")
+
+
+def events_of(kinds: list[str]) -> st.SearchStrategy[list[str]]:
+    """Events whose member is of these kinds, as Arrow reads whole columns, some with other members."""
+    own = st.one_of(st.sampled_from(kinds).map('"k":{}'.format), st.sampled_from(kinds).map(' "k" : {} '.format))
+    return st.lists(
+        st.tuples(st.lists(members, max_size=2), st.lists(own, max_size=1), st.lists(members, max_size=1)).map(
+            lambda parts: "{" + ",".join([*parts[0], *parts[1], *parts[2]]) + "}"
+        ),
+        min_size=1,
+        max_size=4,
+    )
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.one_of(events_of([*NUMBERS, "null"]), events_of(["true", "false", "null"]), events_of(["1.5", '"a"'])))
+@example(['{"k":1.5,"x":{"k":2.5}}', '{"x":{"k":2.5}}'])
+@example(['{"x":"\\"k\\":2.5","k":1.50}'])
+@example(['{"k":1.50}', '{"k":2}', "{}"])
+def test_columns_of_numbers_and_booleans_are_read_as_single_events_are(events: list[str]) -> None:
+    together = [event.encode() for event in events]
+    alone = extract_text(pa.array([*together, None], pa.binary()), "/k")  # a null has every event read by itself
+    assert extract_text(pa.array(["{", *together, "}"], pa.binary())[1:-1], "/k").to_pylist() == alone.to_pylist()[:-1]
+    assert extract_text(column(*together), "/k").to_pylist() == alone.to_pylist()[:-1]
 
 
 def test_columns_may_be_slices_and_have_nulls() -> None:

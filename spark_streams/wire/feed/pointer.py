@@ -68,6 +68,10 @@ def extract_text(values: pa.BinaryArray, pointer: str) -> pa.StringArray:
         if numbers is not None and not (pc.any(pc.equal(numbers, 0)).as_py() and _holds_minus_zero(values)):
             column = numbers.cast(pa.string())
     if column is None:
+        column = _read_booleans(values, path)
+    if column is None:
+        column = _read_numbers(values, path)
+    if column is None:
         texts = (_as_text(_one(value, path)) for value in values.to_pylist())
         column = pa.array(list(texts), pa.string())
     return column
@@ -140,6 +144,29 @@ def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> p
     for name in path[1:]:
         column = pc.struct_field(column, name)
     return column
+
+
+def _read_booleans(values: pa.BinaryArray, path: tuple[str, ...]) -> pa.StringArray | None:
+    column = _read(values, path, pa.bool_())
+    return None if column is None else column.cast(pa.string())
+
+
+def _read_numbers(values: pa.BinaryArray, path: tuple[str, ...]) -> pa.StringArray | None:
+    """Return numbers of any kind as they stand in the events; None where one does not show where it stands.
+
+    Arrow says which events have a number there. It stands behind the member's name, if the event has that only once.
+    """
+    numbers = _read(values, path, pa.float64())
+    name = json.dumps(path[-1], ensure_ascii=False).encode() if numbers is not None else b""
+    if numbers is None or b"\\" in name or (np.frombuffer(values.buffers()[2], np.uint8) == ord("\\")).any():
+        return None
+    there = numbers.is_valid()
+    once = pc.equal(pc.count_substring(values, name), 1)
+    found = pc.extract_regex(values, re.escape(name) + rb"[ \t\r]*:[ \t\r]*(?P<number>-?[0-9][-+.0-9eE]*)")
+    texts = pc.struct_field(found, "number").cast(pa.string())
+    if pc.any(pc.and_(there, pc.or_(pc.invert(once), texts.is_null()))).as_py():
+        return None
+    return pc.if_else(there, texts, pa.scalar(None, pa.string()))
 
 
 def _holds_minus_zero(values: pa.BinaryArray) -> bool:
