@@ -195,7 +195,8 @@ def _reference_reason(reference: Reference) -> str | None:
     if dot and section == "properties" and field not in PROPERTY_FIELDS:
         if field == "user_id":
             return "properties.user_id is bytes, which no value of a filter can equal"
-        return f"no such field of the properties: expected one of {', '.join(PROPERTY_FIELDS)}"
+        known = ", ".join(PROPERTY_FIELDS)
+        return f"expected one of {known}; an application property of that name is [application_properties.{name}]"
     return None
 
 

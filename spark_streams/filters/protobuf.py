@@ -94,7 +94,9 @@ def from_protobuf(encoded: bytes) -> Expression:
         raise _fault("", fault)
     try:
         message = expression_pb2.Expr.FromString(encoded)
-    except (DecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise _fault("", "a name or value that is no UTF-8") from None
+    except DecodeError as error:
         raise _fault("", f"no message of type Expr: {shorten(str(error))}") from None
     expression = _read(message, "")
     limits.check(expression)
