@@ -13,7 +13,7 @@ from rich.table import Table
 
 from spark_streams.cli.config_file import StreamRequest
 from spark_streams.cli.words import endpoint_of, stream_request, tls_options
-from spark_streams.client import AmqpClient
+from spark_streams.client import AmqpClient, Bounds
 from spark_streams.errors import OptionError, StreamExists
 from spark_streams.log import ReferenceLog, Stream, StreamConfig, format_offset
 from spark_streams.position import EARLIEST
@@ -129,9 +129,20 @@ def _served(url: str, stream: str, tls_ca: str | None) -> dict[str, Any]:
         "stream": stream,
         "incarnation": description.incarnation,
         "partitions": [
-            {"partition": p, "events": events.get(p), "earliest": b.earliest, "latest": b.latest}
+            {"partition": p, "events": events.get(p), "earliest": b.earliest, "latest": b.latest, **_splits(b)}
             for p, b in sorted(description.partitions.items(), key=lambda item: (len(item[0]), item[0]))
         ],
+    }
+
+
+def _splits(bounds: Bounds) -> dict[str, Any]:
+    """Return what splits made of a partition, as ``_stored`` does; nothing where there were none."""
+    if not (bounds.closed or bounds.starts_after or bounds.cursor_from):
+        return {}
+    return {
+        "closed": bounds.closed,
+        "starts_after": bounds.starts_after,
+        "cursor_from": list(bounds.cursor_from),
     }
 
 

@@ -3,12 +3,13 @@
 ::
 
     {"partitions": [{"partition": symbol, "earliest-offset": symbol|null, "latest-offset": symbol|null,
-                     "x-opt-truncated-offset": symbol|null, "x-opt-remaining": ulong}, …],
+                     "x-opt-truncated-offset": symbol|null, "x-opt-remaining": ulong, "x-opt-closed": true,
+                     "x-opt-starts-after": symbol, "x-opt-cursor-from": [symbol, …]}, …],
      "x-opt-incarnation": string}
 
 The keys that begin with ``x-opt-`` are extensions of the reference log: ``x-opt-remaining`` is there when the link
-property ``x-opt-positions`` (partition to the offset that reading is after) asked for it. Unknown keys are ignored
-(ES-406).
+property ``x-opt-positions`` (partition to the offset that reading is after) asked for it, the last three where
+partitions were split. Unknown keys are ignored (ES-406).
 
 Spec: Event Stream Extensions §6.
 """
@@ -60,6 +61,9 @@ def describe(connection: Connection, stream: str, address: str, deadline: Deadli
             _offset(entry, "latest-offset", stream),
             _offset(entry, _TRUNCATED, stream),
             _TRUNCATED in entry,
+            entry.get("x-opt-closed") is True,
+            _offset(entry, "x-opt-starts-after", stream),
+            _names(entry.get("x-opt-cursor-from")),
         )
     incarnation = answer.get(_INCARNATION)
     return StreamDescription(stream, str(incarnation) if isinstance(incarnation, str) else None, partitions)
@@ -128,6 +132,10 @@ def _partition(entry: Mapping[str, Any], stream: str) -> str:
     if not isinstance(partition, str):
         raise RemoteProtocolError(f"'{info_address(stream)}': an entry without 'partition' (ES-405)")
     return str(partition)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(str(name) for name in value) if isinstance(value, (list, tuple)) else ()
 
 
 def _offset(entry: Mapping[str, Any], key: str, stream: str) -> str | None:

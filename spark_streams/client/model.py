@@ -21,12 +21,19 @@ class Bounds:
         truncated: offset of the newest event that retention has removed; None when there is none, or when the peer
             does not say (extension ``x-opt-truncated-offset``).
         tells_truncated: whether the peer says it at all.
+        closed: whether no event will be added any more, as it was split (extension ``x-opt-closed``).
+        starts_after: the closed partition with what came before its first event, None where there is none
+            (``x-opt-starts-after``).
+        cursor_from: partitions that left, whose events were redistributed onto it and others (``x-opt-cursor-from``).
     """
 
     earliest: str | None
     latest: str | None
     truncated: str | None = None
     tells_truncated: bool = False
+    closed: bool = False
+    starts_after: str | None = None
+    cursor_from: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,10 @@ def test_split(run: Run, serve: Callable[..., Served]) -> None:
     refused = run("log", "append", served.url, "orders", "x", "--partition", "0")
     assert refused.code == 1 and "split into partitions 2, 3" in refused.err
     assert [e["value"] for e in events(run, served.url, "--from", "earliest", "--count", "1")] == ["x"]
-    assert json.loads(run("log", "info", served.url, "orders", "--json").out)["partitions"][0]["partition"] == "0"
+    told = json.loads(run("log", "info", served.url, "orders", "--json").out)["partitions"]
+    assert {p["partition"]: (p["closed"], p["starts_after"], p["cursor_from"]) for p in told} == found
+    table = run("log", "info", served.url, "orders", COLUMNS="200").out
+    assert "closed" in table and "starts after 0" in table and "history of 1" in table
 
 
 def test_create_while_the_log_is_served(run: Run, serve: Callable[..., Served]) -> None:
