@@ -12,6 +12,7 @@ import contextlib
 import re
 import struct
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -27,6 +28,7 @@ from spark_streams.filters.nodes import (
     PARTITION,
     PUBLISH_TIME,
     Expression,
+    Not,
     Operator,
     Predicate,
     Reference,
@@ -176,35 +178,66 @@ def shown(milliseconds: int, overflow_is_null: bool) -> int | None:
 
 
 texts = st.sampled_from(TEXTS)
-typed_values = texts.flatmap(lambda text: st.sampled_from(VALUES[text]))
-plain_texts = st.sampled_from([text for text in TEXTS if "\x00" not in text])
 instants = st.sampled_from(TIMES)
 far_instants = st.one_of(instants, st.sampled_from([-(2**63), 2**63 - 1, 2**62, 9_223_372_036_854_775]))
 field_values: dict[str, st.SearchStrategy[Any]] = {
-    "subject": plain_texts,
-    "group_id": plain_texts,
     "content_type": st.sampled_from([Symbol(text) for text in TEXTS if text.isascii() and text.isprintable()]),
-    "message_id": st.one_of(plain_texts, typed_values.filter(lambda value: type(value) in (ULong, bytes, uuid.UUID))),
-    "to": plain_texts,
     "group_sequence": st.sampled_from([UInt(n) for n in (0, 1, 5, 300, 2**32 - 1)]),
 }
+NUMBER_TEXTS = [text for text in TEXTS if re.fullmatch("[+-]?[0-9].*", text)]
+CREATED = "creation_time"
 
 
 @st.composite
-def events(draw: st.DrawFn, *, far: bool = False) -> Event:
-    """Draw an event; ``far``: with instants beyond microseconds too."""
+def events(draw: st.DrawFn, about: Expression, *, far: bool = False) -> Event:
+    """Draw an event that has something to do with an expression.
+
+    Args:
+        draw: Hypothesis's.
+        about: its parts are what the event has; the texts of its literals are among its values.
+        far: whether there are instants beyond microseconds too.
+    """
     times = far_instants if far else instants
-    strategies = {**field_values, "creation_time": times.map(Timestamp)}
-    names = sorted({"x", "x-y", "and", "a.b", "[z]"})
+    found = list(predicates_of(about))
+    literals = [str(value) for predicate in found for value in predicate.values]
+    wanted = [text for text in literals if text in VALUES] + (NUMBER_TEXTS if literals != [] else [])
+    any_text = st.one_of(st.sampled_from(wanted or TEXTS), texts)
+    any_value = any_text.flatmap(lambda text: st.sampled_from(VALUES[text]))
+    properties: dict[str, Any] = {}
+    applications: dict[str, Any] = {}
+    for reference in dict.fromkeys(predicate.reference for predicate in found):
+        place = ("properties", CREATED) if reference.kind is ReferenceKind.EVENT_TIME else place_of(reference)
+        if place is None or not draw(st.integers(0, 4)):
+            continue
+        section, name = place
+        if section != "properties":
+            applications[name] = draw(any_value)
+        elif name == CREATED:
+            properties[name] = Timestamp(draw(times))
+        elif name in ("subject", "group_id", "to"):
+            properties[name] = draw(any_text)
+        elif name == "message_id":
+            properties[name] = draw(any_value.filter(lambda value: type(value) in (str, ULong, bytes, uuid.UUID)))
+        else:
+            properties[name] = draw(field_values[name])
     return Event(
         draw(st.sampled_from(OFFSETS)),
         draw(st.one_of(st.none(), times, times)),
-        draw(st.one_of(st.none(), plain_texts)),
+        draw(st.one_of(st.none(), any_text)),
         draw(st.sampled_from(["0", "1"])),
         b"." * draw(st.integers(0, 3)),
-        {name: draw(of) for name, of in strategies.items() if draw(st.booleans())},
-        {name: draw(typed_values) for name in names if draw(st.booleans())},
+        properties,
+        applications,
     )
+
+
+def predicates_of(expression: Expression) -> Iterator[Predicate]:
+    """Yield an expression's predicates."""
+    if isinstance(expression, Predicate):
+        yield expression
+        return
+    for part in (expression.operand,) if isinstance(expression, Not) else expression.parts:
+        yield from predicates_of(part)
 
 
 references = st.one_of(

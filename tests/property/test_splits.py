@@ -29,8 +29,24 @@ from spark_streams.wire.message import Data, Message, encode_message
 from tests.filters.events import Event, events, expressions
 from tests.filters.sql_peers import Parsed, Peer, passes
 
-many = st.lists(events(), min_size=1, max_size=8)
-EXAMPLES = 150
+EXAMPLES = 300
+
+
+def about(expression: Expression, *, far: bool = False) -> st.SearchStrategy[tuple[Expression, list[Event]]]:
+    """Return an expression with events that have to do with it."""
+    return st.tuples(st.just(expression), st.lists(events(expression, far=far), min_size=3, max_size=6))
+
+
+cases = expressions.flatmap(about)
+far_cases = expressions.flatmap(lambda expression: about(expression, far=True))
+"""The same with instants beyond microseconds, which rows show as null."""
+either = st.one_of(st.tuples(st.just(False), cases), st.tuples(st.just(True), far_cases))
+Case = tuple[Expression, list[Event]]
+readings = st.tuples(
+    st.sampled_from([KEY, property_of("application_properties.x"), property_of("properties.subject")]),
+    st.sampled_from([0, 2, 1]),
+)
+"""Where publishers have filter values from; one in how many other values a Bloom filter lets through."""
 
 
 def same(
@@ -45,24 +61,25 @@ def same(
     assert read is (evaluate(expression, lookup) is True)
 
 
-@given(expressions, many)
+@given(cases)
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_without_not_says_the_same(expression: Expression, drawn: list[Event]) -> None:
+def test_without_not_says_the_same(case: Case) -> None:
+    expression, drawn = case
     normal = without_not(expression)
     for event in drawn:
         assert evaluate(normal, event.text) is evaluate(expression, event.text)
 
 
-@pytest.mark.parametrize("null", [False, True], ids=["overflow fails", "overflow is null"])
-@given(expressions, st.data())
+@given(either)
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_event_streams(null: bool, expression: Expression, data: st.DataObject) -> None:
+def test_event_streams(far_case: tuple[bool, Case]) -> None:
+    null, (expression, drawn) = far_case
     split = split_for_amqp(expression, AmqpCapability(True, False, overflow_is_null=null))
     assert split.sql is None
     sql = None if split.event_streams_sql is None else Parsed(split.event_streams_sql, flat=True)
     if split.event_streams_sql is not None:
         parse_sql(split.event_streams_sql)  # the log's own door takes it too
-    for event in data.draw(st.lists(events(far=null), min_size=1, max_size=8)):
+    for event in drawn:
         beyond = all(above(event, name, bound) for name, bound in (split.annotations or {}).items())
         for peer in Peer:
             delivered = beyond and (sql is None or passes(peer, sql, event.typed))
@@ -75,28 +92,23 @@ def above(event: Event, name: str, bound: str | int) -> bool:
     return value is not None and type(value) is type(bound) and value > bound
 
 
-@pytest.mark.parametrize("null", [False, True], ids=["overflow fails", "overflow is null"])
 @pytest.mark.parametrize("as_rabbitmq", [False, True], ids=["types of the draft", "types of RabbitMQ"])
-@given(expressions, st.data())
+@given(either)
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_full_sql(as_rabbitmq: bool, null: bool, expression: Expression, data: st.DataObject) -> None:
+def test_full_sql(as_rabbitmq: bool, far_case: tuple[bool, Case]) -> None:
+    null, (expression, drawn) = far_case
     split = split_for_amqp(expression, AmqpCapability(False, True, as_rabbitmq, null))
     assert split.annotations is split.event_streams_sql is None
     sql = None if split.sql is None else Parsed(split.sql)
-    for event in data.draw(st.lists(events(far=null), min_size=1, max_size=8)):
+    for event in drawn:
         for peer in [Peer.RABBITMQ] if as_rabbitmq else Peer:
             same(expression, split.residual, event, sql is None or passes(peer, sql, event.typed), null=null)
 
 
-@pytest.mark.parametrize("false_positives", [0, 2, 1], ids=["exact", "half", "all"])
-@pytest.mark.parametrize(
-    "value_from", [KEY, property_of("application_properties.x"), property_of("properties.subject")]
-)
-@given(expressions, many)
-@settings(max_examples=EXAMPLES // 2, deadline=None)
-def test_rabbitmq_streams(
-    false_positives: int, value_from: Reference, expression: Expression, drawn: list[Event]
-) -> None:
+@given(cases, readings)
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_rabbitmq_streams(case: Case, reading: tuple[Reference, int]) -> None:
+    (expression, drawn), (value_from, false_positives) = case, reading
     split = split_for_rabbitmq(expression, RabbitCapability(value_from, filters=True))
     assert split.values is None or (split.values and "" not in split.values)
     for event in drawn:
@@ -113,9 +125,10 @@ def by_accident(value: str, one_in: int) -> bool:
     return one_in > 0 and zlib.crc32(value.encode()) % one_in == 0
 
 
-@given(expressions, many)
+@given(cases)
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_feeds(expression: Expression, drawn: list[Event]) -> None:
+def test_feeds(case: Case) -> None:
+    expression, drawn = case
     fields = {"key": KEY, "thing": property_of("x"), "subject": property_of("properties.subject")}
     split = split_for_feed(expression, fields)
     for event in drawn:
@@ -130,9 +143,10 @@ def test_a_filter_that_forgets_a_type_is_found_out() -> None:
         same(parse("x = '5'"), None, event, pushed)
 
 
-@given(expressions, many)
+@given(cases)
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_full_sql_at_the_door_of_our_log(expression: Expression, drawn: list[Event]) -> None:
+def test_full_sql_at_the_door_of_our_log(case: Case) -> None:
+    expression, drawn = case
     split = split_for_amqp(expression, AmqpCapability(False, True, rabbitmq_types=True))
     delivered = [True] * len(drawn) if split.sql is None else at_our_door(split.sql, drawn)
     for event, passed in zip(drawn, delivered, strict=True):
