@@ -10,8 +10,8 @@ asked: whether the stream reaches the end of the range, and, after that, whether
 (``Subscription.look_again``). Only both answers together end a range; a silence never does.
 
 Tracking chunks and filters also leave gaps between chunks, and so does retention when it overtakes a reader: brokers
-then go on with what is left, without a word. Before rows behind a gap are handed out, the broker is asked for the
-chunk, of any kind, where the gap begins.
+then go on with what is left, without a word. Before rows behind a gap are handed out, the broker is asked what it
+still holds, and for the chunk, of any kind, where the gap begins.
 
 A filter may narrow the range to the offsets from one on: what is before it is neither read nor missed.
 
@@ -253,9 +253,11 @@ class RangeReader:
 
     def _last_offset(self) -> int:
         """Return the stream's last offset, -1 for none; or the range's end, when the stream reaches it."""
+        last = self._extent().last
+        if last is not None and last >= self._end:
+            return self._end
         if self._chunk_at(self._end) is not None:
             return self._end  # perhaps a tracking chunk at the tail, which not every broker's bounds count in
-        last = self._extent().last
         return -1 if last is None else last
 
     def _regained(self, held: _Collected) -> int | None:
@@ -267,6 +269,8 @@ class RangeReader:
         """
         if held.gap is None:
             return None
+        if self._filtered and self._extent().first <= held.gap:
+            return None  # nothing is gone from there on: it was left out, and need not be sent to be looked at
         chunk = self._chunk_at(held.gap)
         if chunk is not None and chunk.first_offset <= held.gap:
             if chunk.kind == ChunkType.USER and not self._filtered:
