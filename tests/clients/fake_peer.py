@@ -26,7 +26,10 @@ class Script:
     partition: str = "0"
     source_partition: str | None = "0"
     capability: bool = True
+    full_sql: bool = False
     echo: bool = True
+    echo_names: frozenset[str] | None = None
+    refuse_filters: tuple[str, str] | None = None
     echo_changed: bool = False
     ignore_filter: bool = False
     bind: bool = True
@@ -62,6 +65,7 @@ class FakePeer(MessagingHandler):
         self.fault: BaseException | None = None
         self._position: dict[str, int] = {}
         self._refused: set[str] = set()
+        self._undrained: list[Any] = []
         self._sent = 0
         self._stop = threading.Event()
         self._ready = threading.Event()
@@ -100,6 +104,8 @@ class FakePeer(MessagingHandler):
             event.container.stop()
         else:
             event.container.schedule(0.02, self)
+            while self.script.answers_drain and self._undrained:
+                self._undrained.pop().drained()
 
     def on_connection_bound(self, event: Any) -> None:
         if self.script.idle_timeout_ms:
@@ -108,13 +114,22 @@ class FakePeer(MessagingHandler):
     def on_connection_opening(self, event: Any) -> None:
         self.desired.append([str(c) for c in event.connection.remote_desired_capabilities or ()])
         if self.script.capability:
-            event.connection.offered_capabilities = [symbol("AMQP_EVENT_STREAMS_V1_0")]
+            full_sql = [symbol("AMQP_FILTEX_SQL_V1_0")] if self.script.full_sql else []
+            event.connection.offered_capabilities = [symbol("AMQP_EVENT_STREAMS_V1_0"), *full_sql]
 
     def on_link_opening(self, event: Any) -> None:
         script, link = self.script, event.link
         asked = link.remote_properties or {}
         address = link.remote_source.address if link.is_sender else link.remote_target.address
-        self.attached.append({"address": address, "properties": dict(asked), "sender": link.is_sender})
+        filters = (_filter_of(link) or {}) if link.is_sender else {}
+        self.attached.append(
+            {
+                "address": address,
+                "properties": dict(asked),
+                "sender": link.is_sender,
+                "filters": {str(name): described.value for name, described in filters.items()},
+            }
+        )
         if link.is_sender:
             link.source.address = address
             link.target.copy(link.remote_target)
@@ -124,9 +139,12 @@ class FakePeer(MessagingHandler):
             link.source.copy(link.remote_source)
             if script.max_message_size:
                 link.max_message_size = script.max_message_size
-        if script.refuse is not None and address is not None and not address.endswith("$info"):
+        refuse = script.refuse
+        if script.refuse_filters is not None and len(filters) > 1:
+            refuse = (*script.refuse_filters, {})
+        if refuse is not None and address is not None and not address.endswith("$info"):
             link.source.type = link.target.type = proton.Terminus.UNSPECIFIED
-            link.condition = proton.Condition(*script.refuse)
+            link.condition = proton.Condition(*refuse)
             if script.refuse_once:
                 script.refuse = None
             self._refused.add(link.name)
@@ -147,6 +165,8 @@ class FakePeer(MessagingHandler):
         wanted = _filter_of(link)
         if wanted is None:
             return
+        names = self.script.echo_names
+        wanted = {k: v for k, v in wanted.items() if names is None or str(k) in names}
         if self.script.echo_changed:
             wanted = {k: Described(v.descriptor, {OFFSET: symbol("@latest")}) for k, v in wanted.items()}
         link.source.filter.put_dict(wanted)
@@ -162,6 +182,8 @@ class FakePeer(MessagingHandler):
                 self.drains += 1
                 if self.script.answers_drain:
                     link.drained()
+                else:
+                    self._undrained.append(link)
 
     def on_message(self, event: Any) -> None:
         self.received.append(bytes(event.message.body))  # the body is a view of proton's memory

@@ -11,7 +11,8 @@ class TcpProxy:
     """Forwards 127.0.0.1:port to a target; a context manager.
 
     ``cuts`` lists after how many bytes from the server each connection, in order, is cut; later ones are not. ``stall``
-    makes it stop forwarding, in both directions, without closing anything.
+    makes it stop forwarding, in both directions, without closing anything. ``from_server`` counts the bytes that came
+    from there.
     """
 
     def __init__(self, target_port: int, cuts: list[int] | None = None) -> None:
@@ -20,7 +21,7 @@ class TcpProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self.port = self._listener.getsockname()[1]
-        self.connections = 0
+        self.connections = self.from_server = 0
         self.stall = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -44,10 +45,10 @@ class TcpProxy:
             self.connections += 1
             limit = self._cuts.pop(0) if self._cuts else None
             self._open += [client, server]
-            threading.Thread(target=self._pump, args=(client, server, None), daemon=True).start()
-            threading.Thread(target=self._pump, args=(server, client, limit), daemon=True).start()
+            threading.Thread(target=self._pump, args=(client, server, None, False), daemon=True).start()
+            threading.Thread(target=self._pump, args=(server, client, limit, True), daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, limit: int | None) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, limit: int | None, counted: bool) -> None:
         passed = 0
         try:
             while chunk := source.recv(65_536):
@@ -57,6 +58,7 @@ class TcpProxy:
                     sink.sendall(chunk[: limit - passed])
                     break
                 passed += len(chunk)
+                self.from_server += len(chunk) if counted else 0
                 sink.sendall(chunk)
         except OSError:
             pass  # the other direction was closed: that is how a connection ends here
