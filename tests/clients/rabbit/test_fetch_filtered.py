@@ -296,28 +296,6 @@ def test_the_first_match_is_not_narrowed_by_filter_values(door: Broker) -> None:
         assert client.first_matching(stream, stream, parse("color = 'green'")) == text(1)
 
 
-class Counting(TcpProxy):
-    """Counts what the server sends."""
-
-    received = 0
-
-    def _pump(self, source: Any, sink: Any, limit: int | None) -> None:
-        proxy = self
-
-        class Counted:
-            def recv(self, size: int) -> bytes:
-                chunk: bytes = source.recv(size)
-                if limit_is_of_server:
-                    proxy.received += len(chunk)
-                return chunk
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(source, name)
-
-        limit_is_of_server = source.getpeername()[1] == self._target
-        super()._pump(Counted(), sink, limit)  # type: ignore[arg-type]
-
-
 def test_bytes_on_the_wire(door: Broker) -> None:
     """One in a hundred, in stored batches that mix them all; and a search that stops at what it finds."""
     count = 100_000
@@ -325,10 +303,10 @@ def test_bytes_on_the_wire(door: Broker) -> None:
     port = door.endpoint.port
 
     def received(read_all: Callable[[RabbitClient], object], filters: FilterValues | None) -> int:
-        with Counting(port) as proxy:
+        with TcpProxy(port) as proxy:
             with door.client(proxy.port, filters=filters) as client:
                 read_all(client)
-            return proxy.received
+            return proxy.from_server
 
     with door.stream() as stream:
         for first in range(0, count, 2_000):
