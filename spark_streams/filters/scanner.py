@@ -1,0 +1,234 @@
+"""The words of a filter's text: names, literals and signs, read one after another, and what is wrong with them.
+
+Spec: notes section 1.3; the grammar is in ``text.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NoReturn
+
+from spark_streams.errors import FilterError
+from spark_streams.filters import limits
+from spark_streams.filters.describe import shorten
+from spark_streams.filters.literals import NUMBER, read_double, read_long
+from spark_streams.filters.nodes import Operator, Reference, Value, ValueType, property_of
+from spark_streams.filters.words import (
+    ANNOTATION_SECTIONS,
+    ANNOTATIONS,
+    KEYWORDS,
+    REFERENCES,
+    WORD,
+    meant,
+)
+
+__all__ = ["Scanner"]
+
+_BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
+_PLAIN_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ANNOTATION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_NAME_WITHOUT_DELIMITERS: Final = re.compile(r"""[^\s=<>!()\[\]'",]+""")
+_SIGN: Final = re.compile(r"<>|!=|>=|<=|=|>|<")
+_COMPARISONS: Final = {
+    "=": Operator.EQUALS,
+    "<>": Operator.NOT_EQUALS,
+    "!=": Operator.NOT_EQUALS,
+    ">": Operator.GREATER_THAN,
+    ">=": Operator.GREATER_THAN_EQUALS,
+    "<": Operator.LESS_THAN,
+    "<=": Operator.LESS_THAN_EQUALS,
+}
+_LITERAL_STARTS: Final = frozenset("'+-0123456789")
+_A_PREDICATE: Final = "expected a test such as type = 'order', NOT or ("
+_FOREIGN_SIGNS: Final = {
+    "&": "write AND",
+    "|": "write OR",
+    "!": "write NOT",
+    ";": "a filter is one expression",
+    **dict.fromkeys("+-*/%", "there is no arithmetic"),
+}
+_FOREIGN_WORDS: Final = {
+    "ESCAPE": "LIKE has no ESCAPE: % and _ always stand for other characters",
+    "RLIKE": "there are no regular expressions: write LIKE",
+    "ILIKE": "LIKE tells upper from lower case: there is no ILIKE",
+    "EXISTS": "write x IS NOT NULL",
+}
+
+
+class Scanner:
+    """One pass over a text; each method that reads leaves ``at`` on the character behind what it read.
+
+    Args:
+        text: the filter.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self._values = 0
+
+    def skip_blanks(self) -> None:
+        """Go on to what is no blank."""
+        blank = _BLANK.match(self.text, self.at)
+        assert blank is not None
+        self.at = blank.end()
+
+    def next(self) -> str:
+        """Return the next character; empty at the end."""
+        return self.text[self.at : self.at + 1]
+
+    def word(self) -> str:
+        """Return the next word, without its dots; empty if none is next."""
+        word = _PLAIN_WORD.match(self.text, self.at)
+        return word[0] if word else ""
+
+    def keyword(self, keyword: str) -> bool:
+        """Read a keyword, if it is the next word."""
+        word = self.word()
+        if word.upper() != keyword:
+            return False
+        self.at += len(word)
+        return True
+
+    def comparison(self) -> Operator | None:
+        """Read the sign of a comparison, if one is next."""
+        sign = _SIGN.match(self.text, self.at)
+        if sign is None:
+            return None
+        self.at = sign.end()
+        if self.next() in ("=", "<", ">", "!", "~"):
+            self.fail("expected one of = <> != < <= > >=", sign.start())
+        return _COMPARISONS[sign[0]]
+
+    def at_literal(self) -> bool:
+        """Say whether a literal is next, sound or not."""
+        return self.next() in _LITERAL_STARTS
+
+    def literal(self) -> tuple[Value, ValueType]:
+        """Read a text or a number; no more of them than a filter may have."""
+        self._values += 1
+        if self._values > limits.MAX_VALUES:
+            self.fail(f"more than {limits.MAX_VALUES} values: at most {limits.MAX_VALUES} are taken")
+        if self.next() == "'":
+            return self._quoted("'", "the text is not closed: expected '"), ValueType.STRING
+        if self.at_literal():
+            return self._number()
+        word = self.word().upper()
+        if word == "NULL":
+            self.fail("nothing compares with NULL: write IS NULL or IS NOT NULL")
+        if word in ("TRUE", "FALSE"):
+            self.fail(f"there are no boolean values: expected the property's text, '{word.lower()}'")
+        name = _NAME_WITHOUT_DELIMITERS.match(self.text, self.at + (self.next() == '"'))
+        hint = f": a text stands in single quotes, '{shorten(name[0])}'" if name and self.next() != "-" else ""
+        self.fail(f"expected a text in single quotes or a number{hint}")
+
+    def reference(self) -> Reference:
+        """Read what is tested: a reference, a property bare or delimited, a delivery annotation."""
+        if self.next() in ("[", '"'):
+            return property_of(self._delimited())
+        found = WORD.match(self.text, self.at)
+        if found is None:
+            self.fail(self._no_reference())
+        word = found[0]
+        first = word.partition(".")[0]
+        if first.upper() in KEYWORDS:
+            self.fail(self._keyword_for_a_reference(first.upper()))
+        if first in ANNOTATION_SECTIONS and self.text.startswith(".", self.at + len(first)):
+            return self._annotation(first)
+        end = found.end()
+        if self.text[end : end + 2] in (".[", '."'):
+            self.at = end + 1
+            if meant(f"{word}.") is not None:
+                self.fail(f"expected {meant(f'{word}.')}", self.at - len(word) - 1)
+            return property_of(f"{word}.{self._delimited()}")
+        following = self.text[end : end + 1]
+        if following == "(":
+            self.fail(f"there is no function {shorten(word)}: expected a property, or another part of the event")
+        if following in (".", "-", "$", "@", ":", "/", "#") or following.isalnum():
+            self.fail(self._undelimited())
+        reference = REFERENCES.get(word)
+        if reference is None:
+            suggestion = meant(word)
+            if suggestion is not None:
+                self.fail(f"expected {suggestion}, or [{word}] for a property of that name")
+            reference = property_of(word)
+        self.at = end
+        return reference
+
+    def foreign(self) -> str | None:
+        """Say what of other languages stands at ``at``, if anything known does."""
+        return _FOREIGN_WORDS.get(self.word().upper()) or _FOREIGN_SIGNS.get(self.next())
+
+    def fail(self, reason: str, at: int | None = None) -> NoReturn:
+        """Raise a FilterError about the character at ``at``, the next one if that is None."""
+        raise FilterError(self.text, (self.at if at is None else at) + 1, reason)
+
+    def _number(self) -> tuple[Value, ValueType]:
+        number = NUMBER.match(self.text, self.at)
+        if number is None:
+            self.fail("expected digits after the sign")
+        following = self.text[number.end() : number.end() + 1]
+        if following in (".", "_") or following.isalnum():
+            self.fail("expected the number to end here: numbers are written 5, -5, 5.5 or 5.5e10", number.end())
+        value: Value | None
+        if number[1] is None and number[2] is None:
+            value, of = read_long(number[0]), ValueType.LONG
+            reason = "the integer does not fit into 64 bits: write a decimal, such as 1e19"
+        else:
+            value, of = read_double(number[0]), ValueType.DOUBLE
+            reason = "the decimal does not fit into a DOUBLE: the largest is about 1.8e308"
+        if value is None:
+            self.fail(reason)
+        self.at = number.end()
+        return value, of
+
+    def _annotation(self, section: str) -> Reference:
+        start = self.at
+        self.at += len(section) + 1
+        if self.next() in ("[", '"'):
+            name = self._delimited()
+        else:
+            found = _ANNOTATION.match(self.text, self.at)
+            name = found[0] if found else ""
+            self.at += len(name)
+        reference = ANNOTATIONS.get(name)
+        if reference is None:
+            shown = shorten(f"{section}.{name}")
+            known = " or ".join(f"{section}.{annotation}" for annotation in ANNOTATIONS)
+            self.fail(f"expected {known}; a property of that name is written [{shown}]", start)
+        return reference
+
+    def _delimited(self) -> str:
+        close = "]" if self.next() == "[" else '"'
+        return self._quoted(close, f"the name is not closed: expected {close}")
+
+    def _quoted(self, close: str, unclosed: str) -> str:
+        """Read up to ``close``, which is doubled where it is meant; ``at`` is on the opening character."""
+        opening, parts = self.at, []
+        self.at += 1
+        while True:
+            end = self.text.find(close, self.at)
+            if end < 0:
+                self.fail(unclosed, opening)
+            parts.append(self.text[self.at : end])
+            self.at = end + 1
+            if not self.text.startswith(close, self.at):
+                return close.join(parts)
+            self.at += 1
+
+    def _no_reference(self) -> str:
+        if self.at == len(self.text):
+            return "the filter is empty: leave it out for all events" if not self.text.strip() else _A_PREDICATE
+        if self.next().isalnum():
+            return self._undelimited()
+        return self.foreign() or _A_PREDICATE
+
+    def _undelimited(self) -> str:
+        name = _NAME_WITHOUT_DELIMITERS.match(self.text, self.at)
+        shown = shorten(name[0]) if name else "…"
+        return f"a name with other signs than letters, digits and _ is delimited: [{shown}]"
+
+    def _keyword_for_a_reference(self, keyword: str) -> str:
+        if keyword in ("TRUE", "FALSE"):
+            return f"there is no {keyword}: leave the filter out for all events"
+        return f"{_A_PREDICATE}, not {keyword}; a property of that name is written [{self.word()}]"
