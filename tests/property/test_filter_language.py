@@ -7,7 +7,7 @@ import base64
 import re
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import FilterError
@@ -28,6 +28,7 @@ from tests.filters.seed import Expr, message_of
 from tests.filters.trees import by_builder, carelessly, expressions
 
 
+@settings(deadline=None)
 @given(expressions)
 def test_text_builder_and_protobuf_give_the_same_tree(expression: Expression) -> None:
     check(expression)
@@ -41,12 +42,14 @@ def test_text_builder_and_protobuf_give_the_same_tree(expression: Expression) ->
         assert read_filter(spelled.decode().rstrip("=")) == expression
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_text_means_the_same_however_it_is_spelled(data: st.DataObject) -> None:
     expression = data.draw(expressions)
     assert parse(carelessly(data.draw, expression)) == expression
 
 
+@settings(deadline=None)
 @given(expressions)
 def test_the_tree_in_lines_has_a_line_for_each_node(expression: Expression) -> None:
     nodes, waiting = 0, [expression]
@@ -67,6 +70,7 @@ def in_the_seed(expression: Any) -> bool:
     return all(map(in_the_seed, getattr(expression, "parts", ()) or (expression.operand,)))
 
 
+@settings(deadline=None)
 @given(expressions.filter(in_the_seed))
 def test_the_proposals_own_messages_say_the_same(expression: Expression) -> None:
     """The library, given the seed's definitions, writes what we read, and reads what we write."""
@@ -100,6 +104,7 @@ def as_python_reads_it(node: ast.expr) -> Expression:
     return parse(f"{node.id} = 1")
 
 
+@settings(deadline=None)
 @given(boolean_words)
 def test_not_binds_tighter_than_and_and_that_than_or(text: str) -> None:
     tested = re.sub(r"\b([a-e])\b", r"\1 = 1", text)
@@ -175,16 +180,19 @@ def parses_or_is_refused(text: str) -> None:
         assert parse(to_text(expression)) == expression
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_text_parses_or_is_refused(text: str) -> None:
     parses_or_is_refused(text)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_any_words_parse_or_are_refused(text: str) -> None:
     parses_or_is_refused(text)
 
 
+@settings(deadline=None)
 @given(expressions, st.data())
 def test_a_damaged_text_parses_or_is_refused(expression: Expression, data: st.DataObject) -> None:
     text = to_text(expression)
@@ -193,6 +201,7 @@ def test_a_damaged_text_parses_or_is_refused(expression: Expression, data: st.Da
     parses_or_is_refused(text[:at] + data.draw(st.sampled_from(["", *PIECES])) + text[at + cut :])
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ABCabc0189+/-_= ", max_size=40))
 def test_any_base64_is_read_or_refused(text: str) -> None:
     try:
@@ -214,11 +223,13 @@ def is_read_or_refused(encoded: bytes) -> None:
         assert from_protobuf(to_protobuf(expression)) == expression
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_any_bytes_are_read_or_refused(encoded: bytes) -> None:
     is_read_or_refused(encoded)
 
 
+@settings(deadline=None)
 @given(expressions, st.data())
 def test_damaged_messages_are_read_or_refused(expression: Expression, data: st.DataObject) -> None:
     encoded = bytearray(to_protobuf(expression))
@@ -228,6 +239,7 @@ def test_damaged_messages_are_read_or_refused(expression: Expression, data: st.D
     is_read_or_refused(bytes(encoded))
 
 
+@settings(deadline=None)
 @given(expressions, st.data())
 def test_messages_that_are_cut_off_are_read_or_refused(expression: Expression, data: st.DataObject) -> None:
     encoded = to_protobuf(expression)
