@@ -14,8 +14,9 @@ from typing import Final
 
 __all__ = ["like", "like_regex"]
 
-_MOST_CHARACTERS: Final = 1000
-"""Of a pattern that becomes one regular expression; RE2's programs are limited in size."""
+_MOST_CHARACTERS: Final = 500
+_MOST_WILDCARDS: Final = 32
+"""Of a pattern that becomes one regular expression: with many more, RE2 gives up its table of states, and crawls."""
 
 
 def like(pattern: str) -> Callable[[str], bool]:
@@ -45,8 +46,8 @@ def like(pattern: str) -> Callable[[str], bool]:
 
 
 def like_regex(pattern: str) -> str | None:
-    """Return the pattern as a regular expression of RE2 for whole texts; None for one that is too long."""
-    if len(pattern) > _MOST_CHARACTERS:
+    """Return the pattern as a regular expression of RE2 for whole texts; None for one that is too much for it."""
+    if len(pattern) > _MOST_CHARACTERS or pattern.count("%") + pattern.count("_") > _MOST_WILDCARDS:
         return None
     inner = "".join({"%": ".*", "_": "."}.get(character) or re.escape(character) for character in pattern)
     return rf"(?s)\A{inner}\z"

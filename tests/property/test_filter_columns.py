@@ -165,6 +165,7 @@ def test_columns_say_what_rows_say(offset: int, expression: Expression, table: T
 @given(predicate=predicates(), values=text_columns)
 @example(Predicate(KEY, Operator.CONTAINS_ANY, (",",), ValueType.STRING), ['["a","b"]', *["b"] * 5])
 @example(Predicate(KEY, Operator.LIKE, ("%" * 1200 + "a_" * 3,), ValueType.STRING), ["abac", "abacad", *[None] * 4])
+@example(Predicate(KEY, Operator.LIKE, ("%\U0001f600_" * 333,), ValueType.STRING), ["\U0001f600" * 1000, *["a"] * 5])
 @example(Predicate(KEY, Operator.EQUALS, ("\ud800",), ValueType.STRING), ["", *["a"] * 5])
 @example(Predicate(KEY, Operator.EQUALS, (2**53 + 1,), ValueType.LONG), [str(2**53) + ".0", *["0.5"] * 5])
 def test_one_predicate_on_one_column(predicate: Predicate, values: list[str | None]) -> None:
