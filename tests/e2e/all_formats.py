@@ -1,0 +1,63 @@
+"""A program of its own: every format, in a batch and as a stream, against a Spark that is not this process's alone.
+
+usage: all_formats.py connect|cluster FOLDER
+
+``connect`` is a Spark Connect client of a local server, ``cluster`` a driver with two workers, each a process.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import spark_streams
+from spark_streams.testing import LogProcess, StreamFactory
+
+FORMATS = ("amqp-events", "rabbitmq-stream", "feedapi")
+
+
+def session(kind: str) -> Any:
+    builder: Any = SparkSession.builder
+    if kind == "connect":
+        builder = builder.remote("local[2]")
+    else:
+        builder = builder.master("local-cluster[2,1,768]").config("spark.executor.memory", "512m")
+    made = builder.config("spark.sql.shuffle.partitions", "2").config("spark.ui.enabled", "false").getOrCreate()
+    spark_streams.register(made)
+    if kind == "connect":
+        assert type(made).__module__ == "pyspark.sql.connect.session"
+    else:
+        assert made.sparkContext._jsc.sc().getExecutorMemoryStatus().size() == 3, "a driver and two workers"
+    return made
+
+
+def copy(spark: Any, name: str, read: dict[str, str], write: dict[str, str], checkpoint: Path) -> None:
+    frame = spark.readStream.format(name).options(**read).load().select("value", "key")
+    writer = frame.writeStream.format(name).options(**write).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(240)
+    assert query.exception() is None
+
+
+def main(kind: str, folder: Path) -> None:
+    with LogProcess() as process:
+        streams = StreamFactory(process)
+        spark = session(kind)
+        for name in FORMATS:
+            source, target = streams.create("source", 4), streams.create("target", 2)
+            source.produce({"value": f"v{n}", "key": f"k{n % 7}"} for n in range(40))
+            assert spark.read.format(name).options(**source.options(name)).load().count() == 40
+            read = source.options(name, startingOffsets="earliest")
+            if name == "feedapi":
+                read["spoolLocation"] = str(folder / "spool")
+            copy(spark, name, read, target.options(name), folder / name)
+            assert sorted(target.values()) == sorted(f"v{n}" for n in range(40))
+            print("done:", name, flush=True)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
