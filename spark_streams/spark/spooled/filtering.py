@@ -14,7 +14,7 @@ from spark_streams.client.model import Pushdown
 from spark_streams.errors import OptionError
 from spark_streams.filters import Expression, read_filter
 from spark_streams.options.feedapi import FeedSourceOptions
-from spark_streams.position import CheckpointError, Matching
+from spark_streams.position import After, CheckpointError, Matching
 from spark_streams.spark.filter_log import filter_line
 from spark_streams.spark.spooled.tasks import FeedTask
 
@@ -64,8 +64,11 @@ class QueryFilter:
             self._use(client, {})
             return
         starts = [options.starting.everywhere, *options.starting.each.values()]
+        ends = [] if options.ending is None else [*options.ending.each.values()]
+        # A cursor that the user gives is one of a read without our filters: it means nothing under them (C-13).
+        cursors = any(isinstance(position, After) for position in (*starts, *ends))
         chosen = push(
-            options.filter,
+            None if cursors else options.filter,
             discovery,
             declared=options.filter_fields,
             key_field=options.key_field,

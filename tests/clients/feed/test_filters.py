@@ -157,6 +157,25 @@ class TestPushed:
         with told() as feed, pytest.raises(OptionError, match=r"filterFields.*'kind'; it offers 'type', 'who'"):
             batch_rows(feed.url, filter="type = 'order'", filterFields="kind=/type")
 
+    def test_beside_a_cursor_nothing_is_pushed(self) -> None:
+        """It belongs to a read without filters."""
+        with told(page=lambda: 10, every=2) as feed:
+            rows, _ = batch_rows(feed.url)
+            start, end = rows[19]["offset"], rows[39]["offset"]
+            for more in (
+                {"startingOffsets": json.dumps({"0": start}), "endingOffsets": json.dumps({"0": end})},
+                {"endingOffsets": json.dumps({"0": end})},
+                {"startingOffsets": json.dumps({"0": start})},
+            ):
+                feed.asked.clear()
+                found, _ = batch_rows(feed.url, filter="type = 'order'", **more)
+                first, stop = 20 if "startingOffsets" in more else 0, 40 if "endingOffsets" in more else 60
+                assert numbers(found) == chosen(first, stop, type="order")
+                assert feed.pushed() == [{}]
+            with Life(feed.url, filter="type = 'order'", startingOffsets=json.dumps({"0": start})) as life:
+                assert numbers(life.until(20)) == chosen(20, 60, type="order")
+            assert feed.pushed() == [{}]
+
     def test_a_closed_partition_ends_where_its_filtered_cursors_end(self) -> None:
         """``lastCursor`` belongs to no filters; the same text may be another place to the filtered feed (C-13)."""
 
