@@ -24,10 +24,15 @@ REGIONS = ("eu-north", "eu-south", "us", "as")
 WAIT_S = 120
 
 
+def key(number: int) -> str | None:
+    """The key of an event; some have none."""
+    return None if number % 7 == 6 else str(number % 7)
+
+
 def event(number: int) -> dict[str, Any]:
     """The JSON of an event; its members are its application properties too."""
     made: dict[str, Any] = {"n": number, "region": REGIONS[number % 4], "type": ("order", "offer", "order")[number % 3]}
-    made |= {"k": str(number % 7), "at": number * 1000}
+    made |= {"k": key(number), "at": number * 1000}
     if number % 5 == 0:
         made["note"] = f"100% o'{number}_x"
     return made
@@ -70,7 +75,13 @@ def publish(spark: SparkSession, server: ServerThread, low: int, high: int, stre
 
     rows = [(n, json.dumps(event(n), separators=(",", ":")), event(n)) for n in range(low, high)]
     made = [
-        (text, str(n % 7), [(k, str(v)) for k, v in members.items()], members["region"], f"s-{n % 11}")
+        (
+            text,
+            key(n),
+            [(k, str(v)) for k, v in members.items() if v is not None],
+            members["region"],
+            f"s-{n % 11}" if n % 11 else None,
+        )
         for n, text, members in rows
     ]
     frame = spark.createDataFrame(
