@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import requests
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 PAGE = 10_000
 
@@ -131,6 +138,32 @@ class PlainFeedStreamReader(DataSourceStreamReader):
             yield json.dumps(event).encode(), text, cursor
 
 
+class PlainFeedWriter(DataSourceWriter):
+    """Posts rows as event lines, a page at a time."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        session = requests.Session()
+        lines: list[str] = []
+        for row in iterator:
+            lines.append(json.dumps({"event": json.loads(row.value)}))
+            if len(lines) == PAGE:
+                self._post(session, lines)
+        self._post(session, lines)
+        return WriterCommitMessage()
+
+    def _post(self, session: requests.Session, lines: list[str]) -> None:
+        if lines:
+            body = "".join(f"{line}\n" for line in lines).encode()
+            answer = session.post(
+                self.options["url"], data=body, headers={"Content-Type": "application/x-ndjson"}, timeout=60
+            )
+            answer.raise_for_status()
+            lines.clear()
+
+
 class PlainFeed(DataSource):
     """The DataSource of it."""
 
@@ -146,3 +179,6 @@ class PlainFeed(DataSource):
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         return PlainFeedStreamReader(dict(self.options))
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        return PlainFeedWriter(dict(self.options))
