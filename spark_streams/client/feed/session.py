@@ -189,8 +189,8 @@ class FeedSession:
         # The environment's proxies and authorities are honoured; a netrc file would send what nobody asked for.
         session.headers["Accept"] = "application/x-ndjson, application/json;q=0.9, */*;q=0.5"
         if _is_this_machine(endpoint.url):
-            # Compressing costs both sides more than loopback does; what comes compressed nevertheless is unpacked.
-            session.headers["Accept-Encoding"] = "identity"
+            # Compressing costs both sides more than loopback does.
+            session.headers["Accept-Encoding"] = "identity, gzip;q=0.5"
         if endpoint.token is not None:
             session.auth = _Bearer(endpoint.token.reveal())
         elif endpoint.username is not None:

@@ -231,6 +231,7 @@ async def _failed(request: Request, fault: Exception) -> Response:
 
 
 def _takes_gzip(request: Request) -> bool:
+    """Return whether a client takes gzip, and would not rather have the bytes as they are (RFC 9110 §12.5.3)."""
     weights: dict[str, float] = {}
     for each in request.headers.get("accept-encoding", "").split(","):
         coding, _, parameters = each.partition(";")
@@ -239,4 +240,5 @@ def _takes_gzip(request: Request) -> bool:
             weights[coding.strip().lower()] = float(weight) if name.strip().lower() == "q" else 1.0
         except ValueError:
             continue
-    return weights.get("gzip", weights.get("*", 0.0)) > 0
+    gzip = weights.get("gzip", weights.get("*", 0.0))
+    return gzip > 0 and gzip >= weights.get("identity", 0.0)

@@ -192,16 +192,16 @@ class TestFetch:
         feed.faults = [zipped(many)]
         assert read(client) == (numbered(0, 5_000), ["c"])
 
-    def test_gzip_is_asked_for_but_on_this_machine(
+    def test_gzip_is_asked_for_but_not_first_on_this_machine(
         self, feed: BadFeed, client: FeedClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         read(client)
-        assert feed.asked[-1].headers["Accept-Encoding"] == "identity"
+        assert feed.asked[-1].headers["Accept-Encoding"] == "identity, gzip;q=0.5"
         with Scripted(answers(Reply(LINES))) as proxy:
             monkeypatch.setenv("http_proxy", proxy.url)
             with client_of("http://feed.example/x", "v2a") as far:
                 assert read(far) == ([b'{"n": 1}'], ["c1"])
-            assert "gzip" in proxy.asked[-1].headers["Accept-Encoding"]
+            assert proxy.asked[-1].headers["Accept-Encoding"].startswith("gzip")
 
     @pytest.mark.parametrize("cut", [False, True])
     def test_what_comes_in_bulk_is_handed_on_in_large_blocks(

@@ -113,6 +113,7 @@ def test_pages_are_compressed_when_they_are_large_and_it_is_wanted(doors: Doors)
         return answer.headers.get("content-encoding")
 
     assert coding(large, "gzip, deflate") == coding(large, "br;q=1, gzip;q=0.5") == coding(large, "*") == "gzip"
+    assert coding(large, "identity;q=0.5, gzip") == "gzip" and coding(large, "identity, gzip;q=0.5") is None
     assert coding(large, "identity") is coding(large, "gzip;q=0") is coding(large, "") is coding(small, "gzip") is None
 
 
