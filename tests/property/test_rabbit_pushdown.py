@@ -26,6 +26,8 @@ from spark_streams.filters import (
     Reference,
     ReferenceKind,
     ValueType,
+    all_of,
+    any_of,
     property_of,
 )
 from spark_streams.filters.evaluate import evaluate
@@ -91,12 +93,30 @@ def predicates(draw: st.DrawFn) -> Predicate:
     return Predicate(reference, operator, tuple(draw(st.lists(values, min_size=least, max_size=most))), kind)
 
 
-expressions: st.SearchStrategy[Expression] = st.recursive(predicates(), joins, max_leaves=6)
+@st.composite
+def askable(draw: st.DrawFn) -> Predicate:
+    """A predicate that becomes filter values."""
+    colors = draw(st.lists(st.sampled_from(["red", "green", "blue", "5", "violet"]), min_size=1, max_size=3))
+    name = property_of(draw(st.sampled_from(COLOR_NAMES)))
+    if len(colors) == 1:
+        return Predicate(name, Operator.EQUALS, tuple(colors), ValueType.STRING)
+    return Predicate(name, Operator.IN, tuple(colors), ValueType.STRING)
+
+
+whatever: st.SearchStrategy[Expression] = st.recursive(predicates(), joins, max_leaves=6)
+expressions = st.one_of(
+    whatever,
+    askable(),
+    st.lists(askable(), min_size=2, max_size=3).map(any_of),
+    st.tuples(askable(), whatever).map(all_of),
+    st.tuples(askable(), whatever).map(any_of),
+)
 starts = st.one_of(
     st.just(EARLIEST),
     st.integers(0, COUNT - 1).map(lambda n: At(text(n))),
     st.integers(0, 99).map(lambda n: After(text(n))),
 )
+ends = st.one_of(st.just(COUNT - 1), st.integers(0, COUNT - 1))
 
 
 def expected(expression: Expression, start: Earliest | At | After, end: int, now: int) -> list[str]:
@@ -119,7 +139,7 @@ def expected(expression: Expression, start: Earliest | At | After, end: int, now
 
 @pytest.mark.parametrize("lets_through", ["what it should", "some more", "everything"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(expression=expressions, start=starts, end=st.integers(0, COUNT - 1), unfiltered=st.booleans(), data=st.data())
+@given(expression=expressions, start=starts, end=ends, unfiltered=st.booleans(), data=st.data())
 def test_pushed_and_residual_are_the_whole(
     door: Broker,
     monkeypatch: pytest.MonkeyPatch,
