@@ -200,8 +200,8 @@ def events(draw: st.DrawFn, about: Expression, *, far: bool = False) -> Event:
     times = far_instants if far else instants
     found = list(predicates_of(about))
     literals = [str(value) for predicate in found for value in predicate.values]
-    wanted = [text for text in literals if text in VALUES] + (NUMBER_TEXTS if literals != [] else [])
-    any_text = st.one_of(st.sampled_from(wanted or TEXTS), texts)
+    same = [text for text in literals if text in VALUES]
+    any_text = st.one_of(st.sampled_from(same or TEXTS), st.sampled_from(NUMBER_TEXTS if literals else TEXTS), texts)
     any_value = any_text.flatmap(lambda text: st.sampled_from(VALUES[text]))
     properties: dict[str, Any] = {}
     applications: dict[str, Any] = {}

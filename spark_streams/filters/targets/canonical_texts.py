@@ -84,6 +84,7 @@ class OtherTypesLike:
         char: the only char that is; None for none.
         any_char: whether more than one char is.
         uuids: whether uuids may be.
+        uuid_range: as ``binary_range``, of their 16 bytes.
         binaries: whether binary values may be.
         binary_range: what their bytes then lie between: from the first, included, to the second, excluded, in the order
             of bytes; None for no upper bound. None as a whole when nothing is known.
@@ -95,6 +96,7 @@ class OtherTypesLike:
     char: int | None
     any_char: bool
     uuids: bool
+    uuid_range: tuple[bytes, bytes | None] | None
     binaries: bool
     binary_range: tuple[bytes, bytes | None] | None
     json: bool
@@ -112,12 +114,14 @@ def types_like(pattern: str) -> OtherTypesLike:
     letters = set(pattern) - {"%", "_"}
     chars = len(pattern) - pattern.count("%") <= 1
     binaries = letters <= {*_BASE64, "="} and "=" not in head
+    uuids = letters <= set("0123456789abcdef-")
     return OtherTypesLike(
         booleans=tuple(value for text, value in _BOOLEANS.items() if matches(text)),
         numbers=any(map(matches, _NOT_FINITE)) or _may_be_number(head, letters, tail),
         char=ord(min(letters)) if chars and letters else None,
         any_char=chars and not letters,
-        uuids=letters <= set("0123456789abcdef-"),
+        uuids=uuids,
+        uuid_range=_uuids_with(head) if uuids and head else None,
         binaries=binaries,
         binary_range=_bytes_with(head) if binaries and head else None,
         json=(not head or head[0] in "[{") and (not tail or tail[-1] in "]}"),
@@ -132,15 +136,25 @@ def _may_be_number(head: str, letters: set[str], tail: str) -> bool:
     )
 
 
+def _uuids_with(head: str) -> tuple[bytes, bytes | None]:
+    """Return what the bytes of a uuid lie between whose text begins with some characters: see ``_bytes_with``."""
+    digits = head.replace("-", "")
+    return _between(int(digits or "0", 16), 4 * len(digits))
+
+
 def _bytes_with(head: str) -> tuple[bytes, bytes | None]:
     """Return what bytes lie between whose base64 begins with some characters: from, included, to, excluded."""
-    width = -(-6 * len(head) // 8)
-    spare = 8 * width - 6 * len(head)
     bits = 0
     for character in head:
         bits = bits << 6 | _BASE64.index(character)
-    low = (bits << spare).to_bytes(width, "big")
-    after = (bits + 1) << spare
-    high = None if after >> (8 * width) else after.to_bytes(width, "big").rstrip(b"\0")
     # The last characters before padding stand for fewer bits than they have: bytes without the last zeros may be it.
-    return low.rstrip(b"\0") or b"\0", high
+    return _between(bits, 6 * len(head))
+
+
+def _between(bits: int, count: int) -> tuple[bytes, bytes | None]:
+    """Return the least bytes that begin with some bits, or with them but for zeros at the end, and the first beyond."""
+    width = -(-count // 8)
+    low = (bits << (8 * width - count)).to_bytes(width, "big").rstrip(b"\0")
+    after = (bits + 1) << (8 * width - count)
+    high = None if after >> (8 * width) else after.to_bytes(width, "big").rstrip(b"\0")
+    return low or b"\0", high

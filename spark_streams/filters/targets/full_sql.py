@@ -44,6 +44,8 @@ _ORDER: Final = {
     Operator.LESS_THAN: "<",
     Operator.LESS_THAN_EQUALS: "<=",
 }
+_MOST_LISTED: Final = 50
+"""Numbers of one range that are written one by one."""
 _INT64: Final = (-(2**63), 2**63 - 1)
 _UINT32: Final = (0, 2**32 - 1)
 
@@ -119,8 +121,9 @@ class FullSql:
         if found is None:
             return None
         found = within(found, *_UINT32)
-        if not self._as_rabbitmq and any(low is None or low != high for low, high in found):
-            return None
+        if not self._as_rabbitmq:
+            numbers = _listed(found)
+            return None if numbers is None else _pushable(_among(field, numbers), exact=True)
         return _pushable(_among(field, found), exact=True)
 
     def _text(self, field: Term, predicate: Predicate) -> Pushable[Sql] | None:
@@ -190,6 +193,16 @@ def _among(field: Term, intervals: Intervals) -> Sql | None:
         return sql_text.is_in(field, [sql_text.integer(point) for point in points])
     parts = [_within(field, low, high) for low, high in intervals]
     return sql_text.join("OR", [part for part in parts if part is not None])
+
+
+def _listed(intervals: Intervals) -> Intervals | None:
+    """Return each number for itself; None where there are many."""
+    numbers: list[tuple[int, int]] = []
+    for low, high in intervals:
+        if low is None or high is None or high - low > _MOST_LISTED:
+            return None
+        numbers.extend((number, number) for number in range(low, high + 1))
+    return tuple(numbers)
 
 
 def _within(field: Term, low: int | None, high: int | None) -> Sql | None:

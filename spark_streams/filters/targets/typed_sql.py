@@ -8,8 +8,8 @@ predicate                               what is asked for
 ``= 'v'``, ``IN ('v', …)``              the string; and each other value whose canonical text is v (Z-16): the boolean,
                                         the number, the bytes that base64 writes so; of a number also IS NULL, for
                                         RabbitMQ's SQL has no decimals, and NULL in their place
-``LIKE 'v%'`` and the like              the string; nothing where numbers, uuids or lists may be like the pattern; of
-                                        binary values a range of bytes
+``LIKE 'v%'`` and the like              the string; nothing where numbers or lists may be like the pattern; of binary
+                                        values and uuids a range of bytes
 comparisons with numbers                the number, a little widened; every string, binary or char that begins as a
                                         number does; and IS NULL
 ``IS NULL``                             the same
@@ -163,7 +163,7 @@ def _like(made: Alternatives, pattern: str) -> Sql | None:
         made.text(pattern)
         return made.sql()
     others = types_like(pattern)
-    if not (head or tail) or others.json or others.numbers or others.uuids or others.any_char:
+    if not (head or tail) or others.json or others.numbers or others.any_char:
         return None
     value = sql_text.string(f"{head}%{tail}")
     made.add(None if value is None else sql_text.like(made.field, value))
@@ -171,12 +171,13 @@ def _like(made: Alternatives, pattern: str) -> Sql | None:
         made.equals(_TRUE[boolean])
     if others.char is not None:
         made.equals(sql_text.integer(others.char) if made.as_rabbitmq else None)
-    if others.binaries:
-        if others.binary_range is None or not made.as_rabbitmq:
-            return None
-        low, high = (None if edge is None else sql_text.binary(edge) for edge in others.binary_range)
-        assert low is not None
-        made.between(low, high)
+    for possible, edges in ((others.uuids, others.uuid_range), (others.binaries, others.binary_range)):
+        if possible:
+            if edges is None or not made.as_rabbitmq:
+                return None
+            low, high = (None if edge is None else sql_text.binary(edge) for edge in edges)
+            assert low is not None
+            made.between(low, high)
     return made.sql()
 
 
