@@ -42,12 +42,15 @@ _NEXT_TO_FLOOR: Final = {
     Operator.LESS_THAN_EQUALS: Operator.LESS_THAN_EQUALS,
 }
 """The comparison with the whole number below a literal that says what another says with the literal."""
+_NUMBER: Final = r"\A[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
+"""What is a number at all; most columns of other texts end here."""
 _FLOAT: Final = r"\A-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?\z"
 """A number that Arrow reads as a float, and that is not too large for one."""
 _LONGEST: Final = 300
 """Bytes of a text that is no too large number for a float, if it has no exponent."""
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _SAMPLE: Final = 64
+"""Texts that are tried before all are: Arrow takes its time to say of each one that it does not fit."""
 
 
 class Numbers:
@@ -66,10 +69,12 @@ class Numbers:
         if shape is _Shape.WHOLE:
             try:
                 self._column = _whole_numbers(column)
+                return
             except pa.ArrowInvalid:
-                self._floats = _floats(column, shape)
-        else:
-            self._floats = _floats(column, shape)
+                pass
+        elif shape is _Shape.ANY:
+            self._column = _matching(column, _NUMBER)
+        self._floats = _floats(self._column, shape)
 
     def answer(self, predicate: Predicate) -> pa.BooleanArray:
         """Return what a predicate of type LONG or DOUBLE that compares says; null where the answer is unknown."""
@@ -151,7 +156,7 @@ def _whole_numbers(column: pa.StringArray) -> pa.Int64Array:
     Raises:
         ArrowInvalid: one does not fit.
     """
-    column.slice(0, _SAMPLE).cast(pa.int64())  # Arrow takes its time to say so, for every one of them
+    column.slice(0, _SAMPLE).cast(pa.int64())
     return column.cast(pa.int64())
 
 
@@ -162,8 +167,12 @@ def _floats(column: pa.StringArray, shape: _Shape) -> pa.DoubleArray:
             return column.cast(pa.float64())
         except pa.ArrowInvalid:
             pass
-    fitting = pc.match_substring_regex(column, _FLOAT)
-    return pc.if_else(fitting, column, pa.scalar(None, pa.string())).cast(pa.float64())
+    return _matching(column, _FLOAT).cast(pa.float64())
+
+
+def _matching(column: pa.StringArray, regex: str) -> pa.StringArray:
+    """Return the texts that are like a regular expression; null for any other."""
+    return pc.if_else(pc.match_substring_regex(column, regex), column, pa.scalar(None, pa.string()))
 
 
 def _shape_of(column: pa.StringArray) -> _Shape:
@@ -174,18 +183,16 @@ def _shape_of(column: pa.StringArray) -> _Shape:
         return _Shape.ANY
     raw = np.frombuffer(column.buffers()[2], np.uint8)[ends[0] : ends[-1]]
     digit = np.append(raw - np.uint8(ord("0")) < 10, False)
-    others = np.flatnonzero(~digit[:-1])
-    if not len(others):
-        return _Shape.WHOLE
+    point, minus = raw == ord("."), raw == ord("-")
+    if np.count_nonzero(digit) + np.count_nonzero(point) + np.count_nonzero(minus) < len(raw):
+        return _Shape.ANY
+    points, minuses = np.flatnonzero(point), np.flatnonzero(minus)
     edge = np.zeros(len(digit), np.bool_)
     edge[ends - ends[0]] = True
-    signs = raw[others]
-    points, minuses = others[signs == ord(".")], others[signs == ord("-")]
     # A digit stands before and behind every point, in its own text, and behind every minus, which begins one.
     before, behind = points - 1, np.concatenate([points, minuses]) + 1
     right = (
-        len(points) + len(minuses) == len(others)
-        and digit[before].all()
+        digit[before].all()
         and not edge[points].any()
         and digit[behind].all()
         and not edge[behind].any()
