@@ -132,14 +132,14 @@ class Scanner:
         word = found[0]
         first = word.partition(".")[0]
         if first.upper() in KEYWORDS:
-            self.fail(self._keyword_for_a_reference(first.upper()))
+            self.fail(self._keyword_for_a_reference(first.upper(), word))
         if first in ANNOTATION_SECTIONS and self.text.startswith(".", self.at + len(first)):
             return self._annotation(first)
         end = found.end()
         if self.text[end : end + 2] in (".[", '."'):
             self.at = end + 1
             if meant(f"{word}.") is not None:
-                self.fail(f"expected {meant(f'{word}.')}", self.at - len(word) - 1)
+                self.fail(f"expected {meant(f'{word}.')}, as names of sections are written", self.at - len(word) - 1)
             return property_of(f"{word}.{self._delimited()}")
         following = self.text[end : end + 1]
         if following == "(":
@@ -228,7 +228,7 @@ class Scanner:
         shown = shorten(name[0]) if name else "…"
         return f"a name with other signs than letters, digits and _ is delimited: [{shown}]"
 
-    def _keyword_for_a_reference(self, keyword: str) -> str:
+    def _keyword_for_a_reference(self, keyword: str, word: str) -> str:
         if keyword in ("TRUE", "FALSE"):
             return f"there is no {keyword}: leave the filter out for all events"
-        return f"{_A_PREDICATE}, not {keyword}; a property of that name is written [{self.word()}]"
+        return f"{_A_PREDICATE}, not {keyword}; a property of that name is written [{shorten(word)}]"

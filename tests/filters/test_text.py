@@ -293,6 +293,7 @@ def test_the_tree_in_lines() -> None:
         ("upper(a) = 'X'", 1, "no function upper"),
         ("and = 1", 1, "[and]"),
         ("a = 1 AND like = 1", 11, "[like]"),
+        ("in.x = 1", 1, "[in.x]"),
         # unknown operators
         ("a == 1", 3, "expected one of ="),
         ("a =< 1", 3, "expected one of ="),
@@ -439,6 +440,24 @@ def test_what_is_just_within_the_limits_is_taken() -> None:
     assert len(parse(" OR ".join(["a IS NULL"] * (MAX_NODES - 1))).parts) == MAX_NODES - 1  # type: ignore[union-attr]
     longest = "x" * (MAX_CHARACTERS - 1)
     assert parse(f"a = '{longest}'") == asked("a", Operator.EQUALS, longest)
+
+
+def test_what_is_closed_does_not_count_as_nesting() -> None:
+    for part in ("(a = 1)", "NOT a = 1", "NOT (NOT a = 1)", "(a = 1 OR (NOT b = 1))"):
+        assert len(parse(" AND ".join([part] * 100)).parts) == 100  # type: ignore[union-attr]
+        assert parse(f"({part} AND {part}) OR {' OR '.join([part] * 70)}")
+
+
+def test_a_tree_that_was_made_by_hand_may_be_as_large_as_a_text() -> None:
+    check(any_of([A] * (MAX_NODES - 1)))
+    with pytest.raises(FilterError, match="more than 1000 predicates"):
+        check(any_of([A] * MAX_NODES))
+    check(asked("a", Operator.IN, *range(MAX_VALUES)))
+    with pytest.raises(FilterError, match="more than 1000 values"):
+        check(asked("a", Operator.IN, *range(MAX_VALUES + 1)))
+    check(asked("a", Operator.EQUALS, "x" * (MAX_CHARACTERS - 1)))
+    with pytest.raises(FilterError, match="131072 characters"):
+        check(asked("a", Operator.EQUALS, "x" * MAX_CHARACTERS))
 
 
 def test_limits_count_the_tree_and_not_the_parentheses() -> None:
