@@ -442,6 +442,13 @@ def test_what_is_just_within_the_limits_is_taken() -> None:
     assert parse(f"a = '{longest}'") == asked("a", Operator.EQUALS, longest)
 
 
+@pytest.mark.parametrize(
+    "expression", [asked("]" * MAX_CHARACTERS, Operator.IS_NULL), asked("a", Operator.EQUALS, "'" * 131_071)]
+)
+def test_the_text_of_a_tree_within_the_limits_is_never_too_long(expression: Expression) -> None:
+    assert parse(to_text(expression)) == expression
+
+
 def test_what_is_closed_does_not_count_as_nesting() -> None:
     for part in ("(a = 1)", "NOT a = 1", "NOT (NOT a = 1)", "(a = 1 OR (NOT b = 1))"):
         assert len(parse(" AND ".join([part] * 100)).parts) == 100  # type: ignore[union-attr]
