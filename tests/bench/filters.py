@@ -4,8 +4,8 @@
 
 One stream of the embedded log, which runs in a process of its own, is read through its three doors, with one task.
 Every hundredth event is wanted, so those that are wanted lie evenly among the others. All readings have the same rows
-and the same schema. Times are wall-clock seconds of one Spark job, the median of turns that take each reading once; bytes are
-those of one more reading through a TCP relay, in both directions. Ratios are what counts.
+and the same schema. Times are wall-clock seconds of one Spark job, the median of turns that take each reading once;
+bytes are those of one more reading through a TCP relay, in both directions. Ratios are what counts.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def publish(spark: SparkSession, server: ServerThread, low: int, high: int, stre
     """Publish events through the RabbitMQ door, with their region as filter value."""
     from pyspark.sql import functions as f
 
-    rows = [(n, json.dumps(event(n), separators=(",", ":")), event(n)) for n in range(low, high)]
+    events = [(n, json.dumps(event(n), separators=(",", ":")), event(n)) for n in range(low, high)]
     made = [
         (
             text,
@@ -82,7 +82,7 @@ def publish(spark: SparkSession, server: ServerThread, low: int, high: int, stre
             members["region"],
             f"s-{n % 11}" if n % 11 else None,
         )
-        for n, text, members in rows
+        for n, text, members in events
     ]
     frame = spark.createDataFrame(
         made, "value string, key string, pairs array<struct<k: string, v: string>>, region string, subject string"
@@ -94,8 +94,12 @@ def publish(spark: SparkSession, server: ServerThread, low: int, high: int, stre
         f.map_from_entries("pairs").alias("application_properties"),
         f.struct("subject").alias("properties"),
     ).coalesce(1)
-    sink = frame.write.format("rabbitmq-stream").mode("append").option("url", server.rabbit_url)
-    sink.option("superStream", stream).option("filterValueColumn", "region").save()
+    for rows, where in (
+        (frame.where("key IS NOT NULL"), {"superStream": stream}),
+        (frame.where("key IS NULL"), {"stream": f"{stream}-0"}),
+    ):
+        sink = rows.write.format("rabbitmq-stream").mode("append").option("url", server.rabbit_url)
+        sink.options(filterValueColumn="region", **where).save()
 
 
 @pytest.fixture(scope="module")
