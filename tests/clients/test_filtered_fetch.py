@@ -42,7 +42,7 @@ VALUES: list[Any] = [
 ]
 
 
-def message(n: int) -> bytes:
+def message(n: int, values: list[Any] = VALUES) -> bytes:
     """Event n: every type at every name, in steps that share no factor."""
     properties: list[Any] = [None] * 13
     if n % 3:
@@ -51,8 +51,8 @@ def message(n: int) -> bytes:
         properties[9] = [None, Timestamp(n), Timestamp(0), Timestamp(-n)][n % 5 % 4]
         properties[10] = [None, "group"][n % 2]
         properties[11] = UInt(n) if n % 7 else None
-    application = {name: VALUES[(n * step + 1) % len(VALUES)] for name, step in zip(NAMES, (1, 3, 5, 7), strict=True)}
-    annotations = {Symbol("x-opt-y"): VALUES[n % len(VALUES)]} if n % 4 == 0 else None
+    application = {name: values[(n * step + 1) % len(values)] for name, step in zip(NAMES, (1, 3, 5, 7), strict=True)}
+    annotations = {Symbol("x-opt-y"): values[n % len(values)]} if n % 4 == 0 else None
     return encode_message(
         Message(
             message_annotations=annotations,
