@@ -302,7 +302,7 @@ def test_a_filter_is_read_once(call) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("type = ", "column 8"),
+        ("type =", "column 7"),
         ("type = 'order", "column 8"),
         ("type LIKE 5", "LIKE"),
         ("publish_time = 'noon'", "publish_time"),
