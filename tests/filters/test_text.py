@@ -337,6 +337,8 @@ def test_the_tree_in_lines() -> None:
         ("a = NaN", 5, "expected a text"),
         ("a = 9223372036854775808", 5, "64 bits"),
         ("a = -9223372036854775809", 5, "64 bits"),
+        ("a = 10000000000000000000", 5, "64 bits"),
+        ("a = 00000000000000000000010000000000000000000", 5, "64 bits"),
         ("a = " + "9" * 100_000, 5, "64 bits"),
         ("a = 1e309", 5, "DOUBLE"),
         ("a = " + "9" * 100_000 + ".0", 5, "DOUBLE"),
@@ -419,7 +421,7 @@ MEGABYTE = 1 << 20
         (" " * MAX_TEXT, MAX_TEXT + 1, "empty"),
         ("=" * MAX_TEXT, 1, "expected a test"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:24],
 )
 def test_hostile_texts_are_refused(text: str, column: int, reason: str) -> None:
     """Within pytest's own limit of stack and of time; nothing is timed."""
