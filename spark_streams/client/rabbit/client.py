@@ -297,8 +297,7 @@ class RabbitClient:
 
         Raises:
             FilterError: the filter looks at what messages cannot have.
-            PositionLost: events of the range, from the lowest offset on that can match, are gone (only with
-                ``read.fail_on_data_loss``).
+            PositionLost: events of the range are gone, matching or not (only with ``read.fail_on_data_loss``).
             NotFound, Refused, RemoteProtocolError, ConnectionLost, DeadlineExceeded: as they say.
         """
         return self._fetch(read, self._filters, self._consumer, max_rows, max_bytes)

@@ -13,7 +13,8 @@ Tracking chunks and filters also leave gaps between chunks, and so does retentio
 then go on with what is left, without a word. Before rows behind a gap are handed out, the broker is asked what it
 still holds, and for the chunk, of any kind, where the gap begins.
 
-A filter may narrow the range to the offsets from one on: what is before it is neither read nor missed.
+A filter may narrow the range to the offsets from one on. What is before it is not read; that it is still there is
+asked all the same, so that a loss does not depend on the filter.
 
 Delivery guarantee: every record of the range that the stream holds comes exactly once, in order. A connection that
 breaks is replaced, and reading goes on at the offset after the last record that was handed out, if the last chunk that
@@ -115,8 +116,10 @@ class RangeReader:
         self._loss = LossPolicy(read)
         self._decoder = RowDecoder(read, narrowed, max_rows, max_bytes)
         self._next = first_wanted(read.start)
-        if self._next is not None:
-            self._next = max(self._next, self._lowest)
+        self._skipped: int | None = None
+        """Where the range begins, if not there where it is read from, and if that was not looked at yet."""
+        if self._next is not None and self._next < self._lowest:
+            self._skipped, self._next = self._next, self._lowest
         self._end = offset_number(read.end)
         self._last: ChunkHeader | None = None
 
@@ -130,10 +133,11 @@ class RangeReader:
             TransportError: the connection broke more often than is tried, or the broker fell silent.
         """
         attempts = Attempts(PATIENT)
-        if self._lowest > self._end:
+        if self._next is None and self._lowest > self._end:
             return
-        while self._next is None or self._next <= self._end:
+        while self._next is None or self._next <= self._end or self._skipped is not None:
             try:
+                self._look_at_skipped()
                 for pieces, following in self._runs():
                     # Before the rows are out of our hands: a reconnect must not repeat them.
                     self._next = following
@@ -142,6 +146,17 @@ class RangeReader:
             except SparkStreamsError as fault:
                 attempts.after(fault)
                 self._compare_last()
+
+    def _look_at_skipped(self) -> None:
+        """Notice that what the range begins with, and the filter leaves out, was removed."""
+        if self._skipped is None:
+            return
+        first, asked = self._extent().first, self._skipped
+        self._skipped = None
+        if first > asked:
+            there = f"the next offset there is '{offset_text(first)}'"
+            self._loss.lost(f"at offset '{offset_text(asked)}'", there)
+            self._next = max(first, self._lowest)
 
     def _compare_last(self) -> None:
         """Notice, after a fault, that the stream is another one than before."""
@@ -162,6 +177,8 @@ class RangeReader:
 
     def _runs(self) -> Iterator[tuple[list[Piece], int]]:
         """Yield what one subscription delivers, a batch's worth at a time, with the offset that follows."""
+        if self._next is not None and self._next > self._end:
+            return
         if self._next is None and self._lowest and self._extent().first < self._lowest:
             self._next = self._lowest
         start = (

@@ -176,12 +176,15 @@ def test_what_is_not_there_in_time_is_a_loss_and_no_end(broker: Broker) -> None:
             assert read(client, stream, condition, 50, loss=False).num_rows == 0
 
 
-def test_what_retention_has_removed_is_a_loss_where_it_could_match() -> None:
+def test_what_retention_has_removed_is_a_loss_whatever_the_filter() -> None:
     chunks = Chunks(deliver(10, [amqp(b"10", "red"), amqp(b"11", "green")]))
     for condition, start, lost in (
         ("color = 'red'", At(text(0)), True),
         ("offset > 3", At(text(0)), True),
-        ("offset >= 10", At(text(0)), False),
+        ("offset >= 10", At(text(0)), True),
+        ("offset >= 11", After(text(8)), True),
+        ("offset > 11", After(text(8)), True),
+        ("offset >= 10", After(text(9)), False),
         ("offset >= 10", EARLIEST, False),
         ("offset > 3", EARLIEST, False),
         ("color = 'red'", EARLIEST, False),
@@ -190,6 +193,9 @@ def test_what_retention_has_removed_is_a_loss_where_it_could_match() -> None:
             if lost:
                 with pytest.raises(PositionLost, match=r"but the next offset there is '0+10'"):
                     read(client, "s", condition, 11, start)
+                wanted = {"offset >= 11": [b"11"], "offset > 11": [], "color = 'red'": [b"10"]}
+                found = read(client, "s", condition, 11, start, loss=False)
+                assert found["value"].to_pylist() == wanted.get(condition, [b"10", b"11"])
             else:
                 found = read(client, "s", condition, 11, start)
                 assert found["value"].to_pylist() == ([b"10"] if "red" in condition else [b"10", b"11"])
