@@ -54,6 +54,7 @@ bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub
 	@bash conf/system-requirements.sh java
 	@$(WITH_BROKER) $(BIN)/python tests/bench/rabbitmq.py
 	@$(BIN)/python tests/bench/feed.py
+	@$(BIN)/python tests/bench/filters_split.py
 	@$(BIN)/python tests/bench/filters.py
 
 demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, show what happened, leave nothing behind

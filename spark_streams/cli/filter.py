@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -26,6 +27,8 @@ _OPTIONS: Final = {
 }
 """The formats, and the options that say what a peer of each can do."""
 _VALUE_FROM: Final = re.compile(r"key|application_properties\.(?s:.+)|properties\.[a-z_]+")
+_MAX_CHARACTERS: Final = 2_000_000
+"""Read from stdin; no filter has so many."""
 _NOTHING: Final = "nothing"
 _EPILOG = """\b
 What is pushed may let more events pass than the filter does; then it remains, and is
@@ -79,13 +82,13 @@ def explain(
 ) -> None:
     """Print the tree of the filter TEXT, what of it a peer is asked to check, and what remains for the reader.
 
-    TEXT is a filter, or its protobuf form in base64.
+    TEXT is a filter, or its protobuf form in base64; "-" reads it from stdin.
     """
     _check_options(context, target)
     if draft_types and not sql:
         raise OptionError("--draft-types", "is about full SQL filters: give --sql beside it")
     try:
-        expression = read_filter(text)
+        expression = read_filter(sys.stdin.read(_MAX_CHARACTERS) if text == "-" else text)
         columns_needed(expression, feed=target == "feedapi")
     except FilterError as fault:
         raise click.BadParameter(str(fault), param_hint="TEXT") from fault

@@ -72,6 +72,10 @@ class FullSql:
 
     def test(self, predicate: Predicate) -> Pushable[Sql] | None:
         """Return what is asked for a predicate; None for nothing."""
+        made = self._made(predicate)
+        return made if made is not None and sql_text.is_taken(made.pushed) else None
+
+    def _made(self, predicate: Predicate) -> Pushable[Sql] | None:
         if predicate.reference.kind is ReferenceKind.EVENT_TIME:
             return self._time(Term("p.creation_time"), predicate, zero_is_null=True)
         place = place_of(predicate.reference)

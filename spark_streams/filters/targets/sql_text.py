@@ -41,6 +41,7 @@ __all__ = [
     "is_not_null",
     "is_null",
     "is_outline",
+    "is_taken",
     "join",
     "like",
     "outline",
@@ -160,20 +161,21 @@ def like(field: Term, pattern: Term, *, negated: bool = False) -> Sql:
     return Sql(f"{field.text} {'NOT ' * negated}LIKE {pattern.text}", 3 + negated)
 
 
+def is_taken(sql: Sql) -> bool:
+    """Say whether a text is no longer than RabbitMQ takes."""
+    return sql.tokens <= _MAX_TOKENS and len(sql.text) <= _MAX_CHARACTERS
+
+
 def join(by: Literal["AND", "OR"], parts: Iterable[Sql]) -> Sql | None:
     """Return parts, one or more, joined by AND or OR; None when that is longer than RabbitMQ takes."""
-    texts: list[str] = []
-    tokens = characters = 0
-    for part in parts:
-        closed = part.joined_by in (None, by)
-        text = part.text if closed else f"({part.text})"
-        tokens += part.tokens + (0 if closed else 2) + 1
-        characters += len(text) + len(by) + 2
-        if tokens - 1 > _MAX_TOKENS or characters - len(by) - 2 > _MAX_CHARACTERS:
-            return None
-        texts.append(text)
-        only = part
-    return only if len(texts) == 1 else Sql(f" {by} ".join(texts), tokens - 1, by)
+    members = list(parts)
+    if len(members) > 1:
+        closed = [part if part.joined_by in (None, by) else Sql(f"({part.text})", part.tokens + 2) for part in members]
+        tokens = sum(part.tokens for part in closed) + len(closed) - 1
+        joined = Sql(f" {by} ".join(part.text for part in closed), tokens, by)
+    else:
+        (joined,) = members
+    return joined if is_taken(joined) else None
 
 
 def outline(pattern: str) -> tuple[str, bool, str]:

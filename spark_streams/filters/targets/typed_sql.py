@@ -61,7 +61,7 @@ class Alternatives:
     def __init__(self, field: Term, *, as_rabbitmq: bool) -> None:
         self.field = field
         self.as_rabbitmq = as_rabbitmq
-        self._strings: list[Term] = []
+        self._strings: dict[str, Term] = {}
         self._others: dict[str, Sql] = {}
         self._lost = False
 
@@ -89,8 +89,8 @@ class Alternatives:
         value = sql_text.string(text)
         if value is None:
             self._lost = True
-        elif value not in self._strings:
-            self._strings.append(value)
+        else:
+            self._strings.setdefault(text, value)
 
     def text(self, text: str) -> None:
         """Add every value of any type that has a canonical text."""
@@ -129,7 +129,7 @@ class Alternatives:
         """Return all of it; None when there is a value that cannot be asked for, or when it is too long."""
         if self._lost:
             return None
-        strings = [sql_text.is_in(self.field, self._strings)] if self._strings else []
+        strings = [sql_text.is_in(self.field, list(self._strings.values()))] if self._strings else []
         return sql_text.join("OR", [*strings, *self._others.values()])
 
 
