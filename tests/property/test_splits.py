@@ -5,7 +5,9 @@ Every target is played by a model of its own semantics; no model knows anything 
 
 from __future__ import annotations
 
+import uuid
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from spark_streams.filters.amqp_sql import parse_amqp_sql
 from spark_streams.filters.evaluate import evaluate
 from spark_streams.filters.event_streams import parse_sql
-from spark_streams.filters.nodes import KEY, Expression, Reference, property_of
+from spark_streams.filters.nodes import KEY, Expression, Operator, Predicate, Reference, ValueType, property_of
 from spark_streams.filters.normal_form import without_not
 from spark_streams.filters.predicates import PaddedDecimalOrder, fields_of, freeze, mask
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
@@ -26,10 +28,13 @@ from spark_streams.wire.columns import Block
 from spark_streams.wire.columns_row import PROPERTY_FIELDS
 from spark_streams.wire.columns_typed import typed_columns
 from spark_streams.wire.message import Data, Message, encode_message
-from tests.filters.events import Event, events, expressions
+from spark_streams.wire.values import ULong
+from tests.filters.events import TEXTS, VALUES, Event, events, expressions
 from tests.filters.sql_peers import Parsed, Peer, passes
 
 EXAMPLES = 300
+IDENTIFIERS = (str, ULong, bytes, uuid.UUID)
+"""The types of message ids."""
 
 
 def about(expression: Expression, *, far: bool = False) -> st.SearchStrategy[tuple[Expression, list[Event]]]:
@@ -134,6 +139,52 @@ def test_feeds(case: Case) -> None:
     for event in drawn:
         delivered = all(event.text(fields[name]) == value for name, value in split.filters.items())
         same(expression, split.residual, event, delivered)
+
+
+def predicates_about_texts() -> Iterator[Predicate]:
+    """Yield tests of an application property and of a message id with every text, its beginnings and its ends."""
+    for name in ("x", "properties.message_id"):
+        place = property_of(name)
+        for text in TEXTS:
+            yield Predicate(place, Operator.EQUALS, (text,), ValueType.STRING)
+            yield Predicate(place, Operator.IN, (text, "other"), ValueType.STRING)
+            for count in range(min(len(text), 4) + 1):
+                for pattern in (text[:count] + "%", "%" + text[len(text) - count :], text[:count] + "_%", text + "%"):
+                    yield Predicate(place, Operator.LIKE, (pattern,), ValueType.STRING)
+    for number in (0, 1, 5, -5, 9, 1234, 16777217, 10**11, 2**63 - 1, 0.1, 0.7, 1.5, 0.5, 1e16, 1e11, -0.5):
+        of = ValueType.LONG if isinstance(number, int) else ValueType.DOUBLE
+        for operator in (
+            Operator.EQUALS,
+            Operator.GREATER_THAN,
+            Operator.LESS_THAN_EQUALS,
+            Operator.GREATER_THAN_EQUALS,
+        ):
+            yield Predicate(property_of("x"), operator, (number,), of)
+
+
+def test_no_value_of_any_type_is_lost() -> None:
+    values = [value for text in TEXTS for value in VALUES[text]]
+    here = [Event("0", 5, properties={"message_id": value}, application_properties={"x": value}) for value in values]
+    asked = 0
+    for predicate in dict.fromkeys(predicates_about_texts()):
+        matching = [
+            event
+            for event in here
+            if evaluate(predicate, event.text) is True
+            and (predicate.reference.name == "x" or type(event.properties["message_id"]) in IDENTIFIERS)
+        ]
+        for as_rabbitmq in (False, True):
+            split = split_for_amqp(predicate, AmqpCapability(False, True, as_rabbitmq))
+            if split.sql is None or not matching:
+                continue
+            asked += 1
+            parsed = Parsed(split.sql)
+            for event in matching:
+                for peer in [Peer.RABBITMQ] if as_rabbitmq else Peer:
+                    assert passes(peer, parsed, event.typed), (predicate, split.sql, event, peer)
+            if as_rabbitmq:
+                assert all(at_our_door(split.sql, matching)), (predicate, split.sql)
+    assert asked > 300
 
 
 def test_a_filter_that_forgets_a_type_is_found_out() -> None:
