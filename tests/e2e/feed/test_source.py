@@ -133,10 +133,11 @@ def query(spark: SparkSession, tmp_path: Path, rate_limits: bool) -> Iterator[Qu
 class TestBatch:
     def test_reads_all_there_is(self, spark: SparkSession, feeds: Feeds) -> None:
         feeds.create()
-        feeds.append(0, 0, 3_000)
-        feeds.append(1, 10_000, 10_700)
-        assert numbers(batch(spark, feeds)) == {"0": list(range(3_000)), "1": list(range(10_000, 10_700))}
-        assert batch(spark, feeds).count() == 3_700
+        for start in range(0, 30_000, 3_000):
+            feeds.append(0, start, start + 3_000)
+        feeds.append(1, 50_000, 50_700)
+        assert numbers(batch(spark, feeds)) == {"0": list(range(30_000)), "1": list(range(50_000, 50_700))}
+        assert batch(spark, feeds).count() == 30_700
 
     def test_rows(self, spark: SparkSession, feeds: Feeds) -> None:
         feeds.create()
