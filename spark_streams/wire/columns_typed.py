@@ -119,6 +119,7 @@ class TypedColumn:
     span: Span | None = None
     words: Words | None = None
     _raw: pa.BinaryArray | None = None
+    _texts: pa.StringArray | None = None
 
     @property
     def is_text(self) -> Mask:
@@ -147,10 +148,13 @@ class TypedColumn:
 
     def texts(self) -> pa.StringArray:
         """Return the texts, null where there is none or where it is not UTF-8."""
-        try:
-            return self.raw().cast(pa.string())
-        except pa.ArrowInvalid:
-            return pa.array([None if text is None else _utf8(text) for text in self.raw().to_pylist()], pa.string())
+        if self._texts is None:
+            try:
+                self._texts = self.raw().cast(pa.string())
+            except pa.ArrowInvalid:
+                texts = [None if text is None else _utf8(text) for text in self.raw().to_pylist()]
+                self._texts = pa.array(texts, pa.string())
+        return self._texts
 
 
 def _utf8(raw: bytes) -> str | None:

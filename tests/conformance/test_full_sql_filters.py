@@ -219,3 +219,22 @@ def test_a_costly_filter_does_not_hold_up_other_links(filled: Any) -> None:
     slow.peer._write()
     assert filled.info("orders")["partitions"]
     assert slow.drain() == []
+
+
+def test_what_came_by_the_other_door_is_filtered_behind_its_header(node: Any) -> None:
+    """RabbitMQ publishers store whole messages, header and delivery annotations included."""
+    node.create()
+    header = b"\x00\x53\x70\xc0\x04\x02\x41\x50\x09"  # durable, priority 9; not delivered, so not looked at
+    annotations = b"\x00\x53\x71\xc1\x09\x02\xa3\x01x\xa1\x03abc"
+    wanted = b"\x00\x53\x74\xc1\x09\x02\xa1\x01k\xa1\x03yes\x00\x53\x75\xa0\x01"
+    other = wanted.replace(b"yes", b"not")
+    partition = node.log.stream("orders").partitions["0"]
+    stored = [
+        head + message + b"%d" % n
+        for n, head in enumerate((b"", header, annotations, header + annotations))
+        for message in (wanted, other)
+    ]
+    node.server.call(lambda: partition.append(stored * 5))
+    for text in ("k = 'yes'", "k = 'yes' AND h.priority = 4 AND d.x IS NULL", "NOT k = 'not'"):
+        assert numbers(node.receive("orders", filter=with_start(text))) == [0, 1, 2, 3] * 5, text
+    assert numbers(node.receive("orders", filter=with_start("k = 'yes' AND h.priority = 9"))) == []

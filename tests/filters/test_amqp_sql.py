@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import operator
+import re
+
 import numpy as np
 import pytest
 
@@ -22,7 +26,7 @@ from spark_streams.wire.columns import Block
 from spark_streams.wire.columns_typed import BOOLEAN, FLOAT, INTEGER, NULL, NUMBER, OTHER, TEXT, FieldOfMessage
 from spark_streams.wire.columns_typed import typed_columns as read_typed
 from spark_streams.wire.message import APPLICATION_PROPERTIES
-from spark_streams.wire.types import encode_value
+from spark_streams.wire.types import Float, ULong, encode_value
 
 ORDER = PaddedDecimalOrder(20)
 
@@ -272,6 +276,42 @@ def test_a_message_that_cannot_be_decoded_matches_nothing() -> None:
     starts = np.array([0, len(broken)])
     place = FieldOfMessage(APPLICATION_PROPERTIES, "x")
     columns = read_typed(Block(broken + good, starts, starts + np.array([len(broken), len(good)])), [place])
-    for text in ("x IS NULL", "x <> 2", "NOT x = 2", "x NOT IN (2)"):
+    for text in ("x IS NULL", "x IS NOT NULL", "x <> 2", "NOT x = 2", "x NOT IN (2)"):
         found = mask(frozen(text), np.arange(2), np.zeros(2, np.int64), ORDER, columns)
         assert found.tolist() == [False, text != "x IS NULL"]
+
+
+NUMBERS = [
+    *(0, 1, -1, 5, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63)),
+    *(ULong(2**63), ULong(2**64 - 1), 0.0, 0.5, -0.5, 5.0, 2.0**53, 2.0**63, 2.0**64, -(2.0**63), 1e300, -1e300),
+    *(math.nan, math.inf, -math.inf, Float(0.1), Float(0.5)),
+]
+CONSTANTS = [
+    *("0", "5", "-1", "9007199254740993", "9223372036854775807", "-9223372036854775808", "18446744073709551615"),
+    *("9007199254740992", "9007199254740991", "0.5", "-0.5", "4.5", "5.0", "1E300", "-1E300", "0.1"),
+    *("9223372036854775808", "-9223372036854775809", "18446744073709551614"),
+]
+
+
+@pytest.mark.parametrize("constant", CONSTANTS)
+@pytest.mark.parametrize("sign", ["=", "<>", "<", "<=", ">", ">="])
+def test_numbers_are_compared_exactly(sign: str, constant: str) -> None:
+    """Against Python's own comparison of int and float, which is exact."""
+    exact = float(constant) if re.search("[.E]", constant) else int(constant)
+    raw = [b"\x00\x53\x74" + encode_value({"x": number}) for number in NUMBERS]
+    ends = np.array([len(each) for each in raw]).cumsum()
+    starts = ends - np.array([len(each) for each in raw])
+    place = FieldOfMessage(APPLICATION_PROPERTIES, "x")
+    columns = read_typed(Block(b"".join(raw), starts, ends), [place])
+    values = [float(np.float32(n)) if isinstance(n, Float) else n for n in NUMBERS]
+    expected = [SIGNS[sign](value, exact) for value in values]
+    offsets, instants = np.arange(len(raw)), np.zeros(len(raw), np.int64)
+    assert mask(frozen(f"x {sign} {constant}"), offsets, instants, ORDER, columns).tolist() == expected
+    negated = mask(frozen(f"NOT x {sign} {constant}"), offsets, instants, ORDER, columns)
+    assert negated.tolist() == [not each for each in expected]
+    if sign == "=":
+        among = mask(frozen(f"x IN ('a', {constant}, 1234567)"), offsets, instants, ORDER, columns)
+        assert among.tolist() == expected
+
+
+SIGNS = {"=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
