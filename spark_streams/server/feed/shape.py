@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from spark_streams.log import Records
 from spark_streams.server.feed.payloads import columns_of
-from spark_streams.server.feed.wanted import wanted
+from spark_streams.server.feed.wanted import taken, wanted
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetching import Fetch
 from spark_streams.wire.feed.lines_encode import encode_lines
@@ -70,7 +70,7 @@ class Shape:
         names = ("value", "key", *(("application_properties",) if self.headers else ()))
         if self.filters:
             rows = wanted(records, self.filters)
-            records = _taken(records, rows)
+            records = taken(records, rows)
             if not len(rows):
                 return rows, b""
         columns = columns_of(records, names)
@@ -95,17 +95,3 @@ class Shape:
             members = json.dumps(wanted, ensure_ascii=False, separators=(",", ":")).encode()
             out.append((head + b',"headers":' + members + comma + rest if wanted else line) + b"\n")
         return b"".join(out)
-
-
-def _taken(records: Records, rows: NDArray[np.int64]) -> Records:
-    """Return some rows of records; where stored batches begin is not known of them."""
-    return Records(
-        records.offsets[rows],
-        records.timestamps[rows],
-        records.buffer,
-        records.value_starts[rows],
-        records.value_ends[rows],
-        records.key_starts[rows],
-        records.key_ends[rows],
-        (0,) if len(rows) else (),
-    )

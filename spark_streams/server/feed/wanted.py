@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.log import Records
+from spark_streams.server.feed.needle import may_hold
 from spark_streams.server.feed.payloads import columns_of
 from spark_streams.wire.feed.pointer import extract_text, parse_pointer
 
-__all__ = ["FILTERS", "FILTER_FIELDS", "served", "wanted"]
+__all__ = ["FILTERS", "FILTER_FIELDS", "served", "taken", "wanted"]
 
 _ANY_POINTER: Final = "/*"
 FILTERS: Final = ("key", "subject", _ANY_POINTER)
@@ -28,7 +29,6 @@ FILTER_FIELDS: Final = {"key": "key", _ANY_POINTER: _ANY_POINTER}
 """What those compare that clients see, which ``subject`` does not: a message property is not in the event."""
 EVENT_TYPES: Final = "event-types"
 SKIP_EVENT_TYPES: Final = "skip-event-types"
-_OTHERWISE: Final = (b"\\", b"\0")
 
 
 def served(names: Iterable[str]) -> tuple[str, ...]:
@@ -44,16 +44,21 @@ def wanted(records: Records, filters: Mapping[str, str]) -> NDArray[np.int64]:
         filters: of ``FILTERS`` or pointers, or version 2b's, to their values; one or more.
     """
     pointers = {name: value for name, value in filters.items() if name.startswith("/")}
-    names = [
-        *(["key"] if "key" in filters else []),
-        *(["properties"] if filters.keys() - pointers.keys() - {"key"} else []),
-        *(["value"] if pointers else []),
-    ]
+    rows = np.arange(len(records))
+    others = {name: value for name, value in filters.items() if name not in pointers}
+    if others:
+        rows = rows[_others(records, others)]
+    for name, value in pointers.items():
+        rows = _named(records, rows, name, value)
+    return rows
+
+
+def _others(records: Records, filters: Mapping[str, str]) -> NDArray[np.bool_]:
+    """Say which rows the filters let through that compare what the message has beside its body."""
+    names = [*(["key"] if "key" in filters else []), *(["properties"] if filters.keys() - {"key"} else [])]
     columns = columns_of(records, tuple(names))
     passed = np.ones(len(records), np.bool_)
     for name, value in filters.items():
-        if name in pointers:
-            continue
         column = columns["key"] if name == "key" else pc.struct_field(columns["properties"], "subject")
         if name in FILTERS:
             found = pc.equal(column, value)
@@ -62,37 +67,37 @@ def wanted(records: Records, filters: Mapping[str, str]) -> NDArray[np.int64]:
             found = pc.is_in(pc.utf8_lower(column), pa.array(types, pa.string()), skip_nulls=True)
             found = pc.invert(found) if name == SKIP_EVENT_TYPES else found
         passed &= np.asarray(pc.fill_null(found, False))
-    rows = np.flatnonzero(passed)
-    for name, value in pointers.items():
-        rows = _named(columns["value"], rows, name, value)
-    return rows
+    return passed
 
 
-def _named(values: pa.BinaryArray, rows: NDArray[np.int64], pointer: str, value: str) -> NDArray[np.int64]:
+def _named(records: Records, rows: NDArray[np.int64], pointer: str, value: str) -> NDArray[np.int64]:
     """Return those of ``rows`` in which a pointer names ``value``.
 
-    Only events that hold the text somewhere are read as JSON, or that may hold it escaped.
+    Only events that hold the text somewhere are decoded and read as JSON, where they are few.
     """
-    if len(rows) < len(values):
-        values = values.take(pa.array(rows))
-    values = pc.fill_null(values, b"")
-    if not value.startswith(("{", "[")):  # an object's JSON text is not how it stands in the event
-        near = np.flatnonzero(_may_hold(values, value.encode()))
-        rows, values = rows[near], values.take(pa.array(near))
+    if value and not value.startswith(("{", "[")):  # an object's JSON text is not how it stands in the event
+        near = may_hold(records, value)
+        if near is not None:
+            rows = np.intersect1d(rows, near, assume_unique=True)
     if not len(rows):
         return rows
-    found = pc.fill_null(pc.equal(extract_text(values, pointer), value), False)
-    return rows[np.flatnonzero(np.asarray(found))]
+    columns = columns_of(records if len(rows) == len(records) else taken(records, rows), ("value",))
+    found = pc.equal(extract_text(pc.fill_null(columns["value"], b""), pointer), value)
+    return rows[np.flatnonzero(np.asarray(pc.fill_null(found, False)))]
 
 
-def _may_hold(values: pa.BinaryArray, text: bytes) -> NDArray[np.bool_]:
-    """Say which events hold a text, or a sign that they may hold it otherwise: an escape, or UTF-16."""
-    content = b"" if values.buffers()[2] is None else memoryview(values.buffers()[2]).tobytes()
-    found = pc.match_substring(values, text)
-    for sign in _OTHERWISE:
-        if sign in content:
-            found = pc.or_(found, pc.match_substring(values, sign))
-    return np.asarray(found)
+def taken(records: Records, rows: NDArray[np.int64]) -> Records:
+    """Return some rows of records; where stored batches begin is not known of them."""
+    return Records(
+        records.offsets[rows],
+        records.timestamps[rows],
+        records.buffer,
+        records.value_starts[rows],
+        records.value_ends[rows],
+        records.key_starts[rows],
+        records.key_ends[rows],
+        (0,) if len(rows) else (),
+    )
 
 
 def _is_pointer(name: str) -> bool:
