@@ -11,7 +11,7 @@ import pytest
 from spark_streams.client.feed.first_match import FirstMatch
 from spark_streams.errors import OptionError
 from spark_streams.filters import parse
-from spark_streams.spark.spooled import follower as following
+from spark_streams.spark.spooled import written
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.lines import parse_lines
 from tests.clients.feed.batches import Life, through_json, together, values
@@ -125,7 +125,7 @@ class TestChecks:
                 assert values(life.until(2)) == [b'{"n": 8}', b'{"n": 2}']
 
     def test_a_match_that_a_later_block_covers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(following, "HELD_BYTES", 40)
+        monkeypatch.setattr(written, "HELD_BYTES", 40)
         pieces = [b'{"event": {"n": %d}}\n' % n for n in range(12)] + [b'{"cursor": "c"}\n']
         with BadFeed({0: Part()}) as feed:
             feed.faults = [Reply(pieces, chunked=True), *[Reply(b'{"cursor": "c"}\n')] * 10_000]
