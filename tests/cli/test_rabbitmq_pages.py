@@ -21,7 +21,7 @@ from spark_streams.options import parse_rabbit_sink, parse_rabbit_source
 from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER
 from spark_streams.options.numbered import numbered_position
 from spark_streams.options.rabbitmq_stream import _FORMAT
-from spark_streams.position import EARLIEST, LATEST, After, At, AtTime
+from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 from spark_streams.server import Permissions
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
 from spark_streams.wire.rabbit.super_streams import CreateSuperStream, CreateSuperStreamAnswer
@@ -133,6 +133,8 @@ def test_the_blocks_of_the_source_page(spark: Any, log: Callable[..., str], tmp_
     some |= {("orders-2", n) for n in range(5)}
     assert {(r.partition, int(r.offset)) for r in names["some"].select("partition", "offset").collect()} == some
     assert sorted(int(r.value) for r in names["europe"].select("value").collect()) == list(range(0, 30, 3))
+    large = [n for n in range(0, 30, 3) if n >= 10]  # of two digits
+    assert sorted(int(r.value) for r in names["large"].select("value").collect()) == large
     secured = parse_rabbit_source({**names["secured"], "stream": "orders"}, streaming=True).endpoint
     assert (secured.port, secured.username) == (5551, None)
     assert secured.tls is not None and secured.tls.cert_file == str(tmp_path / "client.pem")
@@ -236,6 +238,7 @@ def test_the_positions_that_are_shown() -> None:
         "with the first message there is": EARLIEST,
         "after the last one; not allowed in a batch": LATEST,
         "with the first chunk that is not older": AtTime(1585672841000),
+        "with the first message that matches": Matching("key = 'a'"),
     }
     (table,) = tables(SOURCE, "Positions")
     assert {row[1] for row in table} == meanings.keys()
