@@ -1,0 +1,86 @@
+"""Every notebook, top to bottom, on the embedded log; and what is committed of them has outputs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+WHAT_IT_SHOWS = {
+    "amqp-events": ["ada", "edsger", "partition"],
+    "feedapi": ["18000 payments", "payments of 380 EUR and more"],
+    "rabbitmq-stream": ["[30000, 0]", "42000 events in", "from 1957: 42000"],
+    "tour": [
+        "Sputnik 1",
+        "events that differ between the two doors: 0",
+        "16 events from 1957-10-04, as -386380800000",
+        *(
+            f"{door:16} ['Apollo 11', 'Explorer 1', 'Friendship 7', 'Intelsat I']"
+            for door in ("amqp-events", "feedapi")
+        ),
+        "filter values 'USA'",
+    ],
+}
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def text_of(notebook: Any) -> str:
+    """Everything that its cells have printed."""
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    return "".join("".join(output.get("text", "")) for output in outputs)
+
+
+def pictures_of(notebook: Any) -> int:
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    return sum("image/png" in output.get("data", {}) for output in outputs)
+
+
+def test_there_is_one_for_each_protocol_and_a_tour() -> None:
+    assert [path.stem for path in NOTEBOOKS] == sorted(WHAT_IT_SHOWS)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_is_committed_has_outputs_and_nothing_of_a_machine(path: Path) -> None:
+    notebook = read(path)
+    shown = text_of(notebook)
+    for text in WHAT_IT_SHOWS[path.stem]:
+        assert text in shown
+    assert pictures_of(notebook) >= 1
+    assert not re.search(r"/(?:tmp|root|home|Users)/|Traceback|127\.0\.0\.1", path.read_text())
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_databricks_runs_it_as_it_is(path: Path) -> None:
+    code = ["".join(cell["source"]) for cell in read(path)["cells"] if cell["cell_type"] == "code"]
+    assert any(cell.startswith("%pip install") for cell in code)
+    assert "spark_streams.register(spark)" in "\n".join(code)
+    assert 'dbutils.secrets.get("spark-streams", name)' in "\n".join(code)
+    assert '"/Volumes/' in "\n".join(code)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+    import nbclient
+    import nbformat
+
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        cell.pop("outputs", None) if cell.cell_type != "code" else cell.update(outputs=[], execution_count=None)
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+    client = nbclient.NotebookClient(notebook, timeout=500, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()  # an error of a cell ends it
+    shown = text_of(notebook)
+    for text in WHAT_IT_SHOWS[path.stem]:
+        assert text in shown
+    assert pictures_of(notebook) == pictures_of(read(path))
