@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.filters import parse, to_protobuf
 from spark_streams.log import ReferenceLog
+from spark_streams.options import parse_rabbit_source, parse_source
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
+from spark_streams.spark.batch_plan import plan_batch
 
 pytestmark = pytest.mark.spark
 
@@ -240,6 +243,34 @@ def test_a_stream_over_a_restart(
     last = len(query.batches)
     query.drain(door, **wanted, **limit)
     assert len(query.batches) == last, "nothing came"
+
+
+@pytest.mark.parametrize("name", ["amqp-events", "rabbitmq-stream"])
+def test_a_stream_of_which_nothing_can_match_runs_and_goes_on(
+    spark: SparkSession, server: ServerThread, tmp_path: Path, name: str
+) -> None:
+    """Its micro-batches have no task."""
+    door, query = door_of(name, server), Query(spark, tmp_path)
+    query.drain(door, startingOffsets="earliest", filter="partition = 'none'")
+    assert query.rows == []
+    query.drain(door, startingOffsets="earliest", filter="n >= 0")
+    assert query.rows == [], "what did not match was read"
+
+
+def test_a_query_logs_what_is_pushed(server: ServerThread, caplog: pytest.LogCaptureFixture) -> None:
+    """On the driver's side, in this process: Spark's lines go where this test cannot look."""
+    from spark_streams.sources import amqp_events, rabbitmq_stream
+
+    caplog.set_level(logging.INFO, "spark_streams.spark.filter")
+    text = "region = 'us' AND body_size > 0"
+    amqp, rabbit = (door_of(name, server).options(filter=text) for name in ("amqp-events", "rabbitmq-stream"))
+    rabbit["filterValueFrom"] = "application_properties.region"
+    assert len(plan_batch(parse_source(amqp, streaming=False), ("value",), amqp_events.connect)) == 2
+    assert len(plan_batch(parse_rabbit_source(rabbit, streaming=False), ("value",), rabbitmq_stream.connect)) == 2
+    begin = f"stream 'orders': filter {text}: pushed: "
+    assert [line.startswith(begin) for line in caplog.messages] == [True, True]
+    assert "filter values 'us'; checked by the tasks: " in caplog.messages[1]
+    assert "body_size > 0" in caplog.messages[0].partition("; checked by the tasks: ")[2]
 
 
 # --- seek by expression
