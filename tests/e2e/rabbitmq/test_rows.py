@@ -193,6 +193,30 @@ def test_a_filtered_stream_ends_where_nothing_matches_any_more(queries: Queries,
     assert queries.drain(painted, **given).rows()[painted][25:] == ["late"]
 
 
+@pytest.mark.parametrize("place", ["", "application_properties.color"], ids=["not-known", "known"])
+def test_an_expression_returns_exactly_the_rows_that_match(
+    queries: Queries, broker: Broker, painted: str, place: str
+) -> None:
+    """Whether or not the broker is asked for filter values; the first chunk of green is at offset 20."""
+    stored = [each.body.decode() for each in broker.read(painted)]
+    given = {"filterValueFrom": place} if place else {}
+    condition = "(color = 'green' AND offset < 30) OR (color IN ('red', 'blue') AND body_size > 9)"
+    expected = [
+        body
+        for offset, body in enumerate(stored)
+        if ("green" in body and offset < 30)
+        or (body.startswith(("mixed-red", "mixed-blue", "red", "blue")) and len(body) > 9)
+    ]
+    assert len(expected) == 20
+    assert values(queries.batch(painted, filter=condition, **given)) == {painted: expected}
+    assert values(queries.batch(painted, filter="color = 'purple'", **given)) == {}
+    late = stored.index("mixed-green2")
+    since = queries.batch(painted, startingExpression="color = 'green' AND offset >= 45", **given)
+    assert values(since) == {painted: stored[late:]}
+    query = queries.drain(painted, filter="color = 'green'", startingOffsets="earliest", **given)
+    assert query.rows()[painted] == [body for body in stored if "green" in body]
+
+
 # --- super streams
 
 
