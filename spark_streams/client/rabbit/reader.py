@@ -10,8 +10,8 @@ asked: whether the stream reaches the end of the range, and, after that, whether
 (``Subscription.look_again``). Only both answers together end a range; a silence never does.
 
 Tracking chunks and filters also leave gaps between chunks, and so does retention when it overtakes a reader: brokers
-then go on with what is left, without a word. Before rows behind a gap are handed out, the broker is asked what it
-still holds, and for the chunk, of any kind, where the gap begins.
+then go on with what is left, without a word. Before rows behind a gap are handed out, the broker is asked for the
+chunk, of any kind, where the gap begins.
 
 A filter may narrow the range to the offsets from one on. What is before it is not read; that it is still there is
 asked all the same, so that a loss does not depend on the filter.
@@ -286,8 +286,7 @@ class RangeReader:
         """
         if held.gap is None:
             return None
-        if self._filtered and self._extent().first <= held.gap:
-            return None  # nothing is gone from there on: it was left out, and need not be sent to be looked at
+        # What the broker says of its first offset may lag behind the files that it has removed: only the chunk counts.
         chunk = self._chunk_at(held.gap)
         if chunk is not None and chunk.first_offset <= held.gap:
             if chunk.kind == ChunkType.USER and not self._filtered:
