@@ -38,6 +38,8 @@ __all__ = ["BLOOM_NOTE", "VALUES_NOTE", "Sought", "ValueColumn", "value_notes", 
 BLOOM_NOTE: Final = b"rabbitmq-bloom"
 VALUES_NOTE: Final = b"rabbitmq-filter-values" + BY_RECORD_SUFFIX
 
+FEW: Final = 24
+"""Values of a frame that Python sorts out faster than Arrow gets ready to."""
 MAX_TABLE: Final = 255
 """Values of a table; more of them are told by their hashes alone."""
 _HASH_CODES: Final = 0xFFFF
@@ -71,6 +73,13 @@ def values_of(published: Published, kept: Mask) -> ValueColumn | None:
     if starts is None or ends is None:
         return None
     starts, ends = starts[: len(kept)][kept], ends[: len(kept)][kept]
+    if len(starts) <= FEW:
+        known: dict[bytes, int] = {}
+        numbers = [
+            known.setdefault(bytes(published.buffer[start:end]), len(known) + 1) if end > start else 0
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+        return ValueColumn(np.array(numbers, np.int64), tuple(known)) if known else None
     there = ends > starts
     if not there.any():
         return None

@@ -9,6 +9,7 @@ Spec: Streams Protocol Reference, Subscribe (filter.*), Deliver; notes, sections
 from __future__ import annotations
 
 import random
+import struct
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,8 +19,17 @@ import pytest
 
 from spark_streams.log import LogConfig, StreamConfig
 from spark_streams.log.record_notes import RecordCodes, encode_codes
-from spark_streams.server.rabbit.filter_values import MAX_TABLE, VALUES_NOTE, Sought, ValueColumn, value_notes
+from spark_streams.server.rabbit.filter_values import (
+    FEW,
+    MAX_TABLE,
+    VALUES_NOTE,
+    Sought,
+    ValueColumn,
+    value_notes,
+    values_of,
+)
 from spark_streams.server.rabbit.runs import CHUNK_BYTES
+from spark_streams.wire.rabbit.published import decode_publish
 from tests.conformance.rabbit.consuming import delivered, grant, records
 from tests.rabbitmq.by_hand import DELIVER, FIRST, Chunk, Peer, filtered, offset
 
@@ -305,3 +315,21 @@ def test_a_client_that_takes_selections_gets_one_for_each_chunk(door: Any) -> No
         assert each.crc == zlib.crc32(each.rest)
     assert {each.type for asked in ("TRUE", "false") for each in found[asked]} == {0}
     assert rows_of(found["false"]) == [*bodies(entries, "rare"), (3_000, b"1"), (3_001, b"2")]
+
+
+@pytest.mark.parametrize("count", [1, FEW, FEW + 1, 500])
+def test_values_of_a_frame(count: int) -> None:
+    """One by one and in columns."""
+    values = [("é" * (n % 3), None, "b", "b" * (n % 40))[n % 4] for n in range(count)]
+    entries = b"".join(filtered(n, value, b"m" * (n % 9)) for n, value in enumerate(values))
+    frame = b"\x07" + struct.pack(">I", count) + entries
+    published = decode_publish(frame, 0, len(frame), 2)
+    kept = np.arange(count) % 5 != 3
+    found = values_of(published, kept)
+    expected = [value.encode() if value else None for value, keep in zip(values, kept, strict=True) if keep]
+    if not any(expected):
+        assert found is None
+        return
+    assert found is not None
+    assert [(None, *found.values)[code] for code in found.codes.tolist()] == expected
+    assert len(set(found.values)) == len(found.values)
