@@ -51,6 +51,7 @@ from spark_streams.options.source import SourceOptions, read_source
 from spark_streams.position import After, Matching, Position, position_from_json
 
 __all__ = [
+    "BY_TIME",
     "FEED_FORMAT",
     "FeedSinkOptions",
     "FeedSourceOptions",
@@ -69,6 +70,11 @@ DEFAULT_POLL_INTERVAL_MS: Final = 1_000
 DEFAULT_MAX_LINE_BYTES: Final = 64 << 20
 MAX_PARTITIONS: Final = 32_768
 """Partition ids are 0 to 32767 (FeedAPI, "partitions")."""
+
+BY_TIME: Final = (
+    STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_STRATEGY, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP,
+)  # fmt: skip
+"""What other formats' readers take, and feeds cannot do: cursors have no times."""
 
 _FIELDS_EXAMPLE: Final = "subject=/subject, customer=key"
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)+")
@@ -169,10 +175,7 @@ def read_feed_source(given: Given, streaming: bool | None) -> FeedSourceOptions:
     Raises:
         OptionError: as ``parse_feed_source``.
     """
-    for name in (
-        STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_STRATEGY, ENDING_TIMESTAMP,
-        ENDING_OFFSETS_BY_TIMESTAMP,
-    ):  # fmt: skip
+    for name in BY_TIME:
         if given.has(name):
             raise OptionError(
                 name,

@@ -1,0 +1,183 @@
+"""Write the tables of options in the pages anew from the code, and docs/options.md; `make docs` runs it.
+
+A page's table has every option that the code takes there, and no other; its defaults are the code's wherever the code
+has a value. What an option means, and defaults that are no value (`latest` in a stream), are the page's own words.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_streams.errors import OptionError
+from spark_streams.options import parse_rabbit_sink, parse_rabbit_source, parse_sink_options, parse_source
+from spark_streams.options.amqp_events import _FORMAT as AMQP_FORMAT
+from spark_streams.options.feedapi import BY_TIME, FEED_FORMAT, parse_feed_sink, parse_feed_source
+from spark_streams.options.given import Format
+from spark_streams.options.names import MAX_TRIGGER_DELAY, OF_EVERY_FORMAT, OF_EVERY_READER, SUPER_STREAM
+from spark_streams.options.rabbitmq_stream import _FORMAT as RABBIT_FORMAT
+
+DOCS = Path(__file__).parent
+HEAD = ["| option | default | meaning |", "|---|---|---|"]
+
+
+class Drift(Exception):
+    """A page's table and the code do not have the same options."""
+
+
+def reading(form: Format) -> tuple[str, ...]:
+    """Return the options of a format's reader."""
+    without = BY_TIME if form is FEED_FORMAT else ()
+    names = (*OF_EVERY_FORMAT, *form.both, *OF_EVERY_READER, *form.reading)
+    prefixed = tuple(f"{prefix}<name>" for prefix in form.prefixes)
+    return tuple(name for name in (*names, *prefixed) if name not in without)
+
+
+def writing(form: Format) -> tuple[str, ...]:
+    """Return the options of a format's writer."""
+    return (*OF_EVERY_FORMAT, *form.both, *form.writing)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page with a table of options under the heading "Options".
+
+    Args:
+        file: in docs/.
+        names: the options that the code takes.
+        least: what has to be given, so that the rest has its defaults.
+        parse: reads the options of a stream.
+    """
+
+    file: str
+    names: tuple[str, ...]
+    least: Mapping[str, str]
+    parse: Callable[[Mapping[str, str]], Any]
+
+    def default(self, name: str) -> str | None:
+        """Return the default that the code has, None where it is no value."""
+        if name in self.least:
+            try:
+                self.parse({each: value for each, value in self.least.items() if each != name})
+            except OptionError as fault:
+                if fault.option == name and "is required" in fault.problem:
+                    return "required"
+            return None
+        if name == SUPER_STREAM:
+            return None  # parsed as whether it is one
+        parsed = self.parse(self.least)
+        field = re.sub("([A-Z])", lambda found: "_" + found[1].lower(), name)
+        value = getattr(parsed, field, getattr(parsed, f"{field}_ms", None))
+        if name == MAX_TRIGGER_DELAY:
+            return f"`{value // 60_000}m`"
+        if isinstance(value, bool):
+            return f"`{str(value).lower()}`"
+        return f"`{value}`" if isinstance(value, (int, str)) else None
+
+    def table(self, lines: list[str]) -> list[str]:
+        """Return the lines of a table as the code has it.
+
+        Raises:
+            Drift: an option is missing, or is none.
+        """
+        rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+        listed = [re.findall(r"`([^`]+)`", row[0]) for row in rows]
+        flat = [name for names in listed for name in names]
+        missing, unknown = sorted(set(self.names) - set(flat)), sorted(set(flat) - set(self.names))
+        if missing or unknown or len(flat) != len(set(flat)):
+            raise Drift(f"docs/{self.file}: no row for {missing}, no such option {unknown}, or one is there twice")
+        for names, row in zip(listed, rows, strict=True):
+            found = self.default(names[0]) if len(names) == 1 else None
+            row[1] = found or row[1]
+        return HEAD + ["| " + " | ".join(row).replace("|  |", "| |") + " |" for row in rows]
+
+    def text(self) -> str:
+        """Return the page with its table as the code has it."""
+        lines = (DOCS / self.file).read_text().splitlines()
+        start = lines.index(HEAD[0])
+        end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
+        return "\n".join(lines[:start] + self.table(lines[start:end]) + lines[end:]) + "\n"
+
+
+_FORMATS = (
+    (
+        AMQP_FORMAT,
+        Page(
+            "amqp-events.md",
+            reading(AMQP_FORMAT),
+            {"url": "amqp://host", "stream": "orders"},
+            lambda options: parse_source(options, streaming=True),
+        ),
+        Page("amqp-events-sink.md", writing(AMQP_FORMAT), {"url": "amqp://host"}, parse_sink_options),
+    ),
+    (
+        RABBIT_FORMAT,
+        Page(
+            "rabbitmq-stream.md",
+            reading(RABBIT_FORMAT),
+            {"url": "rabbitmq-stream://host", "stream": "orders"},
+            lambda options: parse_rabbit_source(options, streaming=True),
+        ),
+        Page("rabbitmq-stream-sink.md", writing(RABBIT_FORMAT), {"url": "rabbitmq-stream://host"}, parse_rabbit_sink),
+    ),
+    (
+        FEED_FORMAT,
+        Page(
+            "feedapi.md",
+            reading(FEED_FORMAT),
+            {"url": "http://host/", "stream": "orders"},
+            lambda options: parse_feed_source(options, streaming=True),
+        ),
+        Page("feedapi-sink.md", writing(FEED_FORMAT), {"url": "http://host/o", "stream": "orders"}, parse_feed_sink),
+    ),
+)
+PAGES = tuple(page for _, *pages in _FORMATS for page in pages)
+
+
+def overview() -> str:
+    """Return docs/options.md: which format takes which option, for what, with which default."""
+    every = dict.fromkeys(name for page in PAGES for name in page.names)
+    lines = [
+        "# All options",
+        "",
+        "Which format takes which option, for reading (R) and for writing (W), and the default where it is a value.",
+        "The pages of the formats say what each means; the same word means the same everywhere. Names are taken in any",
+        "case. `make docs` writes this page from the code.",
+        "",
+        "| option | "
+        + " | ".join(f"[`{form.name}`]({source.file}#options)" for form, source, _ in _FORMATS)
+        + " |\n|---|---|---|---|",
+    ]
+    for name in every:
+        cells = []
+        for _, source, sink in _FORMATS:
+            read = source.default(name) if name in source.names else None
+            write = sink.default(name) if name in sink.names else None
+            modes = "R" * (name in source.names) + "W" * (name in sink.names)
+            if len(modes) == 2 and read != write:
+                cells.append(" ".join(filter(None, ("R", read, "W", write))))
+            else:
+                cells.append(" ".join(filter(None, (modes or "–", read or write))))
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def written() -> dict[Path, str]:
+    """Return each page that has a table of options as it should be.
+
+    Raises:
+        Drift: a page's table and the code do not have the same options.
+    """
+    return {DOCS / "options.md": overview(), **{DOCS / page.file: page.text() for page in PAGES}}
+
+
+if __name__ == "__main__":
+    try:
+        for path, text in written().items():
+            path.write_text(text)
+    except Drift as drift:
+        sys.exit(str(drift))
