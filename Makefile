@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 WITH_BROKER := $(BIN)/python tests/rabbitmq/broker.py run --
 export SPARK_CONF_DIR := $(CURDIR)/conf
 
-.PHONY: help setup lint typecheck test unit test-slow wheel-test bench demo clean
+.PHONY: help setup lint typecheck test unit test-slow wheel-test bench demo docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,9 @@ bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub
 demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, show what happened, leave nothing behind
 	@bash conf/system-requirements.sh java
 	@$(BIN)/spark-streams demo
+
+docs: $(READY)  ## write the tables of options in docs/ anew from the code
+	@PYTHONPATH=. $(BIN)/python docs/option_tables.py
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts
