@@ -37,7 +37,7 @@ BLOCK = 20_000
 TARGET = 5.0
 """Times as fast as the full read, with pushdown (issue 5, "Speed")."""
 QUICK_EVENTS = 50_000
-EVENTS = 1_000_000
+EVENTS = 2_000_000
 
 
 # --- the log
