@@ -189,8 +189,9 @@ class AmqpClient:
                 return Pushdown(pushed.words, pushed.residual)
             receiving = self._receiving(connection, address, stream, next(iter(partitions)), EARLIEST, pushed)
             receiving.link.close()
-            taken = pushed.left(receiving.link.taken) is pushed.residual
-            return Pushdown(pushed.words, pushed.residual) if taken else Pushdown(None, expression)
+            if not pushed.in_force(receiving.link.taken):
+                return Pushdown(None, expression)
+            return Pushdown(pushed.words, pushed.residual)
 
         return retrying(lambda: self._at(stream, ask))
 

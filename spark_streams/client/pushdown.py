@@ -55,9 +55,13 @@ class Pushed:
     whole: Expression | None
     words: str | None
 
+    def in_force(self, taken: frozenset[str]) -> bool:
+        """Say whether the peer has taken all that the filter became, by the names of the entries that it echoed."""
+        return self.filters.keys() - {_END} <= taken
+
     def left(self, taken: frozenset[str]) -> Expression | None:
-        """Return what the client checks, by the names that the peer has taken."""
-        return self.residual if self.filters.keys() - {_END} <= taken else self.whole
+        """Return what the client checks, by the names of the entries that the peer echoed."""
+        return self.residual if self.in_force(taken) else self.whole
 
 
 @dataclass(frozen=True)
