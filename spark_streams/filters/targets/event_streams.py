@@ -125,8 +125,11 @@ def _bounded(made: tuple[dict[str, None] | tuple[str, ...], ...]) -> Terms | Non
 
 
 def _sayable(text: str) -> bool:
-    """Say whether a text may be an offset in a filter: offsets are symbols, which are ASCII (Z-11)."""
-    return text.isascii() and text.isprintable() and text != ""
+    """Say whether a text means itself as an offset in a filter.
+
+    Offsets are symbols, which are ASCII (Z-11); two texts mean where the peer's log begins and ends (A-8).
+    """
+    return text.isascii() and text.isprintable() and text not in ("", "@earliest", "@latest")
 
 
 def _of_offset(predicate: Predicate) -> Pushable[Terms] | None:
