@@ -150,7 +150,8 @@ class Event:
     def typed(self, section: str, name: str) -> Any:
         """Return what a peer's SQL finds in a section: the AMQP value."""
         if section == "d":
-            return {"event-streams-offset": self.offset, "event-streams-timestamp": self.timestamp}[name]
+            added = None if self.timestamp is None else Timestamp(self.timestamp)
+            return {"event-streams-offset": self.offset, "event-streams-timestamp": added}[name]
         return (self.properties if section == "p" else self.application_properties).get(name)
 
     def text(self, reference: Reference, *, overflow_is_null: bool = False) -> str | int | None:
@@ -197,8 +198,11 @@ def events(draw: st.DrawFn, about: Expression, *, far: bool = False) -> Event:
         about: its parts are what the event has; the texts of its literals are among its values.
         far: whether there are instants beyond microseconds too.
     """
-    times = far_instants if far else instants
     found = list(predicates_of(about))
+    numbers = [value for predicate in found for value in predicate.values if isinstance(value, int)]
+    sane = [number for number in numbers if shown(number, True) is not None]
+    times = far_instants if far else instants
+    times = st.one_of(times, st.sampled_from(sane or TIMES).flatmap(lambda n: st.sampled_from([n, n, n - 1, n + 1])))
     literals = [str(value) for predicate in found for value in predicate.values]
     same = [text for text in literals if text in VALUES]
     any_text = st.one_of(st.sampled_from(same or TEXTS), st.sampled_from(NUMBER_TEXTS if literals else TEXTS), texts)
@@ -243,7 +247,7 @@ def predicates_of(expression: Expression) -> Iterator[Predicate]:
 references = st.one_of(
     st.sampled_from(PROPERTIES).map(property_of),
     st.sampled_from(FIELDS).map(lambda name: property_of(f"properties.{name}")),
-    st.sampled_from([EVENT_TIME, PUBLISH_TIME, OFFSET, OFFSET, KEY, PARTITION, BODY_SIZE]),
+    st.sampled_from([EVENT_TIME, PUBLISH_TIME, PUBLISH_TIME, PUBLISH_TIME, OFFSET, OFFSET, KEY, PARTITION, BODY_SIZE]),
 )
 patterns = st.builds(
     lambda head, wild, tail: head + wild + tail,

@@ -133,6 +133,9 @@ def test_event_streams(text: str, words: str | None, remains: str | None) -> Non
             "a.type = '00112233-4455-6677-8899-aabbccddeeff' OR a.type = 0x00112233445566778899AABBCCDDEEFF",
         ),
         ("type IN ('order', 'eu-1')", "a.type IN ('order', 'eu-1')", "a.type IN ('order', 'eu-1')"),
+        # no float or decimal has such an exponent, or so many digits: these are strings
+        ("type = '1e-9999999999999999999'", *["a.type = '1e-9999999999999999999'"] * 2),
+        (f"type = '{'7' * 65}'", *[f"a.type = '{'7' * 65}'"] * 2),
         ("type = ''", None, None),  # no bytes have this text too, and no constant says them
         ("type = 'NaN'", None, None),
         ("type = '[1]'", None, None),

@@ -21,7 +21,9 @@ from spark_streams.filters.patterns import like
 
 __all__ = ["OtherTypes", "OtherTypesLike", "types_like", "types_with_text"]
 
-_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?")
+_MAX_NUMBER: Final = 64
+"""Characters of a number's canonical text, with room to spare: a decimal128 has 34 digits and an exponent of four."""
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BOOLEANS: Final = {"true": True, "false": False}
@@ -55,7 +57,7 @@ def types_with_text(text: str) -> OtherTypes:
     """Return what else than a string has this canonical text."""
     return OtherTypes(
         boolean=_BOOLEANS.get(text),
-        number=Decimal(text) if _NUMBER.fullmatch(text) else None,
+        number=Decimal(text) if len(text) <= _MAX_NUMBER and _NUMBER.fullmatch(text) else None,
         not_finite=text in _NOT_FINITE,
         char=ord(text) if len(text) == 1 else None,
         uuid=bytes.fromhex(text.replace("-", "")) if _UUID.fullmatch(text) else None,

@@ -64,11 +64,11 @@ class FullSql:
 
     def both(self, left: Sql, right: Sql) -> Sql | None:
         """Return ``left AND right``."""
-        return _joined("AND", left, right)
+        return sql_text.join("AND", [left, right])
 
     def either(self, left: Sql, right: Sql) -> Sql | None:
         """Return ``left OR right``."""
-        return _joined("OR", left, right)
+        return sql_text.join("OR", [left, right])
 
     def test(self, predicate: Predicate) -> Pushable[Sql] | None:
         """Return what is asked for a predicate; None for nothing."""
@@ -162,10 +162,6 @@ class FullSql:
                 made.equals(sql_text.integer(int(text)))
             made.identifier_types(others.uuid, others.binary)
         return _pushable(made.sql(), exact=False)
-
-
-def _joined(by: str, left: Sql, right: Sql) -> Sql | None:
-    return sql_text.join("AND" if by == "AND" else "OR", [left, right])
 
 
 def _pushable(made: Sql | None, *, exact: bool) -> Pushable[Sql] | None:
