@@ -177,7 +177,7 @@ class Sought:
     def _wanted(self, noted: RecordCodes) -> Mask | None:
         if noted.table:
             hashes = np.frombuffer(noted.table[: len(noted.table) // _HASH_BYTES * _HASH_BYTES], ">u4")
-            asked = np.concatenate(([self._none], np.isin(hashes, self._hashes)))
+            asked = np.concatenate(([self._none], (hashes[:, None] == self._hashes).any(axis=1)))
             if noted.codes.size and noted.codes.max() >= asked.size:
                 return None
         else:
