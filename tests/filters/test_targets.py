@@ -236,9 +236,21 @@ def test_a_peer_without_filters_is_asked_nothing() -> None:
     assert (found.words, found.annotations, left(found)) == (None, None, "offset > 'a'")
 
 
-def test_instants_that_read_as_null_are_looked_at_again() -> None:
-    found = split_for_amqp(parse("publish_time >= 5"), AmqpCapability(True, False, overflow_is_null=True))
-    assert (found.annotations, left(found)) == ({"event-streams-timestamp": 4}, "publish_time >= 5")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("publish_time >= 5", "delivery annotations: event-streams-timestamp > 4"),
+        ("publish_time <= 5", "event streams SQL: d.event-streams-timestamp <= 5"),
+        ("publish_time = 5", "event streams SQL: d.event-streams-timestamp = 5"),
+        ("event_time >= 5", "SQL: p.creation_time >= 5"),
+        ("event_time IS NOT NULL", "SQL: p.creation_time <= -1 OR p.creation_time >= 1"),
+        ("event_time IS NULL", None),
+        ("properties.absolute_expiry_time IS NULL", None),
+    ],
+)
+def test_instants_that_read_as_null_are_looked_at_again(text: str, words: str | None) -> None:
+    found = split_for_amqp(parse(text), AmqpCapability(True, True, True, overflow_is_null=True))
+    assert (found.words, left(found)) == (words, text)
 
 
 def test_full_sql_keeps_to_what_rabbitmq_takes() -> None:
