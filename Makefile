@@ -9,7 +9,10 @@ READY := $(VENV)/.ready
 WITH_BROKER := $(BIN)/python tests/rabbitmq/broker.py run --
 export SPARK_CONF_DIR := $(CURDIR)/conf
 
-.PHONY: help setup lint typecheck test unit test-slow wheel-test bench demo docs clean
+# Every Spark that is supported, the lowest first; constraints.txt names the highest.
+SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
+
+.PHONY: help setup lint typecheck test unit test-slow test-matrix lowest-spark wheel-test bench demo docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +47,24 @@ unit: $(READY)  ## the tests, those marked `rabbitmq` too where a real RabbitMQ 
 test-slow: $(READY)  ## the long tests, which `make test` leaves out
 	@bash conf/system-requirements.sh java
 	@$(WITH_BROKER) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+test-matrix: $(SPARKS:%=test-spark-%)  ## the end-to-end tests on every supported Spark, one after the other
+
+lowest-spark: test-spark-$(firstword $(SPARKS))  ## the same on the lowest one
+
+# Kept in .venv-spark-<version> as long as the dependencies stay as they are.
+.venv-spark-%/.ready: pyproject.toml constraints.txt
+	@bash conf/system-requirements.sh java
+	@[ -x .venv-spark-$*/bin/python ] || $(PYTHON) -m venv .venv-spark-$*
+	@grep -v '^pyspark==' constraints.txt > .venv-spark-$*/constraints.txt
+	@.venv-spark-$*/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c .venv-spark-$*/constraints.txt -e '.[spark,test]' 'pyspark[sql]==$*'
+	@touch $@
+
+.PRECIOUS: .venv-spark-%/.ready
+test-spark-%: .venv-spark-%/.ready $(READY)
+	@echo "Spark $*"
+	@.venv-spark-$*/bin/python -m pytest tests/e2e -m "spark and not slow and not rabbitmq" $(PYTEST_ARGS)
 
 wheel-test: $(READY)  ## build the wheel, install it in new environments, use it with the highest and the lowest Spark
 	@bash conf/system-requirements.sh java
