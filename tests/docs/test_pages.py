@@ -1,0 +1,165 @@
+"""What the pages name is there: files, tests, classes, messages, options, and the bundle for Databricks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from docs.option_tables import PAGES
+from spark_streams import errors
+from spark_streams.wire.rabbit.codes import ResponseCode, code_name
+from tests.cli.pages import ROOT, blocks, code_spans, tables
+
+DOCS = ROOT / "docs"
+CODE = [file for folder in ("spark_streams", "sources", "sinks") for file in sorted((ROOT / folder).rglob("*.py"))]
+MESSAGES = ("Before anything is read", "Connecting", "While it reads", "While it writes", "Serving the log")
+KAFKA = {
+    *("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"),
+    *("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
+    *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger"),
+    *("maxTriggerDelay", "minPartitions", "groupIdPrefix", "kafka.group.id", "includeHeaders", "topic"),
+    *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+}
+"""What the guide of Spark 4's Kafka connector lists, in its tables for reading and for writing."""
+
+
+def literals(file: Path) -> list[str]:
+    """The texts in a file that are no docstrings; what is filled in becomes an ellipsis."""
+    tree = ast.parse(file.read_text())
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            found.append("".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            found.append(node.value)
+    return found
+
+
+def said() -> str:
+    """All that the code can say, with the codes of RabbitMQ and of HTTP as it writes them."""
+    texts = [text for file in CODE for text in literals(file)]
+    return "\n".join([*texts, *map(code_name, ResponseCode), *(f"status {n}" for n in (401, 403, 413, 507))])
+
+
+def missing(messages: list[str], texts: str) -> list[str]:
+    """Pieces of messages that are in no text."""
+    pieces = [piece.strip(" '?") for message in messages for piece in message.split("…")]
+    return [piece for piece in pieces if piece not in texts]
+
+
+@pytest.mark.parametrize("heading", MESSAGES)
+def test_each_message_is_in_the_code(heading: str) -> None:
+    (rows,) = tables("docs/troubleshooting.md", heading)
+    messages = [span for row in rows for span in code_spans(row[0])]
+    assert len(messages) >= 4
+    assert missing(messages, said()) == []
+
+
+def test_a_message_that_is_gone_is_noticed() -> None:
+    texts = said()
+    assert missing(["has no such option; did you think of '…'?"], texts) == ["has no such option; did you think of"]
+    assert "Everything that a reader needs to know" not in texts, "docstrings are no messages"
+
+
+def test_each_error_is_explained() -> None:
+    (rows,) = tables("docs/troubleshooting.md", "Which error")
+    groups = {"SparkStreamsError", "ProtocolError", "TransportError", "PeerError", "LogError"}
+    assert {span for row in rows for span in code_spans(row[0])} == set(errors.__all__) - groups
+
+
+def test_the_guarantees_name_code_and_tests_that_are_there() -> None:
+    text = (DOCS / "delivery.md").read_text()
+    rows = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("|") and ".py" in line]
+    assert len(rows) >= 20
+    for _, code, shown in rows:
+        for file in code_spans(code):
+            assert (ROOT / file).is_file(), file
+        names = code_spans(shown)
+        assert names
+        for name in names:
+            file, _, test = name.partition("::")
+            tests = re.findall(r"^ *def (test_\w+)", (ROOT / "tests" / file).read_text(), re.MULTILINE)
+            assert tests and (not test or test in tests), name
+
+
+@pytest.mark.parametrize("page", ["extending.md", "how-it-works.md", "databricks.md", "from-kafka.md", "delivery.md"])
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    prose = re.sub(r"^```.*?^```$", "", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    named = {span for span in code_spans(prose) if re.match(r"(spark_streams|sources|sinks|tests|docs|conf)/", span)}
+    for name in named:
+        there = ROOT / re.sub(r"<\w+>.*", "", name.partition("::")[0])
+        assert there.exists(), name
+
+
+def test_classes_and_functions_that_the_extending_page_names_are_there() -> None:
+    code = "\n".join(file.read_text() for file in (*CODE, ROOT / "tests" / "unit" / "fake_client.py"))
+    prose = re.sub(r"^```.*?^```$", "", (DOCS / "extending.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    foreign = {"DataSource", "DefaultSource"}
+    classes = {span for span in code_spans(prose) if re.fullmatch(r"([A-Z][a-z]+)+", span)} - foreign
+    assert {"LogClient", "RangeRead", "Outlet", "Format", "LogServer"} <= classes
+    assert {name for name in classes if not re.search(rf"^class {name}\b", code, re.MULTILINE)} == set()
+    (seam,) = tables("docs/extending.md", "The seam")
+    methods = {span for row in seam for span in code_spans(row[0])}
+    protocol = (ROOT / "spark_streams/spark/log_client.py").read_text().partition("class LogClient")[2]
+    public = re.findall(r"    def ([a-z]\w+)\(", protocol.partition("\nclass ")[0])
+    assert methods == set(public)
+
+
+def test_every_option_of_the_kafka_source_has_its_row() -> None:
+    (rows,) = tables("docs/from-kafka.md", "Options")
+    listed = {span for row in rows for span in code_spans(row[0])}
+    of_clients = {name for name in listed if re.match(r"kafka\.(sasl|ssl|security)\.", name)}
+    assert listed - of_clients == KAFKA
+    known = {name for page in PAGES for name in page.names} | {"tls.caFile"}
+    for row in rows:
+        here = set(code_spans(row[1])) - {"amqp-events", "rabbitmq-stream", "feedapi"}
+        assert here <= known, row
+        if row[1].startswith("the same"):
+            assert set(code_spans(row[0])) <= known, row
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "README.md").read_text()
+    for page in sorted(DOCS.glob("*.md")):
+        assert page.name == "README.md" or f"]({page.name})" in index, page.name
+
+
+def test_pictures_are_of_kinds_that_are_drawn() -> None:
+    pictures = blocks("docs/how-it-works.md", "mermaid")
+    assert len(pictures) >= 5
+    for picture in pictures:
+        assert picture.split()[0] in ("flowchart", "sequenceDiagram")
+        assert picture.count("subgraph") == len(re.findall(r"^ *end$", picture, re.MULTILINE))
+
+
+def test_the_bundle_names_what_is_there() -> None:
+    file = ROOT / "conf" / "databricks.yml"
+    bundle = yaml.safe_load(file.read_text())
+    assert bundle["bundle"]["name"] == "spark-streams"
+    (wheel,) = bundle["artifacts"].values()
+    assert (file.parent / wheel["path"] / "pyproject.toml").resolve() == ROOT / "pyproject.toml"
+    assert wheel["build"] == "python3 -m build --wheel", "as tests/packaging/installed_wheel.py builds it"
+    assert [(file.parent / path).resolve() for path in bundle["sync"]["paths"]] == [ROOT]
+    (job,) = bundle["resources"]["jobs"].values()
+    clusters = {cluster["job_cluster_key"] for cluster in job["job_clusters"]}
+    for task in job["tasks"]:
+        assert (file.parent / task["notebook_task"]["notebook_path"]).resolve().is_file()
+        assert task["job_cluster_key"] in clusters
+        assert {"whl": "../dist/*.whl"} in task["libraries"]
+    used = set(re.findall(r"\$\{var\.(\w+)\}", file.read_text()))
+    assert used == bundle["variables"].keys()
+    assert set(re.findall(r"--var (\w+)=", file.read_text())) == used
+
+
+def test_the_secrets_are_those_of_the_notebooks() -> None:
+    (rows,) = tables("docs/databricks.md", "Secrets")
+    notebooks = "".join(file.read_text() for file in (ROOT / "notebooks").glob("*.ipynb"))
+    assert {span for row in rows for span in code_spans(row[0])} == set(
+        re.findall(r'secret\(\\"([\w-]+)\\"', notebooks)
+    )
+    assert "/Volumes/main/default/spark_streams" in notebooks

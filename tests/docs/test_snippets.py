@@ -1,0 +1,148 @@
+"""The programs of the guides, run as they stand on an embedded log."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
+from tests.cli.conftest import Served, serving
+from tests.cli.pages import blocks
+
+pytestmark = pytest.mark.spark
+
+RABBIT = "rabbitmq-stream"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    import spark_streams
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    spark_streams.register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    streams = ("--stream", "orders:2", "--stream", "persons:2", "--stream", "persons-copy:2")
+    with serving(tmp_path_factory.mktemp("log")) as start:
+        yield start("--rabbitmq-stream", "0", "--feedapi", "0", *streams)
+
+
+def runner(served: Served, folder: Path, names: dict[str, Any]) -> Callable[[str], None]:
+    """Run a block with the served log's addresses, and its folders below the test's."""
+    rabbit = served.doors[RABBIT].replace("//", "//guest:guest@")
+
+    def run(block: str) -> None:
+        code = block.replace("rabbitmq-stream://guest:guest@localhost:5552", rabbit)
+        code = code.replace("http://localhost:8080", served.doors["feedapi"])
+        code = code.replace('"/data/', f'"{folder}/').replace("/Volumes/main/default/spark_streams", str(folder))
+        exec(compile(code, "page", "exec"), names)
+
+    return run
+
+
+def rows(frame: Any, folder: Path) -> list[Any]:
+    """Run a stream to its end of now; returns its rows."""
+    found: list[Any] = []
+    query = frame.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect()))
+    query = query.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    return found
+
+
+def publish(spark: Any, served: Served, stream: str, *partitions: list[str]) -> None:
+    for number, values in enumerate(partitions):
+        frame = spark.createDataFrame([(value, str(number)) for value in values], "value string, partition string")
+        writer = frame.coalesce(1).write.format("amqp-events").options(url=served.url, stream=stream)
+        writer.mode("append").save()
+
+
+def test_coming_from_kafka(spark: Any, served: Served, tmp_path: Path) -> None:
+    publish(spark, served, "orders", [f"a{n}" for n in range(25)], ["b0", "b1"])
+    names: dict[str, Any] = {"spark": spark}
+    (program,) = blocks("docs/from-kafka.md", "python")
+    runner(served, tmp_path, names)(program)
+    found = [(row.partition, int(row.offset)) for row in rows(names["orders"], tmp_path / "checkpoint")]
+    assert sorted(found) == [("orders-0", 23), ("orders-0", 24), ("orders-1", 0), ("orders-1", 1)]
+
+
+def test_on_databricks(spark: Any, served: Served, tmp_path: Path) -> None:
+    secrets = SimpleNamespace(get=lambda scope, key: {("spark-streams", "amqp-url"): served.url}[scope, key])
+    names: dict[str, Any] = {"spark": spark, "dbutils": SimpleNamespace(secrets=secrets)}
+    (program,) = blocks("docs/databricks.md", "python")
+    runner(served, tmp_path, names)(program)
+    assert names["query"].awaitTermination(120)
+    there = spark.read.format("amqp-events").options(url=served.url, stream="orders").load().count()
+    assert spark.read.parquet(str(tmp_path / "orders")).count() == there
+
+
+def test_coming_from_zeroeventhub(spark: Any, served: Served, tmp_path: Path) -> None:
+    if not HAS_ADMISSION_CONTROL:
+        pytest.skip("streams of feeds need Spark 4.2")
+    of_each = [[json.dumps({"id": f"{p}-{n}"}) for n in range(5)] for p in range(2)]
+    publish(spark, served, "persons", *of_each)
+    names: dict[str, Any] = {"spark": spark, "json": json}
+    run = runner(served, tmp_path, names)
+    reading, moving, serving_it = blocks("docs/from-zeroeventhub.md", "python")
+
+    run(reading)
+    found = rows(names["persons"], tmp_path / "first")
+    assert sorted(bytes(row.value).decode() for row in found) == sorted(of_each[0] + of_each[1])
+
+    names["cursors"] = [next(row.offset for row in reversed(found) if row.partition == str(p)) for p in range(2)]
+    run(moving)
+    assert rows(names["moved"], tmp_path / "moved") == []
+    publish(spark, served, "persons", ['{"id":"new"}'])
+    assert [bytes(row.value) for row in rows(names["moved"], tmp_path / "moved")] == [b'{"id":"new"}']
+
+    run(serving_it)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    copies = spark.read.format("feedapi").option("url", f"{served.doors['feedapi']}/persons-copy").load()
+    assert copies.count() == 11
+
+
+def test_adding_a_protocol(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "a.txt").write_text("1\n2\n3\n")
+    (tmp_path / "lines" / "b.txt").write_text("4\n")
+    program, using = blocks("docs/extending.md", "python")
+    # Its classes are pickled by value when their module cannot be imported, as in a notebook.
+    module = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    names = module.__dict__
+    names["spark"] = None
+    exec(compile(program, "page", "exec"), names)
+    names["spark"] = spark
+    if not HAS_ADMISSION_CONTROL:
+        using = using.replace(", maxOffsetsPerTrigger=2", "")
+    exec(compile(using.replace("/data/", f"{tmp_path}/"), "page", "exec"), names)
+    frame = names["lines"]
+    assert sorted(bytes(row.value) for row in rows(frame, tmp_path / "checkpoint")) == [b"1", b"2", b"3", b"4"]
+    (tmp_path / "lines" / "b.txt").write_text("4\n5\n")
+    again = rows(frame, tmp_path / "checkpoint")
+    assert [(row.partition, bytes(row.value)) for row in again] == [("b.txt", b"5")]
+    options = {"url": "lines://localhost:1", "stream": str(tmp_path / "lines")}
+    batch = spark.read.format("lines").options(**options).schema("offset string, value binary")
+    start = batch.option("startingOffsets", '{"a.txt": 1, "b.txt": "0"}').load()
+    assert sorted(bytes(row.value) for row in start.collect()) == [b"2", b"3", b"5"]
+    with pytest.raises(Exception, match="lines are neither filtered nor searched"):
+        batch.option("filter", "a = 'b'").load().collect()
+    (tmp_path / "lines" / "a.txt").write_text("1\n")
+    with pytest.raises(Exception, match="Events may have been lost"):
+        rows(frame, tmp_path / "checkpoint")
