@@ -7,6 +7,7 @@
     [log.stream]             StreamConfig of streams that say nothing else
     [amqp]                   AmqpConfig
     [amqp.users]             NAME = "PASSWORD"
+    [amqp.permissions.NAME]  configure, write, read
     [[amqp.redirects]]       stream, partition, and the fields of Redirect
     [rabbitmq-stream]        RabbitConfig
     [rabbitmq-stream.users]  NAME = "PASSWORD"
@@ -164,12 +165,6 @@ class _Reader:
 
     def _rabbit(self, table: dict[str, Any]) -> RabbitConfig:
         taken = self._users(RABBITMQ_STREAM, table)
-        if "permissions" in table:
-            section = f"{RABBITMQ_STREAM}.permissions"
-            taken["permissions"] = {
-                user: self._settings(Permissions, f"{section}.{user}", self._table(f"{section}.{user}", allowed))
-                for user, allowed in self._table(section, table.pop("permissions")).items()
-            }
         self._beside(table)
         return self._settings(RabbitConfig, RABBITMQ_STREAM, table, **taken)
 
@@ -191,13 +186,20 @@ class _Reader:
         return self._settings(BearerToken, section, table, token=token)
 
     def _users(self, section: str, table: dict[str, Any]) -> dict[str, Any]:
-        """Take the users out of a door's table."""
-        if "users" not in table:
-            return {}
-        users = self._table(f"{section}.users", table.pop("users"))
-        for name, password in users.items():
-            self._expect(f"{section}.users.{name}", password, str, "a text: the password", show=False)
-        return {"users": dict(users)}
+        """Take the users, and what they may do, out of a door's table."""
+        taken: dict[str, Any] = {}
+        if "users" in table:
+            users = self._table(f"{section}.users", table.pop("users"))
+            for name, password in users.items():
+                self._expect(f"{section}.users.{name}", password, str, "a text: the password", show=False)
+            taken["users"] = dict(users)
+        if "permissions" in table:
+            part = f"{section}.permissions"
+            taken["permissions"] = {
+                user: self._settings(Permissions, f"{part}.{user}", self._table(f"{part}.{user}", allowed))
+                for user, allowed in self._table(part, table.pop("permissions")).items()
+            }
+        return taken
 
     def _beside(self, table: dict[str, Any]) -> None:
         """Make file names relative to the configuration file's folder."""

@@ -3,7 +3,8 @@
 from spark_streams.server.config import AmqpConfig, Redirect
 from spark_streams.server.feed.config import BearerToken, FeedConfig
 from spark_streams.server.log_server import LogServer
-from spark_streams.server.rabbit.config import Permissions, RabbitConfig
+from spark_streams.server.permissions import Permissions
+from spark_streams.server.rabbit.config import RabbitConfig
 from spark_streams.server.thread import ServerThread
 
 __all__ = [

@@ -26,6 +26,7 @@ __all__ = [
     "find_stream",
     "link_properties",
     "read_wishes",
+    "stream_names",
 ]
 
 PARTITION: Final = "event-streams-partition"
@@ -121,15 +122,20 @@ def read_wishes(link: Any) -> Wishes:
     return Wishes(partition, None if group is None else str(group), None if epoch is None else int(epoch))
 
 
+def stream_names(address: str) -> list[str]:
+    """Return the names that an address may mean: as it is, without one leading slash, or percent-encoded."""
+    plain = address[1:] if address.startswith("/") else address
+    return list(dict.fromkeys((address, plain, unquote(plain))))
+
+
 def find_stream(log: ReferenceLog, address: str) -> Stream:
-    """Return the stream of an address: its name as it is, without one leading slash, or percent-encoded.
+    """Return the stream of an address; see ``stream_names``.
 
     Raises:
         LinkRefused: there is none (amqp:not-found).
 
     """
-    plain = address[1:] if address.startswith("/") else address
-    for name in dict.fromkeys((address, plain, unquote(plain))):
+    for name in stream_names(address):
         try:
             return log.stream(name)
         except (UnknownStream, ValueError):

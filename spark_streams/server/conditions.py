@@ -14,6 +14,7 @@ __all__ = ["LinkRefused", "condition"]
 
 INTERNAL_ERROR: Final = "amqp:internal-error"
 NOT_FOUND: Final = "amqp:not-found"
+UNAUTHORIZED: Final = "amqp:unauthorized-access"
 NOT_ALLOWED: Final = "amqp:not-allowed"
 INVALID_FIELD: Final = "amqp:invalid-field"
 NOT_IMPLEMENTED: Final = "amqp:not-implemented"

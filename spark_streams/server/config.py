@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from spark_streams.server.permissions import Permissions
+
 __all__ = ["AmqpConfig", "Redirect"]
 
 MIN_FRAME_BYTES: Final = 512
@@ -41,6 +43,8 @@ class AmqpConfig:
         host: address to bind to.
         port: TCP port; 0 takes any free one.
         users: user name to password, for SASL PLAIN; without users PLAIN is not offered.
+        permissions: user name to what it may do; one that is not here may do everything. ``configure`` means nothing at
+            this door. Peers without credentials are the user ``anonymous``.
         allow_anonymous: offer SASL ANONYMOUS, and let in peers that begin without SASL.
         tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
         tls_key: PEM file with its private key.
@@ -70,6 +74,7 @@ class AmqpConfig:
     host: str = "127.0.0.1"
     port: int = 5672
     users: Mapping[str, str] = field(default_factory=lambda: {"guest": "guest"}, repr=False)
+    permissions: Mapping[str, Permissions] = field(default_factory=dict)
     allow_anonymous: bool = False
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = None

@@ -56,6 +56,7 @@ class AmqpConnection(asyncio.Protocol):
         self.links: dict[int, AttachedLink] = {}
         self.write_paused = False
         self.container = ""
+        self.user = ""
         self._connections = connections
         self._own_container = container
         self._transport: asyncio.Transport | None = None
@@ -145,6 +146,7 @@ class AmqpConnection(asyncio.Protocol):
             self._transport.write(answer.send)
         if answer.leftover is None:
             return b""
+        self.user = self._handshake.user
         config = self.node.config
         self._engine = Engine(
             max_frame_bytes=config.max_frame_bytes,

@@ -47,6 +47,11 @@ class Handshake:
             mechanisms.append("ANONYMOUS")
         self._sasl = SaslServer(mechanisms, self._check_plain, identity)
 
+    @property
+    def user(self) -> str:
+        """Who the peer is, once the layer is over; one that gave no credentials is ``anonymous``."""
+        return self._sasl.identity or "anonymous"
+
     def receive(self, received: bytes) -> Answer:
         """Take bytes from the peer."""
         try:

@@ -20,6 +20,7 @@ from spark_streams.server.attach import (
     Wishes,
     find_stream,
     read_wishes,
+    stream_names,
 )
 from spark_streams.server.conditions import (
     DETACH_FORCED,
@@ -29,6 +30,7 @@ from spark_streams.server.conditions import (
     NOT_IMPLEMENTED,
     RESOURCE_DELETED,
     RESOURCE_LIMIT,
+    UNAUTHORIZED,
     LinkRefused,
 )
 from spark_streams.server.config import AmqpConfig
@@ -95,6 +97,21 @@ class Node:
         if attached is not None:
             self._attached(connection, attached)
 
+    def _stream(self, connection: AmqpConnection, action: str, address: str) -> Stream:
+        """Return the stream of an address, if the connection's user may ``write`` or ``read`` it.
+
+        Raises:
+            LinkRefused: it may not, whether the stream is there or not (amqp:unauthorized-access); there is none
+                (amqp:not-found).
+
+        """
+        permissions = self.config.permissions.get(connection.user)
+        if permissions is None or any(permissions.allow(action, name) for name in stream_names(address)):
+            stream = find_stream(self.log, address)
+            if permissions is None or permissions.allow(action, stream.name):
+                return stream
+        raise LinkRefused(UNAUTHORIZED, f"user '{connection.user}' may not {action} stream '{address:.200}'")
+
     def _attached(self, connection: AmqpConnection, attached: AttachedLink) -> None:
         connection.attached(attached)
         self._links.add(attached)
@@ -108,9 +125,9 @@ class Node:
             raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
         address = _address(target)
         if address.endswith(INFO_SUFFIX):
-            find_stream(self.log, address[: -len(INFO_SUFFIX)])
+            self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
             raise LinkRefused(NOT_ALLOWED, "an information source can only be read")
-        stream = find_stream(self.log, address)
+        stream = self._stream(connection, "write", address)
         bound = self.placement.bound_or_agnostic(stream, read_wishes(link).partition, writing=True)
         open_producer(link, bound, self.config.max_message_bytes)
         return ProducerLink(connection, link, stream, bound=bound, credit=self.config.producer_credit)
@@ -119,7 +136,7 @@ class Node:
         address = _address(link.remote_source)
         if address.endswith(INFO_SUFFIX):
             return self._info(connection, link, address)
-        stream = find_stream(self.log, address)
+        stream = self._stream(connection, "read", address)
         filters = read_filters(link.remote_source)
         wishes = read_wishes(link)
         if outlives_link(link.remote_source):
@@ -179,7 +196,7 @@ class Node:
         self._attached(connection, attached)
 
     def _info(self, connection: AmqpConnection, link: Any, address: str) -> AttachedLink:
-        stream = find_stream(self.log, address[: -len(INFO_SUFFIX)])
+        stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions = read_positions(link)
         open_info(link)
         return InfoLink(connection, link, stream, positions, interval_s=self.config.info_interval_ms / 1000)

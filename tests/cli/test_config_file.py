@@ -49,6 +49,7 @@ def test_every_field_is_in_the_shipped_file_and_nothing_else() -> None:
         assert there[table] == {field.name for field in dataclasses.fields(kind)} - TABLES
     assert there["amqp.redirects"] == {"stream", "partition", *(f.name for f in dataclasses.fields(Redirect))}
     assert there["amqp.users"] == there["rabbitmq-stream.users"] == {"guest"}
+    assert there["amqp.permissions.reader"] == {field.name for field in dataclasses.fields(Permissions)}
     assert there["rabbitmq-stream.permissions.reader"] == {field.name for field in dataclasses.fields(Permissions)}
     assert there["feedapi.tokens.reader"] == {field.name for field in dataclasses.fields(BearerToken)}
     assert {"name", "partitions"} < there["streams"]
@@ -64,6 +65,7 @@ def test_what_is_commented_out_can_be_put_in(tmp_path: Path) -> None:
     assert read.log.stream.retention_max_age_ms == 604_800_000
     assert read.amqp.tls_cert == str(tmp_path / "server.pem")
     assert read.amqp.redirects[("orders", "3")] == Redirect("log-2.example.com", "10.0.0.2", 5672, "orders")
+    assert read.amqp.permissions == {"reader": Permissions("", "", "orders.*")}
     assert read.rabbitmq_stream.tls_client_ca == str(tmp_path / "clients-ca.pem")
     assert read.rabbitmq_stream.advertised_port == 5552
     assert read.rabbitmq_stream.permissions == {"reader": Permissions("", "", "orders.*")}
@@ -139,6 +141,8 @@ def test_users_and_groups(tmp_path: Path) -> None:
         ("[rabbitmq-stream]\nloopback = 3", "rabbitmq-stream.loopback is 3, expected a list of texts"),
         ("[rabbitmq-stream]\nloopback = ['here']", "[rabbitmq-stream] 'here' does not appear to be"),
         ("[rabbitmq-stream]\nframe_max_bytes = 8", "frame_max_bytes is 8, expected 0 or 8192 up"),
+        ("[amqp.permissions.ann]\nraed = 'x'", "amqp.permissions.ann.raed is not known: did you mean 'read'?"),
+        ("[amqp.permissions.ann]\nread = '('", "[amqp.permissions.ann] read is '('"),
         ("[rabbitmq-stream.permissions.ann]\nraed = 'x'", "permissions.ann.raed is not known: did you mean 'read'?"),
         ("[rabbitmq-stream.permissions.ann]\nread = '('", "[rabbitmq-stream.permissions.ann] read is '('"),
         ("[feedapi]\npage_sizes = 3", "feedapi.page_sizes is not known: did you mean 'page_size'?"),

@@ -4,40 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from spark_streams.server.permissions import Permissions
 from spark_streams.wire.rabbit.frames import DEFAULT_FRAME_MAX_BYTES, INITIAL_FRAME_MAX_BYTES
 
-__all__ = ["Permissions", "RabbitConfig"]
-
-
-@dataclass(frozen=True)
-class Permissions:
-    """What one user may do, by regular expressions over stream names, which have to match whole names.
-
-    Args:
-        configure: create and delete.
-        write: publish, and store offsets.
-        read: subscribe, and ask for stored offsets and sequences.
-    """
-
-    configure: str = ".*"
-    write: str = ".*"
-    read: str = ".*"
-
-    def __post_init__(self) -> None:
-        for action in ("configure", "write", "read"):
-            try:
-                re.compile(getattr(self, action))
-            except re.error as fault:
-                raise ValueError(f"{action} is {getattr(self, action)!r}, no regular expression: {fault}") from fault
-
-    def allow(self, action: str, stream: str) -> bool:
-        """Say whether ``action`` (``configure``, ``write`` or ``read``) is allowed."""
-        pattern: str = getattr(self, action)
-        return re.fullmatch(pattern, stream) is not None
+__all__ = ["RabbitConfig"]
 
 
 @dataclass(frozen=True)
