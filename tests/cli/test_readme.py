@@ -72,7 +72,7 @@ def test_the_quick_start(tmp_path: Path) -> None:
             return subprocess.run(words, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
         assert run(append_line) == "2 events appended to 'orders'\n"
-        assert len(programs) == 3
+        assert len(programs) == 4
         for program in programs:
             # Run from a checkout, where Spark does not find the format by itself (the wheel test shows that it does).
             registered = "import spark_streams\nspark_streams.register(spark)\n"
