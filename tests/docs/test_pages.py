@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
 from docs.option_tables import PAGES
 from spark_streams import errors
+from spark_streams.cli import main
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
 from tests.cli.pages import ROOT, blocks, code_spans, tables
 
@@ -163,3 +166,32 @@ def test_the_secrets_are_those_of_the_notebooks() -> None:
         re.findall(r'secret\(\\"([\w-]+)\\"', notebooks)
     )
     assert "/Volumes/main/default/spark_streams" in notebooks
+
+
+def commands() -> list[tuple[str, str]]:
+    """Page and command, for each that a page shows in a line of its own or within a sentence."""
+    found = []
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))):
+        text = page.read_text().replace("\\\n", " ")
+        prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        lines = [re.sub(r"\s+", " ", span) for span in code_spans(prose)] + text.splitlines()
+        found += [(page.name, line) for line in lines if re.match(r"(spark-streams|make) [a-z-]", line)]
+    return found
+
+
+def test_the_commands_and_their_options_are_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shown = commands()
+    assert len(shown) > 25
+    for page, line in shown:
+        first, *words = shlex.split(re.sub(r"[…\[\]]", " ", line.partition(" #")[0].replace("'", '"')))
+        if first == "make":
+            assert words[0] in targets, f"{page}: {line}"
+            continue
+        command: click.Command = main
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+            assert words[0] in command.commands, f"{page}: {line}"
+            command = command.commands[words.pop(0)]
+        known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+        used = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
+        assert used <= known, f"{page}: {line}: {used - known}"
