@@ -21,6 +21,8 @@ __all__ = ["READ_BYTES", "EventCache", "Events"]
 
 READ_BYTES: Final = 256 << 10
 """Read and rendered at a time: enough that columns pay, little enough that one read does not hold up other clients."""
+FILTERED_BYTES: Final = 2 << 20
+"""Read at a time for a client with filters, most of which is only searched."""
 MOST_BLOCKS: Final = 8_192
 """Kept at most, however small: each takes some 0.5 KB besides its lines."""
 
@@ -78,7 +80,8 @@ class EventCache:
             ValueError: an offset beyond the end.
         """
         if shape.key is None:
-            records = partition.read(offset, READ_BYTES, whole=True)
+            size = FILTERED_BYTES if shape.filters else READ_BYTES
+            records = partition.read(offset, size, whole=True)
             return None if records is None else Events(records, shape)
         key = (id(partition), partition, *shape.key)
         blocks = self._blocks.get(key, ())
