@@ -137,7 +137,9 @@ def test_pictures_are_of_kinds_that_are_drawn() -> None:
     assert len(pictures) >= 5
     for picture in pictures:
         assert picture.split()[0] in ("flowchart", "sequenceDiagram")
-        assert picture.count("subgraph") == len(re.findall(r"^ *end$", picture, re.MULTILINE))
+        closed = re.findall(r"^ *end$", picture, re.MULTILINE)
+        assert picture.count("subgraph") == len(closed)
+        assert len(re.findall(r"\bend\b", picture)) == len(closed), "the word breaks a picture elsewhere"
 
 
 def test_the_bundle_names_what_is_there() -> None:
