@@ -15,8 +15,12 @@ from spark_streams.options.names import (
     EPOCH,
     MIN_PARTITIONS,
     PASSWORD,
+    PASSWORD_FILE,
+    PASSWORD_PROVIDER,
     STREAM,
     TOKEN,
+    TOKEN_FILE,
+    TOKEN_PROVIDER,
     USERNAME,
 )
 from spark_streams.options.peer import read_endpoint, request_timeout_ms
@@ -118,5 +122,7 @@ _FORMAT: Final = Format(
     reading=(CONSUMER_GROUP, EPOCH),
     refused={
         TOKEN: f"amqp-events does not take it in this version; use '{USERNAME}' and '{PASSWORD}'",
+        TOKEN_FILE: f"amqp-events knows no tokens; use '{USERNAME}' and '{PASSWORD_FILE}'",
+        TOKEN_PROVIDER: f"amqp-events knows no tokens; use '{USERNAME}' and '{PASSWORD_PROVIDER}'",
     },
 )

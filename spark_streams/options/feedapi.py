@@ -31,6 +31,8 @@ from spark_streams.options.names import (
     PAGE_SIZE,
     PARTITIONS,
     PASSWORD,
+    PASSWORD_FILE,
+    PASSWORD_PROVIDER,
     POLL_INTERVAL,
     SPOOL_LOCATION,
     STARTING_OFFSETS_BY_TIMESTAMP,
@@ -43,10 +45,12 @@ from spark_streams.options.names import (
     TLS_KEY_FILE,
     TLS_VERIFY_HOSTNAME,
     TOKEN,
+    TOKEN_FILE,
+    TOKEN_PROVIDER,
     URL,
     USERNAME,
 )
-from spark_streams.options.peer import DEFAULT_REQUEST_TIMEOUT_MS, read_endpoint, request_timeout_ms
+from spark_streams.options.peer import DEFAULT_REQUEST_TIMEOUT_MS, read_endpoint, read_secret, request_timeout_ms
 from spark_streams.options.source import SourceOptions, read_source
 from spark_streams.position import After, Matching, Position, position_from_json
 
@@ -76,6 +80,11 @@ BY_TIME: Final = (
 )  # fmt: skip
 """What other formats' readers take, and feeds cannot do: cursors have no times."""
 
+_OF_ADDRESSES: Final = (
+    TOKEN, TOKEN_FILE, TOKEN_PROVIDER, USERNAME, PASSWORD, PASSWORD_FILE, PASSWORD_PROVIDER,
+    TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME,
+)  # fmt: skip
+"""What says how to get in at an http address, and has no meaning for a data directory."""
 _FIELDS_EXAMPLE: Final = "subject=/subject, customer=key"
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)+")
 
@@ -289,7 +298,7 @@ def parse_feed_sink(options: Mapping[str, str]) -> FeedSinkOptions:
         if not endpoint.path.strip("/"):
             raise OptionError(URL, f"{endpoint} names no feed, expected such as {endpoint.url.rstrip('/')}/orders")
     else:
-        for name in (TOKEN, USERNAME, PASSWORD, TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME):
+        for name in _OF_ADDRESSES:
             if given.has(name):
                 raise OptionError(name, f"is for http addresses, and '{URL}' is a data directory: leave it out")
         stream = given.required(STREAM, f"the name of the stream, as '{URL}' is the data directory of a log").strip()
@@ -320,13 +329,16 @@ def feed_endpoint(given: Given, endpoint: Endpoint) -> Endpoint:
     """Return the endpoint with the bearer token, if one is given.
 
     Raises:
-        OptionError: a token beside a user name.
+        OptionError: more than one way to the token, a token beside a user name, or one that no header can carry.
     """
-    token = given.text(TOKEN, "a bearer token")
-    if token is None:
+    named = given.one_of(TOKEN, TOKEN_FILE, TOKEN_PROVIDER)
+    if named is None:
         return endpoint
     if endpoint.username is not None:
-        raise OptionError(TOKEN, f"cannot be used together with '{USERNAME}' and '{PASSWORD}': give one of them")
+        raise OptionError(named, f"cannot be used together with '{USERNAME}' and '{PASSWORD}': give one of them")
+    token = given.text(TOKEN, "a bearer token")
+    if token is None:
+        return endpoint.with_token(read_secret(given, TOKEN_FILE, TOKEN_PROVIDER))
     if not token.isascii() or not token.isprintable():
         raise OptionError(TOKEN, "has characters that no HTTP header can carry, expected printable ASCII")
     return endpoint.with_token(Secret(token))
@@ -364,7 +376,7 @@ FEED_FORMAT: Final = Format(
     naming="the feed's address goes into option 'url'",
     position=_position,
     offsets_example='{"0": "earliest", "1": "latest", "2": "a cursor"}',
-    both=(TOKEN, KEY_FIELD),
+    both=(TOKEN, TOKEN_FILE, TOKEN_PROVIDER, KEY_FIELD),
     reading=(
         DIALECT, PARTITIONS, ORDERED, SPOOL_LOCATION, TIMESTAMP_FIELD, PAGE_SIZE, MAX_BYTES_PER_TRIGGER, MAX_LINE_BYTES,
         FILTER_FIELDS,

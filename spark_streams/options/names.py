@@ -8,6 +8,8 @@ URL: Final = "url"
 STREAM: Final = "stream"
 USERNAME: Final = "username"
 PASSWORD: Final = "password"
+PASSWORD_FILE: Final = "passwordFile"
+PASSWORD_PROVIDER: Final = "passwordProvider"
 TLS_CA_FILE: Final = "tls.caFile"
 TLS_CERT_FILE: Final = "tls.certFile"
 TLS_KEY_FILE: Final = "tls.keyFile"
@@ -62,12 +64,15 @@ FEED_FILTER_PREFIX: Final = "filter-"
 """What the options begin with whose rest names a filter of the feed's own."""
 
 TOKEN: Final = "token"
+TOKEN_FILE: Final = "tokenFile"
+TOKEN_PROVIDER: Final = "tokenProvider"
 
 PATH: Final = "path"
 """The argument of ``load`` and ``save``, as Spark puts it into the map."""
 
 OF_EVERY_FORMAT: Final = (
-    URL, STREAM, USERNAME, PASSWORD, TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME, REQUEST_TIMEOUT,
+    URL, STREAM, USERNAME, PASSWORD, PASSWORD_FILE, PASSWORD_PROVIDER,
+    TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME, REQUEST_TIMEOUT,
 )  # fmt: skip
 """What readers and writers of all formats take."""
 

@@ -26,6 +26,8 @@ from spark_streams.options.names import (
     MAX_IN_FLIGHT,
     MIN_PARTITIONS,
     PASSWORD,
+    PASSWORD_FILE,
+    PASSWORD_PROVIDER,
     ROUTING,
     SINGLE_ACTIVE_CONSUMER,
     STORE_OFFSETS,
@@ -33,6 +35,8 @@ from spark_streams.options.names import (
     SUB_ENTRY_SIZE,
     SUPER_STREAM,
     TOKEN,
+    TOKEN_FILE,
+    TOKEN_PROVIDER,
     USERNAME,
 )
 from spark_streams.options.numbered import numbered_position
@@ -313,5 +317,7 @@ _FORMAT: Final = Format(
         CONSUMER_GROUP: f"rabbitmq-stream has no such option; did you mean '{CONSUMER_NAME}'?",
         EPOCH: f"rabbitmq-stream has no such option; did you mean '{CONSUMER_NAME}', with '{SINGLE_ACTIVE_CONSUMER}'?",
         TOKEN: f"rabbitmq-stream does not take it in this version; use '{USERNAME}' and '{PASSWORD}'",
+        TOKEN_FILE: f"rabbitmq-stream knows no tokens; use '{USERNAME}' and '{PASSWORD_FILE}'",
+        TOKEN_PROVIDER: f"rabbitmq-stream knows no tokens; use '{USERNAME}' and '{PASSWORD_PROVIDER}'",
     },
 )

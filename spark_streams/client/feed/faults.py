@@ -12,6 +12,7 @@ import urllib3
 
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
+from spark_streams.fresh_secrets import FreshSecret
 
 __all__ = ["MIN_SECRET", "first_line", "mapped", "secrets"]
 
@@ -20,12 +21,16 @@ MIN_SECRET: Final = 4
 
 
 def secrets(endpoint: Endpoint) -> list[str]:
-    """Return the texts that no message may have, the longest first; those below ``MIN_SECRET`` may."""
+    """Return the texts that no message may have, the longest first; those below ``MIN_SECRET`` may.
+
+    What is read anew each time is not among them: whoever reads it adds it.
+    """
     found: set[str] = set()
     if endpoint.query is not None:
         query = endpoint.query.reveal()
         found = {query, *(value for _, value in parse_qsl(query)), *(p.partition("=")[2] for p in query.split("&"))}
-    found |= {each.reveal() for each in (endpoint.token, endpoint.password) if each is not None}
+    fixed = (each for each in (endpoint.token, endpoint.password) if not isinstance(each, FreshSecret))
+    found |= {each.reveal() for each in fixed if each is not None}
     return sorted(found, key=len, reverse=True)
 
 

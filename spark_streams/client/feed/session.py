@@ -16,6 +16,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import requests
 
 from spark_streams.client.feed.answer import Answer
+from spark_streams.client.feed.credentials import Credentials
 from spark_streams.client.feed.faults import MIN_SECRET, first_line, mapped, secrets
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
@@ -80,13 +81,8 @@ class FeedSession:
         if _is_this_machine(endpoint.url):
             # Compressing costs both sides more than loopback does.
             session.headers["Accept-Encoding"] = "identity, gzip;q=0.5"
-        if endpoint.token is not None:
-            session.auth = _Bearer(endpoint.token.reveal())
-        elif endpoint.username is not None:
-            password = "" if endpoint.password is None else endpoint.password.reveal()
-            session.auth = requests.auth.HTTPBasicAuth(endpoint.username.encode(), password.encode())
-        else:
-            session.auth = _nothing
+        self._credentials = Credentials(endpoint)
+        session.auth = self._credentials
         tls = endpoint.tls
         # Given with each request: the environment's authorities would take the place of the session's.
         self._verify = None if tls is None else tls.ca_file
@@ -148,7 +144,14 @@ class FeedSession:
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:
-        """Make a call with any method; arguments and errors as ``get``."""
+        """Make a call with any method; arguments and errors as ``get``.
+
+        Credentials from a file or a callable are read anew when the file has changed, and when the feed answers 401;
+        if they are others then, the call is made once more.
+
+        Raises:
+            OptionError: they cannot be read.
+        """
         what = f"{method} {self.shown(arguments, below=below)}"
         url = self.url(arguments, below=below)
         tokens = [value for name, value in arguments if name in _HIDDEN_ARGUMENTS]
@@ -156,7 +159,9 @@ class FeedSession:
         def hide(text: str) -> str:
             return self.hide(text, *tokens)
 
+        renewed = False
         for _ in range(MAX_REDIRECTS + 1):
+            self._credentials.look()
             with mapped(what, hide):
                 response = self._session.request(
                     method,
@@ -183,31 +188,20 @@ class FeedSession:
                 continue
             if response.status_code == 200:
                 return Answer(response, what, hide, waits=wait_ms > 0)
+            if response.status_code == 401 and not renewed and self._credentials.renew():
+                renewed = True
+                response.close()
+                continue
             with contextlib.closing(response):
                 raise _refusal(response, what, hide)
         raise Refused("too many redirects", f"more than {MAX_REDIRECTS}", what)
 
     def hide(self, text: str, *more: str) -> str:
         """Return a text without our secrets, and without ``more``: a feed may repeat them in its answer."""
-        for secret in (*self._hidden, *more):
+        for secret in (*self._credentials.read, *self._hidden, *more):
             if len(secret) >= MIN_SECRET:
                 text = text.replace(secret, "***")
         return text
-
-
-class _Bearer(requests.auth.AuthBase):
-    """Sends a bearer token (RFC 6750)."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {self._token}"
-        return request
-
-
-def _nothing(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request
 
 
 class _AnyHostName(requests.adapters.HTTPAdapter):

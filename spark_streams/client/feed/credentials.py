@@ -1,0 +1,92 @@
+"""What a request shows to be let in: a bearer token, a user's name and password, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import requests
+
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import OptionError
+from spark_streams.fresh_secrets import FreshSecret
+
+__all__ = ["Credentials"]
+
+MAX_REMEMBERED: Final = 4
+"""Secrets that were read before and are still hidden in messages: a feed may answer late."""
+
+
+class Credentials(requests.auth.AuthBase):
+    """The credentials of one feed, as they are now.
+
+    Args:
+        endpoint: the feed's, whose token or password may be one that is read anew.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        secret = endpoint.token if endpoint.token is not None else endpoint.password
+        self._fresh = secret if isinstance(secret, FreshSecret) else None
+        self._stamp: object = None
+        self.read: list[str] = []
+        """The secrets that were read, the newest first; for no message to hold them."""
+        self._sign: Callable[[requests.PreparedRequest], requests.PreparedRequest] = _nothing
+        if self._fresh is None:
+            self._use(None if secret is None else secret.reveal())
+
+    def look(self) -> None:
+        """Read the secret if it was not yet, or may have changed.
+
+        Raises:
+            OptionError: it cannot be read.
+        """
+        if self._fresh is not None and (not self.read or self._stamp != self._fresh.stamp()):
+            self.renew()
+
+    def renew(self) -> bool:
+        """Read the secret; return whether it is another one now.
+
+        Raises:
+            OptionError: it cannot be read, or no header can carry it.
+        """
+        if self._fresh is None:
+            return False
+        stamp = self._fresh.stamp()  # before the secret: what is written in between is read once more
+        secret = self._fresh.reveal()
+        self._stamp = stamp
+        if self.read and self.read[0] == secret:
+            return False
+        if self._endpoint.token is not None and not (secret.isascii() and secret.isprintable()):
+            raise OptionError(
+                self._fresh.option,
+                f"'{self._fresh.source}' gives characters that no HTTP header can carry, expected printable ASCII",
+            )
+        self.read = [secret, *self.read[: MAX_REMEMBERED - 1]]
+        self._use(secret)
+        return True
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Sign a request."""
+        return self._sign(request)
+
+    def _use(self, secret: str | None) -> None:
+        if self._endpoint.token is not None:
+            self._sign = _Bearer(secret or "")
+        elif self._endpoint.username is not None:
+            self._sign = requests.auth.HTTPBasicAuth(self._endpoint.username.encode(), (secret or "").encode())
+
+
+class _Bearer(requests.auth.AuthBase):
+    """Sends a bearer token (RFC 6750)."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+def _nothing(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request

@@ -1,0 +1,152 @@
+"""Secrets that are read where and when they are used, so that they can be rotated: from a file, or from a callable.
+
+They go through plans and pickles as the name of the file or of the function; what is read stays in the process that
+signs in. Every ``reveal`` reads anew.
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib
+import os
+import re
+from collections.abc import Callable
+from typing import Final
+
+from spark_streams.endpoint import Secret
+from spark_streams.errors import OptionError
+
+__all__ = ["CalledSecret", "FileSecret", "FreshSecret"]
+
+MAX_BYTES: Final = 64 << 10
+"""Of a file: what is longer is no password or token, but the wrong file."""
+_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+class FreshSecret(Secret):
+    """A secret that is read anew whenever it is asked for.
+
+    Args:
+        source: where from; shown and pickled, so nothing secret itself.
+        option: the option that says so, for messages.
+    """
+
+    __slots__ = ("option", "source")
+
+    def __init__(self, source: str, option: str) -> None:
+        super().__init__("")
+        self.source = source
+        self.option = option
+
+    @abc.abstractmethod
+    def reveal(self) -> str:
+        """Read the secret.
+
+        Raises:
+            OptionError: it cannot be read, or is none; nothing of what was read is in the message.
+        """
+
+    def stamp(self) -> object:
+        """Return something that is another once the secret may have changed; cheap. None: only a refusal tells."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.source!r}, {self.option!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and isinstance(other, FreshSecret) and other.source == self.source
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.source))
+
+    def __reduce__(self) -> tuple[Callable[..., Secret], tuple[str, str]]:  # type: ignore[override]
+        return type(self), (self.source, self.option)
+
+
+class FileSecret(FreshSecret):
+    """The text of a file, without blanks and line ends around it.
+
+    Args:
+        source: the file's path, on every machine that signs in.
+        option: see ``FreshSecret``.
+    """
+
+    __slots__ = ()
+
+    def reveal(self) -> str:
+        """Read the file; see ``FreshSecret.reveal``."""
+        try:
+            with open(self.source, "rb") as file:
+                content = file.read(MAX_BYTES + 1)
+        except (OSError, ValueError) as fault:
+            reason = fault.strerror if isinstance(fault, OSError) else "no path"
+            raise OptionError(
+                self.option,
+                f"'{self.source}' cannot be read here: {reason}. The file must be there on the driver and on every "
+                "executor",
+            ) from None
+        if len(content) > MAX_BYTES:
+            raise OptionError(self.option, f"'{self.source}' has more than {MAX_BYTES} bytes: is it the right file")
+        try:
+            text = content.decode().strip()
+        except UnicodeDecodeError:
+            text = ""
+        if not text:
+            raise OptionError(self.option, f"'{self.source}' is empty, or no UTF-8: expected one line with the secret")
+        return text
+
+    def stamp(self) -> object:
+        """Return which file it is, and when it was written; None while it is not there."""
+        try:
+            found = os.stat(self.source)
+        except (OSError, ValueError):
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class CalledSecret(FreshSecret):
+    """What a function returns, which takes no arguments.
+
+    Args:
+        source: ``package.module:function``, to be imported in every process that signs in.
+        option: see ``FreshSecret``.
+
+    Raises:
+        OptionError: it is written in another way.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, source: str, option: str) -> None:
+        super().__init__(source, option)
+        if not _NAME.fullmatch(source):
+            raise OptionError(option, f"'{source}' is no function, expected such as package.module:function")
+
+    def reveal(self) -> str:
+        """Import the function and call it; see ``FreshSecret.reveal``."""
+        module, _, name = self.source.partition(":")
+        try:
+            found: object = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+        except Exception as fault:
+            # Only its kind: what somebody else's code says may hold anything.
+            raise OptionError(
+                self.option,
+                f"'{self.source}' cannot be imported here ({type(fault).__name__}): its package must be installed on "
+                "the driver and on every executor",
+            ) from None
+        if not callable(found):
+            raise OptionError(self.option, f"'{self.source}' is a {type(found).__name__}, expected a function")
+        try:
+            value = found()
+        except Exception as fault:
+            raise OptionError(
+                self.option,
+                f"'{self.source}' raised {type(fault).__name__}; what it said is not shown, it may hold a secret: call "
+                "it by hand",
+            ) from None
+        if not isinstance(value, str) or not value.strip():
+            kind = "an empty text" if isinstance(value, str) else f"a {type(value).__name__}"
+            raise OptionError(self.option, f"'{self.source}' returned {kind}, expected a text")
+        return value.strip()
