@@ -21,7 +21,7 @@ from spark_streams.filters.predicates import (
     mask,
     seek,
 )
-from spark_streams.server.partition_feed import Block, Feed
+from spark_streams.server.partition_feed import READ_BYTES, SEARCHED_BYTES, Block, Feed
 from spark_streams.wire.columns import Block as Messages
 from spark_streams.wire.columns_typed import timestamp_column, typed_columns
 from spark_streams.wire.message import DELIVERY_ANNOTATIONS
@@ -87,7 +87,7 @@ class Cursor:
         if position >= min(partition.next_offset, self._end):
             self._block, self._rows, self._row = None, [], 0
             return False
-        block = self.feed.block(position)
+        block = self.feed.block(position, READ_BYTES if self._deep == Always(True) else SEARCHED_BYTES)
         if block is None:
             return False
         first = max(0, position - block.first)

@@ -15,10 +15,12 @@ from spark_streams.server.bare_message import bare_starts
 from spark_streams.server.waiting import Waiting
 from spark_streams.wire.columns import delivery_annotations
 
-__all__ = ["Block", "Feed", "Feeds"]
+__all__ = ["READ_BYTES", "SEARCHED_BYTES", "Block", "Feed", "Feeds"]
 
 READ_BYTES: Final = 256 << 10
 """Read at a time: enough that decoding in columns pays, little enough that one read does not hold up other links."""
+SEARCHED_BYTES: Final = 1 << 20
+"""Read at a time for a link whose filter looks into messages: most of them are not sent."""
 CACHED_BLOCKS: Final = 4
 """Links that read a log's tail stand within a block or two of each other."""
 
@@ -113,8 +115,12 @@ class Feed:
         self.waiting = Waiting(partition, loop)
         self._blocks: deque[Block] = deque(maxlen=CACHED_BLOCKS)
 
-    def block(self, offset: int) -> Block | None:
+    def block(self, offset: int, size: int = READ_BYTES) -> Block | None:
         """Return a block that holds the event ``offset``, or begins with the first retained one after it.
+
+        Args:
+            offset: where to read.
+            size: bytes to read where the log has to be read.
 
         Returns:
             None at the end of the log.
@@ -126,7 +132,7 @@ class Feed:
         for block in self._blocks:
             if block.first <= offset <= block.last:
                 return block
-        records = self.partition.read(offset, READ_BYTES)
+        records = self.partition.read(offset, size)
         if records is None or not len(records.offsets):
             return None
         block = Block(records, self.partition.id)
