@@ -55,6 +55,8 @@ class Cursor:
         partition = feed.partition
         self._filtered = predicate is not None
         self._end = NEVER
+        self._quick: Predicate = Always(True)
+        self._deep: Predicate = Always(True)
         if predicate is None:
             begin = latest
         else:
