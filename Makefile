@@ -75,6 +75,7 @@ bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub
 	@bash conf/system-requirements.sh java
 	@$(WITH_BROKER) $(BIN)/python tests/bench/rabbitmq.py
 	@$(BIN)/python tests/bench/feed.py
+	@$(BIN)/python tests/bench/filters_eval.py
 	@$(BIN)/python tests/bench/filters_split.py
 	@$(BIN)/python tests/bench/filters.py
 
