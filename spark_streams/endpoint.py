@@ -47,6 +47,7 @@ HTTP_SCHEMES: Final = frozenset({"http", "https"})
 _TLS_SCHEME_OF: Final = {"amqp": "amqps", "rabbitmq-stream": "rabbitmq-stream+tls", "http": "https"}
 _TLS_SCHEMES: Final = frozenset(_TLS_SCHEME_OF.values())
 _USERINFO: Final = re.compile(r"(?<=//).*@", re.DOTALL)
+_BEHIND_SCHEME: Final = re.compile(r"(?<=//).*", re.DOTALL)
 
 
 class Secret:
@@ -166,8 +167,14 @@ class Endpoint:
 
 
 def redact_url(url: str) -> str:
-    """Return ``url`` with whatever stands before the host replaced by ``***@``."""
-    return _USERINFO.sub("***@", url)
+    """Return ``url`` with whatever stands before the host replaced by ``***@``, and its query by ``?***``.
+
+    Where an at sign comes after a question mark, nobody knows which of the two it is: all but the scheme is hidden.
+    """
+    before, mark, query = url.partition("?")
+    if "@" in query:
+        return _BEHIND_SCHEME.sub("***", url)
+    return _USERINFO.sub("***@", before) + ("?***" if mark else "")
 
 
 def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str = "url") -> Endpoint:

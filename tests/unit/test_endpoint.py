@@ -80,6 +80,14 @@ def test_redact_url_hides_up_to_the_last_at_sign() -> None:
     assert redact_url("amqp://broker") == "amqp://broker"
 
 
+def test_redact_url_hides_the_query() -> None:
+    """A feed's query may be its key; an at sign in it is no end of credentials."""
+    assert redact_url("https://feed/orders?key=geheim") == "https://feed/orders?***"
+    assert redact_url("https://me:hunter@feed/orders?key=geheim") == "https://***@feed/orders?***"
+    for url in ("https://me:hun?ter@feed/orders", "https://me:hun?ter@feed?a=b", "https://feed/orders?key=gehe@im"):
+        assert redact_url(url) == "https://***"
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [

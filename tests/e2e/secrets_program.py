@@ -1,0 +1,235 @@
+"""A program that signs in everywhere with marked secrets, and writes down all that Spark and we show of it.
+
+usage: secrets_program.py FOLDER < secrets.json
+
+What may hold no secret is below FOLDER, on stdout and on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import sys
+import traceback
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import SparkSession
+from spark_streams.sources.amqp_events import AmqpEventsDataSource
+from spark_streams.sources.feedapi import FeedDataSource
+from spark_streams.sources.rabbitmq_stream import RabbitStreamDataSource
+
+import spark_streams
+from spark_streams.log import ReferenceLog
+from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
+from tests.clients.feed.scripted import BadFeed, Part, Reply, numbered
+
+CLASSES = {
+    "amqp-events": AmqpEventsDataSource,
+    "rabbitmq-stream": RabbitStreamDataSource,
+    "feedapi": FeedDataSource,
+}
+STREAM, TARGET, NOT_THERE = "seen-in-plans", "seen-target", "not-there"
+
+
+class Shown:
+    """Writes down what is shown, a file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._count = 0
+
+    def __call__(self, name: str, content: str | bytes) -> None:
+        self._count += 1
+        content = content if isinstance(content, bytes) else content.encode()
+        (self.folder / f"{self._count:03}-{name}").write_bytes(content)
+
+    def failure(self, name: str, run: Callable[[], Any]) -> None:
+        """Run what has to fail, and write down how."""
+        try:
+            run()
+        except Exception as fault:
+            text = "".join(traceback.format_exception(fault))
+            assert "Error" in text or "NotFound" in text or "Failed" in text, text
+            self(name, f"{fault}\n{fault!r}\n{text}")
+        else:
+            raise AssertionError(f"{name} did not fail")
+
+
+def ways(urls: dict[str, str], open_feed: str, secrets: dict[str, str]) -> dict[str, list[dict[str, str]]]:
+    """Return, for each format, the ways to give credentials."""
+    signed = {door: url.replace("//", f"//ann:{secrets['url']}@") for door, url in urls.items()}
+    user = {"username": "bob", "password": secrets["option"]}
+    feed, open_signed = urls["feedapi"], open_feed.replace("//", f"//ann:{secrets['url']}@")
+    return {
+        "amqp-events": [{"url": signed["amqp"]}, {"url": urls["amqp"], **user}],
+        "rabbitmq-stream": [{"url": signed["rabbitmq-stream"]}, {"url": urls["rabbitmq-stream"], **user}],
+        "feedapi": [
+            {"url": f"{feed}/STREAM", "token": secrets["token"]},
+            {"url": f"{open_signed}/STREAM"},
+        ],
+    }
+
+
+def at(name: str, way: dict[str, str], stream: str) -> dict[str, str]:
+    """Return the options for a stream."""
+    if name == "feedapi":
+        return {**way, "url": way["url"].replace("STREAM", stream)}
+    return {**way, "stream": stream}
+
+
+def pickled(name: str, options: dict[str, str], shown: Shown, *, writing: bool = True) -> None:
+    """Write down what Spark sends to executors: the reader and its partitions, of a batch and of a stream."""
+    source = CLASSES[name](dict(options))
+    dumps = CloudPickleSerializer().dumps
+    schema = source.schema()
+    reader = source.reader(schema)
+    partitions = reader.partitions()
+    assert partitions, "nothing was planned"
+    for what in (source, reader):
+        shown(f"{name}-pickle", dumps(what))
+    for what in partitions:
+        shown(f"{name}-partition", dumps(what))
+    shown(f"{name}-repr", f"{source.options!r} {vars(reader)!r} {partitions!r}")
+    if writing:
+        shown(f"{name}-writer-pickle", dumps(source.writer(schema, False)))
+    stream = CLASSES[name]({**options, "startingOffsets": "earliest"}).streamReader(schema)
+    shown(f"{name}-stream-pickle", dumps(stream))
+
+
+def one_way(spark: Any, name: str, way: dict[str, str], shown: Shown, wrong: str) -> None:
+    """Read and write with one way to sign in, and fail with it."""
+    source, target = at(name, way, STREAM), at(name, way, TARGET)
+    pickled(name, source, shown)
+    frame = spark.read.format(name).options(**source).load()
+    shown(f"{name}-plan", explained(frame))
+    assert frame.select("value").count() >= 3
+    frame.select("value").limit(2).write.format(name).options(**target).mode("append").save()
+
+    def fail(what: str, options: dict[str, str]) -> None:
+        shown.failure(f"{name}-{what}", lambda: spark.read.format(name).options(**options).load().count())
+
+    if secret := next((option for option in ("password", "token") if option in way), None):
+        fail("refused", {**source, secret: wrong})
+        fail("bad-option", {**source, "nonsense": "1"})
+        return
+    fail("not-there", at(name, way, NOT_THERE))
+    if name != "feedapi":
+        fail("refused", {**source, "url": source["url"].replace("ann:", "ann:x")})
+
+
+def stream(spark: Any, name: str, ways: list[dict[str, str]], folder: Path, shown: Shown) -> None:
+    """Run a stream that reads in one way, and writes in the other."""
+    reader = spark.readStream.format(name).options(**at(name, ways[0], STREAM), startingOffsets="earliest")
+    if name == "feedapi":
+        reader = reader.option("spoolLocation", str(folder / "spool"))
+    writer = reader.load().select("value").writeStream.format(name).options(**at(name, ways[1], TARGET))
+    query = writer.option("checkpointLocation", str(folder / f"checkpoint-{name}")).trigger(availableNow=True).start()
+    assert query.awaitTermination(120) and query.exception() is None
+    shown(f"{name}-stream-plan", query._jsq.explainInternal(True))
+    shown(f"{name}-progress", json.dumps([dict(progress) for progress in query.recentProgress], default=str))
+
+
+def secret_in_query(spark: Any, secret: str, folder: Path, shown: Shown) -> None:
+    """Read a feed whose address has a key in its query, and fail with a feed that repeats it."""
+    with BadFeed({0: Part(numbered(0, 5))}) as feed:
+        options = {"url": f"{feed.url}/{STREAM}?key={secret}"}
+        pickled("feedapi", options, shown, writing=False)
+        frame = spark.read.format("feedapi").options(**options).load()
+        shown("feedapi-plan", explained(frame))
+        assert frame.count() == 5
+        reader = spark.readStream.format("feedapi").options(**options, startingOffsets="earliest")
+        frame = reader.option("spoolLocation", str(folder / "spool")).load()
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint-query"))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(120) and query.exception() is None
+        shown("feedapi-stream-plan", query._jsq.explainInternal(True))
+        assert all(("key", secret) in asked.pairs for asked in feed.asked)
+        feed.faults.extend([Reply(f"the key {secret} is not known".encode(), 403)] * 8)
+        shown.failure("feedapi-refused", lambda: spark.read.format("feedapi").options(**options).load().count())
+
+
+def explained(frame: Any) -> str:
+    """Return all that Spark tells of a query's plans."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        frame.explain(True)
+        frame.explain("formatted")
+    return said.getvalue() + str(frame._jdf.queryExecution().toString())
+
+
+def pages(spark: Any, shown: Shown) -> None:
+    """Write down the pages of the UI, and what its REST API says."""
+    base, identity = spark.sparkContext.uiWebUrl, spark.sparkContext.applicationId
+    api = f"api/v1/applications/{identity}"
+    everything = json.loads(fetch(f"{base}/{api}/sql?length=1000&details=true&planDescription=true"))
+    assert everything
+    paths = [
+        *("environment/", "SQL/", "jobs/", "stages/", "executors/", "StreamingQuery/"),
+        *(f"SQL/execution/?id={each['id']}" for each in everything),
+        f"{api}/sql?length=1000&details=true&planDescription=true",
+        *(f"{api}/{name}" for name in ("environment", "jobs", "stages?details=true", "allexecutors")),
+    ]
+    for path in paths:
+        shown("page", fetch(f"{base}/{path}"))
+
+
+def fetch(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return bytes(answer.read())
+
+
+def main(folder: Path, secrets: dict[str, str]) -> None:
+    logging.basicConfig(level=logging.INFO)
+    shown_folder, events = folder / "shown", folder / "events"
+    for each in (shown_folder, events):
+        each.mkdir()
+    shown = Shown(shown_folder)
+    users = {"ann": secrets["url"], "bob": secrets["option"]}
+    with ReferenceLog(folder / "log-1") as first, ReferenceLog(folder / "log-2") as second:
+        for log in (first, second):
+            for name in (STREAM, TARGET):
+                log.create_stream(name, 1)
+        settings = {
+            "rabbit": RabbitConfig(port=0, users=users, authentication_delay_ms=0),
+            "feed": FeedConfig(port=0, tokens=(secrets["token"],)),
+        }
+        with (
+            ServerThread(first, AmqpConfig(port=0, users=users), **settings) as server,
+            ServerThread(second, feed=FeedConfig(port=0)) as opened,
+        ):
+            spark = (
+                SparkSession.builder.master("local[2]")
+                .config("spark.ui.enabled", "true")
+                .config("spark.ui.port", "0")
+                .config("spark.driver.host", "127.0.0.1")
+                .config("spark.driver.bindAddress", "127.0.0.1")
+                .config("spark.eventLog.enabled", "true")
+                .config("spark.eventLog.compress", "false")
+                .config("spark.eventLog.dir", events.as_uri())
+                .config("spark.sql.shuffle.partitions", "2")
+                .config("spark.task.maxFailures", "1")
+                .getOrCreate()
+            )
+            spark.sparkContext.setLogLevel("INFO")
+            spark_streams.register(spark)
+            for url, token in ((server.urls["feedapi"], secrets["token"]), (opened.urls["feedapi"], "")):
+                rows = spark.createDataFrame([(f"v{n}",) for n in range(3)], "value string")
+                writer = rows.write.format("feedapi").option("url", f"{url}/{STREAM}")
+                (writer.option("token", token) if token else writer).mode("append").save()
+            for name, found in ways(server.urls, opened.urls["feedapi"], secrets).items():
+                for way in found:
+                    one_way(spark, name, way, shown, secrets["wrong"])
+                stream(spark, name, found, folder, shown)
+                print("done:", name, flush=True)
+            secret_in_query(spark, secrets["query"], folder, shown)
+            pages(spark, shown)
+            spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.load(sys.stdin))

@@ -1,0 +1,77 @@
+"""Secrets appear nowhere: not in plans, pages, logs, errors, event logs, checkpoints, spools or pickles."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+PROGRAM = Path(__file__).with_name("secrets_program.py")
+KINDS = (
+    "partition", "plan", "stream-plan", "progress", "pickle", "stream-pickle", "not-there", "refused", "page", "repr",
+)  # fmt: skip
+NAMES = ("url", "option", "query", "token", "wrong")
+
+
+def holding(
+    files: Mapping[str, bytes], marked: Mapping[str, str], form: Callable[[bytes], bytes]
+) -> list[tuple[str, str]]:
+    """Return which secret is in which file, in a form of its bytes."""
+    return [(name, file) for file, content in files.items() for name in NAMES if form(marked[name].encode()) in content]
+
+
+def basic(secret: bytes) -> bytes:
+    """Return what HTTP's basic authentication sends for user ann; the rest of three bytes is left out."""
+    return base64.b64encode((b"ann:" + secret)[: (4 + len(secret)) // 3 * 3])
+
+
+def mask(secret: bytes) -> bytes:
+    """Return the bytes as a pickle has them (docs/security.md)."""
+    return bytes(byte ^ 0xA5 for byte in secret)
+
+
+def test_no_secret_is_shown(tmp_path: Path, rate_limits: bool) -> None:
+    if not rate_limits:
+        pytest.skip("streams of feeds need Spark 4.2")
+    marked = {name: f"geheim{name}{secrets.token_hex(8)}" for name in NAMES}
+    ran = subprocess.run(
+        [sys.executable, str(PROGRAM), str(tmp_path)],
+        env={
+            **os.environ,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(PROGRAM.parents[2]),
+        },
+        cwd=tmp_path,
+        input=json.dumps(marked).encode(),
+        capture_output=True,
+        timeout=580,
+    )
+    assert ran.returncode == 0, ran.stderr.decode()[-6000:]
+    files = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    files |= {"stdout": ran.stdout, "stderr": ran.stderr}
+    assert holding(files, marked, bytes) == []
+    assert holding(files, marked, basic) == []
+    masked = holding(files, marked, mask)
+    assert {file.rpartition("-")[2] for _, file in masked} == {"pickle"}, "only sources, readers and writers"
+    assert {name for name, _ in masked} == set(NAMES) - {"wrong"}, "tasks have to sign in"
+    # What was looked at is what it is meant to be: the streams' names, which are no secrets, are there.
+    for kind in KINDS:
+        for_kind = [
+            content for file, content in files.items() if file.startswith("shown/") and file.endswith(f"-{kind}")
+        ]
+        assert len(for_kind) >= 3, kind
+    assert any(b"seen-in-plans" in content for file, content in files.items() if file.endswith("-partition"))
+    assert any(b"BatchScan" in content for file, content in files.items() if file.endswith("-page"))
+    assert any(b"SparkListenerSQLExecutionStart" in c for file, c in files.items() if file.startswith("events/"))
+    assert any(file.startswith("spool/") for file in files) and any("/offsets/" in file for file in files)
+    assert b"BatchScan" in b"".join(c for file, c in files.items() if file.startswith("events/"))
