@@ -205,7 +205,7 @@ class Chunks:
         self._send(wire, *struct.unpack_from(">BH", body))
 
     def _send(self, wire: Wire, subscription: int, count: int) -> None:
-        left = self._left[subscription]
+        left = self._left.get(subscription, deque())  # one of another handler has none
         for _ in range(min(count, len(left))):
             wire.send(key.DELIVER, bytes([subscription]) + left.popleft()[1:])
 
