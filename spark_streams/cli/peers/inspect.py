@@ -66,7 +66,9 @@ def _log(peer: Peer) -> dict[str, Any]:
         about["created as"] = description.incarnation
     kind = "AMQP event stream"
     if peer.is_rabbit:
-        kind = "RabbitMQ super stream" if peer.is_super_stream() else "RabbitMQ stream"
+        # The one partition of a stream is the stream itself.
+        plain = {*description.partitions, *description.unavailable} == {peer.stream}
+        kind = "RabbitMQ stream" if plain else "RabbitMQ super stream"
     rows = sorted(description.partitions.items(), key=lambda item: (len(item[0]), item[0]))
     return {
         "url": str(peer.endpoint),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 
@@ -15,6 +16,7 @@ from spark_streams.client.feed.rows import FeedRows
 from spark_streams.client.feed.scan import BEGINNING, FeedRange, scan
 from spark_streams.errors import NotFound, OptionError, PositionLost
 from spark_streams.option_values import instant_ms
+from spark_streams.options.numbered import numbered_position
 from spark_streams.position import EARLIEST, After, At, Earliest
 
 __all__ = ["POSITIONS_EPILOG", "PeerReader", "open_reader"]
@@ -31,25 +33,36 @@ POSITIONS_EPILOG: Final = """\b
 \b
 Within a partition events come in their order; between partitions there is none.
 """
-_RABBIT_DIGITS: Final = 20
 
 
-class PeerReader(Protocol):
-    """Where reading stands in each partition of one stream."""
+class PeerReader(ABC):
+    """Where reading stands in each partition of one stream.
 
-    def __enter__(self) -> PeerReader: ...
+    Args:
+        client: is closed with this.
+    """
+
+    def __init__(self, client: AmqpClient | RabbitClient | FeedClient) -> None:
+        self._closing = client
+
+    def __enter__(self) -> PeerReader:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self._closing.close()
 
     @property
+    @abstractmethod
     def positions(self) -> dict[str, str]:
         """Partition to where reading goes on, as ``--from`` takes it."""
 
+    @abstractmethod
     def new_events(self) -> Iterator[pa.RecordBatch]:
         """Yield what there is to read up to the ends of now, partition by partition."""
 
+    @abstractmethod
     def left(self) -> int | None:
         """Return how many events there are to read now, None where the peer does not tell."""
 
@@ -72,12 +85,13 @@ def open_reader(peer: Peer, start: str, only: str | None, columns: tuple[str, ..
     return _LogReader(peer.log_client(), peer.stream, only, start, columns)
 
 
-class _LogReader:
+class _LogReader(PeerReader):
     """An AMQP event log or a RabbitMQ stream, whose partitions tell where they end."""
 
     def __init__(
         self, client: AmqpClient | RabbitClient, stream: str, only: str | None, start: str, columns: tuple[str, ...]
     ) -> None:
+        super().__init__(client)
         self._client = client
         self._stream = stream
         self._only = only
@@ -88,14 +102,6 @@ class _LogReader:
         except BaseException:
             client.close()
             raise
-
-    def __enter__(self) -> _LogReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._client.close()
 
     @property
     def positions(self) -> dict[str, str]:
@@ -144,15 +150,18 @@ class _LogReader:
         if word == "timestamp":
             found = self._client.first_at_time(self._stream, partition, instant_ms("--from", operand))
             return end if found is None else At(found)
-        if self._client.numeric_offsets and operand.isascii() and operand.isdigit():
-            operand = operand.zfill(_RABBIT_DIGITS)
+        if self._client.numeric_offsets:
+            position = numbered_position("--from", partition, {"at" if word == "offset" else "after": operand})
+            assert isinstance(position, (At, After))
+            return position
         return At(operand) if word == "offset" else After(operand)
 
 
-class _FeedReader:
+class _FeedReader(PeerReader):
     """A feed, whose end is a page without events."""
 
     def __init__(self, client: FeedClient, stream: str, only: str | None, start: str, columns: tuple[str, ...]) -> None:
+        super().__init__(client)
         self._client = client
         self._stream = stream
         self._only = only
@@ -163,14 +172,6 @@ class _FeedReader:
         except BaseException:
             client.close()
             raise
-
-    def __enter__(self) -> _FeedReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._client.close()
 
     @property
     def positions(self) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,20 +17,37 @@ from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed
 __all__ = ["PeerWriter", "open_writer"]
 
 
-class PeerWriter(Protocol):
-    """Takes rows, in their order."""
+class PeerWriter(ABC):
+    """Takes rows, in their order.
 
-    def __enter__(self) -> PeerWriter: ...
+    Args:
+        closing: is closed with this.
+    """
+
+    def __init__(self, closing: AmqpClient | TaskPublisher | HttpFeed) -> None:
+        self._closing = closing
+        self._rows = 0
+
+    def __enter__(self) -> PeerWriter:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self._closing.close()
 
+    @abstractmethod
     def send(self, rows: pa.RecordBatch) -> None:
         """Send rows, with columns of ``MESSAGE_SCHEMA``; those that a feed does not have are left out there."""
 
+    @abstractmethod
     def flush(self) -> None:
         """Return once the peer has confirmed everything."""
+
+    def _label(self, rows: pa.RecordBatch) -> Callable[[int], str]:
+        """Return what names rows in errors: by their number, from 1, over all that were sent."""
+        first, self._rows = self._rows + 1, self._rows + rows.num_rows
+        return lambda row: f"event {first + row}"
 
 
 def open_writer(peer: Peer) -> PeerWriter:
@@ -44,32 +62,24 @@ def open_writer(peer: Peer) -> PeerWriter:
     return _RabbitWriter(peer) if peer.is_rabbit else _AmqpWriter(peer)
 
 
-class _AmqpWriter:
+class _AmqpWriter(PeerWriter):
     def __init__(self, peer: Peer) -> None:
-        self._client = AmqpClient(peer.endpoint, timeout_ms=TIMEOUT_MS)
+        client = AmqpClient(peer.endpoint, timeout_ms=TIMEOUT_MS)
+        super().__init__(client)
         try:
-            self._publisher = self._client.publisher(peer.stream)
+            self._publisher = client.publisher(peer.stream)
         except BaseException:
-            self._client.close()
+            client.close()
             raise
-        self._label = _Label()
-
-    def __enter__(self) -> _AmqpWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._client.close()
 
     def send(self, rows: pa.RecordBatch) -> None:
-        self._publisher.send(_messages(rows), self._label.after(rows.num_rows))
+        self._publisher.send(_messages(rows), self._label(rows))
 
     def flush(self) -> None:
         self._publisher.flush()
 
 
-class _RabbitWriter:
+class _RabbitWriter(PeerWriter):
     def __init__(self, peer: Peer) -> None:
         self._stream = None if peer.is_super_stream() else peer.stream
         if self._stream is not None:
@@ -77,75 +87,40 @@ class _RabbitWriter:
                 client.check(self._stream)
         how = RabbitPublishing(super_stream=peer.stream if self._stream is None else None, timeout_ms=TIMEOUT_MS)
         self._publisher = TaskPublisher(peer.endpoint, how, None)
-        self._label = _Label()
-
-    def __enter__(self) -> _RabbitWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._publisher.close()
+        super().__init__(self._publisher)
 
     def send(self, rows: pa.RecordBatch) -> None:
         # What has no key stays together with what it was together with, and so in its order.
         keys = pc.coalesce(rows.column("key"), rows.column("partition"))
         places = keys if self._stream is None else self._stream
-        self._publisher.send(_messages(rows), places, None, self._label.after(rows.num_rows))
+        self._publisher.send(_messages(rows), places, None, self._label(rows))
 
     def flush(self) -> None:
         self._publisher.flush()
 
 
-class _FeedWriter:
+class _FeedWriter(PeerWriter):
     """A publisher of feeds holds its last part back until the end, so there is one for each flush."""
 
     def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self._label = _Label()
+        self._stream = peer.stream
         self._target = HttpFeed(peer.endpoint, TIMEOUT_MS)
+        super().__init__(self._target)
         try:
             self._target.check()
         except BaseException:
             self._target.close()
             raise
-        self._publisher = FeedPublisher(self._target, peer.stream, None)
-
-    def __enter__(self) -> _FeedWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._publisher.close()
+        self._publisher = FeedPublisher(self._target, self._stream, None)
 
     def send(self, rows: pa.RecordBatch) -> None:
         columns = [rows.column(field.name).cast(field.type) for field in PART_SCHEMA]
         batch = pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)
-        self._publisher.send(batch, self._label.after(rows.num_rows))
+        self._publisher.send(batch, self._label(rows))
 
     def flush(self) -> None:
         self._publisher.flush()
-        self._publisher = FeedPublisher(self._target, self._peer.stream, None)
-
-
-class _Label:
-    """Names rows in errors by their number, from 1, over all batches."""
-
-    def __init__(self) -> None:
-        self._rows = 0
-
-    def after(self, rows: int) -> _From:
-        first, self._rows = self._rows + 1, self._rows + rows
-        return _From(first)
-
-
-class _From:
-    def __init__(self, first: int) -> None:
-        self._first = first
-
-    def __call__(self, row: int) -> str:
-        return f"event {self._first + row}"
+        self._publisher = FeedPublisher(self._target, self._stream, None)
 
 
 def _messages(rows: pa.RecordBatch) -> pa.LargeBinaryArray:
