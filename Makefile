@@ -12,7 +12,7 @@ export SPARK_CONF_DIR := $(CURDIR)/conf
 # Every Spark that is supported, the lowest first; constraints.txt names the highest.
 SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
 
-.PHONY: help setup lint typecheck test unit test-slow test-matrix lowest-spark wheel-test bench demo docs clean
+.PHONY: help setup lint typecheck test unit test-slow test-matrix wheel-test bench demo docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,13 +48,11 @@ test-slow: $(READY)  ## the long tests, which `make test` leaves out
 	@bash conf/system-requirements.sh java
 	@$(WITH_BROKER) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
-test-matrix: $(SPARKS:%=test-spark-%)  ## the end-to-end tests on every supported Spark, one after the other
-
-lowest-spark: test-spark-$(firstword $(SPARKS))  ## the same on the lowest one
+test-matrix: $(SPARKS:%=test-spark-%)  ## the end-to-end tests on every supported Spark, but the long ones and those of a real RabbitMQ
 
 # Kept in .venv-spark-<version> as long as the dependencies stay as they are.
 .venv-spark-%/.ready: pyproject.toml constraints.txt
-	@bash conf/system-requirements.sh java
+	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler java
 	@[ -x .venv-spark-$*/bin/python ] || $(PYTHON) -m venv .venv-spark-$*
 	@grep -v '^pyspark==' constraints.txt > .venv-spark-$*/constraints.txt
 	@.venv-spark-$*/bin/python -m pip install --quiet --disable-pip-version-check \
@@ -62,7 +60,7 @@ lowest-spark: test-spark-$(firstword $(SPARKS))  ## the same on the lowest one
 	@touch $@
 
 .PRECIOUS: .venv-spark-%/.ready
-test-spark-%: .venv-spark-%/.ready $(READY)
+test-spark-%: .venv-spark-%/.ready
 	@echo "Spark $*"
 	@.venv-spark-$*/bin/python -m pytest tests/e2e -m "spark and not slow and not rabbitmq" $(PYTEST_ARGS)
 
@@ -70,7 +68,7 @@ wheel-test: $(READY)  ## build the wheel, install it in new environments, use it
 	@bash conf/system-requirements.sh java
 	@$(BIN)/python -m pytest tests/packaging/installed_wheel.py $(PYTEST_ARGS)
 
-bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub and requests, as ratios
+bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub and requests, and filters, as ratios
 	@$(BIN)/python tests/bench/amqp.py
 	@bash conf/system-requirements.sh java
 	@$(WITH_BROKER) $(BIN)/python tests/bench/rabbitmq.py

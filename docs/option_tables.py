@@ -18,7 +18,7 @@ from spark_streams.options import parse_rabbit_sink, parse_rabbit_source, parse_
 from spark_streams.options.amqp_events import _FORMAT as AMQP_FORMAT
 from spark_streams.options.feedapi import BY_TIME, FEED_FORMAT, parse_feed_sink, parse_feed_source
 from spark_streams.options.given import Format
-from spark_streams.options.names import MAX_TRIGGER_DELAY, OF_EVERY_FORMAT, OF_EVERY_READER, SUPER_STREAM
+from spark_streams.options.names import MAX_TRIGGER_DELAY, OF_EVERY_FORMAT, OF_EVERY_READER, STREAM, SUPER_STREAM
 from spark_streams.options.rabbitmq_stream import _FORMAT as RABBIT_FORMAT
 
 DOCS = Path(__file__).parent
@@ -60,6 +60,8 @@ class Page:
 
     def default(self, name: str) -> str | None:
         """Return the default that the code has, None where it is no value."""
+        if name == SUPER_STREAM or (name == STREAM and SUPER_STREAM in self.names):
+            return None  # one of the two is given
         if name in self.least:
             try:
                 self.parse({each: value for each, value in self.least.items() if each != name})
@@ -67,8 +69,6 @@ class Page:
                 if fault.option == name and "is required" in fault.problem:
                     return "required"
             return None
-        if name == SUPER_STREAM:
-            return None  # parsed as whether it is one
         parsed = self.parse(self.least)
         field = re.sub("([A-Z])", lambda found: "_" + found[1].lower(), name)
         value = getattr(parsed, field, getattr(parsed, f"{field}_ms", None))
@@ -103,37 +103,22 @@ class Page:
         return "\n".join(lines[:start] + self.table(lines[start:end]) + lines[end:]) + "\n"
 
 
+def _pages(
+    form: Format, url: str, source: Callable[..., object], sink: Callable[..., object]
+) -> tuple[Format, Page, Page]:
+    """Return a format, and the pages of its reader and its writer."""
+    least = {"url": url, "stream": "orders"}
+    return (
+        form,
+        Page(f"{form.name}.md", reading(form), least, lambda options: source(options, streaming=True)),
+        Page(f"{form.name}-sink.md", writing(form), least, sink),
+    )
+
+
 _FORMATS = (
-    (
-        AMQP_FORMAT,
-        Page(
-            "amqp-events.md",
-            reading(AMQP_FORMAT),
-            {"url": "amqp://host", "stream": "orders"},
-            lambda options: parse_source(options, streaming=True),
-        ),
-        Page("amqp-events-sink.md", writing(AMQP_FORMAT), {"url": "amqp://host"}, parse_sink_options),
-    ),
-    (
-        RABBIT_FORMAT,
-        Page(
-            "rabbitmq-stream.md",
-            reading(RABBIT_FORMAT),
-            {"url": "rabbitmq-stream://host", "stream": "orders"},
-            lambda options: parse_rabbit_source(options, streaming=True),
-        ),
-        Page("rabbitmq-stream-sink.md", writing(RABBIT_FORMAT), {"url": "rabbitmq-stream://host"}, parse_rabbit_sink),
-    ),
-    (
-        FEED_FORMAT,
-        Page(
-            "feedapi.md",
-            reading(FEED_FORMAT),
-            {"url": "http://host/", "stream": "orders"},
-            lambda options: parse_feed_source(options, streaming=True),
-        ),
-        Page("feedapi-sink.md", writing(FEED_FORMAT), {"url": "http://host/o", "stream": "orders"}, parse_feed_sink),
-    ),
+    _pages(AMQP_FORMAT, "amqp://host", parse_source, parse_sink_options),
+    _pages(RABBIT_FORMAT, "rabbitmq-stream://host", parse_rabbit_source, parse_rabbit_sink),
+    _pages(FEED_FORMAT, "http://host/orders", parse_feed_source, parse_feed_sink),
 )
 PAGES = tuple(page for _, *pages in _FORMATS for page in pages)
 

@@ -23,7 +23,7 @@ MAX_BYTES: Final = 64 << 10
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-class FreshSecret(Secret):
+class FreshSecret(Secret, abc.ABC):
     """A secret that is read anew whenever it is asked for.
 
     Args:

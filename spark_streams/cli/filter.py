@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from typing import Final
@@ -10,13 +9,15 @@ from typing import Final
 import click
 
 from spark_streams.cli.faults import FaultyGroup
-from spark_streams.client.feed.pushed import references
 from spark_streams.errors import FilterError, OptionError
 from spark_streams.filters import KEY, Expression, Reference, property_of, read_filter, to_text, to_tree
+from spark_streams.filters.nodes import references
 from spark_streams.filters.row_columns import columns_needed
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.targets.feed import split_for_feed
 from spark_streams.filters.targets.rabbitmq import RabbitCapability, split_for_rabbitmq
+from spark_streams.options.rabbitmq_stream import VALUE_FROM
+from spark_streams.wire.feed.pointer import pointer_of
 
 __all__ = ["filter_group"]
 
@@ -26,7 +27,6 @@ _OPTIONS: Final = {
     "feedapi": ("--feed-filter",),
 }
 """The formats, and the options that say what a peer of each can do."""
-_VALUE_FROM: Final = re.compile(r"key|application_properties\.(?s:.+)|properties\.[a-z_]+")
 _MAX_CHARACTERS: Final = 2_000_000
 """Read from stdin; no filter has so many."""
 _NOTHING: Final = "nothing"
@@ -117,7 +117,7 @@ def _amqp(expression: Expression, capability: AmqpCapability) -> tuple[tuple[str
 
 
 def _rabbitmq(expression: Expression, value_from: str | None) -> tuple[tuple[str, ...], Expression | None]:
-    if value_from is not None and not _VALUE_FROM.fullmatch(value_from):
+    if value_from is not None and not VALUE_FROM.fullmatch(value_from):
         raise OptionError(
             "--filter-value-from",
             f"'{value_from}' has no filter value, expected key, application_properties.NAME or properties.FIELD",
@@ -145,7 +145,7 @@ def _pointer(reference: Reference) -> Reference | str:
     name = reference.name
     if name is None or name.startswith("/") or name.isdecimal():
         return reference if name is None else name
-    return "/" + name.replace("~", "~0").replace("/", "~1")
+    return pointer_of(name)
 
 
 def _section(title: str, body: str | None, *, last: bool = False) -> None:

@@ -203,7 +203,7 @@ def attach_receiver(
         consumer_group: to join (ES-200).
         epoch: to claim with (ES-210); sent as ``long`` (A-2).
         start: a described filter; the peer has to echo it (A-21).
-        also: further described filters by name, not ``start``; what the peer echoes of them is ``taken``.
+        also: further described filters by name, beside ``start``; what the peer echoes of them is ``taken``.
         properties: further link properties.
 
     Raises:

@@ -40,18 +40,8 @@ def rows_that_match(
     Shape:
         ``columns`` of ``batch``, in their order; the batch may have no row.
     """
+    rows = batch.select(list(columns))
     if residual is None:
-        return _selected(batch, columns)
+        return rows
     matching = mask(residual, (feed_columns if feed else message_columns)(batch), batch.num_rows)
-    count = matching.true_count
-    if count == batch.num_rows:
-        return _selected(batch, columns)
-    return _selected(batch, columns).filter(matching) if columns else _without_columns(count)
-
-
-def _selected(batch: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
-    return batch.select(list(columns)) if columns else _without_columns(batch.num_rows)
-
-
-def _without_columns(rows: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    return rows if matching.true_count == batch.num_rows else rows.filter(matching)

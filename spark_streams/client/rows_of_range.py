@@ -107,7 +107,7 @@ class RowDecoder:
         batch = (
             pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             if arrays
-            else pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+            else pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), count, [None]))
         )
         last = offsets[count - 1].as_py() if count else None
         return Cut(rows_that_match(batch, self._residual, self._read.columns), last, done)

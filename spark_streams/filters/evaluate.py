@@ -51,8 +51,7 @@ def evaluate(expression: Expression, lookup: Lookup) -> bool | None:
     if isinstance(expression, Predicate):
         return _of_predicate(expression, lookup(expression.reference))
     if isinstance(expression, Not):
-        inner = evaluate(expression.operand, lookup)
-        return None if inner is None else not inner
+        return _not(evaluate(expression.operand, lookup))
     if isinstance(expression, And):
         return _all(evaluate(part, lookup) for part in expression.parts)
     return _any(evaluate(part, lookup) for part in expression.parts)

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NoReturn
 
 from spark_streams.errors import FilterError
+from spark_streams.filters.literals import MAX_INT64, MIN_INT64, read_long
 from spark_streams.filters.predicates import (
     NEVER,
     NO_TIMESTAMP,
@@ -71,9 +72,6 @@ _OTHER_SECTIONS: Final = frozenset(
 )
 _BOOLEANS: Final = {"TRUE": True, "FALSE": False}
 _OUTSIDE: Final = frozenset({"NOT", "IN", "LIKE", "IS", "NULL", "EXISTS", "BETWEEN", "ESCAPE"})
-_INT64_DIGITS: Final = 19
-_MIN_INT64: Final = -(2**63)
-_MAX_INT64: Final = 2**63 - 1
 
 
 def parse_sql(text: str) -> Predicate:
@@ -116,7 +114,7 @@ def annotations_predicate(entries: Mapping[str, object]) -> Predicate:
                 raise ValueError(f"{name} must be a symbol, not {value!r}")
             parts.append(compare(OFFSET, Operator.GT, Text(value)))
         elif name == TIMESTAMP.name:
-            if not isinstance(value, int) or isinstance(value, bool) or not _MIN_INT64 <= value <= _MAX_INT64:
+            if not isinstance(value, int) or isinstance(value, bool) or not MIN_INT64 <= value <= MAX_INT64:
                 raise ValueError(f"{name} must be a timestamp, not {value!r}")
             parts.append(compare(TIMESTAMP, Operator.GT, Integer(value)))
         else:
@@ -218,11 +216,8 @@ class _Reader:
         digits = _INTEGER.match(self.text, self.at)
         if digits is None:
             self._fail("expected digits after '-': arithmetic is not part of event stream filters")
-        # Digits are counted first: int() of a hostile megabyte would take seconds, or fail.
-        significant = digits[0].lstrip("-").lstrip("0") or "0"
-        value = int(significant[: _INT64_DIGITS + 1])
-        value = -value if digits[0].startswith("-") else value
-        if not _MIN_INT64 <= value <= _MAX_INT64:
+        value = read_long(digits[0])
+        if value is None:
             self._fail("the integer does not fit into 64 bits")
         self.at = digits.end()
         following = self.text[self.at : self.at + 1]

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spark_streams.filters.literals import MAX_INT64, MIN_INT64
 from spark_streams.wire.columns_typed import BOOLEAN, BROKEN, FLOAT, INTEGER, NULL, FieldOfMessage, TypedColumn
 
 __all__ = ["Compares", "Constant", "IsIn", "IsLike", "IsNull", "MessageTest", "Pattern", "truth"]
@@ -42,8 +43,6 @@ _SIGNS: Final[dict[str, Orders]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_MIN_INT64: Final = -(2**63)
-_MAX_INT64: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ def _compares(column: TypedColumn, sign: str, constant: Constant) -> Mask:
     if floats.any():
         answer |= floats & _floats(column.floats, sign, value)
     for row, number in column.numbers.items():
-        answer[row] = _SIGNS[sign](Fraction(number), Fraction(value))
+        answer[row] = _SIGNS[sign](number, value)  # Python compares numbers of all kinds exactly
     return answer
 
 
@@ -169,10 +168,10 @@ def _text_order(column: TypedColumn, sign: str, value: bytes) -> Mask:
 def _integers(numbers: NDArray[np.int64], sign: str, value: int | float) -> Mask:
     """Compare whole numbers with any number, exactly."""
     if sign == "=":
-        whole = value == int(value) and _MIN_INT64 <= int(value) <= _MAX_INT64
+        whole = value == int(value) and MIN_INT64 <= int(value) <= MAX_INT64
         return numbers == int(value) if whole else np.zeros(numbers.size, np.bool_)
     bound = math.ceil(value) if sign in ("<", ">=") else math.floor(value)
-    if bound > _MAX_INT64 or bound < _MIN_INT64:
+    if bound > MAX_INT64 or bound < MIN_INT64:
         return np.full(numbers.size, (bound > 0) == (sign in ("<", "<=")))
     answer: Mask = _SIGNS[sign](numbers, bound)
     return answer
@@ -203,15 +202,16 @@ def _is_in(column: TypedColumn, constants: Sequence[Constant]) -> Mask:
         for text in texts:
             answer |= column.equals(text)
     numbers = [each.value for each in constants if isinstance(each.value, (int, float)) and each.kind == "number"]
-    whole = [int(n) for n in numbers if n == int(n) and _MIN_INT64 <= int(n) <= _MAX_INT64]
+    whole = [int(n) for n in numbers if n == int(n) and MIN_INT64 <= int(n) <= MAX_INT64]
     if whole:
         answer |= (column.kind == INTEGER) & np.isin(column.integers, np.array(whole, np.int64))
     floats = column.kind == FLOAT
     if numbers and floats.any():
         exact = [float(n) for n in numbers if Fraction(float(n)) == Fraction(n)]
         answer |= floats & np.isin(column.floats, np.array(exact, np.float64))
+    among = set(numbers)
     for row, number in column.numbers.items():
-        answer[row] = any(Fraction(number) == Fraction(n) for n in numbers)
+        answer[row] = number in among
     for each in constants:
         if each.kind == "boolean":
             answer |= _compares(column, "=", each)

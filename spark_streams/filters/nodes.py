@@ -15,7 +15,7 @@ Spec: Pulsar proposal "Support filtering messages with flexible expressions"; no
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -40,6 +40,7 @@ __all__ = [
     "any_of",
     "negate",
     "property_of",
+    "references",
 ]
 
 
@@ -191,6 +192,17 @@ def any_of(parts: Iterable[Expression]) -> Expression:
 def negate(operand: Expression) -> Expression:
     """Return the negation."""
     return Not(operand)
+
+
+def references(expression: Expression) -> Iterator[Reference]:
+    """Yield what an expression looks at, in its order, repeated ones too."""
+    if isinstance(expression, Predicate):
+        yield expression.reference
+    elif isinstance(expression, Not):
+        yield from references(expression.operand)
+    else:
+        for part in expression.parts:
+            yield from references(part)
 
 
 def _flat(kind: type[And] | type[Or], parts: Iterable[Expression]) -> tuple[Expression, ...]:

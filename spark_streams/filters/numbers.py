@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.filters.evaluate import predicate_test
+from spark_streams.filters.literals import MAX_INT64, MIN_INT64
 from spark_streams.filters.nodes import Operator, Predicate, Value
 from spark_streams.filters.numerals import as_fraction
 
@@ -48,7 +49,6 @@ _FLOAT: Final = r"\A-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?\z"
 """A number that Arrow reads as a float, and that is not too large for one."""
 _LONGEST: Final = 300
 """Bytes of a text that is no too large number for a float, if it has no exponent."""
-_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _SAMPLE: Final = 64
 """Texts that are tried before all are: Arrow takes its time to say of each one that it does not fit."""
 
@@ -111,7 +111,7 @@ def with_nulls_of(answer: pa.BooleanArray, column: pa.Array) -> pa.BooleanArray:
 def _of_whole_numbers(op: Operator, values: tuple[Value, ...], column: pa.Int64Array) -> pa.BooleanArray:
     if op in (Operator.IN, Operator.NOT_IN):
         places = (_place(value) for value in values)
-        known = pa.array([floor for floor, exact in places if exact and _MIN_INT64 <= floor <= _MAX_INT64], pa.int64())
+        known = pa.array([floor for floor, exact in places if exact and MIN_INT64 <= floor <= MAX_INT64], pa.int64())
         answer = with_nulls_of(pc.is_in(column, known), column)
         return pc.invert(answer) if op is Operator.NOT_IN else answer
     if op is Operator.BETWEEN:
@@ -123,10 +123,10 @@ def _of_whole_numbers(op: Operator, values: tuple[Value, ...], column: pa.Int64A
 def _compared(op: Operator, value: Value, column: pa.Int64Array) -> pa.BooleanArray:
     floor, exact = _place(value)
     if op in (Operator.EQUALS, Operator.NOT_EQUALS):
-        always = None if exact and _MIN_INT64 <= floor <= _MAX_INT64 else op is Operator.NOT_EQUALS
+        always = None if exact and MIN_INT64 <= floor <= MAX_INT64 else op is Operator.NOT_EQUALS
     else:
         below = op in (Operator.LESS_THAN, Operator.LESS_THAN_EQUALS)
-        always = below if floor > _MAX_INT64 else (not below if floor < _MIN_INT64 else None)
+        always = below if floor > MAX_INT64 else (not below if floor < MIN_INT64 else None)
     if always is not None:
         return with_nulls_of(pa.repeat(pa.scalar(always), len(column)), column)
     return COMPARISONS[op if exact else _NEXT_TO_FLOOR[op]](column, pa.scalar(floor, pa.int64()))

@@ -373,8 +373,7 @@ def fields_of(predicate: Predicate) -> frozenset[FieldOfMessage]:
 def by_cost(predicate: Predicate) -> tuple[Predicate, Predicate]:
     """Return two predicates that say the same together: over offset and timestamp only, and with what is left."""
     parts = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
-    deep = [part for part in parts if fields_of(part)]
-    return all_of(part for part in parts if part not in deep), all_of(deep)
+    return all_of(p for p in parts if not fields_of(p)), all_of(p for p in parts if fields_of(p))
 
 
 def seek(predicate: Predicate, order: OffsetOrder, at_time: Callable[[int], int] | None = None) -> int:

@@ -23,7 +23,6 @@ Rows of feeds:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -33,9 +32,9 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.columns import ColumnLookup
-from spark_streams.filters.nodes import Expression, Not, Predicate, Reference, ReferenceKind
+from spark_streams.filters.nodes import Expression, Reference, ReferenceKind, references
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA, PROPERTIES_TYPE
-from spark_streams.wire.feed.pointer import extract_text, parse_pointer
+from spark_streams.wire.feed.pointer import extract_text, parse_pointer, pointer_of
 
 __all__ = ["columns_needed", "feed_columns", "message_columns"]
 
@@ -66,7 +65,7 @@ def columns_needed(expression: Expression, feed: bool = False) -> tuple[str, ...
             binary; a JSON pointer that is none.
     """
     column = _column_of_feed if feed else _column_of_message
-    needed = {column(reference) for reference in _references(expression)}
+    needed = {column(reference) for reference in references(expression)}
     return tuple(name for name in (COMMON_SCHEMA if feed else MESSAGE_SCHEMA).names if name in needed)
 
 
@@ -110,16 +109,6 @@ def feed_columns(batch: pa.RecordBatch) -> ColumnLookup:
         return _member(batch.column("value"), reference.name or "")
 
     return lookup
-
-
-def _references(expression: Expression) -> Iterator[Reference]:
-    if isinstance(expression, Predicate):
-        yield expression.reference
-    elif isinstance(expression, Not):
-        yield from _references(expression.operand)
-    else:
-        for part in expression.parts:
-            yield from _references(part)
 
 
 def _column_of_message(reference: Reference) -> str:
@@ -231,7 +220,7 @@ def _member(values: pa.BinaryArray, name: str) -> pa.StringArray:
     """Return a member of every event's JSON object, or what a JSON pointer names."""
     if name.startswith("/"):
         return extract_text(values, name)
-    found = extract_text(values, "/" + name.replace("~", "~0").replace("/", "~1"))
+    found = extract_text(values, pointer_of(name))
     if not name.isdecimal():
         return found
     # A pointer's name may be an index into an array; a member's may not.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import NDArray
 
 from spark_streams.log.record_batch import BatchFault, BatchHeader, Header
 from spark_streams.log.record_bounds import record_bounds
@@ -70,6 +71,19 @@ class Records:
             self.key_starts[cut],
             self.key_ends[cut],
             (0, *begins) if len(offsets) else (),
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> Records:
+        """Return some rows, rising, over the same buffer; where stored batches begin is not known of them."""
+        return Records(
+            self.offsets[rows],
+            self.timestamps[rows],
+            self.buffer,
+            self.value_starts[rows],
+            self.value_ends[rows],
+            self.key_starts[rows],
+            self.key_ends[rows],
+            (0,) if len(rows) else (),
         )
 
 

@@ -358,7 +358,7 @@ def _position(option: str, partition: str, value: object) -> Position:
     except ValueError:
         position = None
     if isinstance(position, Matching):
-        return expression(option, position.text)
+        return expression(option, position.text, partition)
     if position is None or not (isinstance(position, After) or str(position) in ("earliest", "latest")):
         raise OptionError(
             option,

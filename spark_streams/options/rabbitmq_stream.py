@@ -8,9 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, cast
 
 from spark_streams.endpoint import RABBITMQ_SCHEMES
-from spark_streams.errors import FilterError, OptionError
-from spark_streams.filters import read_filter
-from spark_streams.filters.row_columns import columns_needed
+from spark_streams.errors import OptionError
 from spark_streams.option_values import words_list
 from spark_streams.options.given import Format, Given
 from spark_streams.options.names import (
@@ -45,7 +43,14 @@ from spark_streams.options.sink import SinkOptions
 from spark_streams.options.source import SourceOptions, read_source
 from spark_streams.position import Matching
 
-__all__ = ["RabbitSinkOptions", "RabbitSourceOptions", "parse_rabbit_sink", "parse_rabbit_source", "validate_rabbit"]
+__all__ = [
+    "VALUE_FROM",
+    "RabbitSinkOptions",
+    "RabbitSourceOptions",
+    "parse_rabbit_sink",
+    "parse_rabbit_source",
+    "validate_rabbit",
+]
 
 Routing = Literal["hash", "key"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -56,7 +61,7 @@ MAX_SUB_ENTRY_SIZE: Final = 65_535
 """Messages of a sub-entry batch, which counts them in 16 bits."""
 DEFAULT_MAX_IN_FLIGHT: Final = 10_000
 
-_FROM: Final = re.compile(
+VALUE_FROM: Final = re.compile(
     r"key|application_properties\..+|properties\.(?:message_id|to|subject|reply_to|correlation_id|content_type|"
     r"content_encoding|group_id|reply_to_group_id)",
     re.DOTALL,
@@ -178,7 +183,6 @@ def _required_name(given: Given) -> None:
 def _source(given: Given, streaming: bool | None) -> RabbitSourceOptions:
     name, super_stream = _name(given)
     common = read_source(given, name or "", streaming=streaming)
-    _check_expressions(common)
     values, unfiltered, taken_from = _filter(given, common)
     consumer = given.text(CONSUMER_NAME, "the name of a consumer")
     if consumer is not None and len(consumer.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
@@ -206,20 +210,6 @@ def _source(given: Given, streaming: bool | None) -> RabbitSourceOptions:
     )
 
 
-def _check_expressions(common: SourceOptions) -> None:
-    """Refuse expressions that look at what messages cannot have."""
-    named = [(FILTER, "", common.filter)] if common.filter is not None else []
-    for partition, position in [("", common.starting.everywhere), *common.starting.each.items()]:
-        if isinstance(position, Matching):
-            where = f"partition '{partition}': " if partition else ""
-            named.append((common.starting.option, where, read_filter(position.text)))
-    for option, where, expression in named:
-        try:
-            columns_needed(expression)
-        except FilterError as fault:
-            raise OptionError(option, f"{where}{fault}") from None
-
-
 def _asks(common: SourceOptions) -> bool:
     """Say whether some expression may ask for filter values."""
     places = (common.starting.everywhere, *common.starting.each.values())
@@ -231,7 +221,7 @@ def _filter(given: Given, common: SourceOptions) -> tuple[tuple[str, ...], bool,
     text = given.get(FILTER_VALUES)
     unfiltered = given.boolean(MATCH_UNFILTERED, False)
     taken_from = given.text(FILTER_VALUE_FROM, "such as application_properties.region")
-    if taken_from is not None and not _FROM.fullmatch(taken_from):
+    if taken_from is not None and not VALUE_FROM.fullmatch(taken_from):
         raise OptionError(
             FILTER_VALUE_FROM,
             f"'{taken_from}' is no part of a message that a filter value can be compared with, expected 'key', "

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["CAPABILITY", "AmqpConnection"]
 
 CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
+"""Spec: Event Stream Extensions §3.1 (ES-010)."""
 SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
 """Spec: AMQP Filter Expressions 1.0 §2.2."""
-"""Spec: Event Stream Extensions §3.1 (ES-010)."""
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
 LINGER_S: Final = 2.0

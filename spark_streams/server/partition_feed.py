@@ -57,9 +57,7 @@ class Block:
 
     def only(self, rows: NDArray[np.int64]) -> Block:
         """Return a block of one or more of these events, by their rising rows."""
-        r = self.records
-        spans = (r.value_starts[rows], r.value_ends[rows], r.key_starts[rows], r.key_ends[rows])
-        return Block(Records(r.offsets[rows], r.timestamps[rows], r.buffer, *spans, (0,)), self._partition)
+        return Block(self.records.take(rows), self._partition)
 
     def prepare(self) -> None:
         """Render the delivery annotations and find the bare messages, if that was not done."""

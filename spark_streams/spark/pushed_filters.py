@@ -45,8 +45,10 @@ from spark_streams.filters import (
     all_of,
     any_of,
     check,
+    negate,
     property_of,
 )
+from spark_streams.filters.normal_form import without_not
 from spark_streams.options import SourceOptions
 from spark_streams.spark.progress import show_log_lines
 
@@ -67,17 +69,6 @@ _TEXTS: Final = (
 )  # fmt: skip
 _TIMES: Final = ("absolute_expiry_time", "creation_time")
 
-_OPPOSITE: Final = {
-    Operator.EQUALS: Operator.NOT_EQUALS,
-    Operator.IN: Operator.NOT_IN,
-    Operator.GREATER_THAN: Operator.LESS_THAN_EQUALS,
-    Operator.GREATER_THAN_EQUALS: Operator.LESS_THAN,
-    Operator.LESS_THAN: Operator.GREATER_THAN_EQUALS,
-    Operator.LESS_THAN_EQUALS: Operator.GREATER_THAN,
-    Operator.LIKE: Operator.NOT_LIKE,
-    Operator.IS_NULL: Operator.IS_NOT_NULL,
-    Operator.IS_NOT_NULL: Operator.IS_NULL,
-}
 _COMPARISONS: Final = {
     "EqualTo": Operator.EQUALS,
     "EqualNullSafe": Operator.EQUALS,
@@ -248,10 +239,7 @@ def _opposite(condition: Any, columns: Columns) -> Expression:
     """Return what is true where a filter is false; unknown stays unknown, and passes neither."""
     if type(condition).__name__ == "In" and None in condition.value:
         raise _Untranslatable  # never true (Z-7)
-    straight = _translated(condition, columns)
-    if not isinstance(straight, Predicate) or straight.operator not in _OPPOSITE:
-        raise _Untranslatable
-    opposite = replace(straight, operator=_OPPOSITE[straight.operator])
+    opposite = without_not(negate(_translated(condition, columns)))
     if type(condition).__name__ == "EqualNullSafe" and condition.value is not None:
         column = columns.of(condition.attribute)
         assert column is not None

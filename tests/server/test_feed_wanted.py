@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_streams.log import Records, ReferenceLog
+from spark_streams.log.message_columns import message_columns_of
 from spark_streams.server.feed.needle import may_hold
-from spark_streams.server.feed.payloads import columns_of
 from spark_streams.server.feed.wanted import wanted
 from spark_streams.wire.feed.pointer import extract_text
 
@@ -108,7 +108,7 @@ def test_what_is_searched_for_is_what_decoding_finds(seed: int, tmp_path: Path) 
         for one in (event(chance) for _ in range(800))
     ]
     records = stored(messages, tmp_path)
-    values = pc.fill_null(columns_of(records, ("value",))["value"], b"")
+    values = pc.fill_null(message_columns_of(records, ("value",))["value"], b"")
     found = searched = 0
     for value in VALUES:
         searched += may_hold(records, value) is not None

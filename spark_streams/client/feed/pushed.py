@@ -9,17 +9,17 @@ Spec: notes C-13, C-20, F-27, F-28, 4.1 (column FeedAPI v2a). ADR 18.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from spark_streams.errors import OptionError
-from spark_streams.filters.nodes import Expression, Not, Predicate, Reference, ReferenceKind
+from spark_streams.filters.nodes import Expression, Reference, ReferenceKind, references
 from spark_streams.filters.targets.feed import FeedSplit, split_for_feed
 from spark_streams.wire.feed.discovery import Discovery
-from spark_streams.wire.feed.pointer import parse_pointer
+from spark_streams.wire.feed.pointer import parse_pointer, pointer_of
 
-__all__ = ["ANY_POINTER", "KEY_FIELD", "FeedFilter", "NotImplied", "left_of", "offered", "push", "references", "shown"]
+__all__ = ["ANY_POINTER", "KEY_FIELD", "FeedFilter", "NotImplied", "left_of", "offered", "push", "shown"]
 
 KEY_FIELD: Final = "key"
 """What a filter compares that compares the member ``key`` of an event's line; anything else is a JSON pointer."""
@@ -54,17 +54,6 @@ class _Offer:
 
     field: str
     exact: bool
-
-
-def references(expression: Expression) -> Iterator[Reference]:
-    """Yield what an expression looks at, in its order, repeated ones too."""
-    if isinstance(expression, Predicate):
-        yield expression.reference
-    elif isinstance(expression, Not):
-        yield from references(expression.operand)
-    else:
-        for part in expression.parts:
-            yield from references(part)
 
 
 def offered(discovery: Discovery) -> tuple[str, ...]:
@@ -117,7 +106,7 @@ def push(
     offers = {name: offer for name, offer in offers.items() if name.lower() not in taken}
     while True:
         found = _split(expression, offers, key_field).filters
-        kept = {name for name, value in found.items() if 0 < len(value) <= MAX_VALUE}
+        kept = {name for name, value in found.items() if len(value) <= MAX_VALUE}
         for start in starts:
             demanded = _split(start, offers, key_field).filters
             kept = {name for name in kept if demanded.get(name) == found[name]}
@@ -177,7 +166,7 @@ def _field_of(reference: Reference, key_field: str | None) -> str | None:
         return None
     if not name.startswith("/"):
         # An index into an array is another thing than a member, and a pointer cannot tell them apart.
-        return None if name.isdecimal() else "/" + name.replace("~", "~0").replace("/", "~1")
+        return None if name.isdecimal() else pointer_of(name)
     try:
         parse_pointer(name)
     except ValueError:

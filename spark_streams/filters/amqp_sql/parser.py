@@ -28,6 +28,7 @@ from typing import Any, Final, NoReturn
 from spark_streams.errors import FilterError
 from spark_streams.filters import predicates as p
 from spark_streams.filters.amqp_sql.lexer import Kind, Token, tokens_of
+from spark_streams.filters.literals import MAX_INT64, MIN_INT64
 from spark_streams.filters.message_tests import Compares, Constant, IsIn, IsLike, IsNull, MessageTest, Pattern
 from spark_streams.wire.columns_row import PROPERTY_FIELDS
 from spark_streams.wire.columns_typed import FieldOfMessage
@@ -65,8 +66,6 @@ _HEADER: Final[dict[str, Constant | None]] = {
 }
 """No header is stored or sent, so its fields have their defaults (part 3 §3.2.1)."""
 _INSTANT: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, p.TIMESTAMP.name)
-_MIN_INT64: Final = -(2**63)
-_MAX_INT64: Final = 2**63 - 1
 
 
 def parse_amqp_sql(text: str) -> p.Predicate:
@@ -260,7 +259,7 @@ class _Parser:
         annotation = p.Field(field.word)
         if annotation == p.TIMESTAMP:
             value = constant.value
-            if constant.kind == "number" and isinstance(value, int) and _MIN_INT64 <= value <= _MAX_INT64:
+            if constant.kind == "number" and isinstance(value, int) and MIN_INT64 <= value <= MAX_INT64:
                 return p.compare(annotation, _operator(sign, wanted), p.Integer(value))
             return MessageTest(_INSTANT, Compares(sign, constant), wanted)
         if annotation not in (p.OFFSET, p.SOURCE_PARTITION):

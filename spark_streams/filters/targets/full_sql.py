@@ -192,7 +192,9 @@ def _among(field: Term, intervals: Intervals) -> Sql | None:
     if len(points) == len(intervals):
         return sql_text.is_in(field, [sql_text.integer(point) for point in points])
     parts = [_within(field, low, high) for low, high in intervals]
-    return sql_text.join("OR", [part for part in parts if part is not None])
+    said = [part for part in parts if part is not None]
+    # One that cannot be said must not be left out: the peer would leave out its events.
+    return sql_text.join("OR", said) if len(said) == len(parts) else None
 
 
 def _listed(intervals: Intervals) -> Intervals | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -108,7 +109,7 @@ class _Writer:
             raise _Stuck(f"it took nothing for {self._timeout_s} s") from fault
 
 
-class _Response:
+class _Response(ABC):
     """A response that is sent in parts.
 
     Args:
@@ -136,8 +137,9 @@ class _Response:
             self._drop(scope)
             await asyncio.sleep(0)
 
+    @abstractmethod
     async def _send(self, writer: _Writer, receive: Receive) -> None:
-        raise NotImplementedError
+        """Send all of it."""
 
 
 class PageResponse(_Response):

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.log import Records
-from spark_streams.server.feed.payloads import columns_of
-from spark_streams.server.feed.wanted import taken, wanted
+from spark_streams.log.message_columns import message_columns_of
+from spark_streams.server.feed.wanted import wanted
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetching import Fetch
 from spark_streams.wire.feed.lines_encode import encode_lines
@@ -70,10 +70,10 @@ class Shape:
         names = ("value", "key", *(("application_properties",) if self.headers else ()))
         if self.filters:
             rows = wanted(records, self.filters)
-            records = taken(records, rows)
+            records = records.take(rows)
             if not len(rows):
                 return rows, b""
-        columns = columns_of(records, names)
+        columns = message_columns_of(records, names)
         # A message without a body is an event all the same: the empty text.
         values = pc.fill_null(columns["value"], b"")
         keys = columns["key"] if columns["key"].null_count < len(values) else None

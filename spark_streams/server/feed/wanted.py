@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.log import Records
+from spark_streams.log.message_columns import message_columns_of
 from spark_streams.server.feed.needle import may_hold
-from spark_streams.server.feed.payloads import columns_of
 from spark_streams.wire.feed.pointer import extract_text, parse_pointer
 
-__all__ = ["FILTERS", "FILTER_FIELDS", "served", "taken", "wanted"]
+__all__ = ["FILTERS", "FILTER_FIELDS", "served", "wanted"]
 
 _ANY_POINTER: Final = "/*"
 FILTERS: Final = ("key", "subject", _ANY_POINTER)
@@ -56,7 +56,7 @@ def wanted(records: Records, filters: Mapping[str, str]) -> NDArray[np.int64]:
 def _others(records: Records, filters: Mapping[str, str]) -> NDArray[np.bool_]:
     """Say which rows the filters let through that compare what the message has beside its body."""
     names = [*(["key"] if "key" in filters else []), *(["properties"] if filters.keys() - {"key"} else [])]
-    columns = columns_of(records, tuple(names))
+    columns = message_columns_of(records, tuple(names))
     passed = np.ones(len(records), np.bool_)
     for name, value in filters.items():
         column = columns["key"] if name == "key" else pc.struct_field(columns["properties"], "subject")
@@ -81,23 +81,9 @@ def _named(records: Records, rows: NDArray[np.int64], pointer: str, value: str) 
             rows = np.intersect1d(rows, near, assume_unique=True)
     if not len(rows):
         return rows
-    columns = columns_of(records if len(rows) == len(records) else taken(records, rows), ("value",))
+    columns = message_columns_of(records if len(rows) == len(records) else records.take(rows), ("value",))
     found = pc.equal(extract_text(pc.fill_null(columns["value"], b""), pointer), value)
     return rows[np.flatnonzero(np.asarray(pc.fill_null(found, False)))]
-
-
-def taken(records: Records, rows: NDArray[np.int64]) -> Records:
-    """Return some rows of records; where stored batches begin is not known of them."""
-    return Records(
-        records.offsets[rows],
-        records.timestamps[rows],
-        records.buffer,
-        records.value_starts[rows],
-        records.value_ends[rows],
-        records.key_starts[rows],
-        records.key_ends[rows],
-        (0,) if len(rows) else (),
-    )
 
 
 def _is_pointer(name: str) -> bool:

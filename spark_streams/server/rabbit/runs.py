@@ -25,6 +25,8 @@ CHUNK_BYTES: Final = HEADER_BYTES + 9
 """What a chunk takes beside its entries: its header, and what a Deliver frame (version 1) has in front of it."""
 
 Mask = NDArray[np.bool_]
+NO_ENDS: Final = memoryview(b"")
+"""Where the entries of a part end is not known: none is made of a part."""
 
 
 def runs_of(chunk: Chunk, wanted: Mask) -> list[Chunk]:
@@ -51,7 +53,9 @@ def runs_of(chunk: Chunk, wanted: Mask) -> list[Chunk]:
         header = ChunkHeader(
             whole.kind, count, count, whole.timestamp_ms, whole.epoch, offset, zlib.crc32(data), stop - begin
         )
-        part = chunk._replace(first_offset=offset, next_offset=offset + count, header=header.encode(), data=data)
+        part = chunk._replace(
+            first_offset=offset, next_offset=offset + count, header=header.encode(), data=data, ends=NO_ENDS
+        )
         runs.append(part)
     return runs
 
@@ -70,7 +74,7 @@ def selection_of(chunk: Chunk, wanted: Mask) -> Chunk:
     encoded = encode_selection(whole, chunk.data, begins + 4, stops, np.flatnonzero(wanted))
     if len(encoded) >= chunk.size:
         return chunk
-    return chunk._replace(header=encoded[:HEADER_BYTES], data=memoryview(encoded)[HEADER_BYTES:])
+    return chunk._replace(header=encoded[:HEADER_BYTES], data=memoryview(encoded)[HEADER_BYTES:], ends=NO_ENDS)
 
 
 def _edges(chunk: Chunk) -> tuple[Positions, Positions]:

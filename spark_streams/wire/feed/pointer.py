@@ -24,7 +24,7 @@ from spark_streams.wire.columns_row import Overflow, microseconds
 from spark_streams.wire.feed.checking import is_utf8
 from spark_streams.wire.feed.strict import refuse_constant
 
-__all__ = ["extract_text", "extract_timestamp", "parse_pointer"]
+__all__ = ["extract_text", "extract_timestamp", "parse_pointer", "pointer_of"]
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -44,6 +44,11 @@ def parse_pointer(pointer: str) -> tuple[str, ...]:
         if re.search("~(?![01])", part):
             raise ValueError(f"'{pointer}' is no JSON pointer: '~' stands before 0 (for '~') or 1 (for '/') only")
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
+
+
+def pointer_of(name: str) -> str:
+    """Return the JSON pointer to a member of the document."""
+    return "/" + name.replace("~", "~0").replace("/", "~1")
 
 
 def extract_text(values: pa.BinaryArray, pointer: str) -> pa.StringArray:
