@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_streams.options.feedapi import parse_feed_source
+from spark_streams.spark.loss import LossPolicy
+from spark_streams.spark.spooled.followers import Followers
 from spark_streams.spark.spooled.pages import Cut, Pages, SpooledFile
 from spark_streams.spark.spooled.spool import PageRange
 
@@ -88,6 +91,27 @@ def test_checkpoints_without_events_move_the_cursor() -> None:
     assert (taken.cursor, taken.events) == ("w", 4)
     taken = cut(made, 0)
     assert (taken.cursor, taken.events, taken.done) == ("v", 0, ["b"])
+
+
+@pytest.mark.parametrize(("at_least", "cursor"), [(3, "x"), (4, "y"), (None, "y")])
+def test_a_first_checkpoint_that_covers_too_much_waits(at_least: int | None, cursor: str) -> None:
+    made = pages(file("a", [(10, 0, "x"), (20, 4, "y"), (30, 5, "z")]))
+    taken = made.cut(1, MOST, at_least)
+    assert taken is not None and taken.cursor == cursor
+    assert cut(made, 5).cursor == "z"
+
+
+def test_partitions_do_not_exceed_a_limit_together() -> None:
+    """Their shares of 200 are less than their pages of 500; one of them is first, in turn."""
+    waiting = {number: pages(file(f"f{number}", [(10, 500, "x")], [(20, 1_000, "y")])) for number in range(3)}
+    options = parse_feed_source({"url": "http://localhost", "stream": "orders"}, streaming=True)
+    followers = Followers(options, lambda: pytest.fail("connected"), LossPolicy("orders", fail=True), "run")
+    followers.each = waiting  # type: ignore[assignment]
+    seen = []
+    for turn in range(7):
+        cuts = followers.cut({number: each.events for number, each in waiting.items()}, 600, turn)
+        seen.append({number: taken.events for number, taken in cuts.items() if taken.events})
+    assert seen == [{0: 500}, {1: 500}, {2: 500}, {0: 500}, {1: 500}, {2: 500}, {}]
 
 
 def test_a_limit_of_none_takes_no_events() -> None:

@@ -139,9 +139,9 @@ class Follower(threading.Thread):
         with self._changed:
             self._changed.wait(seconds)
 
-    def cut(self, most_events: int | None, most_bytes: int) -> Cut | None:
+    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> Cut | None:
         """Take what the next micro-batch gets, as ``Written.cut``."""
-        taken = self._written.cut(most_events, most_bytes)
+        taken = self._written.cut(most_events, most_bytes, most_at_least)
         with self._changed:
             self.full = self.full and not self._has_room(events=True)
             self._changed.notify_all()

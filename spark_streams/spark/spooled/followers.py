@@ -141,26 +141,31 @@ class Followers:
     def cut(self, waiting: dict[int, int], limit: int | None, turn: int) -> dict[int, Cut]:
         """Take from each partition its share of the limit, in proportion to what waits.
 
-        Each one gets as much of the bytes as the others leave, at least one checkpoint; another one is first each time.
+        Each one gets as much of the bytes as the others leave, and its first checkpoint even if that covers more than
+        its share; another one is first each time.
 
         Args:
             waiting: events of each partition that are counted; what has come since is left for the next time.
-            limit: events, at most, unless the first checkpoint covers more; None for no limit.
+            limit: events of all, at most, unless a single checkpoint covers more; None for no limit.
             turn: number of the micro-batch.
         """
         most = {str(partition): count for partition, count in waiting.items()}
         if limit is not None and sum(waiting.values()) > limit:
             most = shares(limit, most)
         left_bytes = self._options.max_bytes_per_trigger
+        left, least = limit, None  # the first one with events gets a checkpoint, whatever that covers
         cuts: dict[int, Cut] = {}
         order = sorted(waiting)
         first = turn % max(1, len(order))
         for partition in (*order[first:], *order[:first]):
             if left_bytes <= 0:
                 continue
-            cut = self.each[partition].cut(None if limit is None else most[str(partition)], left_bytes)
+            share = None if left is None else min(most[str(partition)], left)
+            cut = self.each[partition].cut(share, left_bytes, least)
             if cut is not None:
                 cuts[partition] = cut
+                if left is not None and cut.events:
+                    left = least = max(0, left - cut.events)
                 left_bytes -= sum(r.stop - r.start for r in cut.ranges)
         return cuts
 

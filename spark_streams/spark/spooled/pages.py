@@ -5,6 +5,7 @@ A cut is made at a checkpoint, as only there reading can go on (FeedAPI, "checkp
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -120,13 +121,14 @@ class Pages:
         """Bytes that wait."""
         return sum(file.end - file.start for file in self._files)
 
-    def cut(self, most_events: int | None, most_bytes: int) -> Cut | None:
+    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> Cut | None:
         """Take what the next micro-batch gets.
 
         Args:
             most_events: at most, None for no limit; but at least what the first checkpoint with events covers, unless
                 it is 0: then cursors only.
             most_bytes: the same for bytes, roughly.
+            most_at_least: events that the first checkpoint may cover to be taken all the same; None for any number.
 
         Returns:
             None when there is nothing, not even a checkpoint.
@@ -139,7 +141,8 @@ class Pages:
         while self._files:
             file = self._files[0]
             left = None if most_events is None else most_events - events
-            index = self._last_within(file, left, most_bytes - taken_bytes, must=events == 0 and most_events != 0)
+            must = 0 if events or most_events == 0 else sys.maxsize if most_at_least is None else most_at_least
+            index = self._last_within(file, left, most_bytes - taken_bytes, must)
             if index is None:
                 break
             block, at = index
@@ -159,10 +162,8 @@ class Pages:
         return None if cursor is None else Cut(ranges, events, cursor, done, marks)
 
     @staticmethod
-    def _last_within(
-        file: SpooledFile, most_events: int | None, most_bytes: int, *, must: bool
-    ) -> tuple[int, int] | None:
-        """Return block and index of the last checkpoint that fits; if ``must``, at least the first one with events."""
+    def _last_within(file: SpooledFile, most_events: int | None, most_bytes: int, must: int) -> tuple[int, int] | None:
+        """Return block and index of the last checkpoint that fits, or of the first of up to ``must`` events."""
         found: tuple[int, int] | None = None
         for number, mark in enumerate(file.marks):
             if int(mark.ends[-1]) <= file.start:
@@ -178,7 +179,7 @@ class Pages:
             if must and (found is None or int(file.marks[found[0]].events[found[1]]) == file.planned):
                 first = int(np.searchsorted(mark.events, file.planned, side="right"))
                 if first < len(mark.ends):
-                    return number, first
+                    return (number, first) if int(mark.events[first]) - file.planned <= must else found
                 found = (number, len(mark.ends) - 1)
                 continue
             break

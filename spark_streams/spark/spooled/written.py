@@ -106,13 +106,13 @@ class Written:
                 self._uncovered = False
                 self._finish_file()
 
-    def cut(self, most_events: int | None, most_bytes: int) -> Cut | None:
+    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> Cut | None:
         """Take what the next micro-batch gets, as ``Pages.cut``; finish the file that is being written, if possible."""
         with self._writing:
             if not self._uncovered:
                 self._finish_file()
         with self._counting:
-            return self._pages.cut(most_events, most_bytes)
+            return self._pages.cut(most_events, most_bytes, most_at_least)
 
     # --- with ``_writing`` held
 
