@@ -151,7 +151,10 @@ class RangeReader:
         """Notice that what the range begins with, and the filter leaves out, was removed."""
         if self._skipped is None:
             return
-        first, asked = self._extent().first, self._skipped
+        asked = self._skipped
+        # The first offset that the broker tells may lag behind the files that it has removed: the chunk counts.
+        chunk = self._chunk_at(asked)
+        first = self._extent().first if chunk is None else chunk.first_offset
         self._skipped = None
         if first > asked:
             there = f"the next offset there is '{offset_text(first)}'"
@@ -179,13 +182,10 @@ class RangeReader:
         """Yield what one subscription delivers, a batch's worth at a time, with the offset that follows."""
         if self._next is not None and self._next > self._end:
             return
-        if self._next is None and self._lowest and self._extent().first < self._lowest:
-            self._next = self._lowest
-        start = (
-            OffsetSpecification(OffsetType.FIRST)
-            if self._next is None
-            else OffsetSpecification(OffsetType.OFFSET, self._next)
-        )
+        at = self._next
+        if at is None and self._lowest and self._extent().first < self._lowest:
+            at = self._lowest  # nothing is expected there: a whole stream begins wherever it begins by now
+        start = OffsetSpecification(OffsetType.FIRST) if at is None else OffsetSpecification(OffsetType.OFFSET, at)
         subscription, window = self._subscribe(start, FIRST_CREDIT), CreditWindow()
         held = _Collected(self._next)
         try:
