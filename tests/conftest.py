@@ -1,10 +1,12 @@
-"""Fixtures shared by all tests: the reference log, served on free loopback ports."""
+"""Fixtures shared by all tests: a Spark session, and a reference log in this process, served on free loopback ports."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,3 +22,56 @@ def log_server(tmp_path: Path) -> Iterator[object]:
 
     with ReferenceLog(tmp_path / "log") as log, ServerThread(log, AmqpConfig(port=0)) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def spark_session() -> Iterator[Callable[[], Any]]:
+    """A function that returns the run's Spark: two cores, no web server; its Python workers are this interpreter.
+
+    It starts one only when none is running, which takes seconds. A test that needs other static settings stops the
+    active session first, and its own at the end.
+    """
+    import spark_streams
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    started: list[Any] = []
+
+    def session() -> Any:
+        from pyspark.sql import SparkSession
+
+        found = (
+            SparkSession.builder.master("local[2]")
+            .appName("spark-streams-tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .getOrCreate()
+        )
+        if found not in started:
+            started.append(found)
+            found.sparkContext.setLogLevel("ERROR")
+            spark_streams.register(found)
+        return found
+
+    yield session
+    if started:
+        started[-1].stop()
+
+
+@pytest.fixture(scope="module")
+def spark(spark_session: Callable[[], Any]) -> Iterator[Any]:
+    """The run's Spark session; settings, views and queries end with the module."""
+    session = spark_session()
+    before = dict(session.conf.getAll)
+    yield session
+    for query in session.streams.active:
+        query.stop()
+    for view in session.catalog.listTables():
+        if view.isTemporary:
+            session.catalog.dropTempView(view.name)
+    after = dict(session.conf.getAll)
+    for name in after.keys() - before.keys():
+        session.conf.unset(name)
+    for name in before.keys() & after.keys():
+        if after[name] != before[name]:
+            session.conf.set(name, before[name])

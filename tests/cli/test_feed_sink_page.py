@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +16,6 @@ from spark_streams.server import FeedConfig, ServerThread
 from tests.cli.pages import blocks, code_spans, tables, told
 
 PAGE = "docs/feedapi-sink.md"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """A local session that knows the format."""
-    from pyspark.sql import SparkSession
-
-    import spark_streams
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    spark_streams.register(session)
-    yield session
-    session.stop()
 
 
 def events(log: ReferenceLog, name: str, spark: Any, url: str) -> list[Any]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +25,6 @@ BY_TIME = {
     "endingTimestamp",
     "endingOffsetsByTimestamp",
 }
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """A local session that knows the format."""
-    from pyspark.sql import SparkSession
-
-    import spark_streams
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    spark_streams.register(session)
-    yield session
-    session.stop()
 
 
 def read_now(frame: Any, folder: Path) -> list[bytes]:

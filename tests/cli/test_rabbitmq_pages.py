@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -32,27 +31,6 @@ from tests.rabbitmq.by_hand import Peer
 SOURCE, SINK, DOOR = "docs/rabbitmq-stream.md", "docs/rabbitmq-stream-sink.md", "docs/rabbitmq-stream-door.md"
 URL = "rabbitmq-stream://guest:guest@localhost:5552"
 FORMAT = "rabbitmq-stream"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """A local session that knows the format."""
-    from pyspark.sql import SparkSession
-
-    import spark_streams
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    spark_streams.register(session)
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,21 +25,6 @@ from tests.docs.test_snippets import publish, rows
 
 URL = "amqp://guest:guest@localhost:5672"
 SOURCE, SINK, DOOR = "docs/amqp-events.md", "docs/amqp-events-sink.md", "docs/amqp-events-door.md"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    import spark_streams
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    spark_streams.register(session)
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,21 +18,6 @@ from tests.cli.pages import blocks
 pytestmark = pytest.mark.spark
 
 RABBIT = "rabbitmq-stream"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    import spark_streams
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    spark_streams.register(session)
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")
