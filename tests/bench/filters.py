@@ -5,7 +5,7 @@
 One stream of the embedded log, which runs in a process of its own, is read through its three doors, with one task.
 Every hundredth event is wanted, so those that are wanted lie evenly among the others. All readings have the same rows
 and the default columns. Times are wall-clock seconds of one Spark job, the median of turns that take each reading once;
-bytes are those of one more reading through a TCP relay, in both directions. Ratios are what counts.
+bytes are those of one more reading through a TCP proxy, in both directions. Ratios are what counts.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ import argparse
 import contextlib
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +27,8 @@ from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+
+from tests.faults.proxy import TcpProxy  # noqa: E402
 
 STREAM = "orders"
 EVERY = 100
@@ -115,53 +115,6 @@ def served(events: int, relayed: int) -> Iterator[dict[str, str]]:
             process.wait(30)
 
 
-# --- bytes on the wire
-
-
-class Relay:
-    """A TCP relay that counts what passes, in both directions.
-
-    Attributes:
-        port: where it listens.
-        target: port that it connects to; may be changed between connections.
-        passed: bytes.
-    """
-
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.target = 0
-        self.passed = 0
-        self._lock = threading.Lock()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(("127.0.0.1", self.target))
-            for end in (near, far):
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for one, other in ((near, far), (far, near)):
-                threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
-
-    def _pump(self, one: socket.socket, other: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := one.recv(1 << 18):
-                other.sendall(data)
-                with self._lock:
-                    self.passed += len(data)
-        for end in (one, other):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Take no more connections."""
-        self._listener.close()
-
-
 # --- readings
 
 
@@ -227,25 +180,25 @@ def seconds(job: Callable[[], None]) -> float:
     return time.perf_counter() - begun
 
 
-def through(relay: Relay, urls: dict[str, str], form: Format) -> str:
+def through(relay: TcpProxy, urls: dict[str, str], form: Format) -> str:
     """Return the url of a door behind the relay."""
     url = urls["relayed" if form.name == "rabbitmq-stream" else form.name]
     port = urlsplit(url).port
     assert port is not None
-    relay.target = port
-    return url.replace(f":{port}", f":{relay.port}", 1)
+    relay.target = ("127.0.0.1", port)
+    return relay.url(url)
 
 
-def compare(spark: Any, form: Format, urls: dict[str, str], relay: Relay, events: int, turns: int) -> bool:
+def compare(spark: Any, form: Format, urls: dict[str, str], relay: TcpProxy, events: int, turns: int) -> bool:
     """Measure and print one format."""
     direct = readings(spark, form, urls[form.name], events)
     relayed = readings(spark, form, through(relay, urls, form), events)
     passed = {}
     for name, job in relayed.items():  # a warm-up too
-        before = relay.passed
+        before = relay.from_server + relay.to_server
         job()
         time.sleep(0.2)
-        passed[name] = relay.passed - before
+        passed[name] = relay.from_server + relay.to_server - before
     taken: dict[str, list[float]] = {name: [] for name in direct}
     for _ in range(turns):
         for name, job in direct.items():
@@ -271,8 +224,7 @@ def bench(events: int, turns: int, only: str | None) -> bool:
     import spark_streams
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    relay = Relay()
-    with contextlib.closing(relay), served(events, relay.port) as urls:
+    with TcpProxy() as relay, served(events, relay.port) as urls:
         builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
         spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
         try:

@@ -26,7 +26,7 @@ from spark_streams.errors import (
 from spark_streams.position import EARLIEST
 from spark_streams.wire.sasl import SaslServer
 from tests.clients.fake_peer import FakePeer, Script
-from tests.clients.tcp_proxy import TcpProxy
+from tests.faults.proxy import TcpProxy
 
 PASSWORD = "correct horse"
 

@@ -23,7 +23,7 @@ from spark_streams.errors import (
 from spark_streams.position import EARLIEST, LATEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from tests.clients.fake_peer import FakePeer, Script
-from tests.clients.tcp_proxy import TcpProxy
+from tests.faults.proxy import TcpProxy
 
 
 def events(count: int, first: int = 0, size: int = 0) -> list[tuple[str, bytes]]:
@@ -318,7 +318,7 @@ def test_a_server_that_stops_answering_ends_in_a_deadline() -> None:
     ):
         batches = reader.fetch(read(EARLIEST, log[-1][0]), max_rows=1_000)
         assert next(batches).num_rows == 1_000
-        proxy.stall.set()
+        proxy.stall()
         with pytest.raises(DeadlineExceeded):
             list(batches)
 

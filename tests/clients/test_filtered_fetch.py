@@ -31,7 +31,7 @@ from spark_streams.wire.columns import encode_columns
 from spark_streams.wire.message import Data, Message, encode_message
 from spark_streams.wire.types import Char, Float, Symbol, Timestamp, UInt, ULong
 from tests.clients.fake_peer import FakePeer, Script
-from tests.clients.tcp_proxy import TcpProxy
+from tests.faults.proxy import TcpProxy
 from tests.filters.trees import joins, predicates
 
 COLUMNS = ("offset", "value")

@@ -26,7 +26,7 @@ from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, Redirect, ServerThread
 from spark_streams.wire.columns import encode_columns
-from tests.clients.tcp_proxy import TcpProxy
+from tests.faults.proxy import TcpProxy
 
 
 def client(server: Any, *, port: int | None = None, password: str = "guest", timeout_ms: int = 5_000) -> AmqpClient:

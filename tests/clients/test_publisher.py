@@ -13,7 +13,7 @@ from spark_streams.client import AmqpClient, publisher
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectionLost, DeadlineExceeded, DeliveryFailed, LocalProtocolError, Refused
 from tests.clients.fake_peer import FakePeer, Script
-from tests.clients.tcp_proxy import TcpProxy
+from tests.faults.proxy import TcpProxy
 
 
 def client(port: int, timeout_ms: int = 5_000) -> AmqpClient:

@@ -10,7 +10,7 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime
 from tests.clients.fake_peer import FakePeer, Script
-from tests.clients.tcp_proxy import TcpProxy
+from tests.faults.proxy import TcpProxy
 
 
 def client(port: int, timeout_ms: int = 5_000) -> AmqpClient:

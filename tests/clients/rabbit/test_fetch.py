@@ -17,7 +17,7 @@ from spark_streams.client.rabbit.offsets import offset_column
 from spark_streams.errors import NotFound, PositionLost
 from spark_streams.position import EARLIEST, After, At
 from tests.clients.rabbit.brokers import Broker, amqp, latest, read, text
-from tests.clients.tcp_proxy import TcpProxy
+from tests.faults.proxy import TcpProxy
 from tests.rabbitmq.by_hand import METADATA_UPDATE, NEXT, STORE_OFFSET, sub_batch
 from tests.rabbitmq.by_hand import text as string
 

@@ -17,7 +17,7 @@ from spark_streams.filters import Operator, Predicate, ValueType, parse, propert
 from spark_streams.position import EARLIEST, After, At, Earliest
 from tests.clients.rabbit.brokers import Broker, amqp, latest, text
 from tests.clients.rabbit.scripted import Chunks, Scripted, deliver
-from tests.clients.tcp_proxy import TcpProxy
+from tests.faults.proxy import TcpProxy
 from tests.rabbitmq import by_hand as key
 from tests.rabbitmq.by_hand import sub_batch
 

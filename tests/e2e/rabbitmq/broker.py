@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import secrets
-import socket
 import struct
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -86,6 +84,12 @@ class Broker(ABC):
         self._prefix = f"e2e-{secrets.token_hex(5)}"
         self._streams: list[str] = []
         self._super_streams: list[str] = []
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "127.0.0.1", parts.port or 5552
 
     # --- what is different on each kind
 
@@ -325,48 +329,3 @@ def records(each: Chunk) -> list[bytes]:
         assert where == length
         at += 11 + size
     return found
-
-
-class Line:
-    """A line to a broker that can be cut: it listens on a port of its own, and passes on what comes."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._to = (parts.hostname or "127.0.0.1", parts.port or 5552)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._ends = list[socket.socket]()
-        self.url = url.replace(f":{parts.port}", f":{self._listener.getsockname()[1]}")
-
-    def __enter__(self) -> Line:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.close()
-        self.cut()
-
-    def cut(self) -> int:
-        """Cut all connections there are; return how many."""
-        ends, self._ends = self._ends, []
-        for end in ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        return len(ends) // 2
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                here, _ = self._listener.accept()
-                there = socket.create_connection(self._to)
-                self._ends += [here, there]
-                for a, b in ((here, there), (there, here)):
-                    threading.Thread(target=self._pass_on, args=(a, b), daemon=True).start()
-
-    @staticmethod
-    def _pass_on(a: socket.socket, b: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while got := a.recv(1 << 16):
-                b.sendall(got)
-        for end in (a, b):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)

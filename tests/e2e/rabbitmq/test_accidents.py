@@ -22,9 +22,10 @@ from spark_streams.options import parse_rabbit_source
 from spark_streams.position import EARLIEST
 from spark_streams.spark.micro_batch import MicroBatches
 from tests.clients.rabbit.scripted import OK, Scripted, Wire, metadata, stats
-from tests.e2e.rabbitmq.broker import SMALL, Broker, Line, body, numbers, offset
+from tests.e2e.rabbitmq.broker import SMALL, Broker, body, numbers, offset
 from tests.e2e.rabbitmq.conftest import Embedded
 from tests.e2e.rabbitmq.queries import Queries, read_here, values
+from tests.faults.proxy import TcpProxy
 from tests.rabbitmq import by_hand
 
 pytestmark = pytest.mark.spark
@@ -102,8 +103,8 @@ def test_a_timestamp_probe_that_times_out_taken_for_nothing_there(option: str, m
 def test_a_silent_reconnect_hiding_a_truncated_range(broker: Broker, strict: bool) -> None:
     orders = broker.create(**SMALL)
     broker.publish(orders, ["y" * 1_000] * 150, each=5)
-    with Line(broker.url) as line:
-        given = {"url": line.url, "stream": orders, "requestTimeout": "20000"}
+    with TcpProxy(broker.address) as line:
+        given = {"url": line.url(broker.url), "stream": orders, "requestTimeout": "20000"}
         with connect(parse_rabbit_source(given, streaming=False)) as client:
             read = RangeRead(orders, orders, EARLIEST, offset(149), ("offset",), fail_on_data_loss=strict)
             batches = client.fetch(read, max_rows=5)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import socket
 import struct
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.e2e.rabbitmq.broker import Broker, Line
+from tests.e2e.rabbitmq.broker import Broker
 from tests.e2e.rabbitmq.conftest import Embedded
 from tests.e2e.rabbitmq.queries import Queries
+from tests.faults.proxy import TcpProxy
 from tests.rabbitmq.by_hand import PUBLISH_CONFIRM
 
 pytestmark = pytest.mark.spark
@@ -53,41 +55,53 @@ def test_a_full_disk(tmp_path: Path, spark: SparkSession, rows: DataFrame, room:
         assert f"by stream '{orders}': internal-error (0x0f)" in message
 
 
-class Mute(Line):
-    """A line that lets ``frames`` PublishConfirm frames through, and none after them."""
+class Mute:
+    """Lets ``frames`` PublishConfirm frames through, and none after them.
 
-    def __init__(self, url: str, frames: int) -> None:
-        super().__init__(url)
+    Args:
+        frames: of all connections together.
+    """
+
+    def __init__(self, frames: int) -> None:
         self._left = frames
+        self._lock = threading.Lock()
         self.confirmed = set[int]()
         self.swallowed = 0
 
-    def _pass_on(self, a: socket.socket, b: socket.socket) -> None:  # type: ignore[override]
-        if a.getpeername() != self._to:
-            Line._pass_on(a, b)
-            return
-        with contextlib.suppress(OSError, struct.error), a.makefile("rb") as stream:
-            while True:
-                frame = stream.read(4)
-                frame += stream.read(*struct.unpack(">I", frame))
-                if struct.unpack_from(">H", frame, 4)[0] == PUBLISH_CONFIRM:
-                    if self._left == 0:
-                        self.swallowed += 1
-                        continue
-                    self._left -= 1
-                    (count,) = struct.unpack_from(">I", frame, 9)
-                    self.confirmed.update(struct.unpack_from(f">{count}Q", frame, 13))
-                b.sendall(frame)
-        for end in (a, b):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+    def __call__(self) -> Callable[[bytes], bytes]:
+        """Return what does so for one more connection."""
+        held = b""
+
+        def rewrite(piece: bytes) -> bytes:
+            nonlocal held
+            held += piece
+            passed = b""
+            while len(held) >= 4 and len(held) >= (end := 4 + struct.unpack_from(">I", held)[0]):
+                frame, held = held[:end], held[end:]
+                passed += frame if self._passes(frame) else b""
+            return passed
+
+        return rewrite
+
+    def _passes(self, frame: bytes) -> bool:
+        if struct.unpack_from(">H", frame, 4)[0] != PUBLISH_CONFIRM:
+            return True
+        with self._lock:
+            if self._left == 0:
+                self.swallowed += 1
+                return False
+            self._left -= 1
+            (count,) = struct.unpack_from(">I", frame, 9)
+            self.confirmed.update(struct.unpack_from(f">{count}Q", frame, 13))
+            return True
 
 
 @pytest.mark.parametrize("frames", [0, 2])
 def test_confirms_that_stay_away(queries: Queries, broker: Broker, rows: DataFrame, frames: int) -> None:
     orders = broker.create()
-    with Mute(broker.url, frames) as line:
-        message = queries.not_written(rows, orders, **FEW | {"url": line.url})
+    line = Mute(frames)
+    with TcpProxy(broker.address, rewrite=line) as proxy:
+        message = queries.not_written(rows, orders, **FEW | {"url": proxy.url(broker.url)})
     assert line.swallowed > 0, "the broker did confirm"
     # Without an identity publishing ids are the rows' numbers, from 1.
     first = next(row for row in range(5_000) if row + 1 not in line.confirmed)
