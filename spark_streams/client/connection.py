@@ -135,10 +135,10 @@ class Connection:
             ) from fault
         except RemoteProtocolError as fault:
             raise RemoteProtocolError(f"{endpoint.address}: {fault}") from fault
+        except (ConnectionError, ssl.SSLEOFError) as fault:
+            raise (lost(endpoint, fault) if heard else silent_close_fault(endpoint)) from fault
         except ssl.SSLError as fault:
             raise tls_fault(fault, endpoint) from fault
-        except ConnectionError as fault:
-            raise (lost(endpoint, fault) if heard else silent_close_fault(endpoint)) from fault
         return sasl.leftover
 
     def _open(self, leftover: bytes, deadline: Deadline, container_id: str) -> None:

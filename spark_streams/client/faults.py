@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_streams.client.tls import WANTS_A_CERTIFICATE, refused_certificate, unverified
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     ConnectFailed,
@@ -34,6 +35,13 @@ __all__ = [
 ]
 
 _TLS_RECORDS = (b"\x14\x03", b"\x15\x03", b"\x16\x03")
+_PLAIN = {
+    **dict.fromkeys(("amqp", "amqps"), "write amqp:// instead of amqps://"),
+    **dict.fromkeys(
+        ("rabbitmq-stream", "rabbitmq-stream+tls"), "write rabbitmq-stream:// instead of rabbitmq-stream+tls://"
+    ),
+    **dict.fromkeys(("http", "https"), "write http:// instead of https://"),
+}
 _EPOCH = re.compile(r"epoch\D{0,12}(\d+)", re.IGNORECASE)
 
 
@@ -76,27 +84,17 @@ def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a TLS handshake that failed."""
     where = endpoint.address
     if isinstance(fault, ssl.SSLCertVerificationError):
-        reason = fault.verify_message or str(fault)
-        todo = (
-            f"dial a name that it holds, or set option 'tls.verifyHostname' to 'false' if you trust {where}"
-            if "ostname mismatch" in reason or "IP address mismatch" in reason
-            else "set option 'tls.caFile' to the PEM file of the authority that signed it"
-        )
-        return final(ConnectFailed(f"{where}: its certificate does not verify: {reason}: {todo}"))
+        return final(ConnectFailed(f"{where}: {unverified(fault, where)}"))
+    refused = refused_certificate(fault)
+    if refused is not None:
+        return final(ConnectFailed(f"{where}: {refused}"))
     text = (getattr(fault, "reason", None) or str(fault)).upper()
-    if "CERTIFICATE_REQUIRED" in text or "CERTIFICATE REQUIRED" in text or "HANDSHAKE_FAILURE" in text:
-        return final(
-            ConnectFailed(
-                f"{where}: the peer refused our side of TLS ({text.lower()}): it may ask for a client certificate, "
-                "options 'tls.certFile' and 'tls.keyFile'"
-            )
-        )
     if isinstance(fault, TimeoutError):
         text = "no answer to the handshake"
     return final(
         ConnectFailed(
-            f"{where}: TLS does not work there ({text.lower()}): if it is a plain port, write amqp:// instead of "
-            "amqps:// in option 'url'"
+            f"{where}: TLS does not work there ({text.lower()}): if it is a plain port, {_PLAIN[endpoint.scheme]} in "
+            "option 'url', without 'tls.' options"
         )
     )
 
@@ -115,18 +113,17 @@ def foreign_answer_fault(answer: bytes, endpoint: Endpoint) -> ConnectFailed:
 
 def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer that closed the connection before it said anything."""
-    other = (
-        "is plain, write amqp:// instead of amqps://"
-        if endpoint.tls
-        else "speaks TLS, write amqps:// instead of amqp://"
-    )
+    other = WANTS_A_CERTIFICATE if endpoint.tls else "speaks TLS, write amqps:// instead of amqp://"
     return ConnectFailed(
         f"{endpoint.address}: the peer closed the connection at once: check the port in option 'url'; if it {other}"
     )
 
 
-def lost(endpoint: Endpoint, reason: object) -> ConnectionLost:
-    """Return the error for a connection that broke while in use."""
+def lost(endpoint: Endpoint, reason: object) -> ConnectionLost | ConnectFailed:
+    """Return the error for a connection that broke while in use; or that never worked, which TLS 1.3 tells late."""
+    refused = refused_certificate(reason) if isinstance(reason, BaseException) else None
+    if refused is not None:
+        return final(ConnectFailed(f"{endpoint.address}: {refused}"))
     return ConnectionLost(f"{endpoint.address}: the connection was lost: {reason}")
 
 

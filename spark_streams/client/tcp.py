@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import socket
-import ssl
-from pathlib import Path
 
 from spark_streams.client.faults import connect_fault, tls_fault
 from spark_streams.client.retry import Deadline
-from spark_streams.endpoint import Endpoint, Tls
-from spark_streams.errors import OptionError
+from spark_streams.client.tls import tls_context
+from spark_streams.endpoint import Endpoint
 
 __all__ = ["open_socket"]
 
@@ -26,7 +24,7 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
         ConnectFailed: no connection, or TLS failed on it.
         OptionError: a file of ``endpoint.tls`` cannot be read.
     """
-    context = _context(endpoint.tls) if endpoint.tls else None
+    context = tls_context(endpoint.tls) if endpoint.tls else None
     try:
         raw = socket.create_connection((endpoint.host, endpoint.port), timeout=deadline.left_s("no connection"))
     except OSError as fault:
@@ -45,22 +43,3 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
     except BaseException:
         raw.close()
         raise
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    for option, file in (("tls.caFile", tls.ca_file), ("tls.certFile", tls.cert_file), ("tls.keyFile", tls.key_file)):
-        if file is not None and not Path(file).is_file():
-            raise OptionError(option, f"there is no file '{file}', expected a PEM file on every machine of the cluster")
-    try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-    except (ssl.SSLError, OSError) as fault:
-        raise OptionError("tls.caFile", f"'{tls.ca_file}' cannot be used: {fault}; expected a PEM file") from fault
-    context.check_hostname = tls.verify_hostname
-    if tls.cert_file is not None:
-        try:
-            context.load_cert_chain(tls.cert_file, tls.key_file)
-        except (ssl.SSLError, OSError) as fault:
-            raise OptionError(
-                "tls.certFile", f"'{tls.cert_file}' and its key cannot be used: {fault}; expected PEM files"
-            ) from fault
-    return context

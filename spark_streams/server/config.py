@@ -43,13 +43,14 @@ class AmqpConfig:
         host: address to bind to.
         port: TCP port; 0 takes any free one.
         users: user name to password, for SASL PLAIN; without users PLAIN is not offered.
-        permissions: user name to what it may do; one that is not here may do everything. ``configure`` means nothing at
-            this door. Peers without credentials are the user ``anonymous``.
+        permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
+            ``configure`` means nothing at this door. Peers without credentials are the user ``anonymous``.
         allow_anonymous: offer SASL ANONYMOUS, and let in peers that begin without SASL.
         tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
         tls_key: PEM file with its private key.
         tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
             SASL EXTERNAL, and its identity is the certificate's common name.
+        tls_client_required: turn away a peer that shows no client certificate, before it may say anything.
         max_frame_bytes: largest frame taken, announced in open.
         max_message_bytes: largest message taken from producers, announced in attach.
         max_links: links that one connection may have attached at a time.
@@ -79,6 +80,7 @@ class AmqpConfig:
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = None
     tls_client_ca: str | os.PathLike[str] | None = None
+    tls_client_required: bool = False
     max_frame_bytes: int = 32_768
     max_message_bytes: int = 16 << 20
     max_links: int = 1_024
@@ -111,3 +113,5 @@ class AmqpConfig:
             raise ValueError("tls_cert and tls_key are needed together")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        if self.tls_client_required and self.tls_client_ca is None:
+            raise ValueError("tls_client_required needs tls_client_ca")

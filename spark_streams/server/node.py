@@ -43,6 +43,7 @@ from spark_streams.server.line import PlaceInLine
 from spark_streams.server.link_filters import LinkFilters, read_filters
 from spark_streams.server.links import AttachedLink, refuse
 from spark_streams.server.partition_feed import Feeds
+from spark_streams.server.permissions import permissions_of
 from spark_streams.server.placement import Placement
 from spark_streams.server.producer_link import ProducerLink
 from spark_streams.server.termini import Resumed, Termini, Terminus, outlives_link
@@ -105,7 +106,7 @@ class Node:
                 (amqp:not-found).
 
         """
-        permissions = self.config.permissions.get(connection.user)
+        permissions = permissions_of(self.config.permissions, connection.user)
         if permissions is None or any(permissions.allow(action, name) for name in stream_names(address)):
             stream = find_stream(self.log, address)
             if permissions is None or permissions.allow(action, stream.name):

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["Permissions"]
+__all__ = ["EVERYBODY_ELSE", "Permissions", "permissions_of"]
+
+EVERYBODY_ELSE: Final = "*"
+"""Whose permissions are those of every user who has none of its own."""
 
 
 @dataclass(frozen=True)
@@ -33,3 +38,8 @@ class Permissions:
         """Say whether ``action`` (``configure``, ``write`` or ``read``) is allowed."""
         pattern: str = getattr(self, action)
         return re.fullmatch(pattern, stream) is not None
+
+
+def permissions_of(permissions: Mapping[str, Permissions], user: str) -> Permissions | None:
+    """Return what a user may do: what is said of it, else of everybody else; None: everything."""
+    return permissions.get(user, permissions.get(EVERYBODY_ELSE))

@@ -24,6 +24,10 @@ class TlsFiles(Protocol):
     def tls_client_ca(self) -> str | os.PathLike[str] | None:
         """PEM file of the authorities whose client certificates are taken."""
 
+    @property
+    def tls_client_required(self) -> bool:
+        """Whether a client has to show one."""
+
 
 def server_context(config: TlsFiles) -> ssl.SSLContext | None:
     """Return the context for the configured certificate; None for a door without TLS.
@@ -39,6 +43,6 @@ def server_context(config: TlsFiles) -> ssl.SSLContext | None:
     context.load_cert_chain(config.tls_cert, config.tls_key)
     if config.tls_client_ca is not None:
         context.load_verify_locations(config.tls_client_ca)
-        # Optional: a peer that shows none may still sign in with a password.
-        context.verify_mode = ssl.CERT_OPTIONAL
+        # Optional unless it is said: a peer that shows none may still sign in with a password or a token.
+        context.verify_mode = ssl.CERT_REQUIRED if config.tls_client_required else ssl.CERT_OPTIONAL
     return context

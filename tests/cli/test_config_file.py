@@ -68,6 +68,7 @@ def test_what_is_commented_out_can_be_put_in(tmp_path: Path) -> None:
     assert read.amqp.permissions == {"reader": Permissions("", "", "orders.*")}
     assert read.rabbitmq_stream.tls_client_ca == str(tmp_path / "clients-ca.pem")
     assert read.rabbitmq_stream.advertised_port == 5552
+    assert all(door.tls_client_required for door in (read.amqp, read.rabbitmq_stream, read.feedapi))
     assert read.rabbitmq_stream.permissions == {"reader": Permissions("", "", "orders.*")}
     assert read.feedapi.tls_key == str(tmp_path / "server.key")
     assert read.feedapi.bearers == (BearerToken("secret", "", "", "orders.*"),)
@@ -103,7 +104,7 @@ def toml(value: Any) -> str:
         (table, kind, field.name)
         for table, kind in KINDS.items()
         for field in dataclasses.fields(kind)
-        if field.name not in TABLES | {"tls_cert", "tls_key", "tls_client_ca", "groups"}
+        if field.name not in TABLES | {"tls_cert", "tls_key", "tls_client_ca", "tls_client_required", "groups"}
     ],
 )
 def test_every_key_sets_its_field(tmp_path: Path, table: str, kind: type, name: str) -> None:
@@ -115,6 +116,14 @@ def test_every_key_sets_its_field(tmp_path: Path, table: str, kind: type, name: 
     parts = {"log": read.log, "log.stream": read.log.stream, "amqp": read.amqp, "feedapi": read.feedapi}
     part = parts.get(table, read.rabbitmq_stream)
     assert getattr(part, name) == wanted != default
+
+
+@pytest.mark.parametrize("door", ["amqp", "rabbitmq-stream", "feedapi"])
+def test_client_certificates_need_an_authority(tmp_path: Path, door: str) -> None:
+    file = tmp_path / "log.toml"
+    file.write_text(f"[{door}]\ntls_client_required = true\n")
+    with pytest.raises(OptionError, match="tls_client_required needs tls_client_ca"):
+        read_configuration(file)
 
 
 def test_a_door_is_named_by_its_table(tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAY = datetime.timedelta(days=1)
 
 
 class Authority:
@@ -25,7 +28,13 @@ class Authority:
         self.file.write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
 
     def _build(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool = False
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        *,
+        authority: bool = False,
+        hosts: Sequence[str] = (),
+        valid: tuple[datetime.timedelta, datetime.timedelta] = (-DAY, DAY),
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.timezone.utc)
         builder = (
@@ -34,8 +43,8 @@ class Authority:
             .issuer_name(self.name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
+            .not_valid_before(now + valid[0])
+            .not_valid_after(now + valid[1])
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
@@ -47,17 +56,25 @@ class Authority:
             )  # fmt: skip
             builder = builder.add_extension(usage, critical=True)
         else:
-            names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            local = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            names = [x509.DNSName(each) for each in hosts] or local
             purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False).add_extension(
                 x509.ExtendedKeyUsage(purposes), critical=False
             )
         return builder.sign(self.key, hashes.SHA256())
 
-    def issue(self, name: str) -> tuple[str, str]:
-        """Return the files of a new certificate and its key."""
+    def issue(
+        self,
+        name: str,
+        hosts: Sequence[str] = (),
+        valid: tuple[datetime.timedelta, datetime.timedelta] = (-DAY, DAY),
+    ) -> tuple[str, str]:
+        """Return the files of a new certificate and its key: for these hosts, else this machine; valid from … to …."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._build(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key)
+        certificate = self._build(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, hosts=hosts, valid=valid
+        )
         files = self.folder / f"{name}.crt", self.folder / f"{name}.key"
         files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         files[1].write_bytes(

@@ -71,6 +71,16 @@ def test_a_user_without_permissions_may_do_everything(restricted: Any) -> None:
     assert peer.receiver("payroll", filter=EARLIEST).take(1)[0].body == b"x"
 
 
+def test_everybody_else_is_one_name(nodes: Any) -> None:
+    permissions = {"admin": Permissions(), "*": Permissions("", "", "orders")}
+    node = nodes(users=USERS, permissions=permissions)
+    node.create("orders")
+    assert node.peer(username="admin", password="a").sender("orders")
+    peer = node.peer(username="reader", password="r")
+    assert peer.receiver("orders")
+    assert refusal(peer.sender, "orders")[0] == "amqp:unauthorized-access"
+
+
 def test_peers_without_credentials_are_anonymous(nodes: Any) -> None:
     node = nodes(allow_anonymous=True, permissions={"anonymous": Permissions("", "", ".*")})
     node.create()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import requests
 import urllib3
 
+from spark_streams.client.tls import WANTS_A_CERTIFICATE, refused_certificate, unverified
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
 from spark_streams.fresh_secrets import FreshSecret
@@ -50,16 +52,49 @@ def mapped(what: str, hide: Callable[[str], str]) -> Iterator[None]:
         raise ConnectFailed(f"{what}: no connection in time") from None
     except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
         raise DeadlineExceeded(f"{what}: nothing came within the time of option 'requestTimeout'") from None
-    except requests.exceptions.SSLError as fault:
-        raise ConnectFailed(f"{what}: TLS: {hide(_reason(fault))}") from None
     except requests.exceptions.ConnectionError as fault:
         reason = hide(_reason(fault))
+        if (failed := _tls_fault(fault)) is not None:
+            raise _final(f"{what}: {_todo(failed, urlsplit(what.split(' ')[-1]).netloc) or f'TLS: {reason}'}") from None
         kind = (
             ConnectFailed if "NewConnectionError" in repr(fault) or "NameResolution" in repr(fault) else ConnectionLost
         )
-        raise kind(f"{what}: {reason}") from None
+        hint = f": if it {WANTS_A_CERTIFICATE}" if "https://" in what and "without response" in reason else ""
+        raise kind(f"{what}: {reason}{hint}") from None
     except (urllib3.exceptions.HTTPError, requests.exceptions.RequestException, OSError) as fault:
         raise ConnectionLost(f"{what}: the answer broke off: {hide(_reason(fault))}") from None
+
+
+def _final(message: str) -> ConnectFailed:
+    """Return a fault that another try cannot heal: a file or an option has to be changed first."""
+    fault = ConnectFailed(message)
+    fault.retriable = False
+    return fault
+
+
+def _todo(fault: ssl.SSLError, where: str) -> str | None:
+    if isinstance(fault, ssl.SSLCertVerificationError):
+        return unverified(fault, where)
+    if fault.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return f"TLS does not work there ({fault.reason.lower()}): if it is a plain port, write http:// in option 'url'"
+    return refused_certificate(fault)
+
+
+def _tls_fault(fault: BaseException) -> ssl.SSLError | None:
+    """Return what TLS said, which the libraries wrap several times; None when it was not TLS."""
+    inner: object = fault
+    for _ in range(8):
+        if isinstance(inner, ssl.SSLError):
+            return inner
+        if not isinstance(inner, BaseException):
+            return None
+        deeper = getattr(inner, "reason", None)
+        inner = (
+            deeper
+            if isinstance(deeper, BaseException)
+            else next((a for a in inner.args if isinstance(a, BaseException)), inner.__cause__ or inner.__context__)
+        )
+    return None
 
 
 def _reason(fault: BaseException) -> str:

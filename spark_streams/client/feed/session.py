@@ -18,6 +18,7 @@ import requests
 from spark_streams.client.feed.answer import Answer
 from spark_streams.client.feed.credentials import Credentials
 from spark_streams.client.feed.faults import MIN_SECRET, first_line, mapped, secrets
+from spark_streams.client.tls import tls_context
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -87,6 +88,8 @@ class FeedSession:
         # Given with each request: the environment's authorities would take the place of the session's.
         self._verify = None if tls is None else tls.ca_file
         if tls is not None:
+            if tls.ca_file is not None or tls.cert_file is not None:
+                tls_context(tls)  # for its words: what the library says of a file does not name the option
             if tls.cert_file is not None:
                 session.cert = tls.cert_file if tls.key_file is None else (tls.cert_file, tls.key_file)
             if not tls.verify_hostname:

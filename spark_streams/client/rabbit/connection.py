@@ -23,6 +23,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, TypeVar
 
+from spark_streams.client.faults import lost
 from spark_streams.client.rabbit.faults import close_fault, refusal
 from spark_streams.client.rabbit.handshake import handshake
 from spark_streams.client.retry import Deadline
@@ -218,7 +219,7 @@ class Connection:
                 if self._queued:
                     self._write()
         except OSError as fault:
-            raise self._lost(ConnectionLost(f"{self.endpoint.address}: the connection was lost: {fault}")) from fault
+            raise self._lost(lost(self.endpoint, fault)) from fault
 
     def _wait(self, timeout_s: float) -> bool:
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
@@ -239,9 +240,7 @@ class Connection:
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return
             except OSError as fault:
-                raise self._lost(
-                    ConnectionLost(f"{self.endpoint.address}: the connection was lost: {fault}")
-                ) from fault
+                raise self._lost(lost(self.endpoint, fault)) from fault
             self._spoke = time.monotonic()
             self._queued -= sent
             if sent == len(head):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_streams.client.rabbit.faults import not_a_broker, refusal
 from spark_streams.client.retry import Deadline
+from spark_streams.client.tls import WANTS_A_CERTIFICATE
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.commands import CLIENT_RECEIVES
@@ -71,9 +72,10 @@ def handshake(connection: Connection) -> Agreed:
         raise not_a_broker(endpoint, str(fault)) from fault
     except ConnectionLost as fault:
         # A broker that is just going down or coming up does so as well.
+        wants = "wants TLS (rabbitmq-stream+tls)" if endpoint.tls is None else WANTS_A_CERTIFICATE
         raise ConnectFailed(
             f"{where}: the peer closed the connection without a word: check that the port in option 'url' is one of "
-            "RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it wants TLS (rabbitmq-stream+tls)"
+            f"RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it {wants}"
         ) from fault
     try:
         _sign_in(connection)

@@ -55,6 +55,7 @@ class FeedConfig:
         tls_key: PEM file with its private key.
         tls_client_ca: PEM file of the authorities whose client certificates are taken; a client that shows another one
             is turned away. Tokens are asked for all the same.
+        tls_client_required: turn away a peer that shows no client certificate, before it may say anything.
         dialect: which version 2 is served: ``v2a`` with fetches on the feed's own path, ``v2b`` with ``/events`` and
             a token in the discovery. Version 1 is served beside either.
         go_numbers: write references between partitions as numbers, which Go's library needs (notes, F-3).
@@ -82,6 +83,7 @@ class FeedConfig:
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = None
     tls_client_ca: str | os.PathLike[str] | None = None
+    tls_client_required: bool = False
     dialect: Literal["v2a", "v2b"] = "v2a"
     go_numbers: bool = False
     exactly_once: bool = False
@@ -125,6 +127,8 @@ class FeedConfig:
             raise ValueError("tls_cert and tls_key are needed together")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        if self.tls_client_required and self.tls_client_ca is None:
+            raise ValueError("tls_client_required needs tls_client_ca")
         for token in self.tokens:
             if isinstance(token, str):
                 BearerToken(token)

@@ -21,13 +21,14 @@ class RabbitConfig:
         host: address to bind to.
         port: TCP port; 0 takes any free one.
         users: user name to password, for SASL PLAIN.
-        permissions: user name to what it may do; one that is not here may do everything.
+        permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
         loopback_users: users that are let in from loopback addresses only.
         loopback: addresses and networks that count as such.
         tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
         tls_key: PEM file with its private key.
         tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
             SASL EXTERNAL, and its identity is the certificate's common name.
+        tls_client_required: turn away a peer that shows no client certificate, before it may say anything.
         challenge_demo: offer the mechanism RABBIT-CR-DEMO too, which has a challenge, for tests of clients.
         advertised_host: the name that metadata give clients to connect to; None: the address that they came to.
         advertised_port: likewise; None: the door's port.
@@ -57,6 +58,7 @@ class RabbitConfig:
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = None
     tls_client_ca: str | os.PathLike[str] | None = None
+    tls_client_required: bool = False
     challenge_demo: bool = False
     advertised_host: str | None = None
     advertised_port: int | None = None
@@ -86,5 +88,7 @@ class RabbitConfig:
             raise ValueError("tls_cert and tls_key are needed together")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        if self.tls_client_required and self.tls_client_ca is None:
+            raise ValueError("tls_client_required needs tls_client_ca")
         for network in self.loopback:
             ipaddress.ip_network(network)

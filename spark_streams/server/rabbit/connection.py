@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.server.permissions import permissions_of
 from spark_streams.server.rabbit import requests
 from spark_streams.server.rabbit.handshake import Handshake, Reply, Step
 from spark_streams.server.rabbit.publishers import Publishers
@@ -285,8 +286,12 @@ class RabbitConnection(asyncio.Protocol):
 
     def may(self, action: str, stream: str) -> bool:
         """Say whether the user may do ``action`` (``configure``, ``write`` or ``read``) to a stream."""
-        permissions = self.node.config.permissions.get(self.user)
+        permissions = permissions_of(self.node.config.permissions, self.user)
         return permissions is None or permissions.allow(action, stream)
+
+    def may_anything(self, stream: str) -> bool:
+        """Say whether the user may do anything to a stream; to others it is not told whether the stream is there."""
+        return any(self.may(action, stream) for action in ("configure", "write", "read"))
 
     # --- sending
 

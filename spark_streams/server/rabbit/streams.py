@@ -56,10 +56,12 @@ def delete(connection: RabbitConnection, request: Delete) -> None:
 
 
 def metadata(connection: RabbitConnection, request: Metadata) -> None:
-    """Answer where streams live: here, or nowhere."""
+    """Answer where streams live: here, or nowhere; or that the user has no business with them, there or not."""
     found = []
     for name in request.streams:
-        if connection.node.topology.find(name) is None:
+        if not connection.may_anything(name):
+            found.append(StreamMetadata(name, ResponseCode.ACCESS_REFUSED, NO_LEADER, ()))
+        elif connection.node.topology.find(name) is None:
             found.append(StreamMetadata(name, ResponseCode.STREAM_DOES_NOT_EXIST, NO_LEADER, ()))
         else:
             found.append(StreamMetadata(name, ResponseCode.OK, BROKER, ()))

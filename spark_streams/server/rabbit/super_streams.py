@@ -49,12 +49,21 @@ def delete(connection: RabbitConnection, request: DeleteSuperStream) -> None:
 def route(connection: RabbitConnection, request: Route) -> None:
     """Answer the streams that a binding key leads to; none is an answer too."""
     found = connection.node.topology.route(request.super_stream, request.routing_key)
-    code = ResponseCode.STREAM_DOES_NOT_EXIST if found is None else ResponseCode.OK
-    connection.answer(request, RouteAnswer, code, streams=found or ())
+    code = _code(connection, request.super_stream)
+    connection.answer(request, RouteAnswer, code, streams=(found or ()) if code == ResponseCode.OK else ())
 
 
 def partitions(connection: RabbitConnection, request: Partitions) -> None:
     """Answer the streams of a super stream."""
-    found = connection.node.topology.super_stream(request.super_stream)
-    code = ResponseCode.STREAM_DOES_NOT_EXIST if found is None else ResponseCode.OK
-    connection.answer(request, PartitionsAnswer, code, streams=tuple(each.name for each in found or ()))
+    found = connection.node.topology.super_stream(request.super_stream) or ()
+    code = _code(connection, request.super_stream)
+    names = tuple(each.name for each in found) if code == ResponseCode.OK else ()
+    connection.answer(request, PartitionsAnswer, code, streams=names)
+
+
+def _code(connection: RabbitConnection, name: str) -> ResponseCode:
+    """Return whether a super stream is told of: only to those who may do something to it, or to one of its streams."""
+    found = connection.node.topology.super_stream(name)
+    if not any(connection.may_anything(each) for each in (name, *(served.name for served in found or ()))):
+        return ResponseCode.ACCESS_REFUSED
+    return ResponseCode.STREAM_DOES_NOT_EXIST if found is None else ResponseCode.OK

@@ -25,10 +25,12 @@ from tests.rabbitmq.by_hand import (
     METADATA_UPDATE,
     NEXT,
     OPEN,
+    PARTITIONS,
     PEER_PROPERTIES,
     PUBLISH_ERROR,
     QUERY_OFFSET,
     QUERY_PUBLISHER_SEQUENCE,
+    ROUTE,
     SASL_HANDSHAKE,
     STORE_OFFSET,
     STREAM_STATS,
@@ -227,6 +229,41 @@ def test_0x10_access_refused(doors: Callable[..., Any]) -> None:
     partitions = array([text("made-a"), text("other-b")]) + array([text("a"), text("b")]) + pairs({})
     assert maker.ask(CREATE_SUPER_STREAM, text("made") + partitions).code == 0x10
     assert reader.ask(DELETE_SUPER_STREAM, text("made")).code == 0x10
+
+
+def test_0x10_whoever_may_do_nothing_is_not_told_whether_a_stream_is_there(doors: Callable[..., Any]) -> None:
+    door = doors(
+        users={"guest": "guest", "reader": "r", "writer": "w", "nobody": "n"},
+        permissions={
+            "guest": Permissions(),
+            "reader": Permissions(configure="", write="", read="wide-[0-9]"),
+            "writer": Permissions(configure="", write="orders", read=""),
+            "*": Permissions(configure="", write="", read="free"),
+        },
+    )
+    door.log.create_stream("orders")
+    door.log.create_stream("wide", 2)
+
+    def told(user: str, stream: str) -> tuple[int, int, int]:
+        """Return the codes that Metadata, Partitions and Route have for a stream."""
+        peer: Peer = door.connect()
+        peer.user, peer.password = user, "guest" if user == "guest" else user[0]
+        peer.open()
+        found = peer.ask(METADATA, array([text(stream)])).body
+        code, _leader = struct.unpack_from(">HH", found, found.index(text(stream)) + len(text(stream)))
+        # A name that is hidden must not be in the answers, either.
+        partitions, route = peer.ask(PARTITIONS, text(stream)), peer.ask(ROUTE, text("0") + text(stream))
+        assert (partitions.code == route.code == 1) == (b"wide-0" in partitions.body and b"wide-0" in route.body)
+        peer.close()
+        return code, partitions.code or 0, route.code or 0
+
+    assert told("guest", "orders") == (1, 2, 2) and told("guest", "wide") == (2, 1, 1)
+    assert told("writer", "orders") == (1, 2, 2), "it may write it"
+    assert told("reader", "wide-0") == (1, 2, 2)
+    assert told("reader", "wide") == (0x10, 1, 1), "whoever may read a partition may ask which there are"
+    for stream in ("orders", "wide", "wide-0", "not-there"):
+        assert told("nobody", stream) == (0x10, 0x10, 0x10), "everybody else is *"
+    assert told("nobody", "free") == (2, 2, 2), "it may read that one, if it were there"
 
 
 def test_0x11_precondition_failed(broker: Any) -> None:

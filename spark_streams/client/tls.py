@@ -1,0 +1,108 @@
+"""TLS, the client's side: what is trusted and shown, and what to do when it fails, in the same words everywhere."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Final
+
+from spark_streams.endpoint import Tls
+from spark_streams.errors import OptionError
+
+__all__ = ["WANTS_A_CERTIFICATE", "refused_certificate", "tls_context", "unverified"]
+
+WANTS_A_CERTIFICATE: Final = "wants a client certificate, check options 'tls.certFile' and 'tls.keyFile'"
+"""Of a peer that hangs up without a word: servers of Python's asyncio do so to clients that they do not trust."""
+_CLOCK: Final = "and check the clock of this machine"
+_ALERTS: Final = {
+    "CERTIFICATE_REQUIRED": "it asks for a client certificate: set options 'tls.certFile' and 'tls.keyFile'",
+    # What TLS 1.2 has for the same.
+    "HANDSHAKE_FAILURE": "it may ask for a client certificate, options 'tls.certFile' and 'tls.keyFile', or speak "
+    "other versions of TLS",
+    "UNKNOWN_CA": "it does not trust the authority of our certificate: option 'tls.certFile' needs one of an authority "
+    "that it takes, with the certificates in between",
+    "CERTIFICATE_EXPIRED": "our certificate has expired: option 'tls.certFile' needs a new one",
+    "CERTIFICATE_REVOKED": "our certificate was revoked: option 'tls.certFile' needs a new one",
+    "BAD_CERTIFICATE": "it does not take our certificate, option 'tls.certFile'",
+    "UNSUPPORTED_CERTIFICATE": "it does not take our certificate, option 'tls.certFile': is it one for clients",
+    "CERTIFICATE_UNKNOWN": "it does not take our certificate, option 'tls.certFile'",
+}
+"""What a peer says before it hangs up (RFC 8446 §6.2), as OpenSSL spells it."""
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """Return the context for a connection: TLS 1.2 and later, the peer's certificate is always checked.
+
+    Raises:
+        OptionError: a file is not there, or cannot be used.
+    """
+    for option, file in (("tls.caFile", tls.ca_file), ("tls.certFile", tls.cert_file), ("tls.keyFile", tls.key_file)):
+        if file is not None and not Path(file).is_file():
+            raise OptionError(option, f"there is no file '{file}', expected a PEM file on every machine of the cluster")
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file)
+    except (ssl.SSLError, OSError) as fault:
+        raise OptionError("tls.caFile", f"'{tls.ca_file}' cannot be used: {fault}; expected a PEM file") from fault
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = tls.verify_hostname
+    if tls.cert_file is not None:
+        asked = _Asked()
+        try:
+            context.load_cert_chain(tls.cert_file, tls.key_file, asked)
+        except (ssl.SSLError, OSError) as fault:
+            if asked.was:
+                # Without our answer OpenSSL would ask on the terminal, and wait.
+                option, file = (
+                    ("tls.certFile", tls.cert_file) if tls.key_file is None else ("tls.keyFile", tls.key_file)
+                )
+                raise OptionError(
+                    option,
+                    f"the key in '{file}' is encrypted, and a task has nobody to ask for its passphrase: take one that "
+                    "is not (openssl pkey -in KEY -out NEW), in a file that only its user can read",
+                ) from None
+            raise OptionError(
+                "tls.certFile", f"'{tls.cert_file}' and its key cannot be used: {fault}; expected PEM files"
+            ) from fault
+    return context
+
+
+class _Asked:
+    """Answers the question for a passphrase with none, and remembers that it was put."""
+
+    def __init__(self) -> None:
+        self.was = False
+
+    def __call__(self) -> bytes:
+        self.was = True
+        return b""
+
+
+def unverified(fault: ssl.SSLCertVerificationError, where: str) -> str:
+    """Say why a peer's certificate is not taken, and what to do.
+
+    Args:
+        fault: what OpenSSL said.
+        where: the peer, as ``host:port``.
+    """
+    reason = fault.verify_message or str(fault)
+    if "ostname mismatch" in reason or "IP address mismatch" in reason:
+        todo = f"dial a name that it holds, or set option 'tls.verifyHostname' to 'false' if you trust {where}"
+    elif "has expired" in reason:
+        todo = f"whoever runs {where} has to renew it; {_CLOCK[4:]}"
+    elif "not yet valid" in reason:
+        todo = f"wait until it is, {_CLOCK}"
+    else:
+        todo = "set option 'tls.caFile' to the PEM file of the authority that signed it"
+    return f"its certificate does not verify: {reason}: {todo}"
+
+
+def refused_certificate(fault: BaseException) -> str | None:
+    """Say what to do when the peer has hung up because of our certificate; None when it was for another reason.
+
+    With TLS 1.3 that is known only when the first answer is read.
+    """
+    if not isinstance(fault, ssl.SSLError):
+        return None
+    text = (fault.reason or str(fault)).upper().replace(" ", "_")
+    found = next((todo for name, todo in _ALERTS.items() if name in text), None)
+    return None if found is None else f"the peer refused our side of TLS ({text.lower().replace('_', ' ')}): {found}"
