@@ -14,12 +14,20 @@ import pytest
 from tests.cli.conftest import COMMAND, serving
 from tests.cli.pages import ROOT, blocks
 
+IN_TURN = """
+import json
+
+for code in json.load(open("programs.json")):
+    exec(compile(code, "README", "exec"), {})
+"""
+"""The programs one after the other in one process, as in a shell of Spark."""
+
 README = (ROOT / "README.md").read_text()
 
 
 def commands() -> list[str]:
-    """Return the lines of the plain blocks."""
-    return [line for block in blocks("README.md", "") for line in block.splitlines()]
+    """Return the lines of the blocks of commands."""
+    return [line for block in blocks("README.md", "bash") for line in block.splitlines()]
 
 
 def test_the_make_targets_are_there() -> None:
@@ -73,12 +81,18 @@ def test_the_quick_start(tmp_path: Path) -> None:
 
         assert run(append_line) == "2 events appended to 'orders'\n"
         assert len(programs) == 4
-        for program in programs:
-            # Run from a checkout, where Spark does not find the format by itself (the wheel test shows that it does).
-            registered = "import spark_streams\nspark_streams.register(spark)\n"
-            code = re.sub(r"(spark = .*\n)", rf"\1{registered}", here(program))
-            done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=shell, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
+        # Run from a checkout, where Spark does not find the format by itself (the wheel test shows that it does).
+        registered = "import spark_streams\nspark_streams.register(spark)\n"
+        codes = [re.sub(r"(spark = .*\n)", rf"\1{registered}", here(program)) for program in programs]
+        (tmp_path / "programs.json").write_text(json.dumps(codes))
+        done = subprocess.run([sys.executable, "-c", IN_TURN], cwd=tmp_path, env=shell, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        shown = [[cell.strip() for cell in line.split("|")[1:3]] for line in done.stdout.splitlines() if "|" in line]
+        assert sorted(shown) == [
+            ["value", "key"],
+            ['{"id": 1, "eur": 12}', "alice"],
+            ['{"id": 2, "eur": 250}', "alice"],
+        ]
         written = [json.loads(line) for file in (tmp_path / "orders").glob("*.json") for line in file.open()]
         assert sorted((row["key"], row["partition"]) for row in written) == [("1", "3"), ("2", "3")]
         (line,) = run(tail_line).splitlines()
