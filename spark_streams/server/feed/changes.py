@@ -1,10 +1,11 @@
-"""The door's extensions, which no specification has: publish, create, split.
+"""The door's extensions, which no specification has: publish, create, delete, split.
 
 ::
 
     POST /NAME                                      Idempotency-Key and Idempotency-Sequence, or neither;
                                                     beside them Idempotency-Digest or not
-    PUT  /NAME?partitions=4
+    PUT  /NAME?partitions=4                         and any setting of StreamConfig, such as timestamp_type=create
+    DELETE /NAME
     POST /NAME/partitions/ID/split?into=2&history=false
 """
 
@@ -12,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from spark_streams.errors import StreamExists
+from spark_streams.errors import StreamExists, UnknownStream
+from spark_streams.log import StreamConfig
 from spark_streams.server.feed.bodies import read_rows, unpacked
 from spark_streams.server.feed.refusals import Refusal
 
@@ -31,6 +34,7 @@ MAX_ARGUMENTS: Final = 200
 MAX_REFERENCE_BYTES: Final = 255
 _SPLIT: Final = re.compile(r"(.+)/partitions/([0-9]{1,5})/split", re.DOTALL)
 _BOOLEANS: Final = {"true": True, "false": False}
+_SETTINGS: Final = frozenset(each.name for each in fields(StreamConfig))
 
 
 class Changes:
@@ -62,21 +66,37 @@ class Changes:
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
 
     async def put(self, request: Request) -> Response:
-        """Create a feed; one that is there with as many partitions is as good."""
+        """Create a feed; one that is there with as many partitions and the same settings is as good."""
         name = request.path_params["path"]
         self._door.check(request, "configure", name)
-        partitions = _whole(dict(arguments(request)), "partitions", 1, self._door.config.max_partitions)
+        said = dict(arguments(request))
+        partitions = _whole(said, "partitions", 1, self._door.config.max_partitions)
+        config = _settings(said, self._door.log.config.stream)
         try:
-            return self._door.discovery(self._door.log.create_stream(name, partitions), 201)
+            return self._door.discovery(self._door.log.create_stream(name, partitions, config), 201)
         except StreamExists:
             stream = self._door.log.stream(name)
             if len(stream.partitions) != partitions:
                 raise Refusal(
                     409, f"feed '{name}' is there already with {len(stream.partitions)} partitions, not {partitions}"
                 ) from None
+            for setting in said.keys() & _SETTINGS:
+                if getattr(stream.config, setting) != getattr(config, setting):
+                    is_now = getattr(stream.config, setting)
+                    raise Refusal(409, f"feed '{name}' is there already with {setting} {is_now}") from None
             return self._door.discovery(stream)
         except ValueError as fault:
             raise Refusal(400, str(fault)) from fault
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a feed with all its events."""
+        name = request.path_params["path"]
+        self._door.stream(request, name, "configure")
+        try:
+            await asyncio.to_thread(lambda: self._door.log.delete_stream(name))
+        except UnknownStream:  # somebody else was faster
+            raise Refusal(404, f"there is no feed '{name:.200}'") from None
+        return Response(status_code=204)
 
     async def _split(self, request: Request, name: str, partition: str) -> Response:
         stream = self._door.stream(request, name, "configure")
@@ -115,6 +135,18 @@ def arguments(request: Request) -> list[tuple[str, str]]:
         )
     except ValueError as fault:
         raise Refusal(400, f"the query cannot be read: {fault}") from fault
+
+
+def _settings(said: dict[str, str], default: StreamConfig) -> StreamConfig:
+    """Return the settings that arguments say; a value of digits is a number."""
+    given = {name: int(text) if re.fullmatch("[0-9]{1,18}", text) else text for name, text in said.items()}
+    for name in given.keys() & _SETTINGS:
+        if isinstance(given[name], str) and not isinstance(getattr(StreamConfig(), name), str):
+            raise Refusal(400, f"{name} is '{said[name]:.40}', expected a number")
+    try:
+        return replace(default, **{name: value for name, value in given.items() if name in _SETTINGS})  # type: ignore[arg-type]
+    except ValueError as fault:
+        raise Refusal(400, str(fault)) from fault
 
 
 def _whole(said: dict[str, str], name: str, default: int, most: int) -> int:

@@ -18,7 +18,7 @@ class BearerToken:
 
     Args:
         token: the secret; printable ASCII without spaces.
-        configure: create streams and split partitions.
+        configure: create and delete streams, split partitions.
         write: publish.
         read: discovery and fetch.
     """

@@ -8,6 +8,7 @@
     GET  /NAME?n=&cursor0=                     fetch, version 1
     POST /NAME                                 publish (an extension, as what follows)
     PUT  /NAME?partitions=                     create
+    DELETE /NAME                               delete
     POST /NAME/partitions/ID/split?into=&history=   split a partition
 
 Spec: notes, sections 1, 2 and 6.
@@ -74,7 +75,7 @@ class FeedDoor:
         self._waits: dict[Partition, Waits] = {}
         self.changes = Changes(self)
         self.publishing = Publishing(log, config.max_publishers, loop)
-        handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put}
+        handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put, "DELETE": self.changes.delete}
         self.drop: Drop = lambda scope: None
         self.application = Starlette(
             routes=[Route("/{path:path}", each, methods=[name]) for name, each in handlers.items()],

@@ -77,6 +77,8 @@ def test_p38_a_token_that_may_not_is_403(doors: Doors) -> None:
     assert publish("writer") == 200
     assert publish("writer", "payments") == 403
     assert ask(door, "everything", "PUT", "orders2").status_code == 201
+    assert ask(door, "reader", "DELETE", "orders").status_code == 403
+    assert ask(door, "everything", "DELETE", "orders2").status_code == 204
     assert ask(door, "reader", "POST", "orders/partitions/0/split").status_code == 403
 
 

@@ -333,6 +333,44 @@ def test_a_feed_is_created_once(door: Door) -> None:
     assert len(door.put("single").json()["partitions"]) == 1
 
 
+def test_a_feed_is_created_with_settings_of_its_stream(door: Door) -> None:
+    given = {"partitions": 2, "timestamp_type": "create", "segment_max_bytes": 2_000, "retention_max_bytes": 5_000}
+    assert door.put("orders", **given).status_code == 201
+    config = door.log.stream("orders").config
+    assert (config.timestamp_type, config.segment_max_bytes, config.retention_max_bytes) == ("create", 2_000, 5_000)
+    assert config.retention_max_age_ms is None
+    assert door.put("orders", **given).status_code == 200
+    assert door.put("orders", partitions=2).status_code == 200
+    other = door.put("orders", partitions=2, timestamp_type="append")
+    assert (other.status_code, "with timestamp_type create" in other.text) == (409, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"timestamp_type": "never"}, "timestamp_type is 'never', expected one of append, create"),
+        ({"timestamp_type": 5}, "timestamp_type is 5, expected one of append, create"),
+        ({"segment_max_bytes": 0}, "expected at least 1 byte"),
+        ({"retention_max_bytes": "all"}, "retention_max_bytes is 'all', expected a number"),
+    ],
+)
+def test_settings_that_cannot_be(door: Door, given: dict[str, Any], words: str) -> None:
+    answer = door.put("orders", **given)
+    assert (answer.status_code, words in answer.text) == (400, True)
+    assert door.get("orders").status_code == 404
+
+
+def test_a_feed_is_deleted_with_its_events(door: Door) -> None:
+    door.put("orders", partitions=2)
+    door.append([b"{}"])
+    deleted = door.session.delete(f"{door.url}/orders", timeout=30)
+    assert (deleted.status_code, deleted.content) == (204, b"")
+    assert door.get("orders").status_code == 404
+    assert door.session.delete(f"{door.url}/orders", timeout=30).status_code == 404
+    door.put("orders", partitions=2)
+    assert door.read() == []
+
+
 @pytest.mark.parametrize(
     "query", [{"partitions": "0"}, {"partitions": "x"}, {"partitions": "1001"}, {"partitions": ""}]
 )
