@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
 
+SPOILED = "SPARK_STREAMS_SPOILED_BLOCK"
+"""Names a variable that names a block, as page, language and number from 0: its test is to fail."""
+
+
 def blocks(page: str, language: str) -> list[str]:
-    """Return the fenced blocks of a language; ``""`` for plain ones."""
+    """Return the fenced blocks of a language; ``tests/docs/test_blocks.py`` names the test of each."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    return [block for its_language, block in found if its_language == language]
+    texts = [block for its_language, block in found if its_language == language]
+    where, _, number = os.environ.get(SPOILED, "").rpartition(" ")
+    if where == f"{page} {language}":
+        texts[int(number)] = _spoiled(texts[int(number)], language)
+    return texts
+
+
+def _spoiled(block: str, language: str) -> str:
+    """Return a block that fails when it is run to its end, or read."""
+    if language == "python":
+        return block + "\nraise AssertionError('the block was run to its end')\n"
+    if language == "bash":
+        return re.sub(r"^(\w[\w-]+)", r"\1 --spoiled", block, flags=re.MULTILINE)
+    return "]] spoiled\n"
 
 
 def tables(page: str, heading: str) -> list[list[list[str]]]:

@@ -22,12 +22,12 @@ PAGE = "docs/feedapi-door.md"
 def test_the_commands(serve: Callable[..., Served]) -> None:
     if shutil.which("curl") is None:
         pytest.skip("no curl")
-    (line,) = [block for block in blocks(PAGE, "") if block.startswith("spark-streams")]
-    words = line.split()
+    start, *requests = blocks(PAGE, "bash")
+    words = start.split()
     assert words[:3] == ["spark-streams", "log", "serve"]
     served = serve(*["0" if word == "8080" else word for word in words[3:]])
     said = []
-    for block in blocks(PAGE, "bash"):
+    for block in requests:
         for command in re.split(r"\n(?=curl)", block.strip()):
             done = subprocess.run(
                 ["bash", "-c", command.replace("curl -s ", "curl -sS --fail-with-body ")],
@@ -38,11 +38,12 @@ def test_the_commands(serve: Callable[..., Served]) -> None:
             )
             assert done.returncode == 0, done.stdout + done.stderr
             said.append(done.stdout)
-    discovery, page, published, created, closed, redistributed = said
+    discovery, page, published, created, deleted, closed, redistributed = said
     assert len(json.loads(discovery)["partitions"]) == 4
     assert list(json.loads(page)) == ["cursor"]
     assert f"The answer, `{published}`, comes" in (ROOT / PAGE).read_text()
     assert len(json.loads(created)["partitions"]) == 2
+    assert deleted == ""
     assert [each.get("startsAfterPartition") for each in json.loads(closed)["partitions"][4:]] == ["0", "0"]
     assert sum("cursorFromPartitions" in each for each in json.loads(redistributed)["partitions"]) == 2
 

@@ -154,7 +154,7 @@ def test_the_blocks_of_the_sink_page(spark: Any, log: Callable[..., str], tmp_pa
 
 
 def test_the_command_and_the_names_of_the_door_page(tmp_path: Path) -> None:
-    (command,) = blocks(DOOR, "")
+    (command,) = blocks(DOOR, "bash")
     words = command.replace("--rabbitmq-stream 5552", "--rabbitmq-stream 0").split()
     assert words[:3] == ["spark-streams", "log", "serve"]
     with serving(tmp_path) as start:

@@ -19,7 +19,7 @@ from spark_streams.options import parse_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.testing import eventually
 from tests.cli.conftest import Served, serving
-from tests.cli.pages import ROOT, blocks, tables
+from tests.cli.pages import blocks, tables
 from tests.docs.test_pages import missing, said
 from tests.docs.test_snippets import publish, rows
 
@@ -62,7 +62,7 @@ def test_reading_events(spark: Any, served: Served, run: Run, tmp_path: Path) ->
 
 
 def test_the_positions_that_are_shown() -> None:
-    (shown,) = [block for block in blocks(SOURCE, "") if block.startswith("{")]
+    (shown,) = blocks(SOURCE, "json")
     assert set(json.loads(shown)) == {"0", "1", "2"}
     options = parse_source({"url": "amqp://host", "stream": "orders", "startingOffsets": shown}, streaming=True)
     assert options.starting.each == {"0": After(f"{41:020d}"), "1": At(f"{42:020d}"), "2": EARLIEST}
@@ -70,7 +70,7 @@ def test_the_positions_that_are_shown() -> None:
 
 @pytest.mark.parametrize("page", [SOURCE, "docs/pushdown.md"])
 def test_the_line_in_the_log(page: str) -> None:
-    (line,) = [block for block in blocks(page, "") if block.startswith("stream 'orders': filter")]
+    (line,) = blocks(page, "text")
     pieces = ("stream '", "': filter ", ": pushed: ", "; checked by the tasks: ")
     assert all(piece in line for piece in pieces)
     assert missing(["…".join(pieces)], said()) == []
@@ -107,7 +107,7 @@ def test_what_fails_is_said_by_the_code() -> None:
 
 
 def test_the_doors_full_sql() -> None:
-    (block,) = [block for block in blocks(DOOR, "") if block.startswith("kind IN")]
+    (block,) = blocks(DOOR, "sql")
     for text in block.splitlines():
         parse_amqp_sql(text)
 
@@ -127,7 +127,7 @@ def test_filters_that_are_pushed(spark: Any, served: Served, run: Run, tmp_path:
 
 @pytest.mark.parametrize("page", ["docs/filters.md", "docs/pushdown.md", "docs/rabbitmq-stream.md"])
 def test_the_commands_that_explain_filters(page: str) -> None:
-    commands = [line for block in blocks(page, "") for line in block.splitlines() if line.startswith("spark-streams ")]
+    commands = [line for block in blocks(page, "bash") for line in block.splitlines()]
     assert commands
     for command in commands:
         done = CliRunner().invoke(main, shlex.split(command)[1:], catch_exceptions=False)
@@ -144,13 +144,5 @@ def test_the_programs_of_the_filter_language(tmp_path: Path) -> None:
     exec(compile(second.replace('"DIR"', repr(str(tmp_path / "log"))), "page", "exec"), names)
     one, other = first.strip().splitlines()[-2:]
     assert names["to_protobuf"](eval(one, names)) == names["to_protobuf"](eval(other, names))
-    (text,) = [block for block in blocks("docs/filters.md", "") if not block.startswith("spark-streams")]
+    (text,) = blocks("docs/filters.md", "sql")
     parse(text.strip())
-
-
-def test_each_page_with_a_program_has_a_test() -> None:
-    tests = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("*.py"))
-    for page in sorted((ROOT / "docs").rglob("*.md")):
-        name = str(page.relative_to(ROOT))
-        if page.parent.name != "adr" and "```python" in page.read_text():
-            assert name in tests or f'"{page.name}"' in tests, name

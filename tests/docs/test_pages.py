@@ -15,7 +15,7 @@ from docs.option_tables import PAGES
 from spark_streams import errors
 from spark_streams.cli import main
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
-from tests.cli.pages import ROOT, blocks, code_spans, tables
+from tests.cli.pages import ROOT, code_spans, tables
 
 DOCS = ROOT / "docs"
 CODE = [file for folder in ("spark_streams", "sources", "sinks") for file in sorted((ROOT / folder).rglob("*.py"))]
@@ -130,16 +130,6 @@ def test_every_page_is_in_the_index() -> None:
     index = (DOCS / "README.md").read_text()
     for page in sorted(DOCS.glob("*.md")):
         assert page.name == "README.md" or f"]({page.name})" in index, page.name
-
-
-def test_pictures_are_of_kinds_that_are_drawn() -> None:
-    pictures = blocks("docs/how-it-works.md", "mermaid")
-    assert len(pictures) >= 5
-    for picture in pictures:
-        assert picture.split()[0] in ("flowchart", "sequenceDiagram")
-        closed = re.findall(r"^ *end$", picture, re.MULTILINE)
-        assert picture.count("subgraph") == len(closed)
-        assert len(re.findall(r"\bend\b", picture)) == len(closed), "the word breaks a picture elsewhere"
 
 
 def test_the_bundle_names_what_is_there() -> None:

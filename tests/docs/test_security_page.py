@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -21,7 +22,9 @@ def test_the_function_of_the_page_gives_a_token(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "company").mkdir()
     (tmp_path / "company" / "vault.py").write_text(module)
-    (option,) = re.findall(r'option\("(\w+)", "([\w.:]+)"\)', program)
+    spark = MagicMock()
+    exec(compile(program, "page", "exec"), {"spark": spark})
+    option = spark.readStream.format.return_value.option.call_args.args
     endpoint = parse_feed_source({"url": "http://h/x", option[0]: option[1]}, streaming=True).endpoint
     assert endpoint.token is not None and endpoint.token.reveal() == "geheim-1"
     monkeypatch.setenv("FEED_TOKEN", "geheim-2")

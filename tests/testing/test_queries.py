@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from spark_streams.testing import LogStream, StreamFactory, wait_until_caught_up
+from tests.cli.pages import blocks
 
 pytestmark = pytest.mark.spark
 
@@ -77,7 +77,7 @@ def test_the_example_project_passes_as_it_is() -> None:
 
 
 def test_the_page_is_right(spark: Any, reference_log: StreamFactory, tmp_path: Path) -> None:
-    of_pytest, alone = re.findall(r"```python\n(.*?)```", (DOCS / "testing.md").read_text(), re.DOTALL)
+    of_pytest, alone = blocks("docs/testing.md", "python")
     names: dict[str, Any] = {}
     exec(of_pytest, names)
     names["test_orders_are_copied"](spark, reference_log, tmp_path)

@@ -1,0 +1,190 @@
+"""Every fenced block of the README and of the pages is run, or read as what it is, by a test that is named here.
+
+A block that is new, or in a language that no test knows, fails `test_each_block_has_its_test`. That the named tests do
+run the blocks is shown by the slow `test_a_block_that_is_spoiled_fails_its_test`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.pages import ROOT, SPOILED, blocks
+
+README = "tests/cli/test_readme.py"
+RABBIT = "tests/cli/test_rabbitmq_pages.py"
+FEED_SOURCE, FEED_SINK = "tests/cli/test_feedapi_page.py", "tests/cli/test_feed_sink_page.py"
+FEED_DOOR = "tests/cli/test_feedapi_door_page.py"
+AMQP = "tests/docs/test_amqp_and_filter_pages.py"
+SNIPPETS = "tests/docs/test_snippets.py"
+HERE = "tests/docs/test_blocks.py"
+
+RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
+    "README.md": {
+        "bash": [(f"{README}::test_the_make_targets_are_there", 1), (f"{README}::test_the_quick_start", 2)],
+        "python": [(f"{README}::test_the_quick_start", 4)],
+    },
+    "CONTRIBUTING.md": {"bash": [(f"{HERE}::test_the_targets_for_developers", 1)]},
+    "docs/amqp-events-door.md": {
+        "toml": [(f"{HERE}::test_the_settings_of_the_amqp_door", 1)],
+        "sql": [(f"{AMQP}::test_the_doors_full_sql", 1)],
+    },
+    "docs/amqp-events-sink.md": {"python": [(f"{AMQP}::test_writing_events_and_reading_each_once", 2)]},
+    "docs/amqp-events.md": {
+        "python": [(f"{AMQP}::test_reading_events", 3)],
+        "json": [(f"{AMQP}::test_the_positions_that_are_shown", 1)],
+        "text": [(f"{AMQP}::test_the_line_in_the_log[docs/amqp-events.md]", 1)],
+    },
+    "docs/databricks.md": {"python": [(f"{SNIPPETS}::test_on_databricks", 1)]},
+    "docs/example-project/README.md": {"bash": [(f"{HERE}::test_the_commands_of_the_example_project", 1)]},
+    "docs/extending.md": {"python": [(f"{SNIPPETS}::test_adding_a_protocol", 2)]},
+    "docs/feedapi-door.md": {
+        "bash": [(f"{FEED_DOOR}::test_the_commands", 5)],
+        "toml": [(f"{FEED_DOOR}::test_the_settings", 1)],
+    },
+    "docs/feedapi-sink.md": {"python": [(f"{FEED_SINK}::test_the_programs", 3)]},
+    "docs/feedapi.md": {"python": [(f"{FEED_SOURCE}::test_the_blocks_of_the_page", 3)]},
+    "docs/filters.md": {
+        "python": [(f"{AMQP}::test_the_programs_of_the_filter_language", 2)],
+        "bash": [(f"{AMQP}::test_the_commands_that_explain_filters[docs/filters.md]", 1)],
+        "sql": [(f"{AMQP}::test_the_programs_of_the_filter_language", 1)],
+    },
+    "docs/from-kafka.md": {"python": [(f"{SNIPPETS}::test_coming_from_kafka", 1)]},
+    "docs/from-zeroeventhub.md": {"python": [(f"{SNIPPETS}::test_coming_from_zeroeventhub", 3)]},
+    "docs/how-it-works.md": {
+        "mermaid": [("tests/docs/test_pictures.py::test_the_pictures_are_of_kinds_that_are_drawn", 5)],
+        "text": [(f"{HERE}::test_what_the_drawings_name_is_there", 3)],
+    },
+    "docs/pushdown.md": {
+        "python": [(f"{AMQP}::test_filters_that_are_pushed", 2)],
+        "bash": [(f"{AMQP}::test_the_commands_that_explain_filters[docs/pushdown.md]", 1)],
+        "text": [(f"{AMQP}::test_the_line_in_the_log[docs/pushdown.md]", 1)],
+    },
+    "docs/rabbitmq-stream-door.md": {
+        "bash": [(f"{RABBIT}::test_the_command_and_the_names_of_the_door_page", 1)],
+        "toml": [(f"{RABBIT}::test_the_settings_of_the_door_page", 2)],
+        "python": [(f"{RABBIT}::test_the_program_of_the_door_page", 1)],
+    },
+    "docs/rabbitmq-stream-sink.md": {"python": [(f"{RABBIT}::test_the_blocks_of_the_sink_page", 5)]},
+    "docs/rabbitmq-stream.md": {
+        "python": [(f"{RABBIT}::test_the_blocks_of_the_source_page", 7)],
+        "json": [(f"{RABBIT}::test_the_positions_that_are_shown", 1)],
+        "bash": [(f"{AMQP}::test_the_commands_that_explain_filters[docs/rabbitmq-stream.md]", 1)],
+    },
+    "docs/security.md": {
+        "python": [("tests/docs/test_security_page.py::test_the_function_of_the_page_gives_a_token", 2)]
+    },
+    "docs/testing.md": {"python": [("tests/testing/test_queries.py::test_the_page_is_right", 2)]},
+}
+"""Page, language, tests and how many of the page's blocks in that language each of them takes."""
+
+
+def pages() -> list[str]:
+    """The pages, as they are named in RUN."""
+    files = (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    )
+    return [str(file.relative_to(ROOT)) for file in files]
+
+
+def languages(text: str) -> list[str]:
+    """The languages of a page's fences, however they are indented, in the order of the page."""
+    return [word.strip() for word in re.findall(r"^[ >]*(?:```+|~~~+)(.*)$", text, re.MULTILINE)[::2]]
+
+
+def each_block() -> list[tuple[str, str, int, str]]:
+    """Page, language, number and test of each block in RUN."""
+    return [
+        (page, language, number, test)
+        for page, by_language in RUN.items()
+        for language, tests in by_language.items()
+        for number, test in enumerate(test for test, count in tests for _ in range(count))
+    ]
+
+
+def test_each_block_has_its_test() -> None:
+    there = {page: languages((ROOT / page).read_text()) for page in pages()}
+    listed = {page: sorted(language for of_page, language, *_ in each_block() if of_page == page) for page in there}
+    assert {page: sorted(found) for page, found in there.items()} == listed
+    for page, found in there.items():
+        for language in set(found):
+            assert len(blocks(page, language)) == found.count(language), (
+                f"{page}: {language}: a fence is not at a line's start"
+            )
+
+
+def test_a_block_without_a_language_or_a_test_is_noticed() -> None:
+    assert languages("a\n```\nmake x\n```\n\n  ```bash\n  ls\n  ```\n~~~ sql\n1\n~~~\n") == ["", "bash", "sql"]
+
+
+def test_each_named_test_is_there() -> None:
+    for *_, test in each_block():
+        file, _, name = test.partition("[")[0].partition("::")
+        assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), test
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "language", "number", "test"), each_block())
+def test_a_block_that_is_spoiled_fails_its_test(page: str, language: str, number: int, test: str) -> None:
+    environment = {**os.environ, SPOILED: f"{page} {language} {number}"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    assert ran.returncode == 1, ran.stdout[-2000:]
+    assert re.search("^1 failed", ran.stdout, re.MULTILINE), "it failed, and nothing else went wrong"
+
+
+# --- blocks that no other test takes
+
+
+def test_the_targets_for_developers() -> None:
+    (block,) = blocks("CONTRIBUTING.md", "bash")
+    shown = [line.partition("#")[0].split() for line in block.splitlines()]
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert [words[0] for words in shown] == ["make"] * len(shown)
+    assert {words[1] for words in shown} <= targets
+
+
+def test_the_settings_of_the_amqp_door(tmp_path: Path) -> None:
+    from spark_streams.cli.config_file import read_configuration
+
+    (block,) = blocks("docs/amqp-events-door.md", "toml")
+    (tmp_path / "log.toml").write_text(block)
+    amqp = read_configuration(tmp_path / "log.toml").amqp
+    assert amqp.users == {"writer": "secret", "reader": "another secret"}
+    assert amqp.permissions.keys() == {"reader"}
+    assert amqp.permissions["reader"].allow("read", "orders-2") and not amqp.permissions["reader"].allow("write", "x")
+
+
+def test_the_commands_of_the_example_project() -> None:
+    """`tests/testing/test_queries.py` runs the second; the first is not run, for it asks for packages."""
+    (block,) = blocks("docs/example-project/README.md", "bash")
+    install, run = block.splitlines()
+    assert run == "pytest"
+    project = (ROOT / "pyproject.toml").read_text()
+    name, version = (re.findall(rf'^{key} = "(.*)"', project, re.MULTILINE)[0] for key in ("name", "version"))
+    wheel, *more = re.findall(r"[^' ]+", install.removeprefix("pip install "))
+    assert wheel == f"dist/{name.replace('-', '_')}-{version}-py3-none-any.whl[spark]"
+    assert re.search("^spark = ", project, re.MULTILINE)
+    used = "".join(file.read_text() for file in (ROOT / "docs" / "example-project").glob("*.py"))
+    assert more == ["pytest", "chispa"] and all(f"import {name}" in used or f"from {name}" in used for name in more)
+
+
+def test_what_the_drawings_name_is_there() -> None:
+    layers, positions, doors = blocks("docs/how-it-works.md", "text")
+    for name in re.findall(r"spark_streams\.(\w+)", layers):
+        assert (ROOT / "spark_streams" / name).is_dir() or (ROOT / "spark_streams" / f"{name}.py").is_file(), name
+    assert all((ROOT / name).is_dir() for name in re.findall(r"\b(\w+)/", layers))
+    assert len(layers.splitlines()) == 7
+    shown = [json.loads(text) for text in re.findall(r'\{[^}]*\}|(?<= )"\d+"(?= )', positions)]
+    assert shown == [{"at": "18"}, {"after": "18"}, "18"]
+    assert re.findall(r"starts with (\d+)", positions) == ["18", "19"]
+    assert {"orders", "partitions", "record batch"} <= set(re.findall(r"orders|partitions|record batch", doors))
