@@ -19,15 +19,23 @@ _OFFSET_DIGITS: Final = 16
 """The hexadecimal digits at the end of a cursor of the log's feeds: the number of the next event."""
 
 
-def eventually(condition: Callable[[], object], what: str = "the condition", timeout_s: float = 60.0) -> None:
+def eventually(
+    condition: Callable[[], object],
+    what: str = "the condition",
+    timeout_s: float = 60.0,
+    *,
+    query: StreamingQuery | None = None,
+) -> None:
     """Return as soon as a condition holds.
 
     Args:
         condition: is asked again and again; an AssertionError of it counts as no.
         what: names it in the error.
         timeout_s: how long it may take, in seconds.
+        query: whose doing the condition is.
 
     Raises:
+        StreamingQueryException: the query failed before the condition held.
         AssertionError: it did not hold in time; or the condition's own one.
     """
     deadline = time.monotonic() + timeout_s
@@ -39,8 +47,12 @@ def eventually(condition: Callable[[], object], what: str = "the condition", tim
         except AssertionError:
             if late:
                 raise
+        fault = query.exception() if query is not None else None
+        if fault is not None:
+            raise fault
         if late:
-            raise AssertionError(f"{what} did not hold within {timeout_s} s")
+            far = f"; the query has come to {query.lastProgress}" if query is not None else ""
+            raise AssertionError(f"{what} did not hold within {timeout_s} s{far}")
         time.sleep(_PAUSE_S)
 
 

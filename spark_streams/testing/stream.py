@@ -13,7 +13,7 @@ import requests
 from spark_streams.client import AmqpClient, RangeRead, encode_columns
 from spark_streams.endpoint import parse_url
 from spark_streams.position import EARLIEST
-from spark_streams.rows import MESSAGE_SCHEMA
+from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.testing.process import LogProcess
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["LogStream", "StreamFactory"]
 
 _TIMEOUT_S: Final = 60
-_WRITABLE: Final = tuple(name for name in MESSAGE_SCHEMA.names if name not in ("stream", "offset"))
+_WRITABLE: Final = tuple(name for name in FULL_MESSAGE_SCHEMA.names if name not in ("stream", "offset"))
 
 
 class StreamFactory:
@@ -35,21 +35,21 @@ class StreamFactory:
     def __init__(self, process: LogProcess) -> None:
         self.process = process
 
-    def create(self, name: str = "events", partitions: int = 1) -> LogStream:
+    def create(self, name: str = "events", partitions: int = 1, **settings: str | int) -> LogStream:
         """Return a new, empty stream.
 
         Args:
             name: what its name begins with; the rest makes it unlike every other.
             partitions: how many.
+            settings: of ``[log.stream]`` in conf/log.toml, such as ``timestamp_type="create"`` for events that keep
+                the time that ``produce`` gives them, or ``segment_max_bytes`` and ``retention_max_bytes``.
 
         Raises:
             RuntimeError: the log refused it; with its reason.
         """
-        unique = f"{name}-{secrets.token_hex(4)}"
-        answer = requests.put(f"{self.process.urls['feedapi']}/{unique}?partitions={partitions}", timeout=_TIMEOUT_S)
-        if answer.status_code != 201:
-            raise RuntimeError(f"stream '{unique}' was not created: {answer.status_code} {answer.text.strip()}")
-        return LogStream(self.process, unique, partitions)
+        stream = LogStream(self.process, f"{name}-{secrets.token_hex(4)}", partitions, settings)
+        stream.create()
+        return stream
 
 
 class LogStream:
@@ -58,13 +58,49 @@ class LogStream:
     Args:
         process: the log.
         name: the stream's name.
-        partitions: how many partitions it was made with.
+        partitions: how many partitions it is made with.
+        settings: of ``[log.stream]`` that it is made with.
     """
 
-    def __init__(self, process: LogProcess, name: str, partitions: int) -> None:
+    def __init__(
+        self, process: LogProcess, name: str, partitions: int, settings: Mapping[str, str | int] | None = None
+    ) -> None:
         self.process = process
         self.name = name
         self.partitions = partitions
+        self.settings = dict(settings or {})
+
+    def create(self) -> None:
+        """Create it; ``StreamFactory.create`` has done so, this is for one that was deleted.
+
+        Raises:
+            RuntimeError: the log refused it; with its reason.
+        """
+        self._ask("PUT", "created", {"partitions": self.partitions, **self.settings})
+
+    def delete(self) -> None:
+        """Delete it with all its events.
+
+        Raises:
+            RuntimeError: the log refused it; with its reason.
+        """
+        self._ask("DELETE", "deleted")
+
+    def split(self, partition: str = "0", into: int = 2, *, history: bool = False) -> list[str]:
+        """Split a partition, and return the new ones.
+
+        Args:
+            partition: which; it takes no more events.
+            into: how many partitions take its place.
+            history: whether the events that are there move to the new ones, too.
+
+        Raises:
+            RuntimeError: the log refused it; with its reason.
+        """
+        said: dict[str, str | int] = {"into": into, "history": str(history).lower()}
+        answer = self._ask("POST", "split", said, f"/partitions/{partition}/split")
+        after = [each for each in answer.json()["partitions"] if partition in _before(each)]
+        return [str(each["id"]) for each in after]
 
     def options(self, format: str, **more: str) -> dict[str, str]:
         """Return what a reader or writer of a format needs to find this stream.
@@ -93,7 +129,8 @@ class LogStream:
         Args:
             events: each a row, that is a mapping with ``value`` and any other column that a sink takes
                 (``key``, ``partition``, ``timestamp``, ``properties``, ``application_properties``,
-                ``message_annotations``), or the value alone. A value that is neither str nor bytes becomes JSON.
+                ``message_annotations``), or with ``message``, a whole encoded AMQP 1.0 message, in place of the value;
+                or the value alone. A value that is neither str nor bytes becomes JSON.
 
         Returns:
             How many there were.
@@ -106,7 +143,9 @@ class LogStream:
         if not rows:
             return 0
         names = [name for name in _WRITABLE if any(name in row for row in rows)]
-        columns = {name: pa.array([row.get(name) for row in rows], MESSAGE_SCHEMA.field(name).type) for name in names}
+        columns = {
+            name: pa.array([row.get(name) for row in rows], FULL_MESSAGE_SCHEMA.field(name).type) for name in names
+        }
         with self._client() as client:
             publisher = client.publisher(self.name)
             publisher.send(encode_columns(columns), lambda row: f"event {row}")
@@ -124,14 +163,14 @@ class LogStream:
         """Return all events, in the order of partitions and offsets.
 
         Args:
-            columns: of ``spark_streams.rows.MESSAGE_SCHEMA``.
+            columns: of ``spark_streams.rows.FULL_MESSAGE_SCHEMA``, which has ``message`` too, the encoded message.
         """
         batches: list[pa.RecordBatch] = []
         with self._client() as client:
             for partition, last in sorted(self.ends().items(), key=lambda each: int(each[0])):
                 read = RangeRead(self.name, partition, EARLIEST, last, tuple(columns))
                 batches.extend(client.fetch(read))
-        return pa.Table.from_batches(batches, pa.schema([MESSAGE_SCHEMA.field(name) for name in columns]))
+        return pa.Table.from_batches(batches, pa.schema([FULL_MESSAGE_SCHEMA.field(name) for name in columns]))
 
     def values(self) -> list[str]:
         """Return the values of all events as text, in the order of partitions and offsets."""
@@ -149,16 +188,31 @@ class LogStream:
         ordered = frame.orderBy("partition", "offset")
         return ordered.selectExpr(*columns) if columns else ordered
 
+    def _ask(
+        self, method: str, done: str, arguments: Mapping[str, str | int] | None = None, path: str = ""
+    ) -> requests.Response:
+        url = f"{self.process.urls['feedapi']}/{self.name}{path}"
+        answer = requests.request(method, url, params=arguments, timeout=_TIMEOUT_S)
+        if answer.status_code not in (200, 201, 204):
+            raise RuntimeError(f"stream '{self.name}' was not {done}: {answer.status_code} {answer.text.strip()}")
+        return answer
+
     def _client(self) -> AmqpClient:
         return AmqpClient(parse_url(_signed_in(self.process.urls["amqp"])))
 
 
+def _before(partition: Mapping[str, Any]) -> set[str]:
+    """Return the partitions that a partition of a feed's discovery took the place of."""
+    found = [partition.get("startsAfterPartition"), *partition.get("cursorFromPartitions", ())]
+    return {str(each) for each in found if each is not None}
+
+
 def _row(event: object) -> dict[str, Any]:
-    row = dict(event) if isinstance(event, Mapping) and "value" in event else {"value": event}
+    row = dict(event) if isinstance(event, Mapping) and ("value" in event or "message" in event) else {"value": event}
     unknown = [name for name in row if name not in _WRITABLE]
     if unknown:
         raise ValueError(f"column '{unknown[0]}' cannot be written: expected {', '.join(_WRITABLE)}")
-    value = row["value"]
+    value = row.get("value")
     if isinstance(value, str):
         row["value"] = value.encode()
     elif not isinstance(value, (bytes, type(None))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timezone
 from pathlib import Path
 
 import psutil
@@ -62,6 +63,55 @@ def test_nothing_is_produced_of_nothing(reference_log: StreamFactory) -> None:
     stream = reference_log.create()
     assert stream.produce([]) == 0
     assert stream.ends() == {}
+
+
+def test_events_keep_the_time_that_they_are_given(reference_log: StreamFactory) -> None:
+    stream = reference_log.create(timestamp_type="create")
+    sputnik = datetime(1957, 10, 4, 19, 28, 34, tzinfo=timezone.utc)
+    stream.produce([{"value": "sputnik", "timestamp": sputnik}, "no time"])
+    assert stream.table(["timestamp"]).column(0).to_pylist() == [sputnik, None]
+
+
+def test_a_whole_message_is_stored_as_it_is(reference_log: StreamFactory) -> None:
+    stream = reference_log.create()
+    encoded = b"\x00\x53\x75\xa0\x02hi"  # one data section (AMQP 1.0 part 3 §3.2.6)
+    stream.produce([{"message": encoded, "partition": "0"}])
+    assert stream.values() == ["hi"]
+    assert stream.table(["message"]).column(0)[0].as_py().endswith(encoded)
+
+
+def test_retention_removes_the_oldest_events(reference_log: StreamFactory) -> None:
+    stream = reference_log.create(segment_max_bytes=2_000, retention_max_bytes=2_000)
+    for number in range(40):
+        stream.produce([f"{number}" + "x" * 200])
+    eventually(lambda: not stream.values()[0].startswith("0x"), "the first event is gone")
+    assert stream.values()[-1].startswith("39x")
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_a_partition_is_split(reference_log: StreamFactory, history: bool) -> None:
+    stream = reference_log.create()
+    stream.produce({"value": str(n), "key": f"k{n}"} for n in range(20))
+    assert stream.split(history=history) == ["1", "2"]
+    stream.produce({"value": str(n), "key": f"k{n % 20}"} for n in range(20, 40))
+    table = stream.table(["partition", "value"])
+    assert sorted(int(value) for value in table.column("value").to_pylist()) == list(range(40))
+    assert ("0" in table.column("partition").to_pylist()) is not history
+    assert stream.split("1", 3) == ["3", "4", "5"]
+    with pytest.raises(RuntimeError, match=r"was not split: 409 partition 1 is closed"):
+        stream.split("1")
+
+
+def test_a_stream_is_deleted_and_created_again(reference_log: StreamFactory) -> None:
+    stream = reference_log.create(partitions=2, timestamp_type="create")
+    stream.produce(["a", "b"])
+    stream.delete()
+    with pytest.raises(RuntimeError, match=r"was not deleted: 404 there is no feed"):
+        stream.delete()
+    stream.create()
+    assert stream.values() == []
+    stream.produce([{"value": "c", "timestamp": datetime(1957, 10, 4, tzinfo=timezone.utc)}])
+    assert stream.table(["timestamp"]).column(0)[0].as_py().year == 1957
 
 
 def test_a_stream_that_the_log_refuses(reference_log: StreamFactory) -> None:

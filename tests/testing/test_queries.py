@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.testing import LogStream, StreamFactory, wait_until_caught_up
+from spark_streams.testing import KeptQuery, LogStream, StreamFactory, eventually, wait_until_caught_up
 from tests.cli.pages import blocks
 
 pytestmark = pytest.mark.spark
@@ -66,6 +66,59 @@ def test_a_query_of_another_stream_never_catches_up(spark: Any, reference_log: S
         wait_until_caught_up(query, other)
 
 
+def read(spark: Any, stream: LogStream, *columns: str) -> Any:
+    reader = spark.readStream.format("amqp-events").options(**stream.options("amqp-events", startingOffsets="earliest"))
+    return reader.load().selectExpr(*columns)
+
+
+def test_a_kept_query_goes_on_where_it_was(spark: Any, reference_log: StreamFactory, tmp_path: Path) -> None:
+    stream = reference_log.create()
+    frame = read(spark, stream, "string(value) AS value")
+    with KeptQuery(tmp_path) as query:
+        with pytest.raises(RuntimeError, match="not started"):
+            query.wait_for_rows(1)
+        assert (query.rows, query.committed()) == ([], set())
+        query.start(frame)
+        query.wait_for_batch()
+        stream.produce(["a", "b"])
+        query.wait_for_rows(2)
+        first = query.running
+        query.stop()
+        assert not first.isActive
+        stream.produce(["c"])
+        assert query.drain(frame) == [1]
+        assert query.drain(frame) == []
+        assert [row.value for row in query.rows] == ["a", "b", "c"]
+        assert query.sizes[-1] == 1 and sum(query.sizes) == 3
+        assert max(query.committed()) == max(query.batches)
+        running = query.start(frame)
+    assert not running.isActive
+
+
+def test_a_kept_query_fails_when_a_batch_changes(spark: Any, reference_log: StreamFactory, tmp_path: Path) -> None:
+    stream = reference_log.create()
+    stream.produce(["a"])
+    query = KeptQuery(tmp_path)
+    assert query.drain(read(spark, stream, "string(value) AS value")) == [1]
+    (number,) = query.committed()
+    for file in (tmp_path / "checkpoint" / "commits").glob(f"*{number}*"):
+        file.unlink()  # as if the driver had died before it noted the end of the batch
+    with pytest.raises(Exception, match=rf"micro-batch {number} was run again and has other rows"):
+        query.drain(read(spark, stream, "concat(value, 'x') AS value"))
+    assert [row.value for row in query.rows] == ["a"]
+
+
+def test_a_wait_ends_when_the_query_does(spark: Any, reference_log: StreamFactory, tmp_path: Path) -> None:
+    stream = reference_log.create()
+    stream.produce(["a"])
+    query = KeptQuery(tmp_path, timeout_s=60)
+    query.start(read(spark, stream, "raise_error('no such order') AS value"))
+    with pytest.raises(Exception, match="no such order"):
+        query.wait_for_rows(1)
+    with pytest.raises(Exception, match="no such order"):
+        eventually(lambda: False, "the moon", query=query.running)
+
+
 def test_the_example_project_passes_as_it_is() -> None:
     """As a user runs it: without this repository's pytest settings."""
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "."]
@@ -77,9 +130,11 @@ def test_the_example_project_passes_as_it_is() -> None:
 
 
 def test_the_page_is_right(spark: Any, reference_log: StreamFactory, tmp_path: Path) -> None:
-    of_pytest, alone = blocks("docs/testing.md", "python")
+    of_pytest, kept, alone = blocks("docs/testing.md", "python")
     names: dict[str, Any] = {}
     exec(of_pytest, names)
-    names["test_orders_are_copied"](spark, reference_log, tmp_path)
+    names["test_orders_are_copied"](spark, reference_log, tmp_path / "copied")
+    exec(kept, names)
+    names["test_it_goes_on_where_it_was"](spark, reference_log, tmp_path / "kept")
     exec(alone, names)
     assert names["process"].pid is None
