@@ -1,7 +1,8 @@
 """Write the tables of options in the pages anew from the code, and docs/options.md; `make docs` runs it.
 
-A page's table has every option that the code takes there, and no other; its defaults are the code's wherever the code
-has a value. What an option means, and defaults that are no value (`latest` in a stream), are the page's own words.
+A page's table has every option that the code takes there, and no other; its types and units are what the code reads,
+its defaults the code's wherever the code has a value. What an option means, and defaults that are no value (`latest` in
+a stream), are the page's own words.
 """
 
 from __future__ import annotations
@@ -12,17 +13,75 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from spark_streams.errors import OptionError
 from spark_streams.options import parse_rabbit_sink, parse_rabbit_source, parse_sink_options, parse_source
 from spark_streams.options.amqp_events import _FORMAT as AMQP_FORMAT
 from spark_streams.options.feedapi import BY_TIME, FEED_FORMAT, parse_feed_sink, parse_feed_source
-from spark_streams.options.given import Format
-from spark_streams.options.names import MAX_TRIGGER_DELAY, OF_EVERY_FORMAT, OF_EVERY_READER, STREAM, SUPER_STREAM
+from spark_streams.options.given import MAX_INT64, Format, Given
+from spark_streams.options.names import (
+    ENDING_OFFSETS,
+    ENDING_OFFSETS_BY_TIMESTAMP,
+    ENDING_TIMESTAMP,
+    FILTER,
+    FILTER_VALUES,
+    KEY_FIELD,
+    MAX_TRIGGER_DELAY,
+    OF_EVERY_FORMAT,
+    OF_EVERY_READER,
+    STARTING_EXPRESSION,
+    STARTING_OFFSETS,
+    STARTING_OFFSETS_BY_TIMESTAMP,
+    STARTING_TIMESTAMP,
+    STREAM,
+    SUPER_STREAM,
+    TIMESTAMP_FIELD,
+    TLS_VERIFY_HOSTNAME,
+    URL,
+)
 from spark_streams.options.rabbitmq_stream import _FORMAT as RABBIT_FORMAT
 
 DOCS = Path(__file__).parent
-HEAD = ["| option | default | meaning |", "|---|---|---|"]
+HEAD = ["| option | [type](options.md#types) | default | meaning |", "|---|---|---|---|"]
+UNITS = {"an epoch": "number", "Spark partitions": "tasks"}
+"""Units as errors say them, and as they are written here."""
+TYPES = {
+    URL: "url",
+    TLS_VERIFY_HOSTNAME: "`true`, `false`",
+    STARTING_OFFSETS: "position",
+    ENDING_OFFSETS: "position",
+    STARTING_TIMESTAMP: "instant",
+    ENDING_TIMESTAMP: "instant",
+    STARTING_OFFSETS_BY_TIMESTAMP: "instants",
+    ENDING_OFFSETS_BY_TIMESTAMP: "instants",
+    MAX_TRIGGER_DELAY: "duration",
+    FILTER: "filter",
+    STARTING_EXPRESSION: "filter",
+    FILTER_VALUES: "list",
+    KEY_FIELD: "JSON pointer",
+    TIMESTAMP_FIELD: "JSON pointer",
+}
+"""Types of options that are not read as a number, as a word or as `true` or `false`; the rest is by the name's end."""
+MEANINGS = """
+## Types
+
+Spark hands every option over as text: `option("pollInterval", 500)` is as good as `"500"`. Words, and `true` and
+`false`, are taken in any case. A value of another type is an error that says what was expected.
+
+| type | what is written |
+|---|---|
+| a unit, such as milliseconds | a whole number of them; the least, and the most if there is one, stand beside it |
+| duration | `15m`, `30s`, `1h`, or a number of milliseconds; the units are us, ms, s, m, h and d |
+| instant | milliseconds since 1970, negative before it, or ISO 8601, in UTC if it says no offset: `1957-10-04` |
+| instants | JSON, an instant for each partition: `{"0": 1585672841000, "1": "1957-10-04"}` |
+| position | `earliest`, `latest`, or JSON with a position for each partition; what that may be is the format's |
+| filter | the [filter language](filters.md), or the base64 of its protobuf form |
+| JSON pointer | `/customer/id` (RFC 6901) |
+| list | texts with commas between, or a JSON list |
+| path | of a file; with a url's scheme where the page says so |
+| function | `package.module:function` |
+"""
 
 
 class Drift(Exception):
@@ -58,6 +117,28 @@ class Page:
     least: Mapping[str, str]
     parse: Callable[[Mapping[str, str]], Any]
 
+    def types(self) -> dict[str, str]:
+        """Return what the code reads each option as."""
+        found = {name: TYPES.get(name, _by_name(name)) for name in self.names}
+        integer, boolean, word = Given.integer, Given.boolean, Given.word
+
+        def integers(given: Given, name: str, low: int, unit: str, *, high: int = MAX_INT64) -> int | None:
+            limits = f"from {low}" if high == MAX_INT64 else f"{low} to {high}"
+            found[name] = f"{UNITS.get(unit, unit)}, {limits}"
+            return integer(given, name, low, unit, high=high)
+
+        def booleans(given: Given, name: str, default: bool) -> bool:
+            found[name] = "`true`, `false`"
+            return boolean(given, name, default)
+
+        def words(given: Given, name: str, *known: str) -> str:
+            found[name] = ", ".join(f"`{each}`" for each in known)
+            return word(given, name, *known)
+
+        with patch.multiple(Given, integer=integers, boolean=booleans, word=words):
+            self.parse(self.least)
+        return found
+
     def default(self, name: str) -> str | None:
         """Return the default that the code has, None where it is no value."""
         if name == SUPER_STREAM or (name == STREAM and SUPER_STREAM in self.names):
@@ -90,9 +171,11 @@ class Page:
         missing, unknown = sorted(set(self.names) - set(flat)), sorted(set(flat) - set(self.names))
         if missing or unknown or len(flat) != len(set(flat)):
             raise Drift(f"docs/{self.file}: no row for {missing}, no such option {unknown}, or one is there twice")
+        types = self.types()
         for names, row in zip(listed, rows, strict=True):
             found = self.default(names[0]) if len(names) == 1 else None
-            row[1] = found or row[1]
+            row[1] = "; ".join(dict.fromkeys(types[name] for name in names))
+            row[2] = found or row[2]
         return HEAD + ["| " + " | ".join(row).replace("|  |", "| |") + " |" for row in rows]
 
     def text(self) -> str:
@@ -101,6 +184,11 @@ class Page:
         start = lines.index(HEAD[0])
         end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
         return "\n".join(lines[:start] + self.table(lines[start:end]) + lines[end:]) + "\n"
+
+
+def _by_name(name: str) -> str:
+    """Return the type of an option that the code takes as text."""
+    return "path" if re.search("File$|Location$", name) else "function" if name.endswith("Provider") else "text"
 
 
 def _pages(
@@ -148,7 +236,7 @@ def overview() -> str:
             else:
                 cells.append(" ".join(filter(None, (modes or "–", read or write))))
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + MEANINGS
 
 
 def written() -> dict[Path, str]:

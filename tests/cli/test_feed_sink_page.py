@@ -60,7 +60,7 @@ def test_every_option_is_listed() -> None:
     (table,) = tables(PAGE, "Options")
     listed = Counter(name for row in table for name in code_spans(row[0]))
     assert listed == Counter((*OF_EVERY_FORMAT, *FEED_FORMAT.both, *FEED_FORMAT.writing))
-    shown = next(row[1] for row in table if row[0] == "`requestTimeout`")
+    shown = next(row[2] for row in table if row[0] == "`requestTimeout`")
     assert shown == f"`{parse_feed_sink({'url': 'http://host/orders'}).request_timeout_ms}`"
 
 

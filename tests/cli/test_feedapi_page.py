@@ -71,7 +71,7 @@ def test_the_defaults_are_those_of_the_code() -> None:
         for name in code_spans(row[0]):
             field = re.sub("([A-Z])", lambda m: "_" + m[1].lower(), name)
             value = getattr(options, field, getattr(options, f"{field}_ms", None))
-            words = code_spans(row[1])
+            words = code_spans(row[2])
             if words and value is not None and words[0] not in ("latest", "15m"):
                 assert str(value).lower() == words[0], name
                 checked += 1

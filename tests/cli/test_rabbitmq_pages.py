@@ -253,7 +253,7 @@ def test_the_defaults_are_those_of_the_code() -> None:
         "maxInFlight": sink.max_in_flight,
     }
     shown = {
-        name: row[1].strip("`")
+        name: row[2].strip("`")
         for page in (SOURCE, SINK)
         for table in tables(page, "Options")
         for row in table

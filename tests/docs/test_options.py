@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from docs.option_tables import DOCS, PAGES, Drift, written
+from docs.option_tables import DOCS, HEAD, PAGES, Drift, written
 from spark_streams.options import parse_rabbit_source, parse_source
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.position import EARLIEST, LATEST
+from tests.cli.pages import tables
 
 
 def test_the_committed_tables_are_the_codes() -> None:
@@ -23,10 +26,34 @@ def test_a_row_that_is_missing_or_of_no_option_is_an_error() -> None:
             page.table(["", "", *table])
 
 
+def test_types_and_units_are_what_the_code_reads() -> None:
+    (page,) = [page for page in PAGES if page.file == "feedapi.md"]
+    types = page.types()
+    assert types["pollInterval"] == "milliseconds, from 0"
+    assert types["maxLineBytes"] == "bytes, from 1"
+    assert types["partitions"] == "partitions, 1 to 32768"
+    assert types["dialect"] == "`auto`, `v1`, `v2a`, `v2b`"
+    assert types["ordered"] == "`true`, `false`"
+    lines = (DOCS / page.file).read_text().splitlines()
+    start = lines.index(HEAD[0])
+    table = lines[start : lines.index("", start)]
+    changed = [line.replace("milliseconds, from 0", "seconds") for line in table]
+    assert changed != table and page.table(changed) == table
+
+
+def test_each_type_is_explained() -> None:
+    ((*rows,),) = tables("docs/options.md", "Types")
+    explained = {row[0] for row in rows} | {"text", "url"}
+    for page in PAGES:
+        for name, kind in page.types().items():
+            is_number = re.fullmatch(r"[a-z]+, (from \d+|\d+ to \d+)", kind)
+            assert kind in explained or is_number or kind.startswith("`"), (name, kind)
+
+
 def test_a_default_that_the_code_does_not_have_is_replaced() -> None:
     (page,) = [page for page in PAGES if page.file == "rabbitmq-stream-sink.md"]
     lines = (DOCS / page.file).read_text().splitlines()
-    start = lines.index("| option | default | meaning |")
+    start = lines.index(HEAD[0])
     end = lines.index("", start)
     changed = [line.replace("`10000`", "`99`") for line in lines[start:end]]
     assert changed != lines[start:end]
