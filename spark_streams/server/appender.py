@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import LogError, PartitionEnded
 from spark_streams.log import Partition
 from spark_streams.log.batching import Notes
+from spark_streams.log.partition import PartitionClosed
 from spark_streams.server.conditions import INTERNAL_ERROR, INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
 
 __all__ = ["Appender", "Batch"]
@@ -179,7 +180,9 @@ def _store(
         # It was split after these were routed: whoever knows their keys may route them anew.
         return [LinkRefused(RESOURCE_DELETED, str(fault))] * count
     except (OSError, sqlite3.Error, LogError) as fault:
-        logger.error("stream %r partition %s: append failed: %s", partition.stream, partition.id, fault)
+        # A stream that is deleted under its producers is no fault of the log.
+        level = logging.INFO if isinstance(fault, PartitionClosed) else logging.ERROR
+        logger.log(level, "stream %r partition %s: append failed: %s", partition.stream, partition.id, fault)
         full = isinstance(fault, OSError) and fault.errno in _FULL
         return [LinkRefused(RESOURCE_LIMIT if full else INTERNAL_ERROR, f"the log cannot be written: {fault}")] * count
     return [None] * count

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 import proton
 from cproton_ffi import lib
 
-from spark_streams.server.conditions import CONNECTION_FORCED, FRAMING_ERROR, INTERNAL_ERROR, RESOURCE_LIMIT, condition
+from spark_streams.server.conditions import (
+    CONNECTION_FORCED,
+    DECODE_ERROR,
+    FRAMING_ERROR,
+    INTERNAL_ERROR,
+    RESOURCE_LIMIT,
+    condition,
+)
 from spark_streams.server.engine import Engine, address
 from spark_streams.server.handshake import Handshake
 from spark_streams.server.links import AttachedLink
@@ -189,6 +196,12 @@ class AmqpConnection(asyncio.Protocol):
             self._close(FRAMING_ERROR, "the bytes are no AMQP 1.0 frames")
         self._end_transport()
 
+    def _undecodable(self, name: str, fault: UnicodeDecodeError) -> None:
+        """End a connection that sends strings which are none: proton only finds out when they are asked for."""
+        logger.info("%s: %s: a string that is no UTF-8: %s", self._peer, name, fault)
+        self._close(DECODE_ERROR, "a string is no UTF-8")
+        self._end_transport()
+
     def wake(self, link: AttachedLink | None = None) -> None:
         """Have a turn soon, and a link served in it."""
         if link is not None and not link.ended:
@@ -271,7 +284,11 @@ class AmqpConnection(asyncio.Protocol):
                 if name.endswith(("closed", "detached")):
                     # What was sent before the end is taken before it: producers send and close in one breath.
                     self._take_input()
-                getattr(self, "_" + name)(endpoint)
+                try:
+                    getattr(self, "_" + name)(endpoint)
+                except UnicodeDecodeError as fault:
+                    self._undecodable(name, fault)
+                    return
             for at in links:
                 touched = self.links.get(at)
                 if touched is not None:

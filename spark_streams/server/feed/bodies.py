@@ -10,6 +10,7 @@ Stored messages are what the AMQP sink writes: a data section, the key as annota
 
 from __future__ import annotations
 
+import struct
 import zlib
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError, SchemaError
 from spark_streams.log import NO_TIMESTAMP
+from spark_streams.server.feed.arrow_sizes import inflated_bytes
 from spark_streams.server.feed.refusals import Refusal
 from spark_streams.wire.columns import encode_columns
 from spark_streams.wire.feed.dialect import Dialect
@@ -89,15 +91,20 @@ def unpacked(body: bytes, coding: str, most: int) -> bytes:
     return plain
 
 
-def read_rows(body: bytes, content_type: str) -> Rows:
+def read_rows(body: bytes, content_type: str, most: int) -> Rows:
     """Read a body.
 
+    Args:
+        body: without its content coding.
+        content_type: what it says it is.
+        most: bytes that an Arrow stream's compressed buffers may become.
+
     Raises:
-        Refusal: 415 for an unknown content type, 400 for a body that is not what it says.
+        Refusal: 415 for an unknown content type, 413 for too much, 400 for a body that is not what it says.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind == ARROW:
-        columns = _arrow(body)
+        columns = _arrow(body, most)
     elif kind in (NDJSON, "application/ndjson"):
         columns = _lines(body)
     else:
@@ -105,19 +112,32 @@ def read_rows(body: bytes, content_type: str) -> Rows:
     return _stored(columns)
 
 
-def _arrow(body: bytes) -> dict[str, pa.Array]:
+def _arrow(body: bytes, most: int) -> dict[str, pa.Array]:
     try:
+        if inflated_bytes(body) > most:
+            raise Refusal(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
         with pa.ipc.open_stream(body) as reader:
+            _check_columns(reader.schema)  # first: what is refused for its type need not be read
             table = reader.read_all()
         table.validate(full=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError) as fault:
+    except (pa.ArrowException, OSError, ValueError, struct.error) as fault:
         raise Refusal(400, f"the body is no Arrow stream: {fault!s:.200}") from fault
-    names = table.column_names
-    if "value" not in names or len(set(names)) < len(names) or set(names) - set(_COLUMNS):
-        raise Refusal(400, f"the columns are {', '.join(names)}: expected value, and key and timestamp or not")
     columns: dict[str, pa.Array] = {}
+    for name in table.column_names:
+        if not pa.types.is_null(table.schema.field(name).type):
+            columns[name] = table.column(name).combine_chunks()
+    if columns["value"].null_count:
+        raise Refusal(400, f"column value has {columns['value'].null_count} nulls: an event needs a value")
+    return columns
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    names = schema.names
+    if "value" not in names or len(set(names)) < len(names) or set(names) - set(_COLUMNS):
+        told = ", ".join(names)
+        raise Refusal(400, f"the columns are {told:.300}: expected value, and key and timestamp or not")
     for name in names:
-        kind = table.schema.field(name).type
+        kind = schema.field(name).type
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
         good, expected = {
@@ -126,12 +146,7 @@ def _arrow(body: bytes) -> dict[str, pa.Array]:
             "timestamp": (pa.types.is_timestamp(kind) or pa.types.is_null(kind), "timestamp"),
         }[name]
         if not good:
-            raise Refusal(400, f"column {name} is {kind}, expected {expected}")
-        if not pa.types.is_null(kind):
-            columns[name] = table.column(name).combine_chunks()
-    if columns["value"].null_count:
-        raise Refusal(400, f"column value has {columns['value'].null_count} nulls: an event needs a value")
-    return columns
+            raise Refusal(400, f"column {name} is {kind!s:.200}, expected {expected}")
 
 
 def _lines(body: bytes) -> dict[str, pa.Array]:

@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.door import FeedDoor
+from spark_streams.server.feed.http_connection import HttpConnection
 
 __all__ = ["HttpServer", "bound_socket"]
 
@@ -68,7 +69,7 @@ class HttpServer:
     ) -> None:
         settings = uvicorn.Config(
             door.application,
-            http="h11",
+            http=HttpConnection,
             ws="none",
             lifespan="off",
             log_config=None,

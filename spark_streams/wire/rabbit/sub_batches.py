@@ -127,21 +127,28 @@ class RecordSpans:
             self.records += entries.starts.size
 
     def collected(self) -> tuple[Readable, Positions, Positions]:
-        """Return a buffer, and every record's start (inclusive) and end (exclusive) in it."""
+        """Return a buffer, and every record's start (inclusive) and end (exclusive) in it, in rising order."""
         pieces: list[Readable] = [self._buffer, *self._inflated]
-        used = sorted({piece for piece, _ in self._runs})
-        if len(used) < 2:
-            buffer, shifts = pieces[used[0] if used else 0], np.zeros(len(pieces), np.int64)
+        nothing = np.empty(0, np.int64)
+        if not self._runs:
+            return self._buffer, nothing, nothing
+        if len({piece for piece, _ in self._runs}) == 1:
+            buffer, shifts = pieces[self._runs[0][0]], [0] * len(self._runs)
         else:
-            sizes = np.array([len(piece) if number in used else 0 for number, piece in enumerate(pieces)], np.int64)
-            shifts = np.cumsum(sizes) - sizes
-            buffer = b"".join([pieces[piece] for piece in used])
-        starts = [entries.starts + shifts[piece] for piece, entries in self._runs]
-        ends = [entries.ends + shifts[piece] for piece, entries in self._runs]
+            # In the order of the entries: what lies in the frame behind an inflated sub-batch comes behind it.
+            parts: list[Readable] = []
+            shifts, end = [], 0
+            for piece, entries in self._runs:
+                first, stop = int(entries.starts[0]), int(entries.ends[-1])
+                parts.append(memoryview(pieces[piece])[first:stop])
+                shifts.append(end - first)
+                end += stop - first
+            buffer = b"".join(parts)
+        starts = [entries.starts + shift for shift, (_, entries) in zip(shifts, self._runs, strict=True)]
+        ends = [entries.ends + shift for shift, (_, entries) in zip(shifts, self._runs, strict=True)]
         if len(starts) == 1:
             return buffer, starts[0], ends[0]
-        nothing = np.empty(0, np.int64)
-        return buffer, np.concatenate((nothing, *starts)), np.concatenate((nothing, *ends))
+        return buffer, np.concatenate(starts), np.concatenate(ends)
 
 
 def _records(buffer: Readable, at: int, end: int, count: int) -> Entries:
