@@ -12,7 +12,7 @@ export SPARK_CONF_DIR := $(CURDIR)/conf
 # Every Spark that is supported, the lowest first; constraints.txt names the highest.
 SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
 
-.PHONY: help setup lint typecheck test unit test-slow test-matrix wheel-test bench demo docs clean
+.PHONY: help setup lint typecheck test unit test-slow fuzz test-matrix wheel-test bench demo docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ unit: $(READY)  ## the tests, those marked `rabbitmq` too where a real RabbitMQ 
 test-slow: $(READY)  ## the long tests, which `make test` leaves out
 	@bash conf/system-requirements.sh java
 	@$(WITH_BROKER) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+fuzz: $(READY)  ## throw broken bytes at the three doors for SECONDS (600) of time, with the seed SEED or a random one
+	@$(BIN)/python -m tests.fuzz.campaign --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 test-matrix: $(SPARKS:%=test-spark-%)  ## the end-to-end tests on every supported Spark, but the long ones and those of a real RabbitMQ
 
