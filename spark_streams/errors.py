@@ -18,7 +18,9 @@
     │  ├ NotFound                    no such stream or partition
     │  ├ OwnershipLost               a consumer with a higher epoch took the partition
     │  └ Refused                     any other condition
+    ├ CheckpointError (ValueError)   a checkpoint of another stream, of other filters, or of another release
     ├ PositionLost                   events between where reading was to go on and what is retained are gone
+    ├ SpoolLost                      fetched pages of a feed are not where they were put
     ├ DeliveryFailed                 the peer did not accept a row
     └ LogError
        ├ CorruptLog                  a file of the log fails its check: file and byte position
@@ -33,6 +35,7 @@ from __future__ import annotations
 
 __all__ = [
     "AuthenticationFailed",
+    "CheckpointError",
     "ConnectFailed",
     "ConnectionLost",
     "CorruptLog",
@@ -53,6 +56,7 @@ __all__ = [
     "RemoteProtocolError",
     "SchemaError",
     "SparkStreamsError",
+    "SpoolLost",
     "StreamExists",
     "TransportError",
     "UnknownStream",
@@ -193,6 +197,10 @@ class Refused(PeerError):
         self.retriable = condition in self.TRANSIENT
 
 
+class CheckpointError(SparkStreamsError, ValueError):
+    """A checkpoint of Spark's does not belong to this query, or is of another version."""
+
+
 class PositionLost(SparkStreamsError):
     """Events that were to be read are no longer in the log.
 
@@ -216,6 +224,10 @@ class PositionLost(SparkStreamsError):
             f"{where}: reading was to go on {self.asked}, but {self.available}. Events may have been lost. "
             "Set option 'failOnDataLoss' to 'false' to go on with what is left, or start anew with another checkpoint."
         )
+
+
+class SpoolLost(SparkStreamsError):
+    """Pages or the manifest of a planned micro-batch of a feed are not where they were put, or cannot be put there."""
 
 
 class DeliveryFailed(SparkStreamsError):

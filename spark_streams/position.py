@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from spark_streams.errors import CheckpointError
+
 __all__ = [
     "EARLIEST",
     "LATEST",
@@ -25,7 +27,6 @@ __all__ = [
     "At",
     "AtTime",
     "Checkpoint",
-    "CheckpointError",
     "Earliest",
     "Latest",
     "Matching",
@@ -140,10 +141,6 @@ def position_from_json(value: object) -> Position:
         f'{value!r} is not a position: expected "earliest", "latest", an offset as a string (reading starts after '
         'it), {"at": offset}, {"after": offset}, {"timestamp": milliseconds} or {"expression": text}'
     )
-
-
-class CheckpointError(ValueError):
-    """A checkpoint of Spark's that this version cannot read."""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ PUBLIC = {
     ],
     "spark_streams.errors": [
         "AuthenticationFailed",
+        "CheckpointError",
         "ConnectFailed",
         "ConnectionLost",
         "CorruptLog",
@@ -61,6 +62,7 @@ PUBLIC = {
         "RemoteProtocolError",
         "SchemaError",
         "SparkStreamsError",
+        "SpoolLost",
         "StreamExists",
         "TransportError",
         "UnknownStream",
@@ -120,7 +122,6 @@ PUBLIC = {
         "At",
         "AtTime",
         "Checkpoint",
-        "CheckpointError",
         "Earliest",
         "Latest",
         "Matching",

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_streams.client.model import StreamDescription
+from spark_streams.errors import CheckpointError
 from spark_streams.options import SourceOptions
 from spark_streams.position import (
     EARLIEST,
     After,
     Checkpoint,
-    CheckpointError,
     Position,
     position_from_json,
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_streams.client.feed.pushed import FeedFilter
-from spark_streams.position import CheckpointError
+from spark_streams.errors import CheckpointError
 from spark_streams.spark.spooled.offset import BEGINNING, FeedOffset
 
 FOLDER = Path(__file__).parents[1] / "checkpoints"

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.errors import OptionError, PositionLost
-from spark_streams.position import CheckpointError
+from spark_streams.errors import CheckpointError, OptionError, PositionLost
 from tests.unit.fake_client import FakeLog, name
 from tests.unit.fake_query import Query, everything
 

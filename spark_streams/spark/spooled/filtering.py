@@ -11,10 +11,10 @@ from spark_streams.client.feed.first_match import FirstMatch
 from spark_streams.client.feed.pushed import FeedFilter, NotImplied, left_of, push, shown
 from spark_streams.client.feed.scan import FeedRange
 from spark_streams.client.model import Pushdown
-from spark_streams.errors import OptionError
+from spark_streams.errors import CheckpointError, OptionError
 from spark_streams.filters import Expression, read_filter
 from spark_streams.options.feedapi import FeedSourceOptions
-from spark_streams.position import After, CheckpointError, Matching
+from spark_streams.position import After, Matching
 from spark_streams.spark.filter_log import filter_line
 from spark_streams.spark.spooled.tasks import FeedTask
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from spark_streams.client.feed.pushed import FeedFilter
 from spark_streams.client.feed.scan import BEGINNING
-from spark_streams.position import CheckpointError
+from spark_streams.errors import CheckpointError
 
 __all__ = ["BEGINNING", "FeedOffset"]
 

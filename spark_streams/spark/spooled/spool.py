@@ -27,19 +27,15 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from spark_streams.errors import OptionError, SparkStreamsError
+from spark_streams.errors import OptionError, SpoolLost
 
-__all__ = ["PageRange", "PageWriter", "Spool", "SpoolLost", "open_file_system"]
+__all__ = ["PageRange", "PageWriter", "Spool", "open_file_system"]
 
 _log = logging.getLogger(__name__)
 
 MANIFEST_VERSION: Final = 1
 _MANIFEST: Final = re.compile(r"batch-([0-9]{20})\.json")
 _OPTION: Final = "spoolLocation"
-
-
-class SpoolLost(SparkStreamsError):
-    """Pages or the manifest of a planned micro-batch are not where they were put."""
 
 
 class PageRange(NamedTuple):

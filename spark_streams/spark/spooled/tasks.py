@@ -13,9 +13,10 @@ from spark_streams.client.feed.first_match import from_first_match
 from spark_streams.client.feed.rows import FeedRows
 from spark_streams.client.feed.scan import FeedRange, scan
 from spark_streams.client.residual import rows_that_match, wanted_columns
+from spark_streams.errors import SpoolLost
 from spark_streams.filters.nodes import Expression
 from spark_streams.options.feedapi import FeedSourceOptions
-from spark_streams.spark.spooled.spool import PageRange, SpoolLost, open_file_system
+from spark_streams.spark.spooled.spool import PageRange, open_file_system
 
 __all__ = ["FeedTask", "address_of", "read_task"]
 

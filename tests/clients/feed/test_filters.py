@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.errors import OptionError
-from spark_streams.position import CheckpointError
+from spark_streams.errors import CheckpointError, OptionError
 from tests.clients.feed.batches import Life, through_json, values
 from tests.clients.feed.filtering import FilteringFeed, batch_rows, equal
 from tests.clients.feed.scripted import BadFeed, Part

@@ -11,14 +11,14 @@ import pytest
 
 from spark_streams.errors import (
     AuthenticationFailed,
+    CheckpointError,
     PositionLost,
     RemoteProtocolError,
     SparkStreamsError,
+    SpoolLost,
 )
-from spark_streams.position import CheckpointError
 from spark_streams.spark.spooled import follower as following
 from spark_streams.spark.spooled import micro_batch, written
-from spark_streams.spark.spooled.spool import SpoolLost
 from tests.clients.feed.batches import Life, together, values
 from tests.clients.feed.scripted import BadFeed, Part, Reply, numbered
 
