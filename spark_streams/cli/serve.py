@@ -26,6 +26,7 @@ from spark_streams.cli.words import credentials, listen, stream_request
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, LogServer, RabbitConfig
+from spark_streams.server.doorway import allow_descriptors
 from spark_streams.server.log_server import DoorShut
 
 __all__ = ["serve"]
@@ -153,6 +154,7 @@ def serve(
         feedapi=_door(said.feedapi, feedapi, common | bearers) if FEEDAPI in named else None,
     )
     signal.signal(signal.SIGTERM, _stopped_early)
+    allow_descriptors(doors.descriptors, FILES_OF_A_PARTITION * said.log.max_partitions)
     with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
         for request in (*said.streams, *streams):
             request.ensure(log)
@@ -167,6 +169,15 @@ class _Doors:
     rabbitmq_stream: RabbitConfig | None
     feedapi: FeedConfig | None
 
+    @property
+    def descriptors(self) -> int:
+        """How many connections there may be, of all doors; twice as many for RabbitMQ, whose take two."""
+        doors = (self.amqp, self.rabbitmq_stream, self.rabbitmq_stream, self.feedapi)
+        return sum(door.max_connections + door.max_handshakes for door in doors if door is not None)
+
+
+FILES_OF_A_PARTITION = 4
+"""Segment, index and recovery point, and one to spare."""
 
 _Config = TypeVar("_Config", AmqpConfig, RabbitConfig, FeedConfig)
 

@@ -68,6 +68,7 @@ class LogConfig:
             to the operating system before it is acknowledged.
         fsync_interval_ms: how much an ``interval`` log may lose to a power cut, in milliseconds.
         retention_check_ms: how often retention is enforced, in milliseconds.
+        max_partitions: of all streams together; each takes some three open files. What is there is opened all the same.
         stream: settings of streams that are created without their own.
 
     """
@@ -75,6 +76,7 @@ class LogConfig:
     fsync: Literal["always", "interval", "never"] = "interval"
     fsync_interval_ms: int = 1_000
     retention_check_ms: int = 10_000
+    max_partitions: int = 4_096
     stream: StreamConfig = field(default_factory=StreamConfig)
 
     def __post_init__(self) -> None:
@@ -83,3 +85,5 @@ class LogConfig:
         for name in ("fsync_interval_ms", "retention_check_ms"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1 ms")
+        if self.max_partitions < 1:
+            raise ValueError(f"max_partitions is {self.max_partitions}, expected at least 1")

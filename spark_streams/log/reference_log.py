@@ -148,6 +148,13 @@ class ReferenceLog:
         if self._closed.is_set():
             raise LogError(f"the log {self.data_dir} is closed: open it again")
 
+    def _check_room(self, more: int) -> None:
+        there, most = len(self._partitions()), self.config.max_partitions
+        if there + more > most:
+            raise ValueError(
+                f"the log has {there} partitions, {more} more are too many: it may have {most}, see its max_partitions"
+            )
+
     def create_stream(
         self, name: str, partitions: int = 1, config: StreamConfig | None = None, *, exist_ok: bool = False
     ) -> Stream:
@@ -171,6 +178,7 @@ class ReferenceLog:
                 if exist_ok:
                     return self._streams[name]
                 raise StreamExists(f"there is a stream '{name}' already: choose another name, or delete it first")
+            self._check_room(partitions)
             stream = new_stream(folder, name, partitions, config or self.config.stream, self._open_partition)
             sync_directory(self._root)
             self._streams = {**self._streams, name: stream}
@@ -204,6 +212,7 @@ class ReferenceLog:
         with self._changes:
             self._check_open()
             stream = self.stream(name)
+            self._check_room(count)
             stream.add_partitions(count)
             return stream
 
@@ -229,6 +238,7 @@ class ReferenceLog:
         with self._changes:
             self._check_open()
             stream = self.stream(name)
+            self._check_room(into)
             stream.split(partition, into, history=history)
             return stream
 

@@ -55,12 +55,16 @@ class AmqpConfig:
         max_message_bytes: largest message taken from producers, announced in attach.
         max_links: links that one connection may have attached at a time.
         max_sessions: sessions that one connection may have at a time.
-        max_connections: connections that are served at a time.
+        max_connections: connections that are served at a time; a further one is opened and closed with an error.
+        max_handshakes: connections that may not have been opened yet at a time; a further one takes the place of the
+            oldest.
         max_unsettled: deliveries of one link that may be unsettled before no more are sent.
         producer_credit: messages that a producer may have under way on one link.
-        session_bytes: bytes that producers may have under way on one session; bounds what a connection can hold.
+        session_bytes: bytes that producers may have under way on one session, and in unfinished messages on one
+            connection.
         idle_timeout_ms: a connection without a frame for this long is closed; 0 switches that off.
-        handshake_timeout_ms: a connection that has not been opened after this long is dropped.
+        handshake_timeout_ms: a connection that has not been opened after this long, TLS included, is dropped.
+        write_timeout_ms: a peer that takes nothing of what it is sent for this long is dropped.
         info_interval_ms: between messages of ``$info`` when one grant of credit asks for several (ES-402).
         groups: ``dynamic`` creates consumer groups as they are named; a set of names allows only these (ES-201).
         unassigned: what becomes of a group's receiver when no partition is free (ES-206): ``reject`` or ``wait``.
@@ -86,11 +90,13 @@ class AmqpConfig:
     max_links: int = 1_024
     max_sessions: int = 256
     max_connections: int = 1_024
+    max_handshakes: int = 512
     max_unsettled: int = 10_000
     producer_credit: int = 2_000
     session_bytes: int = 64 << 20
     idle_timeout_ms: int = 60_000
     handshake_timeout_ms: int = 10_000
+    write_timeout_ms: int = 60_000
     info_interval_ms: int = 100
     groups: Literal["dynamic"] | frozenset[str] = "dynamic"
     unassigned: Literal["reject", "wait"] = "reject"
@@ -102,7 +108,16 @@ class AmqpConfig:
     def __post_init__(self) -> None:
         if self.max_frame_bytes < MIN_FRAME_BYTES:
             raise ValueError(f"max_frame_bytes is {self.max_frame_bytes}, expected at least {MIN_FRAME_BYTES}")
-        for name in ("max_message_bytes", "max_links", "max_sessions", "max_connections", "max_unsettled"):
+        for name in (
+            "max_message_bytes",
+            "max_links",
+            "max_sessions",
+            "max_connections",
+            "max_handshakes",
+            "max_unsettled",
+            "handshake_timeout_ms",
+            "write_timeout_ms",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
         if self.producer_credit < 1 or self.session_bytes < 4 * self.max_frame_bytes:

@@ -6,7 +6,8 @@
 
 One turn of the loop takes what has come, serves each link that has something to do with a bounded share, and writes.
 While a link has more to do, further turns are queued behind those of other connections. While the socket takes no more
-(pause_writing), consumers are not served.
+(pause_writing), consumers are not served and nothing is read: what a peer asks for and does not take is not collected.
+The engine's clock stands still meanwhile, so that a peer which is not heard is not taken for silent.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from spark_streams.server.conditions import (
     RESOURCE_LIMIT,
     condition,
 )
+from spark_streams.server.doorway import Admission
 from spark_streams.server.engine import Engine, address
 from spark_streams.server.handshake import Handshake
 from spark_streams.server.links import AttachedLink
+from spark_streams.server.taking import Taking
 
 if TYPE_CHECKING:
     from spark_streams.server.node import Node
@@ -55,10 +58,11 @@ class AmqpConnection(asyncio.Protocol):
         node: what links are attached to.
         connections: those that are served; this one adds and removes itself.
         container: the server's container-id.
+        admission: its place at the door.
 
     """
 
-    def __init__(self, node: Node, connections: set[AmqpConnection], container: str) -> None:
+    def __init__(self, node: Node, connections: set[AmqpConnection], container: str, admission: Admission) -> None:
         self.node = node
         self.links: dict[int, AttachedLink] = {}
         self.write_paused = False
@@ -66,6 +70,7 @@ class AmqpConnection(asyncio.Protocol):
         self.user = ""
         self._connections = connections
         self._own_container = container
+        self._admission = admission
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None
         self._engine: Engine | None = None
@@ -73,7 +78,12 @@ class AmqpConnection(asyncio.Protocol):
         self._blocked: dict[AttachedLink, None] = {}
         self._turn_queued = False
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._handshake_timer: asyncio.TimerHandle | None = None
+        self._taking: Taking | None = None
+        self._paused_at: float | None = None
+        self._paused_s = 0.0
+        self._refused: dict[int, int] = {}
+        """Links that were refused and that the peer has not detached yet, to their sessions."""
+        self._unfinished_bytes = 0
         self._linger_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._peer = "?"
@@ -87,12 +97,9 @@ class AmqpConnection(asyncio.Protocol):
         self._transport = transport
         self._peer = str(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        if len(self._connections) >= 2 * config.max_connections:
-            transport.abort()  # those beyond the limit are told so, but not any number at a time
-            return
         self._connections.add(self)
         self._handshake = Handshake(config, transport.get_extra_info("peercert"))
-        self._handshake_timer = self.node.loop.call_later(config.handshake_timeout_ms / 1000, self._too_slow)
+        self._taking = Taking(self.node.loop, transport, config.write_timeout_ms, self._stuck)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer."""
@@ -115,10 +122,21 @@ class AmqpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Note that the peer does not read."""
         self.write_paused = True
+        if self._transport is not None and self._taking is not None:
+            self._taking.paused()
+            self._paused_at = self.node.loop.time()
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Go on."""
         self.write_paused = False
+        if self._taking is not None:
+            self._taking.resumed()
+        if self._paused_at is not None:
+            self._paused_s += self.node.loop.time() - self._paused_at
+            self._paused_at = None
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
         self._unblock()
         self._queue_turn()
 
@@ -126,7 +144,10 @@ class AmqpConnection(asyncio.Protocol):
         """Let go of everything."""
         self._closing = True
         self._connections.discard(self)
-        for timer in (self._tick_timer, self._handshake_timer, self._linger_timer):
+        self._admission.end()
+        if self._taking is not None:
+            self._taking.stop()
+        for timer in (self._tick_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
         if self._engine is not None:
@@ -168,10 +189,9 @@ class AmqpConnection(asyncio.Protocol):
             self._transport.write(last)
             self._transport.close()
 
-    def _too_slow(self) -> None:
-        if self._transport is not None:
-            logger.info("%s: not open in time", self._peer)
-            self._transport.abort()
+    def _stuck(self) -> None:
+        logger.info("%s: dropped, it took nothing for %d ms", self._peer, self.node.config.write_timeout_ms)
+        self.drop()
 
     # --- turns
 
@@ -244,7 +264,7 @@ class AmqpConnection(asyncio.Protocol):
         if engine is None or transport is None:
             return False
         wrote = False
-        deadline = engine.tick(self.node.loop.time())
+        deadline = self._tick_engine(engine)
         while not self.write_paused:
             output = engine.output()
             if output is None:
@@ -260,6 +280,12 @@ class AmqpConnection(asyncio.Protocol):
                 self._tick_timer.cancel()
             self._tick_timer = self.node.loop.call_at(deadline, self._tick)
         return wrote
+
+    def _tick_engine(self, engine: Engine) -> float:
+        """Let the engine's time pass, which is the loop's without the pauses; returns when to call again, or 0."""
+        now = self.node.loop.time() if self._paused_at is None else self._paused_at
+        deadline = engine.tick(now - self._paused_s)
+        return deadline + self._paused_s if deadline and self._paused_at is None else 0.0
 
     def _tick(self) -> None:
         self._tick_timer = None
@@ -303,16 +329,29 @@ class AmqpConnection(asyncio.Protocol):
         self.links[address(link.link._impl)] = link
         self._dirty[link] = None
 
+    def refused(self, link: Any) -> None:
+        """Count a link that was refused: the engine keeps it until the peer has detached it too."""
+        self._refused[address(link._impl)] = address(link.session._impl)
+        most = self.node.config.max_links
+        if len(self._refused) > most:
+            self._close(RESOURCE_LIMIT, f"more than {most} links were refused, and the peer does not detach them")
+
+    def unfinished(self, more_bytes: int) -> None:
+        """Count bytes of messages of which only some frames have come; with too many the connection is closed."""
+        self._unfinished_bytes += more_bytes
+        most = self.node.config.session_bytes
+        if self._unfinished_bytes > most and not self._closing:
+            self._close(RESOURCE_LIMIT, f"unfinished messages of the connection have more than {most} bytes")
+
     def _connection_opened(self, connection: Any) -> None:
-        if self._handshake_timer is not None:
-            self._handshake_timer.cancel()
+        served = self._admission.establish()
         self.container = str(connection.remote_container or "")
         connection.container = self._own_container
         connection.offered_capabilities = [proton.symbol(CAPABILITY), proton.symbol(SQL_CAPABILITY)]
         connection.properties = {proton.symbol("product"): "spark-streams"}
         connection.open()
-        most = self.node.config.max_connections
-        if len(self._connections) > most:
+        if not served:
+            most = self.node.config.max_connections
             self._close(RESOURCE_LIMIT, f"this container serves {most} connections, and has as many")
 
     def _connection_closed(self, connection: Any) -> None:
@@ -328,6 +367,8 @@ class AmqpConnection(asyncio.Protocol):
         self._end_links(of_session)
         for link in of_session:
             del self.links[address(link.link._impl)]
+        ended = address(session._impl)
+        self._refused = {link: home for link, home in self._refused.items() if home != ended}
         session.close()
         session.free()
 
@@ -341,6 +382,7 @@ class AmqpConnection(asyncio.Protocol):
         self._link_ended(link, closed=False)
 
     def _link_ended(self, link: Any, *, closed: bool) -> None:
+        self._refused.pop(address(link._impl), None)
         attached = self.links.pop(address(link._impl), None)
         if attached is not None:
             attached.end(closed=closed)
@@ -387,8 +429,9 @@ class AmqpConnection(asyncio.Protocol):
         if engine is None:
             return
         self._end_links(list(self.links.values()))
-        engine.connection.condition = condition(name, description)
-        engine.connection.close()
+        if not engine.connection.state & proton.Endpoint.LOCAL_CLOSED:
+            engine.connection.condition = condition(name, description)
+            engine.connection.close()
         self._flush()
         self._linger()
 

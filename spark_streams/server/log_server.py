@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import uuid
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spark_streams.log import ReferenceLog
 from spark_streams.server.config import AmqpConfig
 from spark_streams.server.connection import AmqpConnection
+from spark_streams.server.doorway import BACKLOG, Admission, DoorSettings, Doorway, Sockets
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.node import Node
 from spark_streams.server.rabbit.config import RabbitConfig
 from spark_streams.server.rabbit.connection import RabbitConnection
 from spark_streams.server.rabbit.node import RabbitNode
-from spark_streams.server.tls import TlsFiles, server_context
+from spark_streams.server.tls import server_context
 
 if TYPE_CHECKING:
     from spark_streams.server.feed.serving import HttpServer
@@ -49,13 +51,6 @@ class _Bound(Protocol):
     def getsockname(self) -> Any: ...
 
 
-class _Where(TlsFiles, Protocol):
-    @property
-    def host(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-
-
 class LogServer:
     """Serves a log.
 
@@ -86,6 +81,8 @@ class LogServer:
         self._node: Node | None = None
         self._rabbit_node: RabbitNode | None = None
         self._listeners: list[asyncio.Server] = []
+        self._doorways: list[Doorway] = []
+        self._sockets = Sockets()
         self._amqp_connections: set[AmqpConnection] = set()
         self._container = f"spark-streams-{uuid.uuid4().hex}"
 
@@ -110,7 +107,11 @@ class LogServer:
             return
         node = self._node = Node(self.log, config, asyncio.get_running_loop())
         await self._listen(
-            "amqp", "amqp", "amqps", config, lambda: AmqpConnection(node, self._amqp_connections, self._container)
+            "amqp",
+            "amqp",
+            "amqps",
+            config,
+            lambda admission: AmqpConnection(node, self._amqp_connections, self._container, admission),
         )
 
     async def _open_rabbit(self) -> None:
@@ -119,7 +120,16 @@ class LogServer:
             return
         node = self._rabbit_node = RabbitNode(self.log, config, asyncio.get_running_loop())
         scheme = "rabbitmq-stream"
-        await self._listen(scheme, scheme, f"{scheme}+tls", config, lambda: RabbitConnection(node))
+        # Without TLS it writes past its transport, by a descriptor of its own.
+        descriptors = 2 if config.tls_cert is None else 1
+        await self._listen(
+            scheme,
+            scheme,
+            f"{scheme}+tls",
+            config,
+            lambda admission: RabbitConnection(node, admission),
+            descriptors,
+        )
 
     async def _open_feed(self) -> None:
         config = self._feed
@@ -134,25 +144,40 @@ class LogServer:
             context = server_context(config)
             listener = bound_socket(config.host, config.port)
             node = FeedDoor(self.log, config, asyncio.get_running_loop())
-            self._http = HttpServer(node, listener, context, config)
+            doorway = self._doorway(config, context)
+            self._http = HttpServer(node, listener, doorway, config)
             await self._http.start()
         except OSError as fault:
             raise DoorShut(door, fault) from fault
         self._announce(door, "http" if context is None else "https", config, listener)
 
     async def _listen(
-        self, door: str, plain: str, secured: str, config: _Where, protocol: Callable[[], asyncio.Protocol]
+        self,
+        door: str,
+        plain: str,
+        secured: str,
+        config: DoorSettings,
+        make: Callable[[Admission], asyncio.Protocol],
+        descriptors: int = 1,
     ) -> None:
         loop = asyncio.get_running_loop()
         try:
             context = server_context(config)
-            listener = await loop.create_server(protocol, config.host, config.port, ssl=context)
+            doorway = self._doorway(config, context, descriptors)
+            listener = await loop.create_server(
+                lambda: doorway.protocol(make), config.host, config.port, backlog=BACKLOG
+            )
         except OSError as fault:
             raise DoorShut(door, fault) from fault
         self._listeners.append(listener)
         self._announce(door, plain if context is None else secured, config, listener.sockets[0])
 
-    def _announce(self, door: str, scheme: str, config: _Where, listener: _Bound) -> None:
+    def _doorway(self, config: DoorSettings, context: ssl.SSLContext | None, descriptors: int = 1) -> Doorway:
+        doorway = Doorway(asyncio.get_running_loop(), config, context, self._sockets, descriptors)
+        self._doorways.append(doorway)
+        return doorway
+
+    def _announce(self, door: str, scheme: str, config: DoorSettings, listener: _Bound) -> None:
         host = f"[{config.host}]" if ":" in config.host else config.host
         self.urls[door] = f"{scheme}://{host}:{listener.getsockname()[1]}"
 
@@ -170,6 +195,9 @@ class LogServer:
             listener.close()
         self._listeners.clear()
         http, self._http = self._http, None
+        doorways, self._doorways = self._doorways, []
+        for doorway in doorways:
+            doorway.close()
         http_ends = None if http is None else asyncio.ensure_future(http.stop())
         for connection in self._connections():
             connection.shut_down()

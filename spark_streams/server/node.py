@@ -94,6 +94,7 @@ class Node:
             attached = self._consumer(connection, link) if link.is_sender else self._producer(connection, link)
         except LinkRefused as refusal:
             refuse(link, refusal)
+            connection.refused(link)
             return
         if attached is not None:
             self._attached(connection, attached)

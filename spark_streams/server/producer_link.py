@@ -64,7 +64,10 @@ class ProducerLink(AttachedLink):
         """Take, route and append what has come, within one turn's share."""
         if self.ended:
             return False
+        begun = len(self._begun)
         taken = self.connection.node.intake.take(self._impl, self._begun)
+        if len(self._begun) != begun:
+            self.connection.unfinished(len(self._begun) - begun)
         if taken.deliveries:
             self._store(taken)
         if taken.refusal is not None:
@@ -192,6 +195,7 @@ class ProducerLink(AttachedLink):
             self.fail(unheard)
 
     def _released(self, *, closed: bool) -> None:
+        self.connection.unfinished(-len(self._begun))
         self._begun.clear()
 
 

@@ -10,8 +10,10 @@ from spark_streams.server.feed.refusals import Refusal
 
 __all__ = ["Access"]
 
-_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="spark-streams"'}
-_WRONG: Final = {"WWW-Authenticate": 'Bearer realm="spark-streams", error="invalid_token"'}
+_END: Final = {"Connection": "close"}
+"""Who is not known does not keep a connection."""
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="spark-streams"', **_END}
+_WRONG: Final = {"WWW-Authenticate": 'Bearer realm="spark-streams", error="invalid_token"', **_END}
 
 
 class Access:

@@ -70,8 +70,14 @@ class FeedConfig:
         gzip_min_bytes: pages of as many bytes are compressed for clients that take it; 0: none.
         cache_bytes: rendered events that are kept in memory for further readers.
         scan_bytes: stored bytes that one filtered fetch looks at, at most.
-        write_timeout_ms: a client that takes nothing for this long is dropped.
-        max_connections: that are served at a time; further requests are answered 503.
+        handshake_timeout_ms: a request whose head is not there after this long, TLS included, is answered 408.
+        body_timeout_ms: likewise for its body, from the head on.
+        idle_timeout_ms: a connection without a request for this long is closed.
+        write_timeout_ms: a client that takes nothing of what it is sent for this long is dropped.
+        max_connections: that are served at a time; the first request of a further one is answered 503.
+        max_handshakes: connections that may not have made a request yet at a time; a further one takes the place of
+            the oldest.
+        max_head_bytes: of a request's head; a longer one is answered 431.
         max_body_bytes: of a request to publish, unpacked too; what is published once is read back in one piece too.
         max_partitions: of a feed that is created through the door.
         max_publishers: publishers whose last ``Idempotency-Sequence`` is remembered, a partition.
@@ -96,8 +102,13 @@ class FeedConfig:
     gzip_min_bytes: int = 64 << 10
     cache_bytes: int = 64 << 20
     scan_bytes: int = 16 << 20
+    handshake_timeout_ms: int = 10_000
+    body_timeout_ms: int = 60_000
+    idle_timeout_ms: int = 75_000
     write_timeout_ms: int = 60_000
     max_connections: int = 1_024
+    max_handshakes: int = 512
+    max_head_bytes: int = 65_536
     max_body_bytes: int = 16 << 20
     max_partitions: int = 1_000
     max_publishers: int = 10_000
@@ -112,8 +123,13 @@ class FeedConfig:
             "checkpoint_events",
             "checkpoint_interval_ms",
             "scan_bytes",
+            "handshake_timeout_ms",
+            "body_timeout_ms",
+            "idle_timeout_ms",
             "write_timeout_ms",
             "max_connections",
+            "max_handshakes",
+            "max_head_bytes",
             "max_body_bytes",
             "max_partitions",
             "max_publishers",

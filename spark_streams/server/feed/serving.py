@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Iterator
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import Scope
 
+from spark_streams.server.doorway import BACKLOG, Doorway
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.door import FeedDoor
-from spark_streams.server.feed.http_connection import HttpConnection
+from spark_streams.server.feed.timed_connection import TimedConnection
 
 __all__ = ["HttpServer", "bound_socket"]
-
-BACKLOG = 1_024
-KEEP_ALIVE_S = 75
-"""How long a connection may be idle; clients that poll every few seconds keep theirs."""
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -60,16 +57,17 @@ class HttpServer:
     Args:
         door: what is served.
         listener: bound; it belongs to this from now on.
-        context: for TLS, or None.
+        doorway: its way in, which knows of TLS.
         config: the door's settings.
     """
 
-    def __init__(
-        self, door: FeedDoor, listener: socket.socket, context: ssl.SSLContext | None, config: FeedConfig
-    ) -> None:
+    def __init__(self, door: FeedDoor, listener: socket.socket, doorway: Doorway, config: FeedConfig) -> None:
+        def connection(**options: Any) -> asyncio.Protocol:
+            return doorway.protocol(lambda admission: TimedConnection(admission, config, **options))
+
         settings = uvicorn.Config(
             door.application,
-            http=HttpConnection,
+            http=cast(type[asyncio.Protocol], connection),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -77,12 +75,11 @@ class HttpServer:
             server_header=False,
             proxy_headers=False,
             backlog=BACKLOG,
-            limit_concurrency=config.max_connections + 1,  # uvicorn counts the one that is being refused
-            timeout_keep_alive=KEEP_ALIVE_S,
+            h11_max_incomplete_event_size=config.max_head_bytes,
+            timeout_keep_alive=config.idle_timeout_ms // 1000 + 1,  # ours comes first, and is exact
             timeout_graceful_shutdown=2 * END_S,
         )
         settings.load()
-        settings.ssl = context  # TlsFiles were read by the same code as the other doors'
         door.drop = self._drop
         self._door = door
         self._listener = listener

@@ -34,9 +34,12 @@ class RabbitConfig:
         advertised_port: likewise; None: the door's port.
         frame_max_bytes: proposed in Tune; 0 for no limit.
         heartbeat_s: proposed in Tune; 0 for none.
-        handshake_timeout_ms: how long each step of the handshake may take.
+        handshake_timeout_ms: a connection that has not been opened after this long, TLS included, is dropped.
+        write_timeout_ms: a client that takes nothing of what it is sent for this long is dropped.
         authentication_delay_ms: how long a failed authentication is answered late, against guessing.
-        max_connections: connections that are served at a time.
+        max_connections: connections that are served at a time; a further one is opened and closed with an error.
+        max_handshakes: connections that may not have been opened yet at a time; a further one takes the place of the
+            oldest.
         max_super_stream_partitions: of one super stream.
         max_publishers: references whose last publishing id is remembered, a stream (brokers: 255).
         max_unconfirmed: entries of one connection that are being stored before no more are read from its socket.
@@ -65,8 +68,10 @@ class RabbitConfig:
     frame_max_bytes: int = DEFAULT_FRAME_MAX_BYTES
     heartbeat_s: int = 60
     handshake_timeout_ms: int = 10_000
+    write_timeout_ms: int = 120_000
     authentication_delay_ms: int = 500
     max_connections: int = 1_024
+    max_handshakes: int = 512
     max_super_stream_partitions: int = 1_000
     max_publishers: int = 255
     max_unconfirmed: int = 50_000
@@ -81,7 +86,15 @@ class RabbitConfig:
     def __post_init__(self) -> None:
         if 0 < self.frame_max_bytes < INITIAL_FRAME_MAX_BYTES:
             raise ValueError(f"frame_max_bytes is {self.frame_max_bytes}, expected 0 or {INITIAL_FRAME_MAX_BYTES} up")
-        for name in ("max_connections", "max_publishers", "max_unconfirmed", "max_outgoing_bytes"):
+        for name in (
+            "max_connections",
+            "max_handshakes",
+            "max_publishers",
+            "max_unconfirmed",
+            "max_outgoing_bytes",
+            "handshake_timeout_ms",
+            "write_timeout_ms",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
         if (self.tls_cert is None) != (self.tls_key is None):

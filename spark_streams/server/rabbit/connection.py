@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.server.doorway import Admission
 from spark_streams.server.permissions import permissions_of
 from spark_streams.server.rabbit import requests
 from spark_streams.server.rabbit.handshake import Handshake, Reply, Step
@@ -28,6 +29,7 @@ from spark_streams.server.rabbit.publishers import Publishers
 from spark_streams.server.rabbit.scattered import ScatteredWriter
 from spark_streams.server.rabbit.signs_of_life import SignsOfLife
 from spark_streams.server.rabbit.subscriptions import Subscriptions
+from spark_streams.server.taking import Taking
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
 from spark_streams.wire.rabbit.commands import COLUMNAR_KEYS, decode
 from spark_streams.wire.rabbit.connecting import Close, CloseAnswer, Heartbeat
@@ -63,10 +65,12 @@ class RabbitConnection(asyncio.Protocol):
 
     Args:
         node: what it is connected to.
+        admission: its place at the door.
     """
 
-    def __init__(self, node: RabbitNode) -> None:
+    def __init__(self, node: RabbitNode, admission: Admission) -> None:
         self.node = node
+        self._admission = admission
         self.client_versions: dict[int, int] = {}
         self.congested = False
         """Whether the peer does not read: nothing should be delivered until ``Subscriptions.resume``."""
@@ -86,7 +90,7 @@ class RabbitConnection(asyncio.Protocol):
         self._correlation = 0
         self._waiting_bytes = 0
         self._life = SignsOfLife(node.loop)
-        self._step_timer: asyncio.TimerHandle | None = None
+        self._taking: Taking | None = None
         self._end_timer: asyncio.TimerHandle | None = None
 
     # --- asyncio's side
@@ -98,11 +102,8 @@ class RabbitConnection(asyncio.Protocol):
         self._transport = transport
         address = transport.get_extra_info("peername")
         self._peer = str(address)
-        if len(node.connections) >= node.config.max_connections:
-            logger.warning("%s: refused, there are %d connections already", self._peer, len(node.connections))
-            transport.abort()
-            return
         node.joined(self)
+        self._taking = Taking(node.loop, transport, node.config.write_timeout_ms, self._stuck)
         self._scattered = ScatteredWriter(transport)
         transport.set_write_buffer_limits(high=node.config.max_outgoing_bytes)
         self.handshake = Handshake(
@@ -112,7 +113,6 @@ class RabbitConnection(asyncio.Protocol):
             node.properties,
             self.advertised,
         )
-        self._await_step()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer."""
@@ -124,23 +124,29 @@ class RabbitConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Note that the peer does not read."""
         self.congested = True
+        if self._taking is not None:
+            self._taking.paused()
         self._regulate()
 
     def resume_writing(self) -> None:
         """Go on."""
         self.congested = False
+        if self._taking is not None:
+            self._taking.resumed()
         self.guarded(self.subscriptions.resume)
         self.proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of everything."""
         self._transport = None
+        self._admission.end()
         if self._scattered is not None:
             self._scattered.close()
+        if self._taking is not None:
+            self._taking.stop()
         self._life.stop()
-        for timer in (self._step_timer, self._end_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._end_timer is not None:
+            self._end_timer.cancel()
         self._let_go()
         self.node.left(self)
 
@@ -224,21 +230,8 @@ class RabbitConnection(asyncio.Protocol):
 
     # --- opening
 
-    def _await_step(self) -> None:
-        """Give the peer its time for the next step of the handshake."""
-        if self._step_timer is not None:
-            self._step_timer.cancel()
-        self._step_timer = self.node.loop.call_later(self.node.config.handshake_timeout_ms / 1000, self._too_slow)
-
-    def _too_slow(self) -> None:
-        logger.info("%s: dropped, the handshake's next step did not come in time", self._peer)
-        self.drop()
-
     def _shake_hands(self, command: Command) -> None:
-        before = self.handshake.step
         self._reply(self.handshake.receive(command))
-        if self.handshake.step is not before:
-            self._await_step()
         if self.handshake.step is Step.OPEN:
             self._opened()
 
@@ -264,8 +257,10 @@ class RabbitConnection(asyncio.Protocol):
     def _opened(self) -> None:
         self._open = True
         self._reader.max_bytes = self.handshake.frame_max_bytes
-        if self._step_timer is not None:
-            self._step_timer.cancel()
+        if not self._admission.establish():
+            most = self.node.config.max_connections
+            self.fail(ResponseCode.INTERNAL_ERROR, f"this door serves {most} connections, and has as many")
+            return
         self._life.start(self.handshake.heartbeat_s, self._beat, self._silent)
 
     @property
@@ -338,6 +333,10 @@ class RabbitConnection(asyncio.Protocol):
     def _beat(self) -> None:
         if not self.congested:
             self.send(_HEARTBEAT)
+
+    def _stuck(self) -> None:
+        logger.info("%s: dropped, it took nothing for %d ms", self._peer, self.node.config.write_timeout_ms)
+        self.drop()
 
     def _silent(self) -> None:
         """Drop a peer that gave no sign of life, unless that was because nothing was read from it."""

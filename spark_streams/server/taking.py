@@ -1,0 +1,55 @@
+"""Whether a peer takes what it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+__all__ = ["Taking"]
+
+
+class Taking:
+    """Notices a peer that takes nothing for too long, while the transport is full.
+
+    Args:
+        loop: the server's.
+        transport: the connection.
+        timeout_ms: how long it may take nothing.
+        stuck: called then, once.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, timeout_ms: int, stuck: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._timeout_s = timeout_ms / 1000
+        self._stuck = stuck
+        self._waiting = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def paused(self) -> None:
+        """Note that the transport is full."""
+        self.stop()
+        self._wait()
+
+    def resumed(self) -> None:
+        """Note that it has room again."""
+        self.stop()
+
+    def stop(self) -> None:
+        """End it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wait(self) -> None:
+        self._waiting = self._transport.get_write_buffer_size()
+        self._timer = self._loop.call_later(self._timeout_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._transport.get_write_buffer_size() < self._waiting:
+            self._wait()  # slow, and alive
+        else:
+            self._stuck()
