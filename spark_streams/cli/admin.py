@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_streams.cli.config_file import StreamRequest
-from spark_streams.cli.words import endpoint_of, stream_request, tls_options
+from spark_streams.cli.sign_in import endpoint_of, password_option, tls_options
+from spark_streams.cli.words import stream_request
 from spark_streams.client import AmqpClient, Bounds
+from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import OptionError, StreamExists
 from spark_streams.log import ReferenceLog, Stream, StreamConfig, format_offset
 from spark_streams.position import EARLIEST
@@ -101,12 +103,15 @@ Examples:
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a stream and line.")
 @tls_options
-def info(where: tuple[str, ...], data_dir: Path | None, as_json: bool, tls_ca: str | None) -> None:
+@password_option()
+def info(
+    where: tuple[str, ...], data_dir: Path | None, as_json: bool, tls: Tls | None, password_file: str | None
+) -> None:
     """Show the partitions of a stream: how many events, and the first and last offset that is retained."""
     if data_dir is None:
         if len(where) != 2:
             raise click.UsageError("expected URL STREAM, or --data-dir DIR [STREAM]")
-        found = [_served(where[0], where[1], tls_ca)]
+        found = [_served(endpoint_of(where[0], tls, password_file=password_file), where[1])]
     else:
         if len(where) > 1:
             raise click.UsageError("with --data-dir only a STREAM is expected")
@@ -121,8 +126,8 @@ def info(where: tuple[str, ...], data_dir: Path | None, as_json: bool, tls_ca: s
             _print(stream)
 
 
-def _served(url: str, stream: str, tls_ca: str | None) -> dict[str, Any]:
-    with AmqpClient(endpoint_of(url, tls_ca)) as client:
+def _served(endpoint: Endpoint, stream: str) -> dict[str, Any]:
+    with AmqpClient(endpoint) as client:
         description = client.describe(stream)
         events = client.remaining(stream, dict.fromkeys(description.partitions, EARLIEST))
     return {

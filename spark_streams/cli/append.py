@@ -10,8 +10,9 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
-from spark_streams.cli.words import endpoint_of, tls_options
+from spark_streams.cli.sign_in import endpoint_of, password_option, tls_options
 from spark_streams.client import AmqpClient, encode_columns
+from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
 from spark_streams.option_values import instant_ms
 from spark_streams.rows import COMMON_SCHEMA
@@ -42,6 +43,7 @@ Examples:
     help="creation-time: milliseconds since 1970 (negative before it) or ISO 8601; for streams of type create.",
 )
 @tls_options
+@password_option()
 def append(
     url: str,
     stream: str,
@@ -49,7 +51,8 @@ def append(
     key: str | None,
     partition: str | None,
     timestamp: str | None,
-    tls_ca: str | None,
+    tls: Tls | None,
+    password_file: str | None,
 ) -> None:
     """Append each of LINES, or without any each line of stdin, as an event to STREAM."""
     creation_us = None if timestamp is None else instant_ms("--timestamp", timestamp) * 1000
@@ -57,7 +60,7 @@ def append(
         raise OptionError("--timestamp", f"{timestamp} lies outside the years -290000 to 290000")
     appended = 0
     blocks: Any = [[line.encode() for line in lines]] if lines else lines_of(sys.stdin.fileno())
-    with AmqpClient(endpoint_of(url, tls_ca)) as client:
+    with AmqpClient(endpoint_of(url, tls, password_file=password_file)) as client:
         publisher = client.publisher(stream)
         for block in blocks:
             columns = _columns(block, key, partition, creation_us)

@@ -47,6 +47,7 @@ def main(verbose: int) -> None:
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("urllib3").setLevel(logging.INFO)  # below it tells whole addresses, and a query may hold a secret
 
 
 _LOG_EPILOG = """\b

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
+from spark_streams.cli.secret_files import warn_if_others_may_read
 from spark_streams.errors import OptionError
 from spark_streams.log import LogConfig, ReferenceLog, StreamConfig
 from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, Permissions, RabbitConfig, Redirect
@@ -121,7 +122,11 @@ def read_configuration(path: Path) -> Configuration:
         raise OptionError(_OPTION, f"{path} cannot be read: {fault}") from fault
     except tomllib.TOMLDecodeError as fault:
         raise OptionError(_OPTION, f"{path} is no TOML: {fault}") from fault
-    return _Reader(path).configuration(content)
+    read = _Reader(path).configuration(content)
+    users = {**read.amqp.users, **read.rabbitmq_stream.users}
+    if read.feedapi.tokens or any(password != "guest" for password in users.values()):
+        warn_if_others_may_read(path)
+    return read
 
 
 class _Reader:

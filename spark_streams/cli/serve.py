@@ -22,6 +22,7 @@ from spark_streams.cli.config_file import (
     StreamRequest,
     read_configuration,
 )
+from spark_streams.cli.secret_files import tokens_of, users_of
 from spark_streams.cli.words import credentials, listen, stream_request
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
@@ -52,6 +53,7 @@ Examples:
   spark-streams log serve --data-dir ./data --amqp 0.0.0.0:5672 --user writer:secret
   spark-streams log serve --rabbitmq-stream 0
   spark-streams log serve --feedapi 8080 --token secret --stream orders:4
+  spark-streams log serve --user-file users.txt --token-file tokens.txt
   spark-streams log serve --config conf/log.toml
 """
 
@@ -104,12 +106,24 @@ def _bearers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
     help="Who may connect to the AMQP and RabbitMQ doors. Again for more.  [default: guest:guest]",
 )
 @click.option(
+    "--user-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The same, a line each: nobody sees them in the list of processes.",
+)
+@click.option(
     "--token",
     "tokens",
     metavar="TOKEN",
     multiple=True,
     callback=_bearers,
     help="A bearer token that the FeedAPI door lets in. Again for more.  [default: it asks for none]",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The same, a line each: nobody sees them in the list of processes.",
 )
 @click.option(
     "--tls-cert",
@@ -132,7 +146,9 @@ def serve(
     feedapi: tuple[str, int] | None,
     streams: tuple[StreamRequest, ...],
     users: tuple[tuple[str, str], ...],
+    user_file: Path | None,
     tokens: tuple[BearerToken, ...],
+    token_file: Path | None,
     tls_cert: str | None,
     tls_key: str | None,
     config_path: Path | None,
@@ -142,8 +158,10 @@ def serve(
         raise click.UsageError("--tls-cert and --tls-key are needed together")
     said = read_configuration(config_path) if config_path is not None else Configuration()
     common: dict[str, Any] = {"tls_cert": tls_cert, "tls_key": tls_key} if tls_cert is not None else {}
-    let_in: dict[str, Any] = {"users": dict(users)} if users else {}
-    bearers: dict[str, Any] = {"tokens": tokens} if tokens else {}
+    named_users = (users_of(user_file) if user_file is not None else {}) | dict(users)
+    named_tokens = (tokens_of(token_file) if token_file is not None else ()) + tokens
+    let_in: dict[str, Any] = {"users": named_users} if named_users else {}
+    bearers: dict[str, Any] = {"tokens": named_tokens} if named_tokens else {}
     asked = {AMQP: amqp, RABBITMQ_STREAM: rabbitmq_stream, FEEDAPI: feedapi}
     named = said.doors | {door for door, where in asked.items() if where is not None} or frozenset(asked)
     doors = _Doors(

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.cli.faults import INTERRUPTED
-from spark_streams.cli.peers.peer import PEER_EPILOG, read_peer, token_option
+from spark_streams.cli.peers.peer import PEER_EPILOG, read_peer, token_options
 from spark_streams.cli.peers.reading import POSITIONS_EPILOG, open_reader
-from spark_streams.cli.words import tls_options
+from spark_streams.cli.sign_in import password_option, tls_options
+from spark_streams.endpoint import Tls
 from spark_streams.rows import COMMON_SCHEMA
 
 __all__ = ["Interrupted", "tail"]
@@ -51,7 +52,8 @@ Examples:
     help="text: partition, offset, timestamp, key and value between tabs; json: an object a line; value: bodies only.",
 )
 @tls_options
-@token_option
+@password_option()
+@token_options()
 def tail(
     url: str,
     stream: str | None,
@@ -60,8 +62,10 @@ def tail(
     count: int | None,
     no_follow: bool,
     output: str,
-    tls_ca: str | None,
+    tls: Tls | None,
+    password_file: str | None,
     token: str | None,
+    token_file: str | None,
 ) -> None:
     """Print the events of a stream, and go on as new ones come until Ctrl-C.
 
@@ -69,7 +73,8 @@ def tail(
     """
     left = count
     interrupted = Interrupted()
-    with open_reader(read_peer(url, stream, tls_ca, token), start, partition, _COLUMNS) as reader:
+    peer = read_peer(url, stream, tls, token, token_file=token_file, password_file=password_file)
+    with open_reader(peer, start, partition, _COLUMNS) as reader:
         while True:
             for batch in reader.new_events():
                 if interrupted:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Collection
-from dataclasses import replace
 
 import click
 
 from spark_streams.cli.config_file import StreamRequest
-from spark_streams.endpoint import AMQP_SCHEMES, HTTP_SCHEMES, Endpoint, Secret, Tls, parse_url
 
-__all__ = ["credentials", "endpoint_of", "listen", "stream_request", "tls_options"]
+__all__ = ["credentials", "listen", "stream_request"]
 
 
 def listen(value: str | tuple[str, int]) -> tuple[str, int]:
@@ -48,34 +44,3 @@ def stream_request(value: str | StreamRequest) -> StreamRequest:
     if not name or not re.fullmatch(r"[0-9]{1,6}", count) or int(count) < 1:
         raise click.BadParameter(f"'{value}' is not NAME[:PARTITIONS], expected such as orders or orders:4")
     return StreamRequest(name, int(count))
-
-
-def endpoint_of(url: str, ca_file: str | None = None, schemes: Collection[str] = AMQP_SCHEMES) -> Endpoint:
-    """Return where ``url`` points, with credentials from the environment when it has none.
-
-    Args:
-        url: what the user wrote.
-        ca_file: PEM file of the authorities to trust, which makes TLS of a plain scheme too.
-        schemes: those that the command takes.
-
-    Raises:
-        OptionError: the url is none, in words that hold no password.
-    """
-    endpoint = parse_url(url, schemes=schemes, option="URL")
-    if endpoint.scheme not in HTTP_SCHEMES and endpoint.username is None and "SPARK_STREAMS_USERNAME" in os.environ:
-        password = os.environ.get("SPARK_STREAMS_PASSWORD")
-        endpoint = endpoint.with_credentials(
-            os.environ["SPARK_STREAMS_USERNAME"], None if password is None else Secret(password)
-        )
-    if ca_file is not None:
-        endpoint = endpoint.with_tls(replace(endpoint.tls or Tls(), ca_file=ca_file))
-        endpoint = replace(endpoint, scheme={"http": "https"}.get(endpoint.scheme, endpoint.scheme))
-    return endpoint
-
-
-tls_options = click.option(
-    "--tls-ca",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
-    help="PEM file of the authorities to trust; makes TLS of amqp:// too.",
-)

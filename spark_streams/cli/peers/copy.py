@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from spark_streams.cli.faults import INTERRUPTED
-from spark_streams.cli.peers.peer import PEER_EPILOG, read_peer
+from spark_streams.cli.peers.peer import PEER_EPILOG, read_peer, speaks_tls, token_options
 from spark_streams.cli.peers.reading import POSITIONS_EPILOG, PeerReader, open_reader
 from spark_streams.cli.peers.writing import PeerWriter, open_writer
+from spark_streams.cli.sign_in import password_option, tls_options
 from spark_streams.cli.tail import Interrupted
-from spark_streams.cli.words import tls_options
+from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError, SparkStreamsError
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
 
@@ -25,6 +26,11 @@ _FLUSH_ROWS = 50_000
 """So many events may be under way before they are confirmed, and with them the positions to go on from."""
 _EPILOG = f"""{PEER_EPILOG}
 {POSITIONS_EPILOG}
+\b
+Each side has variables of its own that count more: SPARK_STREAMS_FROM_PASSWORD,
+SPARK_STREAMS_TO_TOKEN_FILE and so on. Use them where the two peers are not one:
+SPARK_STREAMS_PASSWORD goes to both.
+
 \b
 What is copied: value, key, properties, application properties and annotations, as
 a Spark query would copy them; feeds have value and key. Events of one key stay in
@@ -47,21 +53,43 @@ Examples:
 @click.option("--partition", help="Only this one.  [default: all]")
 @click.option("--follow", is_flag=True, help="Go on as new events come, until Ctrl-C.")
 @tls_options
-@click.option("--from-token", metavar="TOKEN", help="Bearer token of FROM, if it is a feed.")
-@click.option("--to-token", metavar="TOKEN", help="Bearer token of TO, if it is a feed.")
+@password_option("--from-password-file", "FROM's user")
+@password_option("--to-password-file", "TO's user")
+@token_options("from", "FROM, if it is a feed")
+@token_options("to", "TO, if it is a feed")
 def copy(
     source: str,
     target: str,
     start: str,
     partition: str | None,
     follow: bool,
-    tls_ca: str | None,
+    tls: Tls | None,
+    from_password_file: str | None,
+    to_password_file: str | None,
     from_token: str | None,
+    from_token_file: str | None,
     to_token: str | None,
+    to_token_file: str | None,
 ) -> None:
     """Copy a stream from one peer to another, between any two protocols."""
-    origin = read_peer(source, ca_file=tls_ca, token=from_token)
-    destination = read_peer(target, ca_file=tls_ca, token=to_token)
+    # Where one of the two urls says TLS, the other one means what it says, too.
+    both = speaks_tls(source) == speaks_tls(target)
+    origin = read_peer(
+        source,
+        tls=tls if both or speaks_tls(source) else None,
+        token=from_token,
+        token_file=from_token_file,
+        password_file=from_password_file,
+        side="FROM",
+    )
+    destination = read_peer(
+        target,
+        tls=tls if both or speaks_tls(target) else None,
+        token=to_token,
+        token_file=to_token_file,
+        password_file=to_password_file,
+        side="TO",
+    )
     if str(origin) == str(destination):
         raise OptionError("TO", f"is {destination}, which is what is read: expected another stream")
     interrupted = Interrupted()

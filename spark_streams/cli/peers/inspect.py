@@ -9,8 +9,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, read_peer, token_option
-from spark_streams.cli.words import tls_options
+from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, read_peer, token_options
+from spark_streams.cli.sign_in import password_option, tls_options
+from spark_streams.endpoint import Tls
 from spark_streams.position import EARLIEST
 
 __all__ = ["inspect"]
@@ -29,13 +30,22 @@ Examples:
 @click.argument("stream", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 @tls_options
-@token_option
-def inspect(url: str, stream: str | None, as_json: bool, tls_ca: str | None, token: str | None) -> None:
+@password_option()
+@token_options()
+def inspect(
+    url: str,
+    stream: str | None,
+    as_json: bool,
+    tls: Tls | None,
+    password_file: str | None,
+    token: str | None,
+    token_file: str | None,
+) -> None:
     """Show a stream of any peer: its partitions, what they retain, and what the peer can do.
 
     STREAM is needed where the URL does not name it.
     """
-    peer = read_peer(url, stream, tls_ca, token)
+    peer = read_peer(url, stream, tls, token, token_file=token_file, password_file=password_file)
     found = _feed(peer) if peer.is_feed else _log(peer)
     if as_json:
         click.echo(json.dumps(found))

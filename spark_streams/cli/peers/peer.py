@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from spark_streams.cli.words import endpoint_of
+from spark_streams.cli.sign_in import CREDENTIALS_EPILOG, Environment, endpoint_of, secret_of
 from spark_streams.client import AmqpClient, RabbitClient
 from spark_streams.client.feed.feed import FeedAddress, FeedClient
-from spark_streams.endpoint import AMQP_SCHEMES, HTTP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret
+from spark_streams.endpoint import AMQP_SCHEMES, HTTP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret, Tls
 from spark_streams.errors import NotFound, OptionError
 
-__all__ = ["ALL_SCHEMES", "PEER_EPILOG", "Peer", "read_peer", "token_option"]
+__all__ = ["ALL_SCHEMES", "PEER_EPILOG", "Peer", "read_peer", "speaks_tls", "token_options"]
 
 ALL_SCHEMES: Final = (*AMQP_SCHEMES, *RABBITMQ_SCHEMES, *HTTP_SCHEMES)
 TIMEOUT_MS: Final = 30_000
 MAX_LINE_BYTES: Final = 64 << 20
-PEER_EPILOG: Final = """\b
+PEER_EPILOG: Final = f"""\b
 A peer is
   amqp://[user:password@]host[:port]#STREAM             or amqps://
   rabbitmq-stream://[user:password@]host[:port]#STREAM  or rabbitmq-stream+tls://;
                                                         a stream or a super stream
   http://host[:port]/path/of/the/feed                   or https://
-Where the url has no credentials, SPARK_STREAMS_USERNAME, SPARK_STREAMS_PASSWORD and
-SPARK_STREAMS_TOKEN are taken from the environment.
-"""
+
+{CREDENTIALS_EPILOG}"""
 
 
 @dataclass(frozen=True)
@@ -79,26 +78,49 @@ class Peer:
         return True
 
 
-def read_peer(url: str, stream: str | None = None, ca_file: str | None = None, token: str | None = None) -> Peer:
+def read_peer(
+    url: str,
+    stream: str | None = None,
+    tls: Tls | None = None,
+    token: str | None = None,
+    *,
+    token_file: str | None = None,
+    password_file: str | None = None,
+    side: str = "",
+) -> Peer:
     """Read a peer's url.
 
     Args:
         url: as the epilog says.
         stream: the stream, where it is given apart from the url.
-        ca_file: PEM file of the authorities to trust.
-        token: bearer token of a feed; by default SPARK_STREAMS_TOKEN.
+        tls: what the options of TLS say.
+        token: bearer token of a feed.
+        token_file: a file with it.
+        password_file: a file with the password of the url's user.
+        side: ``FROM`` or ``TO`` of a command with two peers, for variables and options.
 
     Raises:
         OptionError: the url is none, or names no stream; the message holds no secret.
     """
     where, _, fragment = url.partition("#")
-    endpoint = endpoint_of(where, ca_file, ALL_SCHEMES)
+    environment = Environment(side)
+    prefix = f"--{side.lower()}-" if side else "--"
+    endpoint = endpoint_of(
+        where,
+        tls,
+        ALL_SCHEMES,
+        password_file=password_file,
+        password_option=f"{prefix}password-file",
+        environment=environment,
+    )
     if endpoint.scheme in HTTP_SCHEMES:
         if fragment or stream:
             raise OptionError("URL", f"{endpoint.url}: the address of a feed names it already: leave the stream out")
-        token = token if token is not None else os.environ.get("SPARK_STREAMS_TOKEN")
-        if token:
-            endpoint = endpoint.with_token(Secret(token))
+        if token is not None and token_file is not None:
+            raise OptionError(f"{prefix}token-file", f"cannot be used together with {prefix}token: give one of them")
+        found = Secret(token) if token else secret_of("TOKEN", token_file, environment, f"{prefix}token-file")
+        if found is not None:
+            endpoint = endpoint.with_token(found)
         return Peer(endpoint, endpoint.path.rstrip("/").rpartition("/")[2] or endpoint.address)
     if fragment and stream:
         raise OptionError("URL", f"names stream '{fragment}', and the arguments name '{stream}': expected one of them")
@@ -108,6 +130,21 @@ def read_peer(url: str, stream: str | None = None, ca_file: str | None = None, t
     return Peer(endpoint, name)
 
 
-token_option = click.option(
-    "--token", metavar="TOKEN", help="Bearer token of a feed; better in SPARK_STREAMS_TOKEN, where nobody sees it."
-)
+def speaks_tls(url: str) -> bool:
+    """Say whether a url's scheme means TLS."""
+    return url.strip().partition("://")[0].lower() in ("amqps", "rabbitmq-stream+tls", "https")
+
+
+def token_options(side: str = "", of: str = "a feed") -> Callable[..., Any]:
+    """Return the options for the bearer token of a feed."""
+    prefix = f"--{side}-" if side else "--"
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        file = click.Path(exists=True, dir_okay=False)
+        command = click.option(f"{prefix}token-file", type=file, metavar="FILE", help=f"File with the token of {of}.")(
+            command
+        )
+        seen = f"Bearer token of {of}; everybody sees it in the list of processes: better in a file."
+        return click.option(f"{prefix}token", metavar="TOKEN", help=seen)(command)
+
+    return add
