@@ -30,17 +30,19 @@ KAFKA = {
 """What the guide of Spark 4's Kafka connector lists, in its tables for reading and for writing."""
 
 
+def text_of(node: ast.AST) -> str | None:
+    """The text that an expression is; what is filled in becomes an ellipsis. None for what is no text."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
 def literals(file: Path) -> list[str]:
-    """The texts in a file that are no docstrings; what is filled in becomes an ellipsis."""
+    """The texts in a file that are no docstrings."""
     tree = ast.parse(file.read_text())
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            found.append("".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
-            found.append(node.value)
-    return found
+    found = [text_of(node) for node in ast.walk(tree) if id(node) not in documentation]
+    return [text for text in found if text is not None]
 
 
 def said() -> str:
