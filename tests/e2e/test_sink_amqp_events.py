@@ -1,4 +1,4 @@
-"""Spark writes to a served log; what the log then holds is decoded by proton, not by our own code."""
+"""Spark writes to a log; what that then holds is read by hand and decoded by proton, not by our own code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import proton
 import pytest
@@ -17,7 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_streams.log import NO_TIMESTAMP, StreamConfig
+from spark_streams.log import NO_TIMESTAMP
+from spark_streams.testing import LogStream, StreamFactory
+from tests.e2e.stored import stored
 
 pytestmark = pytest.mark.spark
 
@@ -31,37 +33,10 @@ DDL = """
 """
 
 
-class Stored(NamedTuple):
-    """An event as the log has it."""
-
-    partition: str
-    offset: int
-    timestamp_ms: int
-    message: proton.Message
-
-    @property
-    def body(self) -> Any:
-        body = self.message.body
-        return bytes(body) if isinstance(body, memoryview) else body
-
-
-def stored(server: Any, stream: str) -> list[Stored]:
-    """Return all events of a stream, partition by partition, in log order."""
-    events = []
-    for name, partition in sorted(server.log.stream(stream).partitions.items()):
-        offset = partition.first_offset
-        while (records := partition.read(offset)) is not None:
-            for i, at in enumerate(records.offsets.tolist()):
-                message = proton.Message()
-                message.decode(bytes(records.buffer[records.value_starts[i] : records.value_ends[i]]))
-                events.append(Stored(name, at, int(records.timestamps[i]), message))
-            offset = int(records.offsets[-1]) + 1
-    return events
-
-
-def options(server: Any, stream: str | None = "orders", **more: str) -> dict[str, str]:
-    given = {"url": server.urls["amqp"], "username": "guest", "password": "guest", "requestTimeout": "20000"}
-    return given | ({"stream": stream} if stream is not None else {}) | more
+def options(orders: LogStream, stream: str | None = None, **more: str) -> dict[str, str]:
+    """Options for a stream, or for the log's streams that rows name; the password is one of them."""
+    given = {"url": orders.process.urls["amqp"], "username": "guest", "password": "guest", "requestTimeout": "20000"}
+    return given | ({"stream": stream or orders.name} if stream != "" else {}) | more
 
 
 def write(frame: DataFrame, given: dict[str, str]) -> None:
@@ -69,17 +44,22 @@ def write(frame: DataFrame, given: dict[str, str]) -> None:
 
 
 @pytest.fixture
-def orders(log_server: Any) -> Any:
-    """The served log, with a stream ``orders`` of three partitions."""
-    log_server.call(lambda: log_server.log.create_stream("orders", 3))
-    return log_server
+def orders(reference_log: StreamFactory) -> LogStream:
+    """A stream of three partitions."""
+    return reference_log.create("orders", 3)
+
+
+@pytest.fixture
+def history(reference_log: StreamFactory) -> LogStream:
+    """A stream whose events keep their own time."""
+    return reference_log.create("history", timestamp_type="create")
 
 
 def milliseconds(ms: int) -> datetime:
     return EPOCH + timedelta(milliseconds=ms)
 
 
-def test_every_column_arrives_as_the_amqp_section_it_stands_for(spark: SparkSession, orders: Any) -> None:
+def test_every_column_arrives_as_the_amqp_section_it_stands_for(spark: SparkSession, orders: LogStream) -> None:
     properties = (
         "m-1", b"user", "to", "subject", "reply", "corr", "text/plain", "utf-8",
         milliseconds(4_000_000_000_000), milliseconds(-386_380_800_000), "group", 4_294_967_295, "reply-group",
@@ -97,7 +77,7 @@ def test_every_column_arrives_as_the_amqp_section_it_stands_for(spark: SparkSess
     )
     write(spark.createDataFrame([row], DDL), options(orders))
 
-    (event,) = stored(orders, "orders")
+    (event,) = stored(orders)
     message = event.message
     assert event.partition == "2"
     assert event.body == b"\x00\xffbody"
@@ -116,14 +96,14 @@ def test_every_column_arrives_as_the_amqp_section_it_stands_for(spark: SparkSess
     assert message.expiry_time == 4_000_000_000
 
 
-def test_a_string_and_a_binary_value_have_the_same_bytes_at_the_reader(spark: SparkSession, orders: Any) -> None:
-    write(spark.createDataFrame([("grün",)], "value STRING"), options(orders, "orders"))
-    write(spark.createDataFrame([("grün".encode(),)], "value BINARY"), options(orders, "orders"))
+def test_a_string_and_a_binary_value_have_the_same_bytes_at_the_reader(spark: SparkSession, orders: LogStream) -> None:
+    write(spark.createDataFrame([("grün",)], "value STRING"), options(orders))
+    write(spark.createDataFrame([("grün".encode(),)], "value BINARY"), options(orders))
     rows = spark.read.format("amqp-events").options(**options(orders)).schema("value BINARY").load().collect()
     assert [bytes(row.value) for row in rows] == ["grün".encode()] * 2
 
 
-def test_rows_read_back_equal_the_rows_written(spark: SparkSession, orders: Any) -> None:
+def test_rows_read_back_equal_the_rows_written(spark: SparkSession, orders: LogStream) -> None:
     properties = (
         None, b"\x00\xff", "tö", "subject", "reply", "corr", "text/plain", "utf-8",
         milliseconds(253_402_300_799_999), milliseconds(-1), "group", 0, "reply-group",
@@ -139,7 +119,7 @@ def test_rows_read_back_equal_the_rows_written(spark: SparkSession, orders: Any)
 
     assert [bytes(r.value) for r in read] == [w[0] for w in written]
     assert [r.key for r in read] == ["ключ", None, "", "large"]
-    assert [r.stream for r in read] == ["orders"] * 4
+    assert [r.stream for r in read] == [orders.name] * 4
     assert [r.partition for r in read] == ["0", "1", "2", "2"]
     assert read[0].application_properties == {"a": "1", "б": ""}
     assert read[0].message_annotations == {"x-opt-c": "ß", "event-streams-group-key": "ключ"}
@@ -170,53 +150,50 @@ def test_rows_read_back_equal_the_rows_written(spark: SparkSession, orders: Any)
     ],
 )
 def test_n05_n07_timestamps_reach_a_create_time_stream(
-    spark: SparkSession, log_server: Any, micros: int, ms: int
+    spark: SparkSession, history: LogStream, micros: int, ms: int
 ) -> None:
-    log_server.call(lambda: log_server.log.create_stream("history", 1, StreamConfig(timestamp_type="create")))
     frame = spark.range(1).select(F.lit("x").alias("value"), F.expr(f"timestamp_micros({micros}L)").alias("timestamp"))
-    write(frame, options(log_server, "history"))
-    assert [e.timestamp_ms for e in stored(log_server, "history")] == [ms]
-    source = spark.read.format("amqp-events").options(**options(log_server, "history")).load()
+    write(frame, options(history))
+    assert [e.timestamp_ms for e in stored(history)] == [ms]
+    source = spark.read.format("amqp-events").options(**options(history)).load()
     (row,) = source.selectExpr(
         "unix_micros(timestamp) AS added", "unix_micros(properties.creation_time) AS created"
     ).collect()
     assert (row.added, row.created) == (ms * 1_000, ms * 1_000)
 
 
-def test_n05_no_timestamp_is_none_and_reads_back_as_null(spark: SparkSession, log_server: Any) -> None:
-    log_server.call(lambda: log_server.log.create_stream("history", 1, StreamConfig(timestamp_type="create")))
+def test_n05_no_timestamp_is_none_and_reads_back_as_null(spark: SparkSession, history: LogStream) -> None:
     frame = spark.createDataFrame([("x", None)], "value STRING, timestamp TIMESTAMP")
-    write(frame, options(log_server, "history"))
-    assert [e.timestamp_ms for e in stored(log_server, "history")] == [NO_TIMESTAMP]
-    (row,) = spark.read.format("amqp-events").options(**options(log_server, "history")).load().collect()
+    write(frame, options(history))
+    assert [e.timestamp_ms for e in stored(history)] == [NO_TIMESTAMP]
+    (row,) = spark.read.format("amqp-events").options(**options(history)).load().collect()
     assert row.timestamp is None
     assert row.properties.creation_time is None
 
 
-def test_a_creation_time_of_the_row_wins_over_its_timestamp(spark: SparkSession, log_server: Any) -> None:
-    log_server.call(lambda: log_server.log.create_stream("history", 1, StreamConfig(timestamp_type="create")))
+def test_a_creation_time_of_the_row_wins_over_its_timestamp(spark: SparkSession, history: LogStream) -> None:
     frame = spark.sql(
         "SELECT 'x' AS value, timestamp_millis(5) AS timestamp, "
         "named_struct('creation_time', timestamp_millis(-7)) AS properties"
     )
-    write(frame, options(log_server, "history"))
-    assert [e.timestamp_ms for e in stored(log_server, "history")] == [-7]
+    write(frame, options(history))
+    assert [e.timestamp_ms for e in stored(history)] == [-7]
 
 
-def test_rows_go_to_the_partition_they_name(spark: SparkSession, orders: Any) -> None:
+def test_rows_go_to_the_partition_they_name(spark: SparkSession, orders: LogStream) -> None:
     frame = spark.range(300).selectExpr("CAST(id AS STRING) AS value", "CAST(id % 3 AS STRING) AS partition")
     write(frame, options(orders))
-    events = stored(orders, "orders")
+    events = stored(orders)
     assert len(events) == 300
     assert all(int(event.body) % 3 == int(event.partition) for event in events)
     assert not any(event.message.instructions for event in events), "target-partition is for the log only"
 
 
-def test_a_key_sticks_to_a_partition_and_keeps_its_order(spark: SparkSession, orders: Any) -> None:
+def test_a_key_sticks_to_a_partition_and_keeps_its_order(spark: SparkSession, orders: LogStream) -> None:
     frame = spark.range(0, 900, 1, 1).selectExpr("CAST(id AS STRING) AS value", "concat('k', id % 40) AS key")
     write(frame, options(orders))
     places, orders_of = collections.defaultdict(set), collections.defaultdict(list)
-    for event in stored(orders, "orders"):
+    for event in stored(orders):
         key = event.message.annotations["event-streams-group-key"]
         places[key].add(event.partition)
         orders_of[key].append(int(event.body))
@@ -226,31 +203,31 @@ def test_a_key_sticks_to_a_partition_and_keeps_its_order(spark: SparkSession, or
     assert all(numbers == sorted(numbers) for numbers in orders_of.values())
 
 
-def test_rows_go_to_the_stream_they_name_unless_the_option_says_so(spark: SparkSession, orders: Any) -> None:
-    orders.call(lambda: orders.log.create_stream("refunds", 1))
+def test_rows_go_to_the_stream_they_name_unless_the_option_says_so(
+    spark: SparkSession, reference_log: StreamFactory, orders: LogStream
+) -> None:
+    refunds = reference_log.create("refunds")
     frame = spark.range(0, 100, 1, 2).selectExpr(
-        "CAST(id AS STRING) AS value", "if(id % 5 = 0, 'refunds', 'orders') AS stream"
+        "CAST(id AS STRING) AS value", f"if(id % 5 = 0, '{refunds.name}', '{orders.name}') AS stream"
     )
-    write(frame, options(orders, None))
-    assert sorted(int(e.body) for e in stored(orders, "refunds")) == list(range(0, 100, 5))
-    assert len(stored(orders, "orders")) == 80
-    write(frame, options(orders, "refunds"))
-    assert len(stored(orders, "refunds")) == 120
+    write(frame, options(orders, ""))
+    assert sorted(int(e.body) for e in stored(refunds)) == list(range(0, 100, 5))
+    assert len(stored(orders)) == 80
+    write(frame, options(orders, refunds.name))
+    assert len(stored(refunds)) == 120
 
 
-def test_a_whole_message_is_stored_byte_for_byte(spark: SparkSession, orders: Any) -> None:
+def test_a_whole_message_is_stored_byte_for_byte(spark: SparkSession, orders: LogStream) -> None:
     message = proton.Message(body=[1, "two", {"three": 3.0}], id=proton.ulong(7), properties={"n": proton.int32(-5)})
     encoded = message.encode()
     # proton writes an empty header section; a stored message begins after it
     bare = encoded[encoded.index(b"\x00Ss") :]
     write(spark.createDataFrame([(bytearray(bare), "1")], "message BINARY, partition STRING"), options(orders))
-    (partition,) = [p for p in orders.log.stream("orders").partitions.values() if p.next_offset]
-    records = partition.read(0)
-    assert partition.id == "1"
-    assert bytes(records.buffer[records.value_starts[0] : records.value_ends[0]]) == bare
+    (event,) = stored(orders)
+    assert (event.partition, event.raw) == ("1", bare)
 
 
-def test_an_unknown_partition_is_an_error_that_names_the_row(spark: SparkSession, orders: Any) -> None:
+def test_an_unknown_partition_is_an_error_that_names_the_row(spark: SparkSession, orders: LogStream) -> None:
     frame = spark.createDataFrame(
         [("a", "k1", "0"), ("b", "customer-4", "9")], "value STRING, key STRING, partition STRING"
     )
@@ -259,7 +236,7 @@ def test_an_unknown_partition_is_an_error_that_names_the_row(spark: SparkSession
     text = str(caught.value)
     assert "DeliveryFailed" in text
     assert "row 1 of Spark partition 0 (key 'customer-4', message-id '" in text
-    assert "was rejected by stream 'orders': amqp:" in text
+    assert f"was rejected by stream '{orders.name}': amqp:" in text
     assert "'9'" in text.partition("was rejected")[2]
 
 
@@ -280,7 +257,7 @@ def test_an_unknown_partition_is_an_error_that_names_the_row(spark: SparkSession
     ],
 )
 def test_faults_are_told_before_any_task_starts(
-    spark: SparkSession, orders: Any, given: dict[str, str], frame: str, words: list[str]
+    spark: SparkSession, orders: LogStream, given: dict[str, str], frame: str, words: list[str]
 ) -> None:
     with pytest.raises(PySparkException) as caught:
         write(spark.sql(frame), options(orders) | given)
@@ -288,22 +265,24 @@ def test_faults_are_told_before_any_task_starts(
     assert all(word in text for word in words), text
     assert "Failed to initialize Python data source writer" in text, "it failed on the driver"
     assert "wrong-guess" not in text
-    assert stored(orders, "orders") == []
+    assert stored(orders) == []
 
 
-def test_a_row_without_a_stream_is_named(spark: SparkSession, orders: Any) -> None:
-    frame = spark.createDataFrame([("a", "orders", "k"), ("b", None, "l")], "value STRING, stream STRING, key STRING")
+def test_a_row_without_a_stream_is_named(spark: SparkSession, orders: LogStream) -> None:
+    frame = spark.createDataFrame(
+        [("a", orders.name, "k"), ("b", None, "l")], "value STRING, stream STRING, key STRING"
+    )
     with pytest.raises(PySparkException, match=r"row 1 of Spark partition 0 \(key 'l'.* has null in column 'stream'"):
-        write(frame.coalesce(1), options(orders, None))
+        write(frame.coalesce(1), options(orders, ""))
 
 
-def test_overwrite_is_refused(spark: SparkSession, orders: Any) -> None:
+def test_overwrite_is_refused(spark: SparkSession, orders: LogStream) -> None:
     writer = spark.range(1).selectExpr("'a' AS value").write.format("amqp-events").options(**options(orders))
     with pytest.raises(PySparkException, match=r"'overwrite' cannot be done.*use mode 'append'"):
         writer.mode("overwrite").save()
 
 
-def test_output_mode_complete_is_refused(spark: SparkSession, orders: Any, tmp_path: Path) -> None:
+def test_output_mode_complete_is_refused(spark: SparkSession, orders: LogStream, tmp_path: Path) -> None:
     counts = numbers(spark, tmp_path, [5]).groupBy(F.substring("value", 1, 1).alias("value")).count().select("value")
     with pytest.raises(PySparkException, match="'complete' cannot be done"):
         drain(counts, orders, tmp_path, output_mode="complete")
@@ -326,10 +305,10 @@ def numbers(spark: SparkSession, folder: Path, counts: list[int], width: int = 1
     return spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(source))
 
 
-def drain(frame: DataFrame, server: Any, folder: Path, stream: str = "orders", output_mode: str = "append") -> Any:
+def drain(frame: DataFrame, stream: LogStream, folder: Path, output_mode: str = "append") -> Any:
     query = (
         frame.writeStream.format("amqp-events")
-        .options(**options(server, stream), checkpointLocation=str(folder / "checkpoint"))
+        .options(**options(stream), checkpointLocation=str(folder / "checkpoint"))
         .outputMode(output_mode)
         .trigger(availableNow=True)
         .start()
@@ -343,10 +322,10 @@ def drain(frame: DataFrame, server: Any, folder: Path, stream: str = "orders", o
 
 
 def test_a_stream_is_written_batch_by_batch_with_ids_that_say_where_from(
-    spark: SparkSession, orders: Any, tmp_path: Path
+    spark: SparkSession, orders: LogStream, tmp_path: Path
 ) -> None:
     query = drain(numbers(spark, tmp_path, [10, 20, 5]), orders, tmp_path)
-    events = stored(orders, "orders")
+    events = stored(orders)
     assert sorted(int(e.body) for e in events) == list(range(35))
     ids = {int(e.body): e.message.id for e in events}
     assert ids[0] == f"{query.id}/0/0/0"
@@ -357,23 +336,24 @@ def test_a_stream_is_written_batch_by_batch_with_ids_that_say_where_from(
     late = tmp_path / "numbers" / "zzz.txt"
     late.write_text("35\n")
     drain(numbers(spark, tmp_path, []), orders, tmp_path)
-    assert {e.message.id for e in stored(orders, "orders")} - set(ids.values()) == {f"{query.id}/3/0/0"}
+    assert {e.message.id for e in stored(orders)} - set(ids.values()) == {f"{query.id}/3/0/0"}
 
 
-def test_a_stream_of_the_log_is_written_to_the_log(spark: SparkSession, orders: Any, tmp_path: Path) -> None:
-    orders.call(lambda: orders.log.create_stream("copies", 3))
+def test_a_stream_of_the_log_is_written_to_the_log(
+    spark: SparkSession, reference_log: StreamFactory, orders: LogStream, tmp_path: Path
+) -> None:
+    copies = reference_log.create("copies", 3)
     write(spark.range(500).selectExpr("CAST(id AS STRING) AS value", "concat('k', id % 7) AS key"), options(orders))
     copied = spark.readStream.format("amqp-events").options(**options(orders), startingOffsets="earliest").load()
-    drain(copied, orders, tmp_path, "copies")
-    originals, copies = stored(orders, "orders"), stored(orders, "copies")
-    assert [(e.partition, e.offset, e.body, e.message.id) for e in copies] == [
-        (e.partition, e.offset, e.body, e.message.id) for e in originals
+    drain(copied, copies, tmp_path)
+    assert [(e.partition, e.offset, e.body, e.message.id) for e in stored(copies)] == [
+        (e.partition, e.offset, e.body, e.message.id) for e in stored(orders)
     ], "rows of the source keep their partition, order and message-id"
 
 
 @pytest.mark.usefixtures("small_batches")
 def test_a_micro_batch_that_fails_is_repeated_under_the_same_ids(
-    spark: SparkSession, orders: Any, tmp_path: Path
+    spark: SparkSession, orders: LogStream, tmp_path: Path
 ) -> None:
     marker = tmp_path / "failed-once"
 
@@ -389,11 +369,11 @@ def test_a_micro_batch_that_fails_is_repeated_under_the_same_ids(
     frame = numbers(spark, tmp_path, [2_000], width=1_000).select(fragile("value").alias("value"))
     with pytest.raises(PySparkException, match="the first attempt fails in the middle"):
         drain(frame, orders, tmp_path)
-    partial = len(stored(orders, "orders"))
+    partial = len(stored(orders))
     assert 0 < partial < 2_000, "the test means something only if the first attempt delivered a part"
     drain(frame, orders, tmp_path)
 
-    events = stored(orders, "orders")
+    events = stored(orders)
     assert len(events) == 2_000 + partial
     by_id = collections.defaultdict(set)
     for event in events:
@@ -426,8 +406,8 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_ids_count_on_over_arrow_batches(spark: SparkSession, orders: Any) -> None:
+def test_ids_count_on_over_arrow_batches(spark: SparkSession, orders: LogStream) -> None:
     write(spark.range(0, 1_050, 1, 1).selectExpr("CAST(id AS STRING) AS value"), options(orders))
-    ids = {int(e.body): e.message.id for e in stored(orders, "orders")}
+    ids = {int(e.body): e.message.id for e in stored(orders)}
     assert [ids[n].rsplit("/", 1)[1] for n in range(1_050)] == [str(n) for n in range(1_050)]
     assert len({i.rsplit("/", 1)[0] for i in ids.values()}) == 1
