@@ -1,4 +1,4 @@
-"""Filters in Spark, the same in all three formats: events of one served log, read through each of its doors."""
+"""Filters in Spark, the same in all three formats: events of one stream, read through each door of its log."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_streams.filters import parse, to_protobuf
-from spark_streams.log import ReferenceLog
 from spark_streams.options import parse_rabbit_source, parse_source
-from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.spark.batch_plan import plan_batch
+from spark_streams.testing import KeptQuery, LogProcess, LogStream, StreamFactory
 
 pytestmark = pytest.mark.spark
 
 EVENTS = 300
 """Numbered from 0 in their JSON; what else an event has follows from its number."""
 REGIONS = ("eu-north", "eu-south", "us", "as")
-WAIT_S = 120
 
 
 def key(number: int) -> str | None:
@@ -42,37 +40,48 @@ def event(number: int) -> dict[str, Any]:
 
 
 class Door:
-    """One format, reading the served log.
+    """One format, reading a stream.
 
     Args:
-        server: the log.
+        stream: the stream, of several partitions.
         name: the format.
-        prefix: what partitions are called, before their number.
-        more: options.
     """
 
-    def __init__(self, server: ServerThread, name: str, prefix: str, **more: str) -> None:
-        self.server, self.name, self.prefix, self.more = server, name, prefix, more
+    def __init__(self, stream: LogStream, name: str) -> None:
+        self.stream, self.name = stream, name
+        self.prefix = f"{stream.name}-" if name == "rabbitmq-stream" else ""
+        self.more = {"requestTimeout": "20000"}
+        if name == "feedapi":
+            self.more |= {"pollInterval": "50", "pageSize": "50", "keyField": "/k", "timestampField": "/at"}
 
     def options(self, **more: str) -> dict[str, str]:
-        """Options that read the log, and others."""
-        return {"requestTimeout": "20000", **self.more, **more}
+        """Options that read the stream, and others."""
+        return self.stream.options(self.name, **{**self.more, **more})
 
     def batch(self, spark: SparkSession, **more: str) -> DataFrame:
         """A batch query's frame."""
         return spark.read.format(self.name).options(**self.options(**more)).load()
+
+    def load(self, spark: SparkSession, **more: str) -> DataFrame:
+        """A streaming query's frame."""
+        return spark.readStream.format(self.name).options(**self.options(**more)).load()
 
     def partition(self, number: int) -> str:
         """A partition's name in rows."""
         return f"{self.prefix}{number}"
 
 
+def number_of(row: Row) -> int:
+    """The number of an event's row."""
+    return int(json.loads(bytes(row.value))["n"])
+
+
 def numbers(frame: DataFrame) -> list[int]:
     """The numbers of a frame's events."""
-    return sorted(json.loads(bytes(row.value))["n"] for row in frame.select("value").collect())
+    return sorted(map(number_of, frame.select("value").collect()))
 
 
-def publish(spark: SparkSession, server: ServerThread, low: int, high: int, stream: str = "orders") -> None:
+def publish(spark: SparkSession, stream: LogStream, low: int, high: int) -> None:
     """Publish events through the RabbitMQ door, with their region as filter value."""
     from pyspark.sql import functions as f
 
@@ -97,38 +106,28 @@ def publish(spark: SparkSession, server: ServerThread, low: int, high: int, stre
         f.map_from_entries("pairs").alias("application_properties"),
         f.struct("subject").alias("properties"),
     ).coalesce(1)
+    given = stream.options("rabbitmq-stream", filterValueColumn="region")
     for rows, where in (
-        (frame.where("key IS NOT NULL"), {"superStream": stream}),
-        (frame.where("key IS NULL"), {"stream": f"{stream}-0"}),
+        (frame.where("key IS NOT NULL"), given),
+        (
+            frame.where("key IS NULL"),
+            {"url": given["url"], "stream": f"{stream.name}-0", "filterValueColumn": "region"},
+        ),
     ):
-        sink = rows.write.format("rabbitmq-stream").mode("append").option("url", server.rabbit_url)
-        sink.options(filterValueColumn="region", **where).save()
+        rows.write.format("rabbitmq-stream").mode("append").options(**where).save()
 
 
 @pytest.fixture(scope="module")
-def server(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    """A log with a stream ``orders`` of two partitions, served through all three doors."""
-    with (
-        ReferenceLog(tmp_path_factory.mktemp("log")) as log,
-        ServerThread(log, AmqpConfig(port=0), RabbitConfig(port=0), FeedConfig(port=0, page_size=50)) as served,
-    ):
-        served.call(lambda: log.create_stream("orders", 2))
-        publish(spark, served, 0, EVENTS)
-        yield served
-
-
-def door_of(name: str, server: ServerThread, stream: str = "orders") -> Door:
-    if name == "amqp-events":
-        return Door(server, name, "", url=server.amqp_url, stream=stream)
-    if name == "feedapi":
-        url = f"{server.feed_url}/{stream}"
-        return Door(server, name, "", url=url, pollInterval="50", keyField="/k", timestampField="/at")
-    return Door(server, name, f"{stream}-", url=server.rabbit_url, superStream=stream)
+def orders(spark: SparkSession, reference_log_process: LogProcess) -> LogStream:
+    """A stream of two partitions with all the events."""
+    stream = StreamFactory(reference_log_process).create("orders", 2)
+    publish(spark, stream, 0, EVENTS)
+    return stream
 
 
 @pytest.fixture(params=["amqp-events", "rabbitmq-stream", "feedapi"])
-def door(request: pytest.FixtureRequest, server: ServerThread) -> Door:
-    return door_of(request.param, server)
+def door(request: pytest.FixtureRequest, orders: LogStream) -> Door:
+    return Door(orders, request.param)
 
 
 CONDITIONS: list[tuple[str, Callable[[dict[str, Any]], bool]]] = [
@@ -155,9 +154,9 @@ def test_a_batch_query_reads_what_matches(
     assert numbers(door.batch(spark, filter=text)) == expected
 
 
-def test_rabbitmq_leaves_out_what_has_another_filter_value(spark: SparkSession, server: ServerThread) -> None:
+def test_rabbitmq_leaves_out_what_has_another_filter_value(spark: SparkSession, orders: LogStream) -> None:
     more = {"filter": "region = 'us' AND n > 100", "filterValueFrom": "application_properties.region"}
-    found = numbers(door_of("rabbitmq-stream", server).batch(spark, **more))
+    found = numbers(Door(orders, "rabbitmq-stream").batch(spark, **more))
     assert found == [n for n in range(101, EVENTS) if n % 4 == 2]
 
 
@@ -183,9 +182,9 @@ def test_a_partition_that_cannot_match_is_not_read(spark: SparkSession, door: Do
         assert frame.rdd.getNumPartitions() == 1
 
 
-def test_splits_into_more_tasks(spark: SparkSession, server: ServerThread) -> None:
+def test_splits_into_more_tasks(spark: SparkSession, orders: LogStream) -> None:
     for name in ("amqp-events", "rabbitmq-stream"):
-        frame = door_of(name, server).batch(spark, filter="type = 'order'", minPartitions="5")
+        frame = Door(orders, name).batch(spark, filter="type = 'order'", minPartitions="5")
         assert numbers(frame) == [n for n in range(EVENTS) if event(n)["type"] == "order"]
         assert frame.rdd.getNumPartitions() == 5
 
@@ -193,81 +192,63 @@ def test_splits_into_more_tasks(spark: SparkSession, server: ServerThread) -> No
 # --- streams
 
 
-class Query:
-    """A streaming query over its lives, which keeps the events of each of its micro-batches."""
-
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.checkpoint = spark, folder / "checkpoint"
-        self.batches: dict[int, list[int]] = {}
-
-    def take(self, frame: DataFrame, number: int) -> None:
-        self.batches[number] = numbers(frame)
-
-    def drain(self, door: Door, **more: str) -> None:
-        """Run Trigger.AvailableNow to its end."""
-        frame = self.spark.readStream.format(door.name).options(**door.options(**more)).load()
-        writer = frame.writeStream.foreachBatch(self.take).option("checkpointLocation", str(self.checkpoint))
-        running = writer.trigger(availableNow=True).start()
-        assert running.awaitTermination(WAIT_S), running.lastProgress
-
-    @property
-    def rows(self) -> list[int]:
-        return sorted(n for batch in self.batches.values() for n in batch)
+def read(query: KeptQuery) -> list[int]:
+    """The numbers of the events that a query has read."""
+    return sorted(map(number_of, query.rows))
 
 
 @pytest.mark.parametrize("name", ["amqp-events", "rabbitmq-stream", "feedapi"])
 def test_a_stream_over_a_restart(
-    spark: SparkSession, server: ServerThread, tmp_path: Path, name: str, rate_limits: bool
+    spark: SparkSession, reference_log: StreamFactory, tmp_path: Path, name: str, rate_limits: bool
 ) -> None:
     """Events that do not match count as read: a restart goes on behind them."""
     if name == "feedapi" and not rate_limits:
         pytest.skip("streams of feeds need Spark 4.2")
-    stream = f"restart-{name}"
-    server.call(lambda: server.log.create_stream(stream, 2))
-    publish(spark, server, 0, 100, stream)
-    door, query = door_of(name, server, stream), Query(spark, tmp_path)
+    stream = reference_log.create("restart", 2)
+    publish(spark, stream, 0, 100)
+    door, query = Door(stream, name), KeptQuery(tmp_path)
     wanted = {"filter": "region = 'us' OR n = 7", "startingOffsets": "earliest"}
     limit = {"maxOffsetsPerTrigger": "30"} if rate_limits else {}
     if name == "feedapi":
         limit["pageSize"] = "10"  # its limits are of whole pages
-    query.drain(door, **wanted, **limit)
-    assert query.rows == [n for n in range(100) if n % 4 == 2 or n == 7]
+    query.drain(door.load(spark, **wanted, **limit))
+    assert read(query) == [n for n in range(100) if n % 4 == 2 or n == 7]
     if rate_limits:
         assert len(query.batches) >= 4, "events are counted before the filter"
-    publish(spark, server, 100, 140, stream)
-    query.drain(door, **wanted, **limit)
-    assert query.rows == [n for n in range(140) if n % 4 == 2 or n == 7]
-    publish(spark, server, 140, 160, stream)
-    query.drain(door, **{**wanted, "filter": "region = 'as'"}, **limit)
-    assert query.rows == [n for n in range(140) if n % 4 == 2 or n == 7] + [n for n in range(140, 160) if n % 4 == 3]
+    publish(spark, stream, 100, 140)
+    query.drain(door.load(spark, **wanted, **limit))
+    assert read(query) == [n for n in range(140) if n % 4 == 2 or n == 7]
+    publish(spark, stream, 140, 160)
+    query.drain(door.load(spark, **{**wanted, "filter": "region = 'as'"}, **limit))
+    assert read(query) == [n for n in range(140) if n % 4 == 2 or n == 7] + [n for n in range(140, 160) if n % 4 == 3]
     last = len(query.batches)
-    query.drain(door, **wanted, **limit)
+    query.drain(door.load(spark, **wanted, **limit))
     assert len(query.batches) == last, "nothing came"
 
 
 @pytest.mark.parametrize("name", ["amqp-events", "rabbitmq-stream"])
 def test_a_stream_of_which_nothing_can_match_runs_and_goes_on(
-    spark: SparkSession, server: ServerThread, tmp_path: Path, name: str
+    spark: SparkSession, orders: LogStream, tmp_path: Path, name: str
 ) -> None:
     """Its micro-batches have no task."""
-    door, query = door_of(name, server), Query(spark, tmp_path)
-    query.drain(door, startingOffsets="earliest", filter="partition = 'none'")
-    assert query.rows == []
-    query.drain(door, startingOffsets="earliest", filter="n >= 0")
-    assert query.rows == [], "what did not match was read"
+    door, query = Door(orders, name), KeptQuery(tmp_path)
+    query.drain(door.load(spark, startingOffsets="earliest", filter="partition = 'none'"))
+    assert read(query) == []
+    query.drain(door.load(spark, startingOffsets="earliest", filter="n >= 0"))
+    assert read(query) == [], "what did not match was read"
 
 
-def test_a_query_logs_what_is_pushed(server: ServerThread, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_query_logs_what_is_pushed(orders: LogStream, caplog: pytest.LogCaptureFixture) -> None:
     """On the driver's side, in this process: Spark's lines go where this test cannot look."""
     from spark_streams.sources import amqp_events, rabbitmq_stream
 
     caplog.set_level(logging.INFO, "spark_streams.spark.filter")
     text = "region = 'us' AND body_size > 0"
-    amqp, rabbit = (door_of(name, server).options(filter=text) for name in ("amqp-events", "rabbitmq-stream"))
+    amqp, rabbit = (Door(orders, name).options(filter=text) for name in ("amqp-events", "rabbitmq-stream"))
     rabbit["filterValueFrom"] = "application_properties.region"
     assert len(plan_batch(parse_source(amqp, streaming=False), ("value",), amqp_events.connect)) == 2
     assert len(plan_batch(parse_rabbit_source(rabbit, streaming=False), ("value",), rabbitmq_stream.connect)) == 2
-    begin = f"stream 'orders': filter {text}: pushed: "
+    begin = f"stream '{orders.name}': filter {text}: pushed: "
     assert [line.startswith(begin) for line in caplog.messages] == [True, True]
     assert "filter values 'us'; checked by the tasks: " in caplog.messages[1]
     assert "body_size > 0" in caplog.messages[0].partition("; checked by the tasks: ")[2]
@@ -280,7 +261,7 @@ def from_first(frame: DataFrame, wanted: Callable[[int], bool]) -> list[int]:
     """What a full read of a frame has from the first match of each partition on."""
     places: dict[str, list[tuple[str, int]]] = {}
     for row in frame.select("partition", "offset", "value").collect():
-        places.setdefault(row.partition, []).append((row.offset, json.loads(bytes(row.value))["n"]))
+        places.setdefault(row.partition, []).append((row.offset, number_of(row)))
     found = []
     for rows in places.values():
         order = [n for _, n in rows]  # a partition is one task, whose rows come in the log's order
@@ -312,10 +293,10 @@ def test_no_match_is_the_end_or_an_error(spark: SparkSession, door: Door) -> Non
 def test_a_stream_starts_at_the_first_match(spark: SparkSession, door: Door, tmp_path: Path, rate_limits: bool) -> None:
     if door.name == "feedapi" and not rate_limits:
         pytest.skip("streams of feeds need Spark 4.2")
-    query = Query(spark, tmp_path)
-    query.drain(door, startingExpression="n >= 200", filter="type = 'order'")
+    query = KeptQuery(tmp_path)
+    query.drain(door.load(spark, startingExpression="n >= 200", filter="type = 'order'"))
     expected = from_first(door.batch(spark), lambda n: n >= 200)
-    assert query.rows == [n for n in expected if event(n)["type"] == "order"]
+    assert read(query) == [n for n in expected if event(n)["type"] == "order"]
 
 
 # --- bad input
@@ -418,14 +399,14 @@ def test_the_option_without_sparks_setting_reads_the_same(spark: SparkSession, d
 
 
 def test_spark_4_3_0_mixes_up_the_filters_of_one_frame_and_so_this_is_off(
-    pushing: SparkSession, server: ServerThread
+    pushing: SparkSession, orders: LogStream
 ) -> None:
     """The documented trap. When a later Spark is free of it, the docs and the default are to be thought over again."""
     import pyspark
 
     if pyspark.__version__ != "4.3.0":
         pytest.skip("seen with Spark 4.3.0")
-    door = door_of("amqp-events", server)
+    door = Door(orders, "amqp-events")
     one, two = ([n for n in range(EVENTS) if n % 7 == k] for k in (1, 2))
     frame = door.batch(pushing)
     united = frame.where("key = '1'").union(frame.where("key = '2'"))
