@@ -55,7 +55,9 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
         "bash": [(f"{AMQP}::test_the_commands_that_explain_filters[docs/filters.md]", 1)],
         "sql": [(f"{AMQP}::test_the_programs_of_the_filter_language", 1)],
     },
-    "docs/from-kafka.md": {"python": [(f"{SNIPPETS}::test_coming_from_kafka", 1)]},
+    "docs/from-kafka.md": {
+        "python": [(f"{SNIPPETS}::test_coming_from_kafka", 1), (f"{SNIPPETS}::test_moving_a_job_from_kafka", 1)]
+    },
     "docs/from-zeroeventhub.md": {"python": [(f"{SNIPPETS}::test_coming_from_zeroeventhub", 3)]},
     "docs/how-it-works.md": {
         "mermaid": [("tests/docs/test_pictures.py::test_the_pictures_are_of_kinds_that_are_drawn", 5)],

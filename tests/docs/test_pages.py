@@ -24,7 +24,8 @@ KAFKA = {
     *("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"),
     *("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
     *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger"),
-    *("maxTriggerDelay", "minPartitions", "groupIdPrefix", "kafka.group.id", "includeHeaders", "topic"),
+    *("maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "groupIdPrefix", "kafka.group.id"),
+    *("includeHeaders", "topic"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
 }
 """What the guide of Spark 4's Kafka connector lists, in its tables for reading and for writing."""
@@ -132,6 +133,35 @@ def test_every_page_is_in_the_index() -> None:
     index = (DOCS / "README.md").read_text()
     for page in sorted(DOCS.glob("*.md")):
         assert page.name == "README.md" or f"]({page.name})" in index, page.name
+
+
+def test_the_bundle_has_fields_that_there_are() -> None:
+    """Those that it uses, as the JSON schema of `databricks bundle` names them and their types (2026)."""
+    libraries = [{"whl": str}, {"pypi": {"package": str}}]
+    notebook = {"notebook_path": str}
+    task = {"task_key": str, "job_cluster_key": str, "notebook_task": notebook, "libraries": libraries}
+    cluster = {"spark_version": str, "node_type_id": str, "num_workers": int, "data_security_mode": str}
+    job = {"name": str, "tasks": [task], "job_clusters": [{"job_cluster_key": str, "new_cluster": cluster}]}
+    shape = {
+        "bundle": {"name": str},
+        "sync": {"paths": [str], "exclude": [str, str, str]},
+        "variables": {"runtime": {"description": str}, "node_type": {"description": str}},
+        "artifacts": {"wheel": {"type": str, "path": str, "build": str}},
+        "resources": {"jobs": {"tour": job}},
+        "targets": {"dev": {"mode": str, "default": bool}},
+    }
+
+    def shape_of(node: object) -> object:
+        if isinstance(node, dict):
+            return {name: shape_of(value) for name, value in node.items()}
+        return [shape_of(value) for value in node] if isinstance(node, list) else type(node)
+
+    bundle = yaml.safe_load((ROOT / "conf" / "databricks.yml").read_text())
+    assert shape_of(bundle) == shape
+    assert bundle["artifacts"]["wheel"]["type"] == "whl"
+    assert bundle["targets"]["dev"]["mode"] in ("development", "production")
+    (cluster_of_job,) = bundle["resources"]["jobs"]["tour"]["job_clusters"]
+    assert cluster_of_job["new_cluster"]["data_security_mode"] == "SINGLE_USER"
 
 
 def test_the_bundle_names_what_is_there() -> None:

@@ -55,7 +55,7 @@ def test_the_parser_of_mermaid_takes_them() -> None:
     pictures = blocks(PAGE, "mermaid")
     kinds = {"flowchart": "flowchart-v2", "sequenceDiagram": "sequence"}
     assert parsed(pictures) == [kinds[picture.split()[0]] for picture in pictures]
-    (fault,) = parsed(["flowchart LR\n  a -- end --> b"])
+    (fault,) = parsed(["flowchart LR\n  subgraph x\n  a --> b\n"])
     assert "Parse error" in fault
 
 

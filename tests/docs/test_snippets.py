@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -22,7 +23,8 @@ RABBIT = "rabbitmq-stream"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    streams = ("--stream", "orders:2", "--stream", "persons:2", "--stream", "persons-copy:2")
+    names = ("orders:2", "orders-moved:2", "persons:2", "persons-copy:2")
+    streams = [word for name in names for word in ("--stream", name)]
     with serving(tmp_path_factory.mktemp("log")) as start:
         yield start("--rabbitmq-stream", "0", "--feedapi", "0", *streams)
 
@@ -59,10 +61,28 @@ def publish(spark: Any, served: Served, stream: str, *partitions: list[str]) -> 
 def test_coming_from_kafka(spark: Any, served: Served, tmp_path: Path) -> None:
     publish(spark, served, "orders", [f"a{n}" for n in range(25)], ["b0", "b1"])
     names: dict[str, Any] = {"spark": spark}
-    (program,) = blocks("docs/from-kafka.md", "python")
+    program, _ = blocks("docs/from-kafka.md", "python")
     runner(served, tmp_path, names)(program)
     found = [(row.partition, int(row.offset)) for row in rows(names["orders"], tmp_path / "checkpoint")]
     assert sorted(found) == [("orders-0", 23), ("orders-0", 24), ("orders-1", 0), ("orders-1", 1)]
+
+
+def test_moving_a_job_from_kafka(spark: Any, served: Served, tmp_path: Path) -> None:
+    """With rows as the Kafka source gives them, from files."""
+    schema = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+    sputnik = datetime(1957, 10, 4, 19, 28, 34, tzinfo=timezone.utc)
+    records = [(b"ann", b"a", "orders", 0, 7, sputnik)]
+    spark.createDataFrame(records, schema).write.parquet(str(tmp_path / "kafka"))
+    names: dict[str, Any] = {"kafka": spark.readStream.schema(schema).parquet(str(tmp_path / "kafka"))}
+    _, program = blocks("docs/from-kafka.md", "python")
+    runner(served, tmp_path, names)(program)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    moved = spark.read.format("amqp-events").options(url=served.url, stream="orders-moved")
+    found = moved.option("startingExpression", "event_time >= -386310686000").load()
+    (row,) = found.selectExpr("key", "value", "unix_millis(properties.creation_time) AS at").collect()
+    assert (row.key, bytes(row.value), row.at) == ("ann", b"a", -386310686000)
+    assert moved.option("startingExpression", "event_time >= -386310685999").load().count() == 0
 
 
 def test_on_databricks(spark: Any, served: Served, tmp_path: Path) -> None:
