@@ -55,8 +55,8 @@ class KeptQuery:
 
     @property
     def sizes(self) -> list[int]:
-        """How many rows each micro-batch had that had any."""
-        return [len(batch) for _, batch in sorted(self.batches.items()) if batch]
+        """How many rows each micro-batch had."""
+        return [len(batch) for _, batch in sorted(self.batches.items())]
 
     def committed(self) -> set[int]:
         """Return the numbers of the micro-batches that Spark will not run again."""
@@ -76,7 +76,7 @@ class KeptQuery:
         return self._query
 
     def drain(self, frame: DataFrame) -> list[int]:
-        """Run it until it has processed what there is now; returns the sizes of its new micro-batches that had rows.
+        """Run it until it has processed what there is now; returns the sizes of its new micro-batches.
 
         Raises:
             StreamingQueryException: it failed.
@@ -85,7 +85,7 @@ class KeptQuery:
         before = set(self.batches)
         query = self.start(frame, availableNow=True)
         assert query.awaitTermination(self._timeout_s), f"the query did not end in time: {query.lastProgress}"
-        return [len(batch) for number, batch in sorted(self.batches.items()) if batch and number not in before]
+        return [len(batch) for number, batch in sorted(self.batches.items()) if number not in before]
 
     def wait_for_rows(self, count: int) -> None:
         """Return when so many rows have come in micro-batches that are committed.

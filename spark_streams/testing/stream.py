@@ -153,6 +153,12 @@ class LogStream:
             publisher.close()
         return len(rows)
 
+    def begins(self) -> dict[str, str]:
+        """Return the offset of the first event of each partition that has any; retention moves it."""
+        with self._client() as client:
+            bounds = client.describe(self.name).partitions
+        return {partition: held.earliest for partition, held in bounds.items() if held.earliest is not None}
+
     def ends(self) -> dict[str, str]:
         """Return the offset of the last event of each partition that has any."""
         with self._client() as client:
