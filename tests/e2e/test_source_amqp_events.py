@@ -1,11 +1,15 @@
-"""Spark reads a served log: rows, positions, streams, restarts, losses. The messages are encoded by proton."""
+"""Spark reads a log: rows, positions, streams, restarts, losses. The message with every section is encoded by proton.
+
+Three tests have a log in this process: no producer can give an event a time that differs from its message's own, no
+door adds partitions without a split, and a quarter of a million events are appended at once.
+"""
 
 from __future__ import annotations
 
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -14,11 +18,12 @@ import proton
 import pyspark
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_streams.errors import OwnershipLost
 from spark_streams.log import NO_TIMESTAMP, StreamConfig
 from spark_streams.spark.progress import Progress, StreamProgressListener
+from spark_streams.testing import KeptQuery, LogStream, StreamFactory, eventually
 
 pytestmark = pytest.mark.spark
 
@@ -43,30 +48,43 @@ def body(text: str) -> bytes:
     return b"\x00\x53\x75\xa0" + bytes([len(raw)]) + raw
 
 
-def append(
-    server: Any, partition: str, texts: list[str], timestamps: list[int] | None = None, stream: str = "orders"
-) -> None:
-    held = server.log.stream(stream).partitions[partition]
-    held.append([body(t) for t in texts], timestamps=timestamps)
+def append(orders: LogStream, partition: str, texts: list[str], timestamps: Iterable[int] | None = None) -> None:
+    """Append events, each with a time or none with any."""
+    rows: list[dict[str, Any]] = [{"value": text, "partition": partition} for text in texts]
+    for row, ms in zip(rows, timestamps or (), strict=timestamps is not None):
+        row["timestamp"] = EPOCH + timedelta(milliseconds=ms)
+    orders.produce(rows)
 
 
 def numbers(low: int, high: int, prefix: str = "e") -> list[str]:
     return [f"{prefix}{n}" for n in range(low, high)]
 
 
-def options(server: Any, **more: str) -> dict[str, str]:
+def options(orders: LogStream, **more: str) -> dict[str, str]:
+    return orders.options("amqp-events", **{"requestTimeout": "20000", **more})
+
+
+def in_process(server: Any, **more: str) -> dict[str, str]:
+    """Options for stream ``orders`` of a log in this process."""
     given = {"url": server.urls["amqp"].replace("//", "//guest:guest@"), "stream": "orders", "requestTimeout": "20000"}
     return given | more
 
 
-def batch(spark: SparkSession, server: Any, schema: str | None = None, **more: str) -> DataFrame:
-    reader = spark.read.format("amqp-events").options(**options(server, **more))
+def batch(spark: SparkSession, orders: LogStream, schema: str | None = None, **more: str) -> DataFrame:
+    reader = spark.read.format("amqp-events").options(**options(orders, **more))
     return (reader.schema(schema) if schema else reader).load()
 
 
-def values(frame: DataFrame) -> dict[str, list[str]]:
+def load(spark: SparkSession, given: dict[str, str]) -> DataFrame:
+    """A streaming read."""
+    return spark.readStream.format("amqp-events").options(**given).load().select("partition", "offset", "value")
+
+
+def values(found: DataFrame | list[Row]) -> dict[str, list[str]]:
+    """Partition to values, in the order of offsets."""
+    rows = found if isinstance(found, list) else found.select("partition", "offset", "value").collect()
     out: dict[str, list[str]] = {}
-    for row in frame.select("partition", "offset", "value").orderBy("partition", "offset").collect():
+    for row in sorted(rows, key=lambda each: (each.partition, each.offset)):
         out.setdefault(row.partition, []).append(bytes(row.value).decode())
     return out
 
@@ -76,61 +94,26 @@ def offset(number: int) -> str:
 
 
 @pytest.fixture
-def orders(log_server: Any) -> Any:
-    """The served log with a stream ``orders`` of two partitions, e0…e9 in each; e0 has timestamp -5, and so on."""
-    log_server.log.create_stream("orders", 2, CREATE_TIME)
+def orders(reference_log: StreamFactory) -> LogStream:
+    """A stream of two partitions, e0…e9 in each; e0 has timestamp -5, and so on."""
+    stream = reference_log.create("orders", 2, timestamp_type="create")
     for partition in ("0", "1"):
-        append(log_server, partition, numbers(0, 10), list(range(-5, 5)))
-    return log_server
-
-
-class Streams:
-    """Starts streaming queries into files, and stops them at the end."""
-
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.folder, self.queries = spark, folder, list[Any]()
-
-    def start(self, server: Any, name: str = "q", trigger: dict[str, Any] | None = None, **more: str) -> Any:
-        frame = self.spark.readStream.format("amqp-events").options(**options(server, **more)).load()
-        writer = frame.select("partition", "offset", "value").writeStream.format("parquet").queryName(name)
-        writer = writer.option("path", str(self.folder / f"{name}-out"))
-        writer = writer.option("checkpointLocation", str(self.folder / f"{name}-checkpoint"))
-        query = writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
-        self.queries.append(query)
-        return query
-
-    def drain(self, server: Any, name: str = "q", **more: str) -> list[int]:
-        """Run Trigger.AvailableNow to its end; return the number of rows of each batch that Spark ran."""
-        query = self.start(server, name, {"availableNow": True}, **more)
-        assert query.awaitTermination(WAIT_S)
-        return [p["numInputRows"] for p in query.recentProgress if p["batchId"] in self.committed(name)]
-
-    def committed(self, name: str = "q") -> set[int]:
-        return {int(p.name) for p in (self.folder / f"{name}-checkpoint" / "commits").glob("[0-9]*")}
-
-    def rows(self, name: str = "q") -> dict[str, list[str]]:
-        return values(self.spark.read.parquet(str(self.folder / f"{name}-out")))
-
-    def wait(self, condition: Callable[[], bool], query: Any) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            if query.exception() is not None:
-                raise query.exception()
-            assert time.monotonic() < deadline, query.lastProgress
-            time.sleep(0.1)
-
-    def failure(self, query: Any) -> str:
-        with pytest.raises(PySparkException) as caught:
-            query.awaitTermination(WAIT_S)
-        return str(caught.value)
+        append(stream, partition, numbers(0, 10), range(-5, 5))
+    return stream
 
 
 @pytest.fixture
-def streams(spark: SparkSession, tmp_path: Path) -> Iterator[Streams]:
-    running = Streams(spark, tmp_path)
-    yield running
-    for query in running.queries:
-        query.stop()
+def query(tmp_path: Path) -> Iterator[KeptQuery]:
+    """A query that ends with the test."""
+    with KeptQuery(tmp_path, "q", timeout_s=WAIT_S) as made:
+        yield made
+
+
+def failure(query: KeptQuery) -> str:
+    """Wait until the query fails; returns why."""
+    with pytest.raises(PySparkException) as caught:
+        query.running.awaitTermination(WAIT_S)
+    return str(caught.value)
 
 
 # --- batch
@@ -161,7 +144,8 @@ def test_every_column_of_a_message(spark: SparkSession, log_server: Any) -> None
     held = log_server.log.stream("orders").partitions["0"]
     held.append([encoded], timestamps=[SPUTNIK_MS])
     held.append([body("plain")], timestamps=[NO_TIMESTAMP])
-    frame = batch(spark, log_server)
+    reader = spark.read.format("amqp-events").options(**in_process(log_server))
+    frame = reader.load()
     first, second = frame.orderBy("offset").collect()
     assert bytes(first.value) == b"hello"
     assert (first.key, first.stream, first.partition, first.offset) == ("k-1", "orders", "0", offset(0))
@@ -184,13 +168,13 @@ def test_every_column_of_a_message(spark: SparkSession, log_server: Any) -> None
     assert first.application_properties == {"colour": "red", "n": "5"}
     assert first.message_annotations == {"event-streams-group-key": "k-1", "x-opt-a": "true"}
     assert (bytes(second.value), second.key, second.offset) == (b"plain", None, offset(1))
-    whole = batch(spark, log_server, "message BINARY, offset STRING").orderBy("offset").first()
+    whole = reader.schema("message BINARY, offset STRING").load().orderBy("offset").first()
     decoded = proton.Message()
     decoded.decode(bytes(whole.message))
     assert (decoded.id, decoded.subject, decoded.properties["n"]) == ("m-1", "greeting", 5)
 
 
-def test_a_batch_reads_every_partition(spark: SparkSession, orders: Any) -> None:
+def test_a_batch_reads_every_partition(spark: SparkSession, orders: LogStream) -> None:
     frame = batch(spark, orders)
     assert values(frame) == {"0": numbers(0, 10), "1": numbers(0, 10)}
     assert frame.rdd.getNumPartitions() == 2
@@ -213,12 +197,12 @@ def test_a_batch_reads_every_partition(spark: SparkSession, orders: Any) -> None
         ({"startingTimestamp": "-4", "endingTimestamp": "0", "minPartitions": "4"}, 1, 5),
     ],
 )
-def test_batch_positions(spark: SparkSession, orders: Any, more: dict[str, Any], low: int, high: int) -> None:
+def test_batch_positions(spark: SparkSession, orders: LogStream, more: dict[str, Any], low: int, high: int) -> None:
     given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in more.items()}
     assert values(batch(spark, orders, **given)) == {"0": numbers(low, high), "1": numbers(low, high)}
 
 
-def test_min_partitions_and_sparks_arrow_limit(spark: SparkSession, orders: Any) -> None:
+def test_min_partitions_and_sparks_arrow_limit(spark: SparkSession, orders: LogStream) -> None:
     append(orders, "0", numbers(10, 3010))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "7")
     try:
@@ -229,12 +213,11 @@ def test_min_partitions_and_sparks_arrow_limit(spark: SparkSession, orders: Any)
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
-def test_a_log_without_events(spark: SparkSession, log_server: Any) -> None:
-    log_server.log.create_stream("orders", 2)
-    assert batch(spark, log_server).collect() == []
+def test_a_log_without_events(spark: SparkSession, reference_log: StreamFactory) -> None:
+    assert batch(spark, reference_log.create("orders", 2)).collect() == []
 
 
-def test_a_users_schema(spark: SparkSession, orders: Any) -> None:
+def test_a_users_schema(spark: SparkSession, orders: LogStream) -> None:
     frame = batch(spark, orders, "offset STRING NOT NULL, partition STRING, value BINARY")
     assert frame.columns == ["offset", "partition", "value"]
     assert values(frame)["1"] == numbers(0, 10)
@@ -243,99 +226,107 @@ def test_a_users_schema(spark: SparkSession, orders: Any) -> None:
 # --- streams
 
 
-def test_a_stream_starts_at_the_latest_event_and_remembers_it(orders: Any, streams: Streams) -> None:
-    query = streams.start(orders)
-    streams.wait(lambda: 0 in streams.committed(), query)
+def test_a_stream_starts_at_the_latest_event_and_remembers_it(
+    spark: SparkSession, orders: LogStream, query: KeptQuery
+) -> None:
+    frame = load(spark, options(orders))
+    query.start(frame)
+    query.wait_for_batch(0)
     query.stop()
     append(orders, "0", numbers(10, 12))
-    query = streams.start(orders)
-    streams.wait(lambda: 1 in streams.committed(), query)
+    query.start(frame)
+    query.wait_for_batch(1)
     append(orders, "1", numbers(10, 11))
-    streams.wait(lambda: 2 in streams.committed(), query)
-    assert streams.rows() == {"0": ["e10", "e11"], "1": ["e10"]}
+    query.wait_for_batch(2)
+    assert values(query.rows) == {"0": ["e10", "e11"], "1": ["e10"]}
 
 
-def test_available_now_and_restarts(orders: Any, streams: Streams) -> None:
-    assert streams.drain(orders, startingOffsets="earliest") == [20]
-    assert streams.drain(orders, startingOffsets="earliest") == []
+def test_available_now_and_restarts(spark: SparkSession, orders: LogStream, query: KeptQuery) -> None:
+    frame = load(spark, options(orders, startingOffsets="earliest"))
+    assert query.drain(frame) == [20]
+    assert query.drain(frame) == []
     append(orders, "0", numbers(10, 24))
     append(orders, "1", numbers(10, 11))
-    assert streams.drain(orders, startingOffsets="earliest") == [15]
-    assert streams.rows() == {"0": numbers(0, 24), "1": numbers(0, 11)}
+    assert query.drain(frame) == [15]
+    assert values(query.rows) == {"0": numbers(0, 24), "1": numbers(0, 11)}
 
 
-def test_available_now_with_a_limit_and_restarts(orders: Any, streams: Streams, rate_limits: bool) -> None:
-    more = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "6"}
+def test_available_now_with_a_limit_and_restarts(
+    spark: SparkSession, orders: LogStream, query: KeptQuery, rate_limits: bool
+) -> None:
+    frame = load(spark, options(orders, startingOffsets="earliest", maxOffsetsPerTrigger="6"))
     if not rate_limits:
-        message = streams.failure(streams.start(orders, trigger={"availableNow": True}, **more))
-        assert f"option 'maxOffsetsPerTrigger': needs Spark 4.2 or later, this is {pyspark.__version__}" in message
+        query.start(frame, availableNow=True)
+        words = f"option 'maxOffsetsPerTrigger': needs Spark 4.2 or later, this is {pyspark.__version__}"
+        assert words in failure(query)
         return
-    assert streams.drain(orders, **more) == [6, 6, 6, 2]
-    assert streams.drain(orders, **more) == []
+    assert query.drain(frame) == [6, 6, 6, 2]
+    assert query.drain(frame) == []
     append(orders, "0", numbers(10, 24))
     append(orders, "1", numbers(10, 11))
-    sizes = streams.drain(orders, **more)
+    sizes = query.drain(frame)
     assert sum(sizes) == 15
     assert max(sizes) == 6
-    assert streams.rows() == {"0": numbers(0, 24), "1": numbers(0, 11)}
+    assert values(query.rows) == {"0": numbers(0, 24), "1": numbers(0, 11)}
 
 
 @pytest.mark.parametrize("most", [{}, {"maxOffsetsPerTrigger": "30"}])
 def test_a_stream_waits_for_a_minimum_and_other_triggers_do_not(
-    orders: Any, streams: Streams, rate_limits: bool, most: dict[str, str]
+    spark: SparkSession, orders: LogStream, query: KeptQuery, rate_limits: bool, most: dict[str, str]
 ) -> None:
-    more = {"minOffsetsPerTrigger": "30", "maxTriggerDelay": "1h", **most}
+    frame = load(spark, options(orders, minOffsetsPerTrigger="30", maxTriggerDelay="1h", **most))
+    query.start(frame)
     if not rate_limits:
-        message = streams.failure(streams.start(orders, **more))
-        assert "OffsetsPerTrigger': needs Spark 4.2 or later" in message
+        assert "OffsetsPerTrigger': needs Spark 4.2 or later" in failure(query)
         return
-    query = streams.start(orders, **more)
-    streams.wait(lambda: 0 in streams.committed(), query)
+    query.wait_for_batch(0)
     append(orders, "0", numbers(10, 39))
     time.sleep(2)  # dozens of triggers, each of which could have run a batch
-    assert streams.committed() == {0}
+    assert query.committed() == {0}
     append(orders, "1", numbers(10, 11))
-    streams.wait(lambda: 1 in streams.committed(), query)
+    query.wait_for_batch(1)
     query.stop()
-    assert streams.rows() == {"0": numbers(10, 39), "1": ["e10"]}
+    assert values(query.rows) == {"0": numbers(10, 39), "1": ["e10"]}
     append(orders, "1", numbers(11, 12))
-    assert streams.drain(orders, **more) == [1]
+    assert query.drain(frame) == [1]
     append(orders, "1", numbers(12, 14))
-    assert streams.start(orders, trigger={"once": True}, **more).awaitTermination(WAIT_S)
-    assert streams.rows()["1"] == numbers(10, 14)
+    assert query.start(frame, once=True).awaitTermination(WAIT_S)
+    assert values(query.rows)["1"] == numbers(10, 14)
 
 
-def test_a_group_reads_batch_after_batch(spark: SparkSession, orders: Any, streams: Streams, rate_limits: bool) -> None:
+def test_a_group_reads_batch_after_batch(
+    spark: SparkSession, orders: LogStream, query: KeptQuery, rate_limits: bool
+) -> None:
     group = {"consumerGroup": "billing", "epoch": "2"}
     limit, sizes = ({"maxOffsetsPerTrigger": "4"}, [4] * 5) if rate_limits else ({}, [20])
-    assert streams.drain(orders, startingOffsets="earliest", **limit, **group) == sizes
-    assert streams.rows() == {"0": numbers(0, 10), "1": numbers(0, 10)}
-    assert values(batch(spark, orders, **group)) == streams.rows()
+    assert query.drain(load(spark, options(orders, startingOffsets="earliest", **limit, **group))) == sizes
+    assert values(query.rows) == {"0": numbers(0, 10), "1": numbers(0, 10)}
+    assert values(batch(spark, orders, **group)) == values(query.rows)
 
 
-def test_new_partitions_are_read_from_their_beginning(orders: Any, streams: Streams) -> None:
-    query = streams.start(orders)
-    streams.wait(lambda: 0 in streams.committed(), query)
-    orders.log.add_partitions("orders", 1)
-    append(orders, "2", numbers(0, 3))
-    streams.wait(lambda: any(p["numInputRows"] == 3 for p in query.recentProgress), query)
-    streams.wait(lambda: query.lastProgress["batchId"] > 0 and not query.status["isTriggerActive"], query)
-    assert streams.rows() == {"2": numbers(0, 3)}
+def test_new_partitions_are_read_from_their_beginning(spark: SparkSession, log_server: Any, query: KeptQuery) -> None:
+    log_server.log.create_stream("orders", 2)
+    log_server.log.stream("orders").partitions["0"].append([body("before")])
+    query.start(load(spark, in_process(log_server)))
+    query.wait_for_batch(0)
+    log_server.log.add_partitions("orders", 1)
+    log_server.log.stream("orders").partitions["2"].append([body(text) for text in numbers(0, 3)])
+    query.wait_for_rows(3)
+    assert values(query.rows) == {"2": numbers(0, 3)}
 
 
-def test_lag_and_rate_are_told(spark: SparkSession, orders: Any, streams: Streams, rate_limits: bool) -> None:
+def test_lag_and_rate_are_told(spark: SparkSession, orders: LogStream, query: KeptQuery, rate_limits: bool) -> None:
     told: list[Progress] = []
     listener = StreamProgressListener(told.append)
+    limit = {"maxOffsetsPerTrigger": "12"} if rate_limits else {}
     spark.streams.addListener(listener)
     try:
-        streams.drain(orders, startingOffsets="earliest", **({"maxOffsetsPerTrigger": "12"} if rate_limits else {}))
-        deadline = time.monotonic() + 20
-        while sum(p.events for p in told) < 20 and time.monotonic() < deadline:
-            time.sleep(0.1)
+        query.drain(load(spark, options(orders, startingOffsets="earliest", **limit)))
+        eventually(lambda: sum(p.events for p in told) >= 20, "all progress")
     finally:
         spark.streams.removeListener(listener)
     first = told[0]
-    assert (first.stream, first.events, first.query) == ("orders", 12 if rate_limits else 20, "q")
+    assert (first.stream, first.events, first.query) == (orders.name, 12 if rate_limits else 20, "q")
     assert first.events_per_second > 0
     if not rate_limits:
         assert first.lag == {}, "Spark asks the source for the newest offsets from 4.2 on"
@@ -347,58 +338,56 @@ def test_lag_and_rate_are_told(spark: SparkSession, orders: Any, streams: Stream
 # --- losses
 
 
-@pytest.fixture
-def small(log_server: Any) -> Any:
-    """A stream whose retention keeps about one segment of a few events."""
-    config = StreamConfig(segment_max_bytes=2000, retention_max_bytes=2000)
-    log_server.log.create_stream("orders", 1, config)
-    append(log_server, "0", numbers(0, 5))
-    return log_server
-
-
-def overflow(server: Any, low: int, high: int) -> int:
+def overflow(stream: LogStream, low: int, high: int) -> int:
     """Append until retention has removed what was there; return the first offset that is left."""
-    for n in range(low, high):
-        append(server, "0", [f"e{n}" + "x" * 200])
-    server.log.enforce_retention()
-    first = server.log.stream("orders").partitions["0"].first_offset
-    assert first > low
-    return int(first)
+    for n in range(low, high, 5):
+        append(stream, "0", [f"e{m}" + "x" * 400 for m in range(n, n + 5)])
+
+    eventually(lambda: int(stream.begins()["0"]) > low, "retention")
+    return int(stream.begins()["0"])
 
 
-def test_retention_past_the_position(small: Any, streams: Streams) -> None:
-    more = {"startingOffsets": "earliest"}
-    streams.drain(small, **more)
-    first = overflow(small, 5, 60)
-    message = streams.failure(streams.start(small, trigger={"availableNow": True}, **more))
-    assert f"stream 'orders' partition '0': reading was to go on after '{offset(4)}'" in message
+def test_retention_past_the_position(spark: SparkSession, reference_log: StreamFactory, query: KeptQuery) -> None:
+    """Of a stream whose retention keeps about one segment of a few events."""
+    small = reference_log.create("small", segment_max_bytes=2_000, retention_max_bytes=2_000)
+    append(small, "0", numbers(0, 5))
+    frame = load(spark, options(small, startingOffsets="earliest"))
+    query.drain(frame)
+    left = overflow(small, 5, 60)
+    query.start(frame, availableNow=True)
+    message = failure(query)
+    assert f"stream '{small.name}' partition '0': reading was to go on after '{offset(4)}'" in message
     assert "'failOnDataLoss' to 'false'" in message
-    streams.drain(small, failOnDataLoss="false", **more)
-    read = [v.rstrip("x") for v in streams.rows()["0"]]
+    query.drain(load(spark, options(small, startingOffsets="earliest", failOnDataLoss="false")))
+    read = [v.rstrip("x") for v in values(query.rows)["0"]]
+    first = 60 - (len(read) - 5)
+    assert first >= left, "retention may go on"
     assert read == numbers(0, 5) + numbers(first, 60)
+    assert first <= int(small.begins()["0"])
 
 
-def test_a_log_deleted_and_created_again(orders: Any, streams: Streams) -> None:
-    more = {"startingOffsets": "earliest"}
-    streams.drain(orders, **more)
-    orders.call(lambda: orders.log.delete_stream("orders"))
-    orders.call(lambda: orders.log.create_stream("orders", 2))
+def test_a_log_deleted_and_created_again(spark: SparkSession, orders: LogStream, query: KeptQuery) -> None:
+    frame = load(spark, options(orders, startingOffsets="earliest"))
+    query.drain(frame)
+    orders.delete()
+    orders.create()
     append(orders, "0", numbers(0, 30, "new"))
-    message = streams.failure(streams.start(orders, trigger={"availableNow": True}, **more))
-    assert "it was deleted and created again" in message
-    streams.drain(orders, failOnDataLoss="false", **more)
-    assert [v for v in streams.rows()["0"] if v.startswith("new")] == numbers(0, 30, "new")
+    query.start(frame, availableNow=True)
+    assert "it was deleted and created again" in failure(query)
+    query.drain(load(spark, options(orders, startingOffsets="earliest", failOnDataLoss="false")))
+    assert [v for v in values(query.rows)["0"] if v.startswith("new")] == numbers(0, 30, "new")
 
 
-def test_a_partition_that_vanished(orders: Any, streams: Streams, tmp_path: Path) -> None:
-    more = {"startingOffsets": "earliest"}
-    streams.drain(orders, **more)
-    path = max((tmp_path / "q-checkpoint" / "offsets").glob("[0-9]*"), key=lambda p: int(p.name))
+def test_a_partition_that_vanished(spark: SparkSession, orders: LogStream, query: KeptQuery) -> None:
+    frame = load(spark, options(orders, startingOffsets="earliest"))
+    query.drain(frame)
+    path = max((query.checkpoint / "offsets").glob("[0-9]*"), key=lambda p: int(p.name))
     text = path.read_text()
     checksum = path.with_name(f".{path.name}.crc")
     checksum.unlink(missing_ok=True)
     path.write_text(text.replace('"1": {', '"7": {'))  # as if the log had had a partition 7
-    message = streams.failure(streams.start(orders, trigger={"availableNow": True}, **more))
+    query.start(frame, availableNow=True)
+    message = failure(query)
     assert "partition '7'" in message
     assert "no longer there" in message
 
@@ -418,7 +407,7 @@ def test_a_stolen_partition_names_the_thiefs_epoch(log_server: Any) -> None:
     held = log_server.log.stream("orders").partitions["0"]
     for _ in range(4):
         held.append([body("x" * 200)] * 65_536)
-    given = parse_source(options(log_server, consumerGroup="g", epoch="3"), streaming=True)
+    given = parse_source(in_process(log_server, consumerGroup="g", epoch="3"), streaming=True)
     planned = PlannedRead(range_read(given, ("offset",), "0", EARLIEST, offset(4 * 65_536 - 1)))
     reading = read_range(given, planned, pa.schema([("offset", pa.string())]), connect)
     assert next(reading).num_rows > 0
@@ -450,34 +439,34 @@ def refused(spark: SparkSession, given: dict[str, str], schema: str | None = Non
     return message
 
 
-def test_wrong_host(spark: SparkSession, orders: Any) -> None:
+def test_wrong_host(spark: SparkSession, orders: LogStream) -> None:
     message = refused(spark, options(orders, url="amqp://no-such-host.invalid:5672"))
     assert "no-such-host.invalid" in message
     assert "ConnectFailed" in message
 
 
-def test_wrong_port(spark: SparkSession, orders: Any) -> None:
+def test_wrong_port(spark: SparkSession, orders: LogStream) -> None:
     port = free_port()
     message = refused(spark, options(orders, url=f"amqp://127.0.0.1:{port}", requestTimeout="3000"))
     assert f"127.0.0.1:{port}" in message
     assert "refused" in message.lower()
 
 
-def test_wrong_password(spark: SparkSession, orders: Any) -> None:
-    given = options(orders, url=orders.urls["amqp"], username="guest", password="hunter2")
+def test_wrong_password(spark: SparkSession, orders: LogStream) -> None:
+    given = options(orders, url=orders.process.urls["amqp"], username="guest", password="hunter2")
     message = refused(spark, given)
     assert "AuthenticationFailed" in message
     assert "guest" in message
 
 
-def test_unknown_stream(spark: SparkSession, orders: Any) -> None:
+def test_unknown_stream(spark: SparkSession, orders: LogStream) -> None:
     message = refused(spark, options(orders, stream="carts"))
     assert "NotFound" in message
     assert "carts" in message
 
 
-def test_tls_where_there_is_none(spark: SparkSession, orders: Any) -> None:
-    url = orders.urls["amqp"].replace("amqp://", "amqps://guest:guest@")
+def test_tls_where_there_is_none(spark: SparkSession, orders: LogStream) -> None:
+    url = orders.process.urls["amqp"].replace("amqp://", "amqps://guest:guest@")
     message = refused(spark, options(orders, url=url, requestTimeout="5000"))
     assert "ConnectFailed" in message
     assert "TLS" in message
@@ -494,11 +483,11 @@ def test_tls_where_there_is_none(spark: SparkSession, orders: Any) -> None:
         ({"filter": "a = "}, "option 'filter': filter, column 4"),
     ],
 )
-def test_bad_options(spark: SparkSession, orders: Any, more: dict[str, str], message: str) -> None:
+def test_bad_options(spark: SparkSession, orders: LogStream, more: dict[str, str], message: str) -> None:
     assert message in refused(spark, options(orders, **more))
 
 
-def test_bad_options_of_a_stream_fail_when_it_is_loaded(spark: SparkSession, orders: Any) -> None:
+def test_bad_options_of_a_stream_fail_when_it_is_loaded(spark: SparkSession, orders: LogStream) -> None:
     reader = spark.readStream.format("amqp-events").options(**options(orders, startingOffsets="{"))
     with pytest.raises(PySparkException, match="bad JSON"):
         reader.load()
@@ -511,20 +500,20 @@ def test_bad_options_of_a_stream_fail_when_it_is_loaded(spark: SparkSession, ord
         ("value STRING", "column 'value' of amqp-events has type binary"),
     ],
 )
-def test_bad_schemas(spark: SparkSession, orders: Any, schema: str, message: str) -> None:
+def test_bad_schemas(spark: SparkSession, orders: LogStream, schema: str, message: str) -> None:
     assert message in refused(spark, options(orders), schema)
 
 
-def test_no_secret_shows(spark: SparkSession, orders: Any, streams: Streams, capfd: pytest.CaptureFixture[str]) -> None:
-    orders.log.create_stream("other", 1)
-    given = options(orders, url=orders.urls["amqp"], username="guest", password="guest") | {"stream": "other"}
-    secret = {**given, "password": "hunter2"}
+def test_no_secret_shows(
+    spark: SparkSession, orders: LogStream, query: KeptQuery, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secret = options(orders, url=orders.process.urls["amqp"], username="guest", password="hunter2")
     frame = spark.read.format("amqp-events").options(**secret).load()
     frame.explain(True)
     frame.explain("formatted")
     shown = [repr(frame), frame._jdf.queryExecution().toString()]
-    query = streams.start(orders, name="secret", url=orders.urls["amqp"], username="guest", password="hunter2")
-    shown += [streams.failure(query), str(query.exception()), json.dumps(query.recentProgress, default=str)]
+    query.start(load(spark, secret))
+    shown += [failure(query), str(query.running.exception()), json.dumps(query.running.recentProgress, default=str)]
     shown += list(capfd.readouterr())
     for text in shown:
         assert "hunter2" not in text
