@@ -64,9 +64,18 @@ __all__ = [
 
 
 class SparkStreamsError(Exception):
-    """The root of all errors of this package; ``retriable`` says whether trying again can help."""
+    """The root of all errors of this package.
+
+    Attributes:
+        retriable: whether trying again can help.
+        costly: whether one more try is enough to see that it was no accident: what was waited for took all of its
+            time, or the same bytes were damaged again.
+        given_up: whether it was tried again as often as is allowed: who calls whoever tried does not start over.
+    """
 
     retriable: bool = False
+    costly: bool = False
+    given_up: bool = False
 
 
 class OptionError(SparkStreamsError, ValueError):
@@ -141,6 +150,8 @@ class ConnectionLost(TransportError):
 
 class DeadlineExceeded(TransportError):
     """The peer did not answer, or gave no credit, within the time allowed."""
+
+    costly = True
 
 
 class PeerError(SparkStreamsError):

@@ -29,7 +29,7 @@ from spark_streams.client.model import Bounds, Pushdown, RangeRead, StreamDescri
 from spark_streams.client.publisher import Publisher
 from spark_streams.client.pushdown import Pushed, Receiving, is_about_filters, nothing_pushed, push
 from spark_streams.client.reader import RangeReader
-from spark_streams.client.retry import Deadline, retrying
+from spark_streams.client.retry import Deadline, patiently
 from spark_streams.client.walk import OffsetWalk, first_offset
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import DeadlineExceeded, LocalProtocolError, Refused, RemoteProtocolError
@@ -113,7 +113,7 @@ class AmqpClient:
         def ask(connection: Connection, address: str) -> StreamDescription:
             return info.describe(connection, stream, address, Deadline(self._timeout_ms))
 
-        return retrying(lambda: self._at(info.info_address(stream), ask))
+        return self._retrying(lambda: self._at(info.info_address(stream), ask))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return what the peer says about itself, and ``capabilities``: those that it offers.
@@ -125,7 +125,7 @@ class AmqpClient:
         def ask(connection: Connection, address: str) -> dict[str, str | list[str]]:
             return {**connection.properties, "capabilities": list(connection.offered)}
 
-        return retrying(lambda: self._at("", ask))
+        return self._retrying(lambda: self._at("", ask))
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many retained events there are after each position (from it on, for ``At``).
@@ -139,7 +139,7 @@ class AmqpClient:
         def ask(connection: Connection, address: str) -> dict[str, int | None]:
             return info.remaining(connection, stream, address, positions, Deadline(self._timeout_ms))
 
-        return retrying(lambda: self._at(info.info_address(stream), ask))
+        return self._retrying(lambda: self._at(info.info_address(stream), ask))
 
     def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
         """Return the offset of the first event, in log order, whose timestamp is not earlier than ``timestamp_ms``.
@@ -193,7 +193,7 @@ class AmqpClient:
                 return Pushdown(None, expression)
             return Pushdown(pushed.words, pushed.residual)
 
-        return retrying(lambda: self._at(stream, ask))
+        return self._retrying(lambda: self._at(stream, ask))
 
     def _first(self, stream: str, partition: str, start: Any) -> str | None:
         def ask(connection: Connection, address: str) -> str | None:
@@ -203,7 +203,7 @@ class AmqpClient:
             finally:
                 link.close()
 
-        return retrying(lambda: self._at(stream, ask))
+        return self._retrying(lambda: self._at(stream, ask))
 
     def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         """Return nothing: what an AMQP event log has is an identity, in ``describe``."""
@@ -273,9 +273,12 @@ class AmqpClient:
                 self._demand_event_streams(connection)
             return attach_sender(connection, address, what, deadline=Deadline(self._timeout_ms), partition=partition)
 
-        return Publisher(retrying(lambda: self._at(stream, attach)), stream, patience)
+        return Publisher(self._retrying(lambda: self._at(stream, attach)), stream, patience)
 
     # --- connections and redirects
+
+    def _retrying(self, operation: Callable[[], _T]) -> _T:
+        return patiently(operation, lambda: bool(self._connections))
 
     def _at(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
         """Run an operation on the connection where ``address`` lives, following redirects."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_streams.client.tls import WANTS_A_CERTIFICATE, refused_certificate, unverified
+from spark_streams.client.tls import WANTS_A_CERTIFICATE, is_no_tls, refused_certificate, unverified
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     ConnectFailed,
@@ -76,27 +76,29 @@ def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
             f"{where}: connection refused: nothing listens there; check the port in option 'url' and that the log runs"
         )
     if isinstance(fault, TimeoutError):
-        return ConnectFailed(f"{where}: no answer: check the host and port in option 'url', and firewalls on the way")
+        failed = ConnectFailed(f"{where}: no answer: check the host and port in option 'url', and firewalls on the way")
+        failed.costly = True
+        return failed
     return ConnectFailed(f"{where}: no connection: {fault.strerror or fault}: check the host and port in option 'url'")
 
 
 def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
-    """Return the error for a TLS handshake that failed."""
+    """Return the error for a TLS handshake that failed; one that broke off may do better the next time."""
     where = endpoint.address
     if isinstance(fault, ssl.SSLCertVerificationError):
         return final(ConnectFailed(f"{where}: {unverified(fault, where)}"))
     refused = refused_certificate(fault)
     if refused is not None:
         return final(ConnectFailed(f"{where}: {refused}"))
-    text = (getattr(fault, "reason", None) or str(fault)).upper()
+    text = (getattr(fault, "reason", None) or str(fault)).lower()
     if isinstance(fault, TimeoutError):
         text = "no answer to the handshake"
-    return final(
-        ConnectFailed(
-            f"{where}: TLS does not work there ({text.lower()}): if it is a plain port, {_PLAIN[endpoint.scheme]} in "
-            "option 'url', without 'tls.' options"
-        )
+    failed = ConnectFailed(
+        f"{where}: TLS does not work there ({text}): if it is a plain port, {_PLAIN[endpoint.scheme]} in option "
+        "'url', without 'tls.' options"
     )
+    failed.costly = isinstance(fault, TimeoutError)
+    return final(failed) if is_no_tls(fault) else failed
 
 
 def foreign_answer_fault(answer: bytes, endpoint: Endpoint) -> ConnectFailed:

@@ -28,10 +28,10 @@ from spark_streams.client.links import MAX_MESSAGE_BYTES, Link
 from spark_streams.client.loss import LossPolicy, gone_before, gone_until
 from spark_streams.client.model import Bounds, RangeRead
 from spark_streams.client.pushdown import Receiving
-from spark_streams.client.retry import Attempts
+from spark_streams.client.retry import PATIENT, Attempts
 from spark_streams.client.rows_of_range import Cut, RowDecoder, WrongPartition
 from spark_streams.client.silence import DRAIN_AFTER_S, NARROWED_DRAIN_AFTER_S, Silence
-from spark_streams.errors import RemoteProtocolError, SparkStreamsError
+from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.position import After, At, Earliest
 
 __all__ = ["RangeReader"]
@@ -84,7 +84,7 @@ class RangeReader:
             RemoteProtocolError: the peer broke a rule; the message says which.
             TransportError: the connection broke more often than is tried, or the peer fell silent.
         """
-        attempts = Attempts()
+        attempts = Attempts(PATIENT)
         while True:
             try:
                 for cut in self._link_cuts():
@@ -113,6 +113,9 @@ class RangeReader:
         try:
             decoder = RowDecoder(self._read, self._start, receiving.residual)
             yield from self._cuts(link, intake, decoder, held, narrowed=receiving.narrowed)
+        except DeadlineExceeded:
+            link.connection.abandon()  # what it still sends belongs to nobody, and it may never send anything
+            raise
         finally:
             link.close()
 

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from spark_streams.errors import DeadlineExceeded, SparkStreamsError
 
-__all__ = ["Attempts", "Backoff", "Deadline", "retrying"]
+__all__ = ["PATIENT", "Attempts", "Backoff", "Deadline", "patiently", "retrying"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -64,7 +64,9 @@ class Backoff:
 
 
 DEFAULT_BACKOFF: Final = Backoff()
-"""Six tries within about 3 s: it outlives a log that restarts, and a wrong port is still told soon."""
+"""Six tries within about 3 s: a wrong port is told soon."""
+PATIENT: Final = Backoff(attempts=24)
+"""Some 40 s: a broker that restarts takes 5 to 10 s, and then its streams come back one by one."""
 
 
 class Attempts:
@@ -88,24 +90,22 @@ class Attempts:
         _log.info("%s; trying again in %d ms", fault, seconds * 1_000)
         _pause(seconds)
 
-    def pause_s(self, fault: SparkStreamsError, *, deadlines: bool = False) -> float:
+    def pause_s(self, fault: SparkStreamsError) -> float:
         """Count a failure, and return how long to pause before the next try, in seconds.
 
-        Args:
-            fault: what went wrong.
-            deadlines: whether a deadline was of one try, and not of all: then it counts for half of the tries that
-                are allowed.
+        One that is ``costly`` counts for half of the tries that are allowed: a connection that fell silent is replaced
+        once, and a peer that does not answer is told after twice its time.
 
         Raises:
-            SparkStreamsError: ``fault`` itself, when it is not retriable or was the last one allowed. A deadline is
-                not waited for twice unless ``deadlines`` says so: the caller's time is used up.
+            SparkStreamsError: ``fault`` itself, when it is not retriable or was the last one allowed.
         """
-        self._failed += 1
-        if isinstance(fault, DeadlineExceeded):
-            if not deadlines:
-                raise fault
-            self._failed += (self._backoff.attempts - 1) // 2
-        if not fault.retriable or self._failed >= self._backoff.attempts:
+        if fault.given_up:
+            raise fault
+        self._failed += 1 + (self._backoff.attempts - 1) // 2 * fault.costly
+        if not fault.retriable:
+            raise fault
+        if self._failed >= self._backoff.attempts:
+            fault.given_up = True
             raise fault
         pause_ms: int = min(self._backoff.limit_ms, self._backoff.first_ms * 2 ** (self._failed - 1))
         return pause_ms / 1_000
@@ -123,6 +123,24 @@ def retrying(operation: Callable[[], _T], backoff: Backoff = DEFAULT_BACKOFF) ->
             return operation()
         except SparkStreamsError as fault:
             attempts.after(fault)
+
+
+def patiently(operation: Callable[[], _T], was_there: Callable[[], bool]) -> _T:
+    """Return what ``operation`` returns, trying again: for long once the peer was there, as it may be restarting.
+
+    Args:
+        operation: what is tried.
+        was_there: whether the peer has ever been reached.
+
+    Raises:
+        SparkStreamsError: the last one.
+    """
+    hasty, patient = Attempts(), Attempts(PATIENT)
+    while True:
+        try:
+            return operation()
+        except SparkStreamsError as fault:
+            (patient if was_there() else hasty).after(fault)
 
 
 def _pause(seconds: float) -> None:

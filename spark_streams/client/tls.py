@@ -9,7 +9,7 @@ from typing import Final
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
 
-__all__ = ["WANTS_A_CERTIFICATE", "refused_certificate", "tls_context", "unverified"]
+__all__ = ["WANTS_A_CERTIFICATE", "is_no_tls", "refused_certificate", "tls_context", "unverified"]
 
 WANTS_A_CERTIFICATE: Final = "wants a client certificate, check options 'tls.certFile' and 'tls.keyFile'"
 """Of a peer that hangs up without a word: servers of Python's asyncio do so to clients that they do not trust."""
@@ -28,6 +28,8 @@ _ALERTS: Final = {
     "CERTIFICATE_UNKNOWN": "it does not take our certificate, option 'tls.certFile'",
 }
 """What a peer says before it hangs up (RFC 8446 §6.2), as OpenSSL spells it."""
+
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
@@ -75,6 +77,11 @@ class _Asked:
     def __call__(self) -> bytes:
         self.was = True
         return b""
+
+
+def is_no_tls(fault: BaseException) -> bool:
+    """Say whether what came in place of TLS was something else, as from a port that does not speak it."""
+    return isinstance(fault, ssl.SSLError) and fault.reason in _NO_TLS
 
 
 def unverified(fault: ssl.SSLCertVerificationError, where: str) -> str:

@@ -15,7 +15,7 @@ from spark_streams.client.links import Link
 from spark_streams.client.offsets import check_offsets, rows_until
 from spark_streams.client.retry import Attempts
 from spark_streams.client.silence import Silence
-from spark_streams.errors import SparkStreamsError
+from spark_streams.errors import DeadlineExceeded, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.columns import decode_columns
 
@@ -65,6 +65,8 @@ class OffsetWalk:
                 if not self._advance(n):
                     break
             except SparkStreamsError as fault:
+                if isinstance(fault, DeadlineExceeded) and self._link is not None:
+                    self._link.connection.abandon()
                 self.close()
                 if len(self._ready) > before:
                     attempts.progressed()

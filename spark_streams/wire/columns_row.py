@@ -21,7 +21,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire import message as m
 from spark_streams.wire.types import Array, Pairs, Timestamp, UInt, canonical_json, canonical_text
 
-__all__ = ["ASSIGNED_KEYS", "NO_TIMESTAMP", "Overflow", "TimestampOverflow", "microseconds", "row_columns"]
+__all__ = ["ASSIGNED_KEYS", "DELIVERY", "NO_TIMESTAMP", "Overflow", "TimestampOverflow", "microseconds", "row_columns"]
 
 Overflow = Literal["fail", "null"]
 """What becomes of an instant that does not fit int64 microseconds: the read fails, or the cell is null."""
@@ -59,6 +59,11 @@ PROPERTY_FIELDS: Final[tuple[tuple[str, str], ...]] = (
 )
 """The fields of the properties section in order, and what their values may be (part 3 §3.2.4); ``text`` is any."""
 
+DELIVERY: Final = frozenset(
+    {"offset", "source_partition", "target_partition", "timestamp", "timestamp_ms", "partitions_changed"}
+)
+"""The columns that are read from the delivery annotations alone."""
+
 _ALLOWED: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),
     "binary": (bytes,),
@@ -91,7 +96,7 @@ def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail")
     """Return the named columns of one message: texts as bytes, timestamps as int, maps as lists of pairs.
 
     Args:
-        raw: exactly one encoded message.
+        raw: exactly one encoded message; its head, with the delivery annotations, if ``names`` are of ``DELIVERY``.
         names: as for ``decode_columns``.
         overflow: as for ``decode_columns``.
 
@@ -99,7 +104,7 @@ def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail")
         RemoteProtocolError: the message, or a part of it that a named column needs, is broken.
         TimestampOverflow: as ``decode_columns``.
     """
-    sections = m.split_sections(raw)
+    sections = m.split_sections(raw, m.DELIVERY_ANNOTATIONS if DELIVERY.issuperset(names) else m.FOOTER)
     by_code = {section.code: section for section in sections}
 
     def content(code: int) -> Any:

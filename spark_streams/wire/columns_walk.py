@@ -55,7 +55,6 @@ _DELIVERY_TEXTS: Final = {
     "source_partition": rules.SOURCE_PARTITION_KEY,
     "target_partition": rules.TARGET_PARTITION_KEY,
 }
-_DELIVERY: Final = frozenset({*_DELIVERY_TEXTS, "timestamp", "timestamp_ms", "partitions_changed"})
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Walk:
         self.words = Words(raw, self.origin, int(ends.max()) if self.n else 0)
         self.starts, self.ends = starts - self.origin, ends - self.origin
         self.names = names
-        last = FOOTER if names - _DELIVERY else DELIVERY_ANNOTATIONS
+        last = FOOTER if names - rules.DELIVERY else DELIVERY_ANNOTATIONS
         self.sections: Sections = walk_sections(self.words, self.starts, self.ends, last)
         self.odd: Mask = self.sections.odd
         self.texts: dict[str, Span] = {}
@@ -96,7 +95,7 @@ class Walk:
         self.changed: dict[int, list[str] | None] = {}
         self.maps: dict[str, Entries] = {}
         self.properties: Properties | None = None
-        if names & _DELIVERY:
+        if names & rules.DELIVERY:
             self._read_delivery_annotations()
         for name, code in (
             ("message_annotations", MESSAGE_ANNOTATIONS),

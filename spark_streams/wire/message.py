@@ -121,11 +121,12 @@ class Section(NamedTuple):
     end: int
 
 
-def split_sections(raw: bytes) -> list[Section]:
+def split_sections(raw: bytes, last: int = FOOTER) -> list[Section]:
     """Return the sections of one message, values not decoded.
 
     Args:
-        raw: exactly one encoded message.
+        raw: exactly one encoded message, or as much of one as ``last`` asks for.
+        last: section code after which nothing is of interest; the message is not looked at beyond it.
 
     Raises:
         RemoteProtocolError: the bytes are no sections, their order is wrong, or one is there twice.
@@ -139,6 +140,8 @@ def split_sections(raw: bytes) -> list[Section]:
         code = _CODES.get(str(descriptor)) if isinstance(descriptor, Symbol) else descriptor
         if not (isinstance(descriptor, (ULong, Symbol)) and code in SECTION_NAMES):
             raise RemoteProtocolError(f"message at byte {position}: {descriptor!r:.80} describes no message section")
+        if last < FOOTER and code > last:
+            break
         end = skip_value(raw, value)
         if code in VALUE_CODES and raw[value] not in VALUE_CODES[code]:
             raise RemoteProtocolError(f"{SECTION_NAMES[code]} section: holds format code 0x{raw[value]:02x}")
@@ -151,6 +154,8 @@ def split_sections(raw: bytes) -> list[Section]:
             )
         sections.append(Section(code, position, value, end))
         position = end
+        if last < FOOTER and code >= last:
+            break
     return sections
 
 

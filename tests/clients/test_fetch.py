@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.client import AmqpClient, RangeRead
+from spark_streams.client import reader as reader_module
+from spark_streams.client.retry import Backoff
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     DeadlineExceeded,
@@ -321,6 +323,7 @@ def test_a_server_that_stops_answering_ends_in_a_deadline() -> None:
         proxy.stall()
         with pytest.raises(DeadlineExceeded):
             list(batches)
+        assert proxy.connections > 1, "another connection was tried"
 
 
 def test_a_cut_connection_resumes_with_exactly_the_same_rows() -> None:
@@ -343,7 +346,8 @@ def test_a_reader_that_takes_its_time_goes_on_with_a_new_connection() -> None:
         assert len(peer.desired) == 2
 
 
-def test_a_connection_that_always_breaks_is_given_up() -> None:
+def test_a_connection_that_always_breaks_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "PATIENT", Backoff(6, 1, 1))
     log = events(3_000)
     with FakePeer(Script(events=log)) as peer, TcpProxy(peer.port, [3_000] * 50) as proxy:
         with client(proxy.port) as reader, pytest.raises(Exception, match=r"127.0.0.1:\d+: the connection was lost"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.client import retry
-from spark_streams.client.retry import Attempts, Backoff, Deadline, retrying
+from spark_streams.client.retry import Attempts, Backoff, Deadline, patiently, retrying
 from spark_streams.errors import ConnectionLost, DeadlineExceeded, NotFound, Refused, SparkStreamsError
 
 
@@ -28,7 +28,6 @@ def test_pauses_double_up_to_a_limit_and_progress_starts_anew(monkeypatch: pytes
     [
         NotFound("amqp:not-found", "", "attach"),
         Refused("amqp:not-allowed", "", "attach"),
-        DeadlineExceeded("no answer"),
     ],
 )
 def test_what_cannot_help_is_not_tried_again(fault: SparkStreamsError, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +36,42 @@ def test_what_cannot_help_is_not_tried_again(fault: SparkStreamsError, monkeypat
     with pytest.raises(type(fault)):
         Attempts().after(fault)
     assert pauses == []
+
+
+def test_a_deadline_is_waited_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_pause", lambda seconds: None)
+    for backoff in (retry.DEFAULT_BACKOFF, retry.PATIENT):
+        attempts = Attempts(backoff)
+        attempts.after(DeadlineExceeded("no answer"))
+        with pytest.raises(DeadlineExceeded):
+            attempts.after(DeadlineExceeded("no answer"))
+
+
+def test_what_was_given_up_is_not_tried_again_by_whoever_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_pause", lambda seconds: None)
+    tries: list[int] = []
+
+    def fails() -> None:
+        tries.append(1)
+        raise ConnectionLost("cut")
+
+    with pytest.raises(ConnectionLost):
+        retrying(lambda: retrying(fails, Backoff(attempts=3)), Backoff(attempts=5))
+    assert len(tries) == 3
+
+
+def test_a_peer_that_was_there_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(retry, "_pause", pauses.append)
+
+    def fails() -> None:
+        raise ConnectionLost("cut")
+
+    for was_there, longest in ((False, 4), (True, 60)):
+        pauses.clear()
+        with pytest.raises(ConnectionLost):
+            patiently(fails, lambda there=was_there: there)
+        assert longest / 2 < sum(pauses) < longest
 
 
 def test_an_operation_is_tried_until_it_works_or_the_attempts_are_used_up() -> None:

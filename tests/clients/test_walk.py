@@ -56,6 +56,13 @@ def test_bodies_of_many_frames_are_passed_over() -> None:
         assert reader.offsets("orders", "0", EARLIEST, log[-1][0]).take(100) == [o for o, _ in log]
 
 
+def test_of_few_large_messages_at_a_time_only_the_heads_are_read() -> None:
+    log = events(3, size=200_000)
+    with FakePeer(Script(events=log)) as peer, client(peer.port) as reader:
+        walk = reader.offsets("orders", "0", EARLIEST, None)
+        assert [walk.take(1) for _ in log] == [[o] for o, _ in log]
+
+
 def test_a_cut_connection_does_not_lose_or_repeat_an_offset() -> None:
     log = events(2_000, size=100)
     with FakePeer(Script(events=log)) as peer, TcpProxy(peer.port, [50_000, 2_500, 100_000]) as proxy:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 import requests
 import urllib3
 
-from spark_streams.client.tls import WANTS_A_CERTIFICATE, refused_certificate, unverified
+from spark_streams.client.tls import WANTS_A_CERTIFICATE, is_no_tls, refused_certificate, unverified
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
 from spark_streams.fresh_secrets import FreshSecret
@@ -49,13 +49,18 @@ def mapped(what: str, hide: Callable[[str], str]) -> Iterator[None]:
     try:
         yield
     except (requests.exceptions.ConnectTimeout, urllib3.exceptions.ConnectTimeoutError):
-        raise ConnectFailed(f"{what}: no connection in time") from None
+        failed = ConnectFailed(
+            f"{what}: no connection in time: check the host and port in option 'url', and firewalls on the way"
+        )
+        failed.costly = True
+        raise failed from None
     except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
         raise DeadlineExceeded(f"{what}: nothing came within the time of option 'requestTimeout'") from None
     except requests.exceptions.ConnectionError as fault:
         reason = hide(_reason(fault))
-        if (failed := _tls_fault(fault)) is not None:
-            raise _final(f"{what}: {_todo(failed, urlsplit(what.split(' ')[-1]).netloc) or f'TLS: {reason}'}") from None
+        tls = _tls_fault(fault)
+        if tls is not None and (todo := _todo(tls, urlsplit(what.split(" ")[-1]).netloc)) is not None:
+            raise _final(f"{what}: {todo}") from None
         kind = (
             ConnectFailed if "NewConnectionError" in repr(fault) or "NameResolution" in repr(fault) else ConnectionLost
         )
@@ -75,7 +80,7 @@ def _final(message: str) -> ConnectFailed:
 def _todo(fault: ssl.SSLError, where: str) -> str | None:
     if isinstance(fault, ssl.SSLCertVerificationError):
         return unverified(fault, where)
-    if fault.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+    if is_no_tls(fault):
         return f"TLS does not work there ({fault.reason.lower()}): if it is a plain port, write http:// in option 'url'"
     return refused_certificate(fault)
 

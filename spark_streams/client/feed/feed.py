@@ -327,7 +327,7 @@ def pause_for(fault: SparkStreamsError, attempts: Attempts, pause: Callable[[flo
     Raises:
         SparkStreamsError: ``fault``, when trying again cannot help, or was done often enough.
     """
-    seconds = attempts.pause_s(fault, deadlines=True)
+    seconds = attempts.pause_s(fault)
     if isinstance(fault, Unavailable) and fault.retry_after_s is not None:
         seconds = fault.retry_after_s
     _log.info("%s; trying again in %.1f s", fault, seconds)

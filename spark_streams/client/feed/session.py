@@ -22,6 +22,7 @@ from spark_streams.client.tls import tls_context
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     AuthenticationFailed,
+    ConnectFailed,
     NotFound,
     PeerError,
     Refused,
@@ -82,6 +83,7 @@ class FeedSession:
         if _is_this_machine(endpoint.url):
             # Compressing costs both sides more than loopback does.
             session.headers["Accept-Encoding"] = "identity, gzip;q=0.5"
+        self._worked = False
         self._credentials = Credentials(endpoint)
         session.auth = self._credentials
         tls = endpoint.tls
@@ -165,17 +167,22 @@ class FeedSession:
         renewed = False
         for _ in range(MAX_REDIRECTS + 1):
             self._credentials.look()
-            with mapped(what, hide):
-                response = self._session.request(
-                    method,
-                    url,
-                    data=body,
-                    headers=headers,
-                    stream=True,
-                    allow_redirects=False,
-                    verify=self._verify,
-                    timeout=(self._timeout_s, self._timeout_s + wait_ms / 1000),
-                )
+            try:
+                with mapped(what, hide):
+                    response = self._session.request(
+                        method,
+                        url,
+                        data=body,
+                        headers=headers,
+                        stream=True,
+                        allow_redirects=False,
+                        verify=self._verify,
+                        timeout=(self._timeout_s, self._timeout_s + wait_ms / 1000),
+                    )
+            except ConnectFailed as fault:
+                fault.retriable = fault.retriable or self._worked  # what worked may have been damaged on the way
+                raise
+            self._worked = True
             if response.status_code in _REDIRECTS and method == "GET" and "Location" in response.headers:
                 target = urljoin(url, response.headers["Location"])
                 response.close()

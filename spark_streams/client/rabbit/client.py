@@ -18,9 +18,9 @@ from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.faults import is_unavailable, refusal
 from spark_streams.client.rabbit.narrowing import narrowed, split_for
 from spark_streams.client.rabbit.offsets import first_wanted, offset_number, offset_text
-from spark_streams.client.rabbit.reader import PATIENT, RangeReader
+from spark_streams.client.rabbit.reader import RangeReader
 from spark_streams.client.rabbit.subscription import Subscription, properties_of
-from spark_streams.client.retry import Attempts
+from spark_streams.client.retry import patiently
 from spark_streams.client.walk import OffsetWalk
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError, Refused, SparkStreamsError
@@ -345,13 +345,7 @@ class RabbitClient:
     # --- connections
 
     def _retrying(self, operation: Callable[[], _T]) -> _T:
-        """Try again while that can help: for long once the broker was there, as it may be restarting."""
-        hasty, patient = Attempts(), Attempts(PATIENT)
-        while True:
-            try:
-                return operation()
-            except SparkStreamsError as fault:
-                (patient if self._connections else hasty).after(fault)
+        return patiently(operation, lambda: bool(self._connections))
 
     def _near(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
         """Run an operation on a node that has a member of the stream; the one we know of first.

@@ -29,7 +29,13 @@ from spark_streams.client.rabbit.handshake import handshake
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import open_socket
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, SparkStreamsError
+from spark_streams.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    LocalProtocolError,
+    RemoteProtocolError,
+    SparkStreamsError,
+)
 from spark_streams.wire.rabbit import commands
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.connecting import Close, CloseAnswer, Heartbeat
@@ -133,8 +139,11 @@ class Connection:
         number = self._correlation
         self.send(replace(command, correlation_id=number).encode())
         deadline = Deadline(self.timeout_ms)
-        while number not in self._answers:
-            self.turn(deadline.left_s(f"{what}: no answer by {self.endpoint.address}"))
+        try:
+            while number not in self._answers:
+                self.turn(deadline.left_s(f"{what}: no answer by {self.endpoint.address}"))
+        except DeadlineExceeded as fault:
+            raise self._lost(fault) from None  # what it still says belongs to nobody, and it may never say anything
         answer = self._answers.pop(number)
         if not isinstance(answer, kind):
             raise self._lost(RemoteProtocolError(f"{what}: answered with {type(answer).__name__}"))

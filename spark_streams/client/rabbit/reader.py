@@ -42,15 +42,13 @@ from spark_streams.client.rabbit.narrowing import Narrowed
 from spark_streams.client.rabbit.offsets import first_wanted, offset_number, offset_text
 from spark_streams.client.rabbit.rows import Piece, RowDecoder
 from spark_streams.client.rabbit.subscription import Delivered, Subscription
-from spark_streams.client.retry import Attempts, Backoff, Deadline
+from spark_streams.client.retry import PATIENT, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.rabbit.chunk import ChunkHeader, ChunkType, decode_chunk
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType
 
 __all__ = ["RangeReader"]
 
-PATIENT: Final = Backoff(attempts=24)
-"""Some 40 s: a broker that restarts takes 5 to 10 s, and then its streams come back one by one."""
 GLANCE_S: Final = 0.02
 """Silence after which rows are handed out, or the broker is asked whether there is more."""
 BEHIND_S: Final = 0.1

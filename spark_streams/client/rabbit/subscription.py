@@ -122,11 +122,13 @@ class Subscription:
                 left = deadline.left_s("")
             except DeadlineExceeded:
                 self.close()
-                raise DeadlineExceeded(
+                fault = DeadlineExceeded(
                     f"stream '{self._stream}': another consumer of '{group}' is the active one, for longer than option "
                     f"'requestTimeout' ({deadline.timeout_ms} ms): stop it, use another 'consumerName', or leave out "
                     "'singleActiveConsumer'"
-                ) from None
+                )
+                fault.retriable = False
+                raise fault from None
             event = self._connection.receive(left)
             if event is not None and not self._handled(event):
                 others.append(event)

@@ -209,13 +209,15 @@ def check_data(header: ChunkHeader, buffer: Readable, start: int) -> None:
     """Verify the CRC of the data section, which begins at ``start`` and is all there.
 
     Raises:
-        RemoteProtocolError: it does not match.
+        RemoteProtocolError: it does not match; retriable, as the bytes may have been damaged on the way.
     """
     found = zlib.crc32(memoryview(buffer)[start : start + header.data_bytes])
     if found != header.crc:
-        raise RemoteProtocolError(
+        fault = RemoteProtocolError(
             f"the chunk at offset {header.first_offset}: its data has CRC-32 {found:08x}, expected {header.crc:08x}"
         )
+        fault.retriable = fault.costly = True
+        raise fault
 
 
 def decode_data(

@@ -382,11 +382,9 @@ class TestRetryAfter:
 
     def test_deadlines_count_for_more_than_one_try(self) -> None:
         attempts = Attempts(QUICK)
-        attempts.pause_s(DeadlineExceeded("x"), deadlines=True)
+        attempts.pause_s(DeadlineExceeded("x"))
         with pytest.raises(DeadlineExceeded):
-            attempts.pause_s(DeadlineExceeded("x"), deadlines=True)
-        with pytest.raises(DeadlineExceeded):
-            Attempts(QUICK).pause_s(DeadlineExceeded("x"))
+            attempts.pause_s(DeadlineExceeded("x"))
 
 
 class TestToken:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.client.rabbit import client as client_module
+from spark_streams.client import retry
 from spark_streams.client.rabbit import reader as reader_module
 from spark_streams.client.retry import Backoff
 from spark_streams.log import ReferenceLog
@@ -49,5 +49,5 @@ def door(tmp_path: Path) -> Iterator[Broker]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers that stay unavailable are given up soon."""
-    for module in (client_module, reader_module):
+    for module in (retry, reader_module):
         monkeypatch.setattr(module, "PATIENT", Backoff(4, 1, 1))

@@ -14,8 +14,7 @@ from rstream import AMQPMessage
 from rstream._pyamqp.message import Properties
 from spark_streams.sources.rabbitmq_stream import connect
 
-from spark_streams.client import RangeRead
-from spark_streams.client.rabbit import client as client_module
+from spark_streams.client import RangeRead, retry
 from spark_streams.client.retry import Backoff
 from spark_streams.errors import DeadlineExceeded, NotFound, PositionLost
 from spark_streams.options import parse_rabbit_source
@@ -72,7 +71,7 @@ def test_available_now_with_a_limit_spinning_on_empty_batches(
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "endingTimestamp"])
 def test_a_timestamp_probe_that_times_out_taken_for_nothing_there(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "PATIENT", Backoff(2, 1, 1))
+    monkeypatch.setattr(retry, "PATIENT", Backoff(2, 1, 1))
 
     def held(wire: Wire, correlation: int, _: bytes) -> None:
         known = stats(first_chunk_id=0, committed_chunk_id=0, last_chunk_id=0, committed_offset=9)
@@ -148,7 +147,7 @@ def test_a_partition_that_is_named_and_does_not_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
 ) -> None:
     """On the embedded log only: a RabbitMQ forgets the binding of a stream that it deletes."""
-    monkeypatch.setattr(client_module, "PATIENT", Backoff(3, 1, 1))
+    monkeypatch.setattr(retry, "PATIENT", Backoff(3, 1, 1))
     broker = Embedded(tmp_path / "log")
     with contextlib.closing(broker):
         orders = broker.create_super(2)
