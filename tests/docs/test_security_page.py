@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from click.testing import CliRunner
 
 from docs.option_tables import PAGES
+from spark_streams.cli import main
+from spark_streams.cli.config_file import read_configuration
 from spark_streams.options import parse_source
 from spark_streams.options.feedapi import parse_feed_source
+from spark_streams.server.permissions import permissions_of
 from tests.cli.pages import ROOT, blocks
+from tests.conformance.authority import Authority
 
 PAGE = ROOT / "docs" / "security.md"
 
@@ -37,6 +43,38 @@ def test_each_option_of_the_page_is_one() -> None:
     told = set(re.findall(r"`((?:token|password)(?:File|Provider)?|tls\.\w+)`", "\n".join(tables)))
     assert told <= known
     assert {name for name in known if re.match(r"tls\.|token|password", name)} <= told
+
+
+def test_the_permissions_of_the_page(tmp_path: Path) -> None:
+    (block,) = blocks("docs/security.md", "toml")
+    (tmp_path / "log.toml").write_text(block)
+    amqp = read_configuration(tmp_path / "log.toml").amqp
+    reader, other = permissions_of(amqp.permissions, "reader"), permissions_of(amqp.permissions, "somebody")
+    assert reader is not None and reader.allow("read", "orders") and not reader.allow("write", "orders")
+    assert other is not None and not any(other.allow(each, "orders") for each in ("configure", "write", "read"))
+
+
+def test_the_command_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as one gets without the host that it names."""
+    (block,) = blocks("docs/security.md", "bash")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reader.password").write_text("secret")
+    Authority(tmp_path, "ca")
+    words = shlex.split(block.replace("log.example.com", "localhost:1"))
+    done = CliRunner().invoke(main, words[1:])
+    assert done.exit_code == 1, done.output
+    assert "connection refused: nothing listens there" in done.output
+
+
+def test_the_permissions_of_the_page_are_read(tmp_path: Path) -> None:
+    (said,) = blocks("docs/security.md", "toml")
+    (tmp_path / "log.toml").write_text(said)
+    permissions = read_configuration(tmp_path / "log.toml").amqp.permissions
+    reader, others = permissions_of(permissions, "reader"), permissions_of(permissions, "somebody")
+    assert reader is not None and others is not None
+    asked = [(action, stream) for action in ("configure", "write", "read") for stream in ("orders", "payroll")]
+    assert [each for each in asked if reader.allow(*each)] == [("read", "orders")]
+    assert not any(others.allow(*each) for each in asked)
 
 
 def test_host_names_are_checked_by_default() -> None:
