@@ -97,23 +97,23 @@ class Broker(ABC):
     def restart(self) -> None:
         """Stop the broker and start it again, on the same port and data."""
 
-    @abstractmethod
     def add_partition(self, super_stream: str, number: int) -> str:
         """Add partition ``number`` to a super stream that has as many; return its name."""
+        raise NotImplementedError("ask for fixture own_log")
 
     @abstractmethod
     def apply_retention(self) -> None:
         """Have the broker remove what retention allows it to, if it does not do so by itself."""
 
-    @abstractmethod
     @contextmanager
     def outsider(self) -> Iterator[str]:
         """The url of a user who may do nothing."""
+        raise NotImplementedError("ask for fixture own_log")
 
-    @abstractmethod
     @contextmanager
     def hidden(self, super_stream: str, partition: str) -> Iterator[None]:
         """Have the broker leave a partition out when it is asked for the super stream's, for a moment."""
+        raise NotImplementedError("ask for fixture own_log")
 
     # --- streams
 

@@ -1,4 +1,8 @@
-"""The brokers that each scenario runs against: the embedded log's own door, and a real RabbitMQ."""
+"""The brokers that each scenario runs against: the reference log's door, and a real RabbitMQ.
+
+The log is that of the whole run. Some tests ask for one in this process (``own_log``): they add partitions, hide them,
+have users with permissions, or a full disk.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ import pytest
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import Permissions, RabbitConfig, ServerThread
+from spark_streams.testing import LogProcess
 from tests.e2e.rabbitmq.broker import Broker
 from tests.e2e.rabbitmq.queries import Queries
 from tests.rabbitmq import by_hand
@@ -32,8 +37,26 @@ CONFIG = RabbitConfig(
 CONTROL = Path(by_hand.__file__).with_name("broker.py")
 
 
+class Served(Broker):
+    """The RabbitMQ streams door of the run's log."""
+
+    kind = "embedded"
+    keeps_sub_entries = False
+
+    def __init__(self, process: LogProcess) -> None:
+        super().__init__(process.urls["rabbitmq-stream"].replace("//", "//guest:guest@"))
+        self._process = process
+
+    def restart(self) -> None:
+        self._process.stop()
+        self._process.start()
+
+    def apply_retention(self) -> None:
+        """It does so by itself."""
+
+
 class Embedded(Broker):
-    """The RabbitMQ streams door of an embedded log."""
+    """The RabbitMQ streams door of a log in this process."""
 
     kind = "embedded"
     keeps_sub_entries = False
@@ -168,13 +191,20 @@ class Real(Broker):
         return done.stdout
 
 
+@pytest.fixture
+def own_log() -> None:
+    """Ask for a log in this process, which does what a served one does for nobody."""
+
+
 @pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     """Each of the brokers in turn."""
     with contextlib.ExitStack() as stack:
         running: Broker
-        if request.param == "embedded":
+        if request.param == "embedded" and "own_log" in request.fixturenames:
             running = Embedded(tmp_path / "log")
+        elif request.param == "embedded":
+            running = Served(request.getfixturevalue("reference_log_process"))
         else:
             url = request.getfixturevalue("rabbitmq_url")
             running = Real(url, lambda: request.getfixturevalue("restart_rabbitmq"))
@@ -184,7 +214,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def queries(spark: Any, broker: Broker, tmp_path: Path) -> Iterator[Queries]:
-    """Batch reads and streaming queries of the broker; streams end with the test."""
+    """Batch reads and a streaming query of the broker; it ends with the test."""
     running = Queries(spark, broker, tmp_path)
-    yield running
-    running.stop()
+    with running.query:
+        yield running

@@ -1,8 +1,7 @@
-"""What the scenarios do in Spark: batch reads and writes, and streaming queries whose batches are kept one by one."""
+"""What the scenarios do in Spark: batch reads and writes, and a streaming query whose batches are kept one by one."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from spark_streams.sources.rabbitmq_stream import connect
 from spark_streams.options import parse_rabbit_source
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.reader import read_range
+from spark_streams.testing import KeptQuery
 from tests.e2e.rabbitmq.broker import Broker
 
 FORMAT = "rabbitmq-stream"
@@ -54,64 +54,27 @@ def read_here(url: str, *, on_batch: Callable[[int], None] | None = None, **more
     return out
 
 
-class Query:
-    """A streaming query over its lives: what each of its batches held, the same whenever Spark runs it again."""
+class Query(KeptQuery):
+    """A query over partitions, offsets and values."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name = name
-        self.checkpoint = folder / f"{name}-checkpoint"
-        self.batches: dict[int, list[Any]] = {}
-        self.running: Any = None
-
-    def take(self, frame: DataFrame, batch: int) -> None:
-        """Keep a batch; it has to be what it was if it was run before."""
-        rows = sorted(frame.select("partition", "offset", "value").collect())
-        assert self.batches.setdefault(batch, rows) == rows, "a batch that is run again has the rows that it had"
-
-    def committed(self) -> set[int]:
-        """The batches that Spark has committed."""
-        return {int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*")}
-
-    def rows(self) -> Rows:
-        """All rows so far; none twice."""
+    def bodies(self) -> Rows:
+        """All values so far, partition by partition; none twice."""
         out: Rows = {}
         seen = set()
         for _, rows in sorted(self.batches.items()):
-            for row in rows:
+            for row in sorted(rows):
                 assert (row.partition, row.offset) not in seen, "no row comes twice"
                 seen.add((row.partition, row.offset))
                 out.setdefault(row.partition, []).append(bytes(row.value).decode())
         return out
 
-    @property
-    def sizes(self) -> list[int]:
-        """How many rows each batch had."""
-        return [len(rows) for _, rows in sorted(self.batches.items())]
-
     def shares(self) -> list[dict[str, int]]:
         """How many rows of each partition each batch had."""
         out = []
         for _, rows in sorted(self.batches.items()):
-            names = [row.partition for row in rows]
+            names = sorted(row.partition for row in rows)
             out.append({name: names.count(name) for name in dict.fromkeys(names)})
         return out
-
-    def wait(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds; fails when the query does."""
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            if self.running.exception() is not None:
-                raise self.running.exception()
-            assert time.monotonic() < deadline, self.running.lastProgress
-            time.sleep(0.05)
-
-    def wait_for_rows(self, count: int) -> None:
-        """Wait until so many rows have come in committed batches."""
-        self.wait(lambda: sum(len(self.batches.get(b, ())) for b in self.committed()) >= count)
-
-    def stop(self) -> None:
-        """End this life."""
-        self.running.stop()
 
     def failure(self) -> str:
         """Wait until the query fails, and return why."""
@@ -121,11 +84,11 @@ class Query:
 
 
 class Queries:
-    """Reads, writes and starts queries; ends them with the test."""
+    """Reads, writes and starts queries."""
 
     def __init__(self, spark: SparkSession, broker: Broker, folder: Path) -> None:
         self.spark, self.broker, self.folder = spark, broker, folder
-        self.started: dict[str, Query] = {}
+        self.query = Query(folder, timeout_s=WAIT_S)
 
     def options(self, stream: str | None = None, **more: str) -> dict[str, str]:
         """Options for a stream, unless ``superStream`` is given."""
@@ -147,21 +110,15 @@ class Queries:
         """A streaming read."""
         return self.spark.readStream.format(FORMAT).options(**self.options(stream, **more)).load()
 
-    def start(
-        self, stream: str | None = None, name: str = "q", trigger: dict[str, Any] | None = None, **more: str
-    ) -> Query:
-        """Start a query, or start it again, that keeps what it reads."""
-        query = self.started.setdefault(name, Query(name, self.folder))
-        frame = self.load(stream, **more)
-        writer = frame.writeStream.foreachBatch(query.take).option("checkpointLocation", str(query.checkpoint))
-        query.running = writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
-        return query
+    def start(self, stream: str | None = None, trigger: dict[str, Any] | None = None, **more: str) -> Query:
+        """Start the test's query, or start it again."""
+        self.query.start(self.load(stream, **more).select("partition", "offset", "value"), **(trigger or {}))
+        return self.query
 
-    def drain(self, stream: str | None = None, name: str = "q", **more: str) -> Query:
+    def drain(self, stream: str | None = None, **more: str) -> Query:
         """Run Trigger.AvailableNow to its end."""
-        query = self.start(stream, name, {"availableNow": True}, **more)
-        assert query.running.awaitTermination(WAIT_S), query.running.lastProgress
-        return query
+        self.query.drain(self.load(stream, **more).select("partition", "offset", "value"))
+        return self.query
 
     def write(self, frame: DataFrame, stream: str | None = None, **more: str) -> None:
         """A batch write."""
@@ -186,8 +143,3 @@ class Queries:
         finally:
             query.stop()
         return query
-
-    def stop(self) -> None:
-        """End everything that runs."""
-        for query in self.started.values():
-            query.stop()

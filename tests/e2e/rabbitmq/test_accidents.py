@@ -1,4 +1,7 @@
-"""Accidents that other connectors had with streams, one test each: none of them may happen here."""
+"""Accidents that other connectors had with streams, one test each: none of them may happen here.
+
+Some need more than a served log does: they ask for ``own_log``, or for a scripted broker.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +62,14 @@ def test_available_now_with_a_limit_spinning_on_empty_batches(
         broker.store(orders, "someone", n)  # a tracking chunk each, at the tail: offsets 25 to 27
     more = {"maxOffsetsPerTrigger": "10", **FROM_EARLIEST}
     query = queries.drain(orders, **more)
-    assert query.rows() == {orders: numbers(0, 25)}
+    assert query.bodies() == {orders: numbers(0, 25)}
     assert query.sizes == [10, 10, 5]
     assert queries.drain(orders, **more).sizes == [10, 10, 5], "there is nothing new"
     for n in range(3, 6):
         broker.store(orders, "someone", n)
     assert len(queries.drain(orders, **more).sizes) <= 4, "three offsets, none of which has a message"
     broker.publish(orders, numbers(25, 26))
-    assert queries.drain(orders, **more).rows() == {orders: numbers(0, 26)}
+    assert queries.drain(orders, **more).bodies() == {orders: numbers(0, 26)}
 
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "endingTimestamp"])
@@ -120,6 +123,7 @@ def test_a_silent_reconnect_hiding_a_truncated_range(broker: Broker, strict: boo
     assert offsets == sorted(set(offsets)), "none twice"
 
 
+@pytest.mark.usefixtures("own_log")
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_partition_that_is_missing_for_a_moment_dropped_and_then_read_twice(
     queries: Queries, broker: Broker, strict: bool
@@ -137,9 +141,9 @@ def test_a_partition_that_is_missing_for_a_moment_dropped_and_then_read_twice(
             assert "PositionLost" in message
             assert away in message
         else:
-            assert queries.drain(**more).rows()[here] == numbers(0, 8)
+            assert queries.drain(**more).bodies()[here] == numbers(0, 8)
     broker.publish(away, numbers(5, 7))
-    assert queries.drain(**more).rows() == {here: numbers(0, 8), away: numbers(0, 7)}
+    assert queries.drain(**more).bodies() == {here: numbers(0, 8), away: numbers(0, 7)}
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -198,6 +202,7 @@ def test_an_unset_amqp_timestamp_decoded_as_1970(queries: Queries, broker: Broke
     assert all(row.stored for row in rows)
 
 
+@pytest.mark.usefixtures("own_log")
 def test_does_not_exist_hiding_an_error_of_authentication(queries: Queries, broker: Broker) -> None:
     orders = broker.create()
     broker.publish(orders, numbers(0, 1))

@@ -186,11 +186,11 @@ def test_a_filter_returns_exactly_the_rows_that_match(
 def test_a_filtered_stream_ends_where_nothing_matches_any_more(queries: Queries, broker: Broker, painted: str) -> None:
     given = {"filterValues": "green", "filterValueFrom": "application_properties.color", "startingOffsets": "earliest"}
     query = queries.drain(painted, **given)
-    assert len(query.rows()[painted]) == 25
+    assert len(query.bodies()[painted]) == 25
     broker.publish_filtered(painted, [("red", coloured("r", "red"))] * 30)
-    assert len(queries.drain(painted, **given).rows()[painted]) == 25
+    assert len(queries.drain(painted, **given).bodies()[painted]) == 25
     broker.publish_filtered(painted, [("green", coloured("late", "green"))])
-    assert queries.drain(painted, **given).rows()[painted][25:] == ["late"]
+    assert queries.drain(painted, **given).bodies()[painted][25:] == ["late"]
 
 
 @pytest.mark.parametrize("place", ["", "application_properties.color"], ids=["not-known", "known"])
@@ -214,7 +214,7 @@ def test_an_expression_returns_exactly_the_rows_that_match(
     since = queries.batch(painted, startingExpression="color = 'green' AND offset >= 45", **given)
     assert values(since) == {painted: stored[late:]}
     query = queries.drain(painted, filter="color = 'green'", startingOffsets="earliest", **given)
-    assert query.rows()[painted] == [body for body in stored if "green" in body]
+    assert query.bodies()[painted] == [body for body in stored if "green" in body]
 
 
 # --- super streams

@@ -1,4 +1,7 @@
-"""A disk that is full and confirms that stay away: the task fails with the code, the stream and the first row."""
+"""A disk that is full and confirms that stay away: the task fails with the code, the stream and the first row.
+
+The log whose disk is full is in this process.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_streams.testing import eventually
 from tests.e2e.rabbitmq.broker import Broker, numbers, offset
 from tests.e2e.rabbitmq.queries import Queries
 from tests.rabbitmq import by_hand
@@ -25,14 +26,14 @@ def test_a_stream_starts_at_the_latest_event_and_remembers_it(queries: Queries, 
     orders = broker.create()
     broker.publish(orders, numbers(0, 10))
     query = queries.start(orders)
-    query.wait(lambda: 0 in query.committed())
+    query.wait_for_batch(0)
     query.stop()
     broker.publish(orders, numbers(10, 12))
     query = queries.start(orders)
     query.wait_for_rows(2)
     broker.publish(orders, numbers(12, 15))
     query.wait_for_rows(5)
-    assert query.rows() == {orders: numbers(10, 15)}
+    assert query.bodies() == {orders: numbers(10, 15)}
     assert query.sizes[0] == 0
 
 
@@ -42,11 +43,11 @@ def test_available_now_and_restarts_read_nothing_twice(queries: Queries, broker:
     more = {"superStream": orders, "startingOffsets": json.dumps({names[0]: 3, names[1]: offset(3)})}
     for name in names:
         broker.publish(name, numbers(0, 10))
-    assert queries.drain(**more).rows() == {names[0]: numbers(3, 10), names[1]: numbers(4, 10)}
+    assert queries.drain(**more).bodies() == {names[0]: numbers(3, 10), names[1]: numbers(4, 10)}
     assert queries.drain(**more).sizes == [13]
     broker.publish(names[0], numbers(10, 14))
     query = queries.drain(**more)
-    assert query.rows() == {names[0]: numbers(3, 14), names[1]: numbers(4, 10)}
+    assert query.bodies() == {names[0]: numbers(3, 14), names[1]: numbers(4, 10)}
     assert query.sizes == [13, 4]
 
 
@@ -62,7 +63,7 @@ def test_a_limit_is_shared_in_proportion(queries: Queries, broker: Broker, rate_
     query = queries.drain(**more)
     assert query.sizes == [40, 40, 20]
     assert query.shares()[0] == dict(zip(names, (24, 12, 4), strict=True))
-    assert query.rows() == {name: numbers(0, count) for name, count in zip(names, (60, 30, 10), strict=True)}
+    assert query.bodies() == {name: numbers(0, count) for name, count in zip(names, (60, 30, 10), strict=True)}
 
 
 def test_a_limited_stream_is_split_as_well(queries: Queries, broker: Broker, rate_limits: bool) -> None:
@@ -72,7 +73,7 @@ def test_a_limited_stream_is_split_as_well(queries: Queries, broker: Broker, rat
     broker.publish(orders, numbers(0, 90), each=7)
     query = queries.drain(orders, maxOffsetsPerTrigger="50", minPartitions="3", **EARLIEST)
     assert query.sizes == [50, 40]
-    assert query.rows() == {orders: numbers(0, 90)}
+    assert query.bodies() == {orders: numbers(0, 90)}
 
 
 def test_a_stream_waits_for_a_minimum(queries: Queries, broker: Broker, rate_limits: bool) -> None:
@@ -82,7 +83,7 @@ def test_a_stream_waits_for_a_minimum(queries: Queries, broker: Broker, rate_lim
     broker.publish(orders, numbers(0, 10))
     more = {"minOffsetsPerTrigger": "30", "pollInterval": "50"}
     query = queries.start(orders, maxTriggerDelay="1h", **more)
-    query.wait(lambda: 0 in query.committed())
+    query.wait_for_batch(0)
     broker.publish(orders, numbers(10, 39))
     time.sleep(1.5)  # dozens of triggers, each of which could have run a batch
     assert query.committed() == {0}
@@ -93,19 +94,20 @@ def test_a_stream_waits_for_a_minimum(queries: Queries, broker: Broker, rate_lim
     query.stop()
     query = queries.start(orders, maxTriggerDelay="1s", **more)
     query.wait_for_rows(31)
-    assert query.rows() == {orders: numbers(10, 41)}
+    assert query.bodies() == {orders: numbers(10, 41)}
 
 
+@pytest.mark.usefixtures("own_log")
 def test_a_partition_that_is_added_is_read_from_its_beginning(queries: Queries, broker: Broker) -> None:
     orders = broker.create_super(2)
     query = queries.start(superStream=orders)
-    query.wait(lambda: 0 in query.committed())
+    query.wait_for_batch(0)
     added = broker.add_partition(orders, 2)
     broker.publish(added, numbers(0, 3))
     query.wait_for_rows(3)
     broker.publish(f"{orders}-0", numbers(0, 2))
     query.wait_for_rows(5)
-    assert query.rows() == {added: numbers(0, 3), f"{orders}-0": numbers(0, 2)}
+    assert query.bodies() == {added: numbers(0, 3), f"{orders}-0": numbers(0, 2)}
 
 
 def test_stored_offsets_are_for_others_and_never_read_back(queries: Queries, broker: Broker) -> None:
@@ -118,7 +120,7 @@ def test_stored_offsets_are_for_others_and_never_read_back(queries: Queries, bro
     broker.publish(orders, numbers(200, 300))
     query.wait_for_rows(300)
     # A commit is told when the next batch is planned.
-    query.wait(lambda: (broker.stored(orders, "lag-tool") or 0) >= 199)
+    eventually(lambda: (broker.stored(orders, "lag-tool") or 0) >= 199, "an offset is stored", query=query.running)
     query.stop()
     reached = broker.stored(orders, "lag-tool")
     assert reached is not None
@@ -126,7 +128,7 @@ def test_stored_offsets_are_for_others_and_never_read_back(queries: Queries, bro
     broker.store(orders, "lag-tool", 5)
     broker.publish(orders, numbers(300, 301))
     query = queries.drain(orders, **more)
-    assert query.rows() == {orders: numbers(0, 301)}, "the checkpoint says where to go on, not the broker"
+    assert query.bodies() == {orders: numbers(0, 301)}, "the checkpoint says where to go on, not the broker"
 
 
 @contextmanager
@@ -154,7 +156,7 @@ def test_a_single_active_consumer_beside_another_one_fails(queries: Queries, bro
         assert "DeadlineExceeded" in message
         assert f"stream '{orders}-0': another consumer of 'billing' is the active one, for longer than" in message
         assert "option 'requestTimeout' (3000 ms)" in message
-    assert queries.drain(**more).rows() == expected
+    assert queries.drain(**more).bodies() == expected
 
 
 def test_a_single_active_consumer_waits_for_another_one(queries: Queries, broker: Broker) -> None:
@@ -170,7 +172,7 @@ def test_a_single_active_consumer_waits_for_another_one(queries: Queries, broker
         other.barrier(f"{orders}-1")
         assert not query.committed()
     query.wait_for_rows(200)
-    assert query.rows() == expected
+    assert query.bodies() == expected
 
 
 def test_lag_is_told(queries: Queries, broker: Broker, rate_limits: bool) -> None:
