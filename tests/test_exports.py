@@ -115,6 +115,7 @@ PUBLIC = {
         "TimestampRefused",
         "format_offset",
     ],
+    "spark_streams.monitoring": ["DataLoss", "PartitionProgress", "Progress", "StreamProgressListener", "observed"],
     "spark_streams.position": [
         "EARLIEST",
         "LATEST",
@@ -140,7 +141,6 @@ PUBLIC = {
         "Redirect",
         "ServerThread",
     ],
-    "spark_streams.spark.progress": ["Progress", "StreamProgressListener", "show_log_lines"],
     "spark_streams.testing": [
         "LogProcess",
         "LogStream",

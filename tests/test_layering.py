@@ -25,6 +25,7 @@ ALLOWED = {
     "client": {"wire", "filters", "rows", "position", "endpoint", "fresh_secrets", "errors"},
     "server": {"wire", "log", "filters", "position", "errors"},
     "spark": {"planning", "options", "filters", "rows", "client", "position", "endpoint", "errors", "pyspark"},
+    "monitoring": {"spark", "pyspark"},
     "sources": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
     "sinks": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
     "testing": {"client", "rows", "position", "endpoint", "errors", "pyspark"},

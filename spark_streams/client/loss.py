@@ -71,4 +71,5 @@ class LossPolicy:
         fault = PositionLost(self._read.stream, self._read.partition, asked, available)
         if self._read.fail_on_data_loss:
             raise fault
-        _log.warning("%s (failOnDataLoss is false: going on with what is left)", fault)
+        context = {"stream": self._read.stream, "partition": self._read.partition}
+        _log.warning("%s (failOnDataLoss is false: going on with what is left)", fault, extra={"context": context})

@@ -43,7 +43,8 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
                 continue
             until[partition] = stop.offset if isinstance(stop, At) else None
             reads.append(range_read(options, columns, partition, start, stop.offset))
-        log_filter(driver)
+        if options.filter is not None:
+            log_filter(options, driver.pushdown(options.filter))
         last = {read.partition: read.end for read in reads}
         seen = driver.witnesses({p: After(offset) for p, offset in last.items()})
         return [

@@ -6,29 +6,13 @@ Every function returns what to go on with together with the losses it saw; what 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from spark_streams.client.model import StreamDescription
 from spark_streams.position import EARLIEST, After, Checkpoint, Position
-from spark_streams.spark.loss import beginning, beyond, ending, missing
+from spark_streams.spark.loss import DataLoss, beginning, beyond, ending, missing
 from spark_streams.spark.ranges import Resolved, order, span_start
 
-__all__ = ["Loss", "new_ends", "not_past", "recreated", "retained_spans"]
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Events that were to be read and are gone.
-
-    Args:
-        partition: its identifier, or None when the whole stream is meant.
-        asked: where reading was to go on.
-        available: what is there instead.
-    """
-
-    partition: str | None
-    asked: str
-    available: str
+__all__ = ["new_ends", "not_past", "recreated", "retained_spans"]
 
 
 def recreated(checkpoint: Checkpoint, description: StreamDescription) -> bool:
@@ -36,7 +20,7 @@ def recreated(checkpoint: Checkpoint, description: StreamDescription) -> bool:
     return _differ(checkpoint.incarnation, description.incarnation)
 
 
-def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[str, Position], list[Loss]]:
+def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[str, Position], list[DataLoss]]:
     """Return where each partition ends now, for a batch that begins at ``begin``.
 
     Returns:
@@ -45,7 +29,7 @@ def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[st
         moment only, and then goes on from there. And the losses.
     """
     if recreated(begin, description):
-        losses = [Loss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
+        losses = [DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
         return {p: ending(bounds) for p, bounds in description.partitions.items()}, losses
     ends = {p: position for p, position in begin.partitions.items() if p not in description.partitions}
     losses = _absent(begin.partitions, description)
@@ -56,9 +40,9 @@ def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[st
             continue
         gone, past = missing(position, bounds), beyond(position, bounds)
         if gone is not None:
-            losses.append(Loss(p, str(position), gone))
+            losses.append(DataLoss(p, str(position), gone))
         if past is not None:
-            losses.append(Loss(p, str(position), past))
+            losses.append(DataLoss(p, str(position), past))
         if bounds.latest is not None:
             ends[p] = After(bounds.latest)
         elif past is not None:
@@ -94,7 +78,7 @@ def not_past(
 
 def retained_spans(
     begin: Checkpoint, stop: Checkpoint, description: StreamDescription, *, replayed: bool
-) -> tuple[dict[str, tuple[Resolved, str]], list[Loss]]:
+) -> tuple[dict[str, tuple[Resolved, str]], list[DataLoss]]:
     """Return what is left of the range (begin, stop] of each partition.
 
     Args:
@@ -107,11 +91,11 @@ def retained_spans(
         Start and offset of the last event, of each partition that has any; and the losses.
     """
     if recreated(stop, description):
-        return {}, [Loss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
-    losses: list[Loss] = []
+        return {}, [DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
+    losses: list[DataLoss] = []
     known = begin.partitions
     if _differ(begin.incarnation, stop.incarnation):
-        losses.append(Loss(None, "in the log that the checkpoint is of", "it was deleted and created again"))
+        losses.append(DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again"))
         known = {}
     losses += _absent(known, description)
     spans: dict[str, tuple[Resolved, str]] = {}
@@ -123,31 +107,31 @@ def retained_spans(
         if start is not None and order(start) > order(end):
             if replayed:
                 continue
-            losses.append(Loss(p, str(start), f"the batch was planned to end at offset '{end.offset}'"))
+            losses.append(DataLoss(p, str(start), f"the batch was planned to end at offset '{end.offset}'"))
         gone = None if start is None else missing(first, bounds)
         if gone is not None:
-            losses.append(Loss(p, str(first), gone))
+            losses.append(DataLoss(p, str(first), gone))
         last = end.offset
         past = beyond(end, bounds)
         if past is not None:
-            losses.append(Loss(p, f"up to offset '{last}'", past))
+            losses.append(DataLoss(p, f"up to offset '{last}'", past))
             last = bounds.latest or ""
         if bounds.earliest is not None and bounds.earliest <= last and span_start(first, After(last)) == first:
             spans[p] = (first, last)
         elif gone is None and past is None:
-            losses.append(Loss(p, str(first), "its events were removed"))
+            losses.append(DataLoss(p, str(first), "its events were removed"))
     return spans, losses
 
 
-def _absent(known: Mapping[str, Position], description: StreamDescription) -> list[Loss]:
+def _absent(known: Mapping[str, Position], description: StreamDescription) -> list[DataLoss]:
     """Return a loss for each partition that is not there, whether the stream still names it or not."""
     losses = [
-        Loss(p, str(at), "the partition is no longer there")
+        DataLoss(p, str(at), "the partition is no longer there")
         for p, at in known.items()
         if p not in description.partitions and p not in description.unavailable
     ]
     losses += [
-        Loss(p, str(known.get(p, EARLIEST)), f"the partition is not there: {said}")
+        DataLoss(p, str(known.get(p, EARLIEST)), f"the partition is not there: {said}")
         for p, said in description.unavailable.items()
     ]
     return losses

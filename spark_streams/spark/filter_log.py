@@ -1,4 +1,4 @@
-"""One log line a query: what of its filter the peer checks, and what is left to its tasks."""
+"""What of a query's filter the peer checks, and what is left to its tasks: a log line, and a part of its progress."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 
 from spark_streams.client.model import Pushdown
 from spark_streams.filters import Expression, to_text
-from spark_streams.spark.driver import Driver
+from spark_streams.options import SourceOptions
 
-__all__ = ["filter_line", "log_filter"]
+__all__ = ["filter_json", "filter_line", "log_filter"]
 
 _log = logging.getLogger("spark_streams.spark.filter")
 
@@ -17,15 +17,27 @@ MAX_SHOWN: Final = 1_000
 """Characters of an expression that a line shows: a list of a thousand values is no reading matter."""
 
 
-def log_filter(driver: Driver) -> None:
-    """Log the line of a query that has a filter, if anybody reads such lines; nothing is read from the stream.
+def log_filter(options: SourceOptions, pushdown: Pushdown) -> None:
+    """Log the line of a query that has a filter.
 
     Args:
-        driver: of the query.
+        options: of the query.
+        pushdown: what becomes of its filter.
     """
-    expression = driver.options.filter
-    if expression is not None and _log.isEnabledFor(logging.INFO):
-        _log.info("%s", filter_line(driver.options.stream, expression, driver.pushdown(expression)))
+    if options.filter is not None:
+        _log.info("%s", filter_line(options.stream, options.filter, pushdown))
+
+
+def filter_json(expression: Expression, pushdown: Pushdown) -> dict[str, str | None]:
+    """Return what a query's progress tells of its filter: keys ``filter``, ``pushed`` and ``residual``.
+
+    Args:
+        expression: the whole filter.
+        pushdown: what becomes of it.
+    """
+    residual = None if pushdown.residual is None else _shown(to_text(pushdown.residual))
+    pushed = None if pushdown.pushed is None else _shown(pushdown.pushed)
+    return {"filter": _shown(to_text(expression)), "pushed": pushed, "residual": residual}
 
 
 def filter_line(stream: str, expression: Expression, pushdown: Pushdown) -> str:
@@ -36,11 +48,9 @@ def filter_line(stream: str, expression: Expression, pushdown: Pushdown) -> str:
         expression: the whole filter.
         pushdown: what becomes of it.
     """
-    residual = "nothing" if pushdown.residual is None else _shown(to_text(pushdown.residual))
-    pushed = "nothing" if pushdown.pushed is None else _shown(pushdown.pushed)
-    return (
-        f"stream '{stream}': filter {_shown(to_text(expression))}: pushed: {pushed}; checked by the tasks: {residual}"
-    )
+    told = filter_json(expression, pushdown)
+    pushed, residual = told["pushed"] or "nothing", told["residual"] or "nothing"
+    return f"stream '{stream}': filter {told['filter']}: pushed: {pushed}; checked by the tasks: {residual}"
 
 
 def _shown(text: str) -> str:

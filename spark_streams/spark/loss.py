@@ -7,14 +7,30 @@ Offsets are compared only. ``missing`` says whether events between a position an
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from spark_streams.client.model import Bounds, StreamDescription
 from spark_streams.errors import NotFound, PositionLost
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 
-__all__ = ["LossPolicy", "beginning", "beyond", "ending", "missing"]
+__all__ = ["DataLoss", "LossPolicy", "beginning", "beyond", "ending", "missing"]
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DataLoss:
+    """Events that were to be read and are gone.
+
+    Args:
+        partition: its identifier, or None when the whole stream is meant.
+        asked: where reading was to go on.
+        available: what is there instead.
+    """
+
+    partition: str | None
+    asked: str
+    available: str
 
 
 class LossPolicy:
@@ -29,6 +45,8 @@ class LossPolicy:
         self._stream = stream
         self._fail = fail
         self._told: set[tuple[str | None, str]] = set()
+        self.losses: list[DataLoss] = []
+        """Those that were warned of, in this order; who tells them on takes them out."""
 
     def report(self, partition: str | None, asked: str, available: str) -> None:
         """Report that reading was to go on ``asked`` and that ``available``.
@@ -41,8 +59,15 @@ class LossPolicy:
             raise fault
         if (partition, asked) not in self._told:
             self._told.add((partition, asked))
+            self.losses.append(DataLoss(partition, asked, available))
             where = f"stream '{self._stream}'" + ("" if partition is None else f" partition '{partition}'")
-            _log.warning("%s: reading was to go on %s, but %s; going on with what is left", where, asked, available)
+            _log.warning(
+                "%s: reading was to go on %s, but %s; going on with what is left",
+                where,
+                asked,
+                available,
+                extra={"context": {"stream": self._stream, "partition": partition}},
+            )
 
     def require_available(self, description: StreamDescription) -> None:
         """Check that all partitions are there that a query is to start with.
@@ -55,6 +80,7 @@ class LossPolicy:
                 advice = "set option 'failOnDataLoss' to 'false' to start without it"
                 raise NotFound(said, advice, f"stream '{self._stream}' has a partition '{partition}' that is not there")
             self._told.add((partition, str(EARLIEST)))
+            self.losses.append(DataLoss(partition, str(EARLIEST), f"the partition is not there: {said}"))
             _log.warning(
                 "stream '%s' has a partition '%s' that is not there (%s); starting without it",
                 self._stream,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spark_streams.client.model import StreamDescription
+from spark_streams.client.model import Pushdown, StreamDescription
 from spark_streams.errors import CheckpointError
 from spark_streams.options import SourceOptions
 from spark_streams.position import (
@@ -24,12 +24,13 @@ from spark_streams.position import (
     position_from_json,
 )
 from spark_streams.spark.batch_progress import BatchProgress
-from spark_streams.spark.checks import Loss, new_ends, not_past, recreated, retained_spans
+from spark_streams.spark.checks import new_ends, not_past, recreated, retained_spans
 from spark_streams.spark.driver import Driver, position_in, require_all
-from spark_streams.spark.filter_log import log_filter
+from spark_streams.spark.filter_log import filter_json, log_filter
+from spark_streams.spark.lag import Lag
 from spark_streams.spark.limit import Limiter
 from spark_streams.spark.log_client import Connect
-from spark_streams.spark.loss import LossPolicy, ending
+from spark_streams.spark.loss import DataLoss, LossPolicy, ending
 from spark_streams.spark.patience import Patience
 from spark_streams.spark.pruning import matching_ranges
 from spark_streams.spark.ranges import PlannedRead, Resolved, range_read, resolve_start, span_start
@@ -75,14 +76,15 @@ class MicroBatches:
         self._limiter = Limiter(self._driver)
         self._patience = Patience(self._driver, clock)
         self._witnesses = Witnesses(self._driver)
-        self._progress = BatchProgress(self._driver, clock)
+        self._progress = BatchProgress(self._policy, options.stream, clock)
+        self._lag = Lag(self._driver)
         self._first: StreamDescription | None = None
         self._initial: dict[str, Any] | None = None
         self._last_end: Checkpoint | None = None
         self._fixed_end: Checkpoint | None = None
         self._told_starts = True
         self._left_out: dict[str, Position] = {}
-        self._filter_told = False
+        self._pushdown: Pushdown | None = None
 
     def initial(self) -> dict[str, Any]:
         """Return where a new query starts; Spark asks more than once, and gets the same answer.
@@ -125,7 +127,7 @@ class MicroBatches:
             CheckpointError: ``start`` is not ours.
         """
         begin = self._checkpoint(start)
-        self._progress.reached(begin)
+        self._progress.reached(begin, lambda: self._lag.after(begin))
         first = start == self._initial
         anew: list[str] = []
         while True:
@@ -160,16 +162,10 @@ class MicroBatches:
         if self._fixed_end is not None:
             fixed = {} if recreated(self._fixed_end, description) else self._fixed_end.partitions
             ends = not_past(fixed, kept, ends)
-        spans = {
-            p: (s, end.offset)
-            for p, end in ends.items()
-            if isinstance(end, After) and (s := span_start(kept.get(p), end)) is not None
-        }
+        spans = _spans(kept, ends)
         if spans and patient and self._patience.waits(spans):
             return None
-        counts: Mapping[str, int | None] = {}
-        if spans and (limit is not None or self._progress.wanted):
-            counts = self._driver.count(spans)
+        counts: Mapping[str, int | None] = self._driver.count(spans)
         if spans and limit is not None:
             taken = self._limiter.limited(spans, counts, limit)
             for p, (_, offset) in taken.items():
@@ -188,6 +184,9 @@ class MicroBatches:
         Losses are noticed when the ranges are planned.
         """
         self._told_starts = False
+        done = self._last_end
+        if done is not None:
+            self._progress.reached(done, lambda: self._lag.after(done))  # Spark asks again after its batch
         description = self._driver.describe()
         if self._first is None:
             self._first = description
@@ -203,22 +202,34 @@ class MicroBatches:
         end = Checkpoint(self._options.stream, ends, description.incarnation)
         if self._last_end is not None and _same(end, self._last_end):
             return self._last_end.to_json()
-        self._progress.planned(end, {"": None})
+        before = self._last_end
+        if before is None and self._initial is not None:
+            before = Checkpoint.from_json(self._initial)
         self._last_end = replace(end, witnesses=self._witnesses.of(ends, self._last_end))
+        spans = {} if before is None else _spans(before.partitions, ends)
+        self._progress.planned(self._last_end, {"": None} if before is None else self._driver.count(spans))
         return self._last_end.to_json()
 
-    def done(self, end: dict[str, Any]) -> None:
-        """Note that Spark has committed the batch that ends here; nothing but a log line hangs on it."""
-        self._progress.reached(self._checkpoint(end))
-
     def newest(self) -> dict[str, Any]:
-        """Return where the log ends now, with key ``lag``: events of each partition after the last planned batch."""
+        """Return where the log ends now, and what there is to tell of the last planned batch (``BatchProgress``).
+
+        A query with a filter has key ``pushdown`` too: what of it the peer checks, and what is left to the tasks.
+        """
         description = self._driver.describe()
         ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
-        return {
-            **Checkpoint(self._options.stream, ends, description.incarnation).to_json(),
-            "lag": self._progress.lag(),
-        }
+        out = Checkpoint(self._options.stream, ends, description.incarnation).to_json()
+        out.update(self._progress.report(self._lag.after(self._last_end)))
+        if self._options.filter is not None:
+            out["pushdown"] = filter_json(self._options.filter, self._pushed())
+        return out
+
+    def _pushed(self) -> Pushdown:
+        """Return what of the filter the peer checks: asked once, and logged then."""
+        if self._pushdown is None:
+            assert self._options.filter is not None
+            self._pushdown = self._driver.pushdown(self._options.filter)
+            log_filter(self._options, self._pushdown)
+        return self._pushdown
 
     def reads(self, start: dict[str, Any], end: dict[str, Any]) -> list[PlannedRead]:
         """Return what the tasks of the batch (start, end] read; the same events whenever it is asked.
@@ -246,9 +257,8 @@ class MicroBatches:
             range_read(self._options, self._columns, p, first_at, offset) for p, (first_at, offset) in spans.items()
         ]
         seen = {p: (last, text) for p, (_, last) in spans.items() if (text := self._witnesses.at(stop, p, last))}
-        if not self._filter_told:
-            log_filter(self._driver)
-            self._filter_told = True
+        if self._options.filter is not None:
+            self._pushed()
         return [
             PlannedRead(r, None, description.incarnation, seen.get(r.partition))
             for r in matching_ranges(ranges, self._driver)
@@ -256,7 +266,7 @@ class MicroBatches:
 
     def _of_the_same_log(
         self, begin: Checkpoint, stop: Checkpoint, spans: dict[str, tuple[Resolved, str]]
-    ) -> tuple[dict[str, tuple[Resolved, str]], list[Loss]]:
+    ) -> tuple[dict[str, tuple[Resolved, str]], list[DataLoss]]:
         """Ask for witnesses, unless the batch was planned just now and compared then.
 
         Returns:
@@ -295,7 +305,7 @@ class MicroBatches:
         self._report(losses)
         return description, ends
 
-    def _report(self, losses: list[Loss]) -> None:
+    def _report(self, losses: list[DataLoss]) -> None:
         for loss in losses:
             self._policy.report(loss.partition, loss.asked, loss.available)
 
@@ -307,6 +317,15 @@ class MicroBatches:
                 "use another checkpointLocation for another stream"
             )
         return checkpoint
+
+
+def _spans(begins: Mapping[str, Position], ends: Mapping[str, Position]) -> dict[str, tuple[Resolved, str]]:
+    """Return the partitions that have something to read: where that starts, and the offset of its last event."""
+    return {
+        p: (start, end.offset)
+        for p, end in ends.items()
+        if isinstance(end, After) and (start := span_start(begins.get(p), end)) is not None
+    }
 
 
 def _same(one: Checkpoint, other: Checkpoint) -> bool:

@@ -50,7 +50,7 @@ from spark_streams.filters import (
 )
 from spark_streams.filters.normal_form import without_not
 from spark_streams.options import SourceOptions
-from spark_streams.spark.progress import show_log_lines
+from spark_streams.spark.log_lines import show_log_lines
 
 __all__ = ["Columns", "TakesFilters", "push", "translate", "wants_filters"]
 

@@ -23,8 +23,8 @@ from spark_streams.options import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGG
 from spark_streams.position import Checkpoint
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.log_client import Connect, LogClient
+from spark_streams.spark.log_lines import counted, show_log_lines
 from spark_streams.spark.micro_batch import MicroBatches
-from spark_streams.spark.progress import show_log_lines
 from spark_streams.spark.pushed_filters import TakesFilters, wants_filters
 from spark_streams.spark.ranges import PlannedRead
 from spark_streams.spark.row_schema import arrow_schema, chosen_columns
@@ -97,7 +97,9 @@ class _Reading:
         """
         if not isinstance(partition, RangePartition):
             return  # Spark's own placeholder, for a query that has no partition
-        yield from read_range(self._options, partition.value, self._arrow_schema, self._connect)
+        planned: PlannedRead = partition.value
+        batches = read_range(self._options, planned, self._arrow_schema, self._connect)
+        yield from counted(batches, planned.read.stream, planned.read.partition)
 
 
 class BatchReader(_Reading, DataSourceReader):  # type: ignore[misc]
@@ -213,11 +215,6 @@ else:
             show_log_lines()
             return self._batches.next_end_without_start()
 
-        def commit(self, end: dict[str, Any]) -> None:
-            """Note that a batch is done."""
-            self._batches.done(end)
-            super().commit(end)
-
 
 def stream_reader(
     options: SourceOptions,
@@ -283,7 +280,8 @@ def read_range(
             )
             if read.fail_on_data_loss:
                 raise lost
-            _log.warning("%s", lost)
+            context = {"stream": read.stream, "partition": read.partition}
+            _log.warning("%s", lost, extra={"context": context})
 
 
 def _created_again(client: LogClient, planned: PlannedRead) -> bool:

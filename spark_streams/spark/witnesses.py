@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from spark_streams.position import After, Checkpoint, Position
-from spark_streams.spark.checks import Loss
 from spark_streams.spark.driver import Driver
+from spark_streams.spark.loss import DataLoss
 
 __all__ = ["CREATED_AGAIN", "Witnesses", "without"]
 
@@ -42,7 +42,7 @@ class Witnesses:
             ends = {p: end for p, end in ends.items() if before.partitions.get(p) != end}
         return {**known, **self._driver.witnesses(ends)}
 
-    def differing(self, checkpoint: Checkpoint, partitions: Iterable[str]) -> list[Loss]:
+    def differing(self, checkpoint: Checkpoint, partitions: Iterable[str]) -> list[DataLoss]:
         """Return which of some partitions are others than those that the checkpoint is of.
 
         A partition whose position is no longer there has no witness any more: other checks see to it.
@@ -52,7 +52,7 @@ class Witnesses:
             return []
         now = self._driver.witnesses({p: checkpoint.partitions[p] for p in known})
         return [
-            Loss(p, str(checkpoint.partitions[p]), CREATED_AGAIN)
+            DataLoss(p, str(checkpoint.partitions[p]), CREATED_AGAIN)
             for p, text in known.items()
             if now.get(p, text) != text
         ]

@@ -13,17 +13,20 @@ another process: what these know comes in the commit messages alone.
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
+from spark_streams.spark.log_lines import show_log_lines
 from spark_streams.spark.write_columns import slices
 
 __all__ = ["BatchWriter", "Outlet", "Sink", "StreamWriter", "TaskName", "Written"]
@@ -104,12 +107,18 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
         rows: how many.
         first_id: message-id of the first row, None when there is none.
         last_id: of the last.
+        bytes: of the rows' values.
+        began_at: when the task began, in seconds since the epoch.
+        ended_at: when the peer had accepted the last row.
     """
 
     partition: int
     rows: int
     first_id: str | None
     last_id: str | None
+    bytes: int = field(default=0, compare=False)
+    began_at: float = field(default=0.0, compare=False)
+    ended_at: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -137,7 +146,8 @@ class TaskName:
 
 def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.RecordBatch]) -> Written:
     """Send all rows of a task and wait until they are accepted; a task without rows does not connect."""
-    row, first_id, last_id = 0, None, None
+    row, size, first_id, last_id = 0, 0, None, None
+    began_at = time.time()
     with ExitStack() as stack:
         outlet: Outlet | None = None
         for batch in batches:
@@ -151,9 +161,10 @@ def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.R
                 if ids is not None:
                     first_id, last_id = first_id or ids[0].as_py(), ids[-1].as_py()
                 row += run.num_rows
+                size += pc.sum(pc.binary_length(columns["value"])).as_py() or 0
         if outlet is not None:
             outlet.flush()
-    return Written(name.partition, row, first_id, last_id)
+    return Written(name.partition, row, first_id, last_id, size, began_at, time.time())
 
 
 @dataclass(frozen=True)
@@ -195,7 +206,8 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def commit(self, messages: Sequence[Written | None]) -> None:
         """Note the end of a write: there is nothing to commit, each row was accepted before its task ended."""
-        _log.info("%d rows delivered", _rows(messages))
+        show_log_lines()
+        _log.info("%s", _delivered(messages))
 
     def abort(self, messages: Sequence[Written | None]) -> None:
         """Log what may have been delivered, since it cannot be taken back."""
@@ -228,7 +240,8 @@ class StreamWriter(*_ARROW_STREAM_WRITER):  # type: ignore[misc]
 
     def commit(self, messages: Sequence[Written | None], batchId: int) -> None:
         """Note the end of a micro-batch: there is nothing to commit, each row was accepted before its task ended."""
-        _log.info("batch %d: %d rows delivered", batchId, _rows(messages))
+        show_log_lines()
+        _log.info("batch %d: %s", batchId, _delivered(messages))
 
     def abort(self, messages: Sequence[Written | None], batchId: int) -> None:
         """Log what may have been delivered, since it cannot be taken back."""
@@ -237,6 +250,20 @@ class StreamWriter(*_ARROW_STREAM_WRITER):  # type: ignore[misc]
 
 def _rows(messages: Sequence[Written | None]) -> int:
     return sum(m.rows for m in messages if m is not None)
+
+
+def _delivered(messages: Sequence[Written | None]) -> str:
+    done = [m for m in messages if m is not None and m.rows]
+    if not done:
+        return "0 rows delivered"
+    # Clocks of executors may differ a little: it took at least as long as the slowest task.
+    span = max(m.ended_at for m in done) - min(m.began_at for m in done)
+    seconds = max(span, *(m.ended_at - m.began_at for m in done), 1e-3)
+    rows, size = _rows(done), sum(m.bytes for m in done)
+    return (
+        f"{rows} rows delivered, {rows / seconds:.0f} rows/s, {size} bytes, {size / seconds:.0f} bytes/s, "
+        f"by {len(done)} {'task' if len(done) == 1 else 'tasks'} in {seconds:.3f} s"
+    )
 
 
 def _may_have_been_delivered(sink: Sink, streaming: bool, messages: Sequence[Written | None]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from spark_streams.monitoring import PartitionProgress, Progress
 from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
+from spark_streams.testing import eventually
 from tests.cli.conftest import Served, serving
 from tests.cli.pages import blocks
 
@@ -150,3 +153,53 @@ def test_adding_a_protocol(spark: Any, tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "lines" / "a.txt").write_text("1\n")
     with pytest.raises(Exception, match="Events may have been lost"):
         rows(frame, tmp_path / "checkpoint")
+
+
+def test_seeing_what_happens(spark: Any, served: Served, tmp_path: Path) -> None:
+    publish(spark, served, "orders", ["a", "bb"])
+    printed: list[Any] = []
+    names: dict[str, Any] = {"spark": spark, "print": lambda *values: printed.append(values)}
+    run = runner(served, tmp_path, names)
+    listening, json_lines, statsd, prometheus, kafka, logs = blocks("docs/monitoring.md", "python")
+    for block in (listening, json_lines, prometheus):
+        run(block)
+    eventually(lambda: printed, "the listener is told")
+    (name, events, size, lag), *_ = printed
+    assert (name, events > 0, size > 0) == ("orders", True, True)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        receiver.settimeout(60)
+        run(statsd.replace('("localhost", 8125)', str(receiver.getsockname())))
+        partitions = {"orders-0": PartitionProgress(lag=7), "orders-1": PartitionProgress()}
+        progress = Progress("q", 3, "2026-01-01T00:00:00.000Z", "orders", 5, 2.5, bytes=50, partitions=partitions)
+        for report in ("to_json_lines", "to_statsd", "to_prometheus"):
+            names[report](progress)
+        names["statsd"].close()
+        lines = receiver.recv(65_536).decode().splitlines()
+    orders = "spark_streams.orders"
+    assert lines == [
+        f"{orders}.events:5|c",
+        f"{orders}.bytes:50|c",
+        f"{orders}.losses:0|c",
+        f"{orders}.lag.orders-0:7|g",
+    ]
+    assert json.loads((tmp_path / "progress.jsonl").read_text()) == progress.to_json()
+    assert (tmp_path / "spark_streams.prom").read_text().splitlines() == [
+        'spark_streams_events_per_second{stream="orders"} 2.5',
+        'spark_streams_lag{stream="orders",partition="orders-0"} 7',
+    ]
+    if HAS_ADMISSION_CONTROL:
+        assert lag == {"orders-0": 0, "orders-1": 0}
+        run(kafka)
+        assert names["behind"] == 0
+    if not hasattr(spark.tvf, "python_worker_logs"):
+        return  # Spark 4.0
+    try:
+        run(logs)
+        read = [tuple(row) for row in names["ranges"].collect()]
+        assert names["losses"].count() == 0
+    finally:
+        spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    assert sum(events for _, events, _, _ in read) == names["frame"].count()
+    assert {partition for partition, *_ in read} <= {"orders-0", "orders-1"}
+    assert all(size >= events and seconds >= 0 for _, events, size, seconds in read)

@@ -14,7 +14,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import spark_streams
-from spark_streams.testing import LogProcess, StreamFactory
+from spark_streams.monitoring import Progress, StreamProgressListener, observed
+from spark_streams.testing import LogProcess, StreamFactory, eventually
 
 FORMATS = ("amqp-events", "rabbitmq-stream", "feedapi")
 
@@ -35,17 +36,33 @@ def session(kind: str) -> Any:
 
 
 def copy(spark: Any, name: str, read: dict[str, str], write: dict[str, str], checkpoint: Path) -> None:
-    frame = spark.readStream.format(name).options(**read).load().select("value", "key")
+    frame = observed(spark.readStream.format(name).options(**read).load()).select("value", "key")
     writer = frame.writeStream.format(name).options(**write).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(240)
     assert query.exception() is None
 
 
+def wait_for(told: list[Progress], stream: str) -> None:
+    """Return when the listener was told of all events of a stream, their bytes, and that nothing is left."""
+
+    def seen() -> None:
+        of_it = [progress for progress in told if progress.stream == stream and progress.events]
+        assert sum(progress.events for progress in of_it) == 40
+        assert sum(progress.bytes or 0 for progress in of_it) == len("".join(f"v{n}" for n in range(40)))
+        assert sum(progress.rows_written or 0 for progress in of_it) == 40
+        assert of_it[-1].partitions.keys()
+        assert {*of_it[-1].lag.values()} <= {0, None}
+
+    eventually(lambda: seen() is None, f"what the listener is told of {stream}", 120)
+
+
 def main(kind: str, folder: Path) -> None:
     with LogProcess() as process:
         streams = StreamFactory(process)
         spark = session(kind)
+        told: list[Progress] = []
+        spark.streams.addListener(StreamProgressListener(told.append))
         for name in FORMATS:
             source, target = streams.create("source", 4), streams.create("target", 2)
             source.produce({"value": f"v{n}", "key": f"k{n % 7}"} for n in range(40))
@@ -55,6 +72,7 @@ def main(kind: str, folder: Path) -> None:
                 read["spoolLocation"] = str(folder / "spool")
             copy(spark, name, read, target.options(name), folder / name)
             assert sorted(target.values()) == sorted(f"v{n}" for n in range(40))
+            wait_for(told, source.name)
             print("done:", name, flush=True)
         spark.stop()
 

@@ -418,6 +418,23 @@ def test_one_log_line_a_batch(caplog: pytest.LogCaptureFixture) -> None:
     assert "lag {0: 5, 1: 0}" in lines[0]
 
 
+def test_one_log_line_a_batch_without_a_start(caplog: pytest.LogCaptureFixture) -> None:
+    log = FakeLog("0", "1")
+    query = Query(log, startingOffsets="earliest")
+    with caplog.at_level(logging.INFO, "spark_streams.spark.progress"):
+        for events in (4, 6, 0, 0):
+            log.partitions["0"].append(events)
+            query.source.next_end_without_start()
+            query.source.initial()
+            query.clock.now += 1
+    lines = [r.getMessage() for r in caplog.records]
+    assert len(lines) == 2
+    assert "batch of an unknown number of events in 1.000 s, lag {0: 6, 1: 0}" in lines[0], (
+        "before Spark asks for the start"
+    )
+    assert "batch of 6 events, 6 events/s in 1.000 s, lag {0: 0, 1: 0}" in lines[1]
+
+
 def test_another_streams_checkpoint_is_refused() -> None:
     query = Query(FakeLog("0"))
     with pytest.raises(CheckpointError, match="of stream 'carts', but option 'stream' is 'orders'"):

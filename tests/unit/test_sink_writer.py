@@ -224,6 +224,29 @@ def test_commit_counts_rows(caplog: pytest.LogCaptureFixture) -> None:
     assert "batch 9: 5 rows delivered" in caplog.text
 
 
+def test_the_end_of_a_micro_batch_tells_rates(caplog: pytest.LogCaptureFixture) -> None:
+    # The clocks of the executors differ: the second task ended before the first one began.
+    tasks = [
+        Written(0, 300, "a", "b", 900, 100.0, 103.0),
+        None,
+        Written(1, 0, None, None),
+        Written(2, 3, "c", "d", 9, 98.5, 99.0),
+    ]
+    with caplog.at_level(logging.INFO, "spark_streams.spark.writer"):
+        StreamWriter(FakeSink()).commit(tasks, 9)
+        StreamWriter(FakeSink()).commit([None], 10)
+    assert [record.getMessage() for record in caplog.records] == [
+        "batch 9: 303 rows delivered, 67 rows/s, 909 bytes, 202 bytes/s, by 2 tasks in 4.500 s",
+        "batch 10: 0 rows delivered",
+    ]
+
+
+def test_bytes_are_those_of_values(task: dict[str, str]) -> None:
+    done = StreamWriter(FakeSink()).write(batches(["a", "bü"], ["ccc"], key=True))
+    assert (done.rows, done.bytes) == (3, 7)
+    assert done.began_at <= done.ended_at
+
+
 def test_spark_hands_both_writers_arrow_batches() -> None:
     # Spark 4.0 knows no Arrow stream writer: there a stream's writer must be a DataSourceArrowWriter (tests/e2e)
     arrow = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceArrowWriter)

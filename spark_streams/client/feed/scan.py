@@ -67,7 +67,8 @@ def scan(
         lost = PositionLost(client.address.stream, str(wanted.partition), asked, available)
         if fail_on_data_loss:
             raise lost
-        _log.warning("%s", lost)
+        context = {"stream": client.address.stream, "partition": str(wanted.partition)}
+        _log.warning("%s", lost, extra={"context": context})
 
     cursor = wanted.start
     empty = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 from spark_streams.client.feed import Dialect, Discovery
@@ -15,12 +14,10 @@ from spark_streams.errors import CheckpointError, OptionError
 from spark_streams.filters import Expression, read_filter
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import After, Matching
-from spark_streams.spark.filter_log import filter_line
+from spark_streams.spark.filter_log import log_filter
 from spark_streams.spark.spooled.tasks import FeedTask
 
 __all__ = ["QueryFilter", "first_match"]
-
-_log = logging.getLogger(__name__)
 
 
 class QueryFilter:
@@ -33,6 +30,8 @@ class QueryFilter:
     def __init__(self, options: FeedSourceOptions) -> None:
         self._options = options
         self._pushed: Mapping[str, FeedFilter] | None = None
+        self.pushdown: Pushdown | None = None
+        """What becomes of the filter; None for a query without one, and until it is chosen."""
         self.residual: Expression | None = options.filter
         """What is checked on the events that come; None for nothing."""
 
@@ -119,8 +118,8 @@ class QueryFilter:
         self._pushed = dict(pushed)
         client.push(self.arguments)
         if options.filter is not None:
-            words = shown(pushed) if pushed else None
-            _log.info("%s", filter_line(options.stream, options.filter, Pushdown(words, self.residual)))
+            self.pushdown = Pushdown(shown(pushed) if pushed else None, self.residual)
+            log_filter(options, self.pushdown)
 
 
 def first_match(options: FeedSourceOptions, partition: int, expression: str) -> FirstMatch:

@@ -21,7 +21,9 @@ from spark_streams.client.feed.feed import FeedClient
 from spark_streams.client.feed.scan import FeedRange
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import LATEST, After, Matching
+from spark_streams.spark.batch_progress import BatchProgress
 from spark_streams.spark.driver import position_in, require_all
+from spark_streams.spark.filter_log import filter_json
 from spark_streams.spark.loss import LossPolicy
 from spark_streams.spark.spooled.filtering import QueryFilter, first_match
 from spark_streams.spark.spooled.followers import Followers
@@ -57,6 +59,7 @@ class FeedBatches:
         self._filters = dict(options.filters)
         self._filter = QueryFilter(options)
         self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
+        self._progress = BatchProgress(self._policy, options.stream, clock)
         self._client = FeedClient(address_of(options))
         self._discovery: Discovery | None = None
         self._discovered_at = 0.0
@@ -156,6 +159,7 @@ class FeedBatches:
         if self._planned is not None and self._planned[0] == start:
             return self._planned[1]  # What was taken for it is not there for another one.
         begin = self._offset(start)
+        self._progress.reached(begin, self._lag)
         if self._end_is_asked_for:
             self._fix_end()
         spool = self._opened(begin)
@@ -196,8 +200,9 @@ class FeedBatches:
         assert self._client.dialect is not None
         write_manifest(spool, end.batch, cuts, self._client.dialect, self._options.min_partitions)
         self._done_files[end.batch] = [name for cut in cuts.values() for name in cut.done]
-        if events := sum(cut.events for cut in cuts.values()):
-            _log.info("feed '%s': micro-batch of %d events of %d partitions", end.stream, events, len(cuts))
+        taken = {str(p): cut for p, cut in cuts.items() if cut.events}
+        sizes = {p: sum(r.stop - r.start for r in cut.ranges) for p, cut in taken.items()}
+        self._progress.planned(end, {p: cut.events for p, cut in taken.items()}, sizes)
         self._since = self._clock()
         self._last = end
         self._planned = start, end.to_json()
@@ -231,16 +236,26 @@ class FeedBatches:
         spool.remove_manifests(until)
 
     def newest(self) -> dict[str, Any]:
-        """Return how far the feed was fetched, with key ``lag``: events of each partition that are not planned yet.
+        """Return how far the feed was fetched, and what there is to tell of the last micro-batch (``BatchProgress``).
 
-        How many more the feed has cannot be asked: None for a partition whose end was not reached.
+        Key ``fetched`` has the events of each partition that are fetched and not planned: the least that its lag is.
         """
         last = self._last
         cursors = {p: f.cursor for p, f in self._followers.each.items()}
-        out = FeedOffset(self._options.stream, cursors, last.spool if last else "", last.batch if last else 0)
-        at_end = {p: f.idle or f.finished for p, f in self._followers.each.items()}
-        lag = {str(p): f.waiting() if at_end[p] else None for p, f in self._followers.each.items()}
-        return {**out.to_json(), "lag": lag}
+        out = FeedOffset(self._options.stream, cursors, last.spool if last else "", last.batch if last else 0).to_json()
+        out["fetched"] = {str(p): f.waiting() for p, f in self._followers.each.items()}
+        out.update(self._progress.report(self._lag()))
+        if self._options.filter is not None and self._filter.pushdown is not None:
+            out["pushdown"] = filter_json(self._options.filter, self._filter.pushdown)
+        return out
+
+    def _lag(self) -> dict[str, int | None]:
+        """Return the events of each partition that are not planned yet.
+
+        How many more the feed has cannot be asked: None for a partition whose end was not reached.
+        """
+        at_end = {p: f.idle or f.finished or f.at_stop for p, f in self._followers.each.items()}
+        return {str(p): f.waiting() if at_end[p] else None for p, f in self._followers.each.items()}
 
     def close(self) -> None:
         """Stop fetching."""

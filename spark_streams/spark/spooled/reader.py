@@ -16,7 +16,7 @@ from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import LATEST, After, Matching
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.driver import position_in, require_all
-from spark_streams.spark.progress import show_log_lines
+from spark_streams.spark.log_lines import counted, show_log_lines
 from spark_streams.spark.pushed_filters import TakesFilters, wants_filters
 from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
 from spark_streams.spark.row_schema import arrow_schema, chosen_columns
@@ -82,8 +82,10 @@ class _Reading:
         """
         if not isinstance(partition, FeedPartition):
             return  # Spark's own placeholder, for a query that has no partition
-        for batch in read_task(self._options, partition.value, self._columns):
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=self._arrow_schema)
+        task: FeedTask = partition.value
+        batches = read_task(self._options, task, self._columns)
+        rows = (pa.RecordBatch.from_arrays(batch.columns, schema=self._arrow_schema) for batch in batches)
+        yield from counted(rows, self._options.stream, str(task.partition))
 
 
 class FeedBatchReader(_Reading, DataSourceReader):  # type: ignore[misc]

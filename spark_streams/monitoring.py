@@ -1,0 +1,17 @@
+"""Seeing what happens: lag, rates, pushed filters and losses of events, of every query of a session.
+
+::
+
+    from spark_streams.monitoring import StreamProgressListener, observed
+
+    spark.streams.addListener(StreamProgressListener(lambda progress: print(progress.to_json())))
+    orders = observed(spark.readStream.format("amqp-events").options(**options).load())
+
+Guide: docs/monitoring.md.
+"""
+
+from spark_streams.spark.loss import DataLoss
+from spark_streams.spark.observed import observed
+from spark_streams.spark.progress import PartitionProgress, Progress, StreamProgressListener
+
+__all__ = ["DataLoss", "PartitionProgress", "Progress", "StreamProgressListener", "observed"]

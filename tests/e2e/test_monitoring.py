@@ -1,0 +1,210 @@
+"""What a query tells of itself while it runs, the same for all three formats: progress, listener, log lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_streams.log import ReferenceLog, StreamConfig
+from spark_streams.monitoring import Progress, StreamProgressListener, observed
+from spark_streams.rows import MESSAGE_SCHEMA
+from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
+from spark_streams.testing import eventually
+from spark_streams.wire.columns import encode_columns
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+FORMATS = ["amqp-events", "rabbitmq-stream", "feedapi"]
+WAIT_S = 240
+SMALL = StreamConfig(segment_max_bytes=2_000, retention_max_bytes=2_000)
+
+
+class Log:
+    """A served log with a stream of two partitions, and what queries on it tell."""
+
+    def __init__(self, folder: Path, format: str) -> None:
+        self.format = format
+        self.log = ReferenceLog(folder).__enter__()
+        self.server = ServerThread(self.log, AmqpConfig(port=0), RabbitConfig(port=0), FeedConfig(port=0, page_size=5))
+        self.server.start()
+        self.stream = f"orders-of-{format}"
+        self.log.create_stream(self.stream, 2, SMALL)
+        self.log.create_stream("copies", 1)
+        self.told: list[Progress] = []
+        self.listener = StreamProgressListener(self.told.append)
+
+    def close(self) -> None:
+        self.server.stop()
+        self.log.close()
+
+    def append(self, partition: int, *values: str) -> None:
+        types = pa.array([[("type", v[:1])] for v in values], MESSAGE_SCHEMA.field("application_properties").type)
+        keys = pa.array([v[:1] for v in values])
+        columns = {"value": pa.array([v.encode() for v in values]), "key": keys, "application_properties": types}
+        self.server.call(
+            lambda: self.log.stream(self.stream).partitions[str(partition)].append(encode_columns(columns))
+        )
+
+    def overflow(self) -> None:
+        """Append to partition 0 until retention has removed its first 30 events."""
+        for n in range(60):
+            self.append(0, f"late-{n}-" + "x" * 200)
+        self.server.call(self.log.enforce_retention)
+        assert self.log.stream(self.stream).partitions["0"].first_offset > 30
+
+    def partition(self, number: int) -> str:
+        return f"{self.stream}-{number}" if self.format == "rabbitmq-stream" else str(number)
+
+    def options(self, stream: str | None = None, **more: str) -> dict[str, str]:
+        stream = self.stream if stream is None else stream
+        if self.format == "amqp-events":
+            return {"url": self.server.amqp_url, "stream": stream, **more}
+        if self.format == "rabbitmq-stream":
+            which = "superStream" if stream == self.stream else "stream"
+            return {"url": self.server.rabbit_url, which: stream, **more}
+        return {"url": f"{self.server.feed_url}/{stream}", **more}
+
+
+@pytest.fixture(params=FORMATS)
+def log(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, rate_limits: bool) -> Iterator[Log]:
+    if request.param == "feedapi" and not rate_limits:
+        pytest.skip("streams of feeds need Spark 4.2")
+    made = Log(tmp_path / "log", request.param)
+    spark.streams.addListener(made.listener)
+    yield made
+    spark.streams.removeListener(made.listener)
+    made.close()
+
+
+def run(spark: SparkSession, log: Log, folder: Path, name: str, look: Callable[[Any], Any], **more: str) -> Any:
+    """Read what there is now; return the query once its listener was told of all batches."""
+    frame = look(spark.readStream.format(log.format).options(**log.options(**more)).load()).select("value", "key")
+    if name == "figures":
+        writer = frame.writeStream.format(log.format).options(**log.options("copies"))
+    else:
+        writer = frame.writeStream.format("noop")
+    writer = writer.queryName(name).option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(WAIT_S)
+    batches = {progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]}
+    eventually(
+        lambda: batches <= {told.batch for told in log.told if told.query == name}, "the listener was told", WAIT_S
+    )
+    return query
+
+
+def test_lag_rates_and_bytes(spark: SparkSession, log: Log, tmp_path: Path, rate_limits: bool) -> None:
+    zero, one = log.partition(0), log.partition(1)
+    log.append(0, *(f"a{n}" for n in range(10)))
+    log.append(1, *(f"b-{n:03d}" for n in range(10)))
+    limit = {"maxOffsetsPerTrigger": "10"} if rate_limits else {}
+    query = run(
+        spark,
+        log,
+        tmp_path,
+        "figures",
+        lambda frame: observed(frame, log.stream, [zero, one]),
+        startingOffsets="earliest",
+        **limit,
+    )
+    told = [progress for progress in log.told if progress.events]
+    assert sum(progress.events for progress in told) == 20
+    assert {(progress.query, progress.stream) for progress in told} == {("figures", log.stream)}
+    assert sum(progress.bytes or 0 for progress in told) == 10 * 2 + 10 * 5
+    for progress in told:
+        assert progress.events <= 10 or not rate_limits
+        assert progress.events_per_second > 0
+        assert progress.rows_written == progress.events
+        assert progress.bytes_per_second == pytest.approx((progress.bytes or 0) / progress.seconds)
+    if not rate_limits:
+        assert told[0].partitions == {}, "Spark asks the source for more from 4.2 on"
+        return
+    read = dict.fromkeys((zero, one), 0)
+    for progress in told:
+        assert progress.partitions.keys() == {zero, one}
+        assert sum(each.bytes or 0 for each in progress.partitions.values()) == progress.bytes
+        for name, each in progress.partitions.items():
+            assert each.events is not None
+            read[name] += each.events
+            assert each.bytes == each.events * {zero: 2, one: 5}[name]
+            # A feed does not say how much it has: its lag is known once its end was seen.
+            assert each.lag == 10 - read[name] or (log.format == "feedapi" and each.lag is None)
+        lags = [each.lag for each in progress.partitions.values() if each.lag is not None]
+        if len(lags) < 2:
+            assert progress.metrics == {}
+            continue
+        assert progress.metrics == {
+            "minOffsetsBehindLatest": str(min(lags)),
+            "maxOffsetsBehindLatest": str(max(lags)),
+            "avgOffsetsBehindLatest": str(sum(lags) / 2),
+        }
+    assert read == {zero: 10, one: 10}
+    last = json.loads([p for p in query.recentProgress if p["numInputRows"]][-1]["sources"][0]["latestOffset"])
+    assert sum(last["planned"]["events"].values()) == told[-1].events
+    if log.format == "feedapi":
+        assert sum(last["planned"]["bytes"].values()) > (told[-1].bytes or 0), "of whole lines"
+        assert last["fetched"] == {zero: 0, one: 0}
+    else:
+        assert last["lag"] == {zero: 0, one: 0}
+
+
+def test_filters_and_losses(
+    spark: SparkSession, log: Log, tmp_path: Path, rate_limits: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "key" if log.format == "feedapi" else "type"
+    more = {"startingOffsets": "earliest", "filter": f"{name} = 'a' OR {name} = 'l'", "failOnDataLoss": "false"}
+    log.append(0, "a1", "b2", "a3")
+    run(spark, log, tmp_path, "first", lambda frame: frame, **more)
+    log.overflow()
+    with caplog.at_level(logging.WARNING, "spark_streams.monitoring"):
+        run(spark, log, tmp_path, "second", lambda frame: frame, **more)
+    first, *later = (progress for progress in log.told if progress.events)
+    assert first.events == 2
+    assert sum(progress.events for progress in later) == 60 - (
+        log.log.stream(log.stream).partitions["0"].first_offset - 3
+    )
+    if not rate_limits:
+        assert first.filter is None
+        return
+    assert first.partitions[log.partition(0)].events == 3, "before what the tasks check"
+    assert first.filter == more["filter"]
+    assert first.residual_filter == first.filter
+    if log.format == "amqp-events":
+        assert first.pushed_filter is not None and first.pushed_filter.startswith("SQL: ")
+    else:
+        assert first.pushed_filter is None
+    assert first.losses == ()
+    (loss,) = [loss for progress in later for loss in progress.losses]
+    assert loss.partition == log.partition(0)
+    assert loss.asked.startswith("after ")
+    (warning,) = caplog.records
+    assert loss.available in warning.getMessage()
+    assert log.stream in warning.getMessage()
+
+
+def test_what_tasks_log_is_a_table_of_sparks(spark: SparkSession, log: Log) -> None:
+    if not hasattr(spark.tvf, "python_worker_logs"):
+        pytest.skip("Spark collects what Python loggers say from 4.1 on")
+    log.append(0, "a1", "a22")
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+    try:
+        frame = spark.read.format(log.format).options(**log.options(failOnDataLoss="false")).load().select("value")
+        assert len(frame.collect()) == 2
+        log.overflow()
+        # The tasks of a frame are planned once: by now their events are gone.
+        assert not {b"a1", b"a22"} & {bytes(row.value) for row in frame.collect()}
+        said = spark.tvf.python_worker_logs().where("logger LIKE 'spark_streams.%'").orderBy("ts").collect()
+    finally:
+        spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    where = (log.stream, log.partition(0))
+    mine = [row for row in said if (row.context.get("stream"), row.context.get("partition")) == where]
+    counted = [row.context for row in mine if row.logger == "spark_streams.spark.tasks"]
+    assert (counted[0]["events"], counted[0]["bytes"]) == ("2", "5")
+    assert [row.msg for row in mine if row.level == "WARNING" and "Events may have been lost." in row.msg] != []
