@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.pages import ROOT, SPOILED, blocks
+from tests.docs.test_pages import missing, said
 
 README = "tests/cli/test_readme.py"
 RABBIT = "tests/cli/test_rabbitmq_pages.py"
@@ -23,6 +24,7 @@ FEED_SOURCE, FEED_SINK = "tests/cli/test_feedapi_page.py", "tests/cli/test_feed_
 FEED_DOOR = "tests/cli/test_feedapi_door_page.py"
 AMQP = "tests/docs/test_amqp_and_filter_pages.py"
 SNIPPETS = "tests/docs/test_snippets.py"
+SECURITY = "tests/docs/test_security_page.py"
 HERE = "tests/docs/test_blocks.py"
 
 RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
@@ -63,6 +65,10 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
         "mermaid": [("tests/docs/test_pictures.py::test_the_pictures_are_of_kinds_that_are_drawn", 5)],
         "text": [(f"{HERE}::test_what_the_drawings_name_is_there", 3)],
     },
+    "docs/monitoring.md": {
+        "python": [(f"{SNIPPETS}::test_seeing_what_happens", 6)],
+        "text": [(f"{HERE}::test_the_lines_of_a_batch", 1)],
+    },
     "docs/pushdown.md": {
         "python": [(f"{AMQP}::test_filters_that_are_pushed", 2)],
         "bash": [(f"{AMQP}::test_the_commands_that_explain_filters[docs/pushdown.md]", 1)],
@@ -80,7 +86,9 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
         "bash": [(f"{AMQP}::test_the_commands_that_explain_filters[docs/rabbitmq-stream.md]", 1)],
     },
     "docs/security.md": {
-        "python": [("tests/docs/test_security_page.py::test_the_function_of_the_page_gives_a_token", 2)]
+        "python": [(f"{SECURITY}::test_the_function_of_the_page_gives_a_token", 2)],
+        "toml": [(f"{SECURITY}::test_the_permissions_of_the_page", 1)],
+        "bash": [(f"{SECURITY}::test_the_command_of_the_page", 1)],
     },
     "docs/testing.md": {"python": [("tests/testing/test_queries.py::test_the_page_is_right", 3)]},
 }
@@ -178,6 +186,13 @@ def test_the_commands_of_the_example_project() -> None:
     assert re.search("^spark = ", project, re.MULTILINE)
     used = "".join(file.read_text() for file in (ROOT / "docs" / "example-project").glob("*.py"))
     assert more == ["pytest", "chispa"] and all(f"import {name}" in used or f"from {name}" in used for name in more)
+
+
+def test_the_lines_of_a_batch() -> None:
+    (block,) = blocks("docs/monitoring.md", "text")
+    source, sink = block.splitlines()
+    assert missing([re.sub(r"'orders'|\{.*\}|[0-9.]+| in ", "…", source)], said()) == []
+    assert missing([re.sub(r"[0-9.]+", "…", sink)], said()) == []
 
 
 def test_what_the_drawings_name_is_there() -> None:
