@@ -23,6 +23,8 @@ class KeptQuery:
     It may be started again and again, as a query is after a stop or a crash. A micro-batch that Spark runs again has to
     have the rows that it had, in their order: the query fails otherwise. Leaving the context stops it.
 
+    It needs a classic session: Spark Connect would keep the rows in its server.
+
     Args:
         folder: where its checkpoint lives.
         name: of the query, as Spark shows it.
