@@ -55,10 +55,14 @@ def write_atomically(path: Path, content: bytes) -> None:
     temporary = path.with_name(path.name + ".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
-        write_all(fd, content, 0)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        try:
+            write_all(fd, content, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        os.unlink(temporary)  # half a file would take room where there is none
+        raise
     os.replace(temporary, path)
     sync_directory(path.parent)
 

@@ -605,15 +605,22 @@ class Partition:
                 return 0
             now = self._clock()
             doomed = expired_segments(self._segments, self.config, now)
-            if doomed == len(self._segments):
+            # The closed ones first: on a full disk the roll has no room before they are gone.
+            closed = len(self._segments) - 1
+            self._remove(min(doomed, closed))
+            if doomed > closed:
                 self._roll()
-            if doomed:
-                gone, self._segments = self._segments[:doomed], self._segments[doomed:]
-                for segment in gone:
-                    segment.unlink()
-                sync_directory(self._folder)
-                logger.info("%s/%s: retention removed %d segments", self.stream, self.id, doomed)
+                self._remove(1)
             return doomed
+
+    def _remove(self, count: int) -> None:
+        """Remove the oldest segments, which are closed."""
+        gone, self._segments = self._segments[:count], self._segments[count:]
+        for segment in gone:
+            segment.unlink()
+        if gone:
+            sync_directory(self._folder)
+            logger.info("%s/%s: retention removed %d segments", self.stream, self.id, count)
 
     def close(self) -> None:
         """Force everything to the disk and close; closing twice is harmless.

@@ -45,6 +45,10 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _note_removed(removed: list[int], partition: Partition) -> None:
+    removed.append(partition.enforce_retention())
+
+
 class ReferenceLog:
     """A durable, partitioned log; the doors stand on it.
 
@@ -133,16 +137,19 @@ class ReferenceLog:
         pause = min(fsync_s, check_s) if self.config.fsync == "interval" else check_s
         next_check = time.monotonic() + check_s
         while not self._closed.wait(pause):
-            try:
-                if self.config.fsync == "interval":
-                    self.sync()
-                if time.monotonic() >= next_check:
-                    next_check = time.monotonic() + check_s
-                    self.enforce_retention()
-            except Exception:
-                # A disk that refuses now may recover, and appends report their own failures; but a thread that ended
-                # would leave the log without syncs for good, without a word.
-                logger.exception("%s: upkeep failed, it will be tried again", self.data_dir)
+            if self.config.fsync == "interval":
+                self._tried(self.sync)
+            if time.monotonic() >= next_check:
+                next_check = time.monotonic() + check_s
+                self._tried(self.enforce_retention)
+
+    def _tried(self, upkeep: Callable[[], object]) -> None:
+        try:
+            upkeep()
+        except Exception:
+            # A disk that refuses now may recover, and appends report their own failures; but a thread that ended
+            # would leave the log without syncs for good, without a word.
+            logger.exception("%s: upkeep failed, it will be tried again", self.data_dir)
 
     def _check_open(self) -> None:
         if self._closed.is_set():
@@ -294,7 +301,11 @@ class ReferenceLog:
 
     def enforce_retention(self) -> int:
         """Remove what retention no longer keeps; return how many segments went."""
-        return sum(partition.enforce_retention() for partition in self._partitions())
+        removed: list[int] = []
+        with ExitStack() as stack:  # what one partition cannot do keeps no other from making room
+            for partition in self._partitions():
+                stack.callback(_note_removed, removed, partition)
+        return sum(removed)
 
     def close(self) -> None:
         """Force everything to the disk and close; a temporary log is removed. Closing twice is harmless."""

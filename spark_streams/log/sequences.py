@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -168,7 +167,7 @@ class SequenceLine:
         try:
             self._partition.sync()
             self._log.state.put(self._kind.namespace, self._key, json.dumps(content).encode())
-        except (OSError, sqlite3.Error, LogError) as fault:
+        except (OSError, LogError) as fault:
             # A start then looks further back; the records themselves are not concerned.
             logger.warning("%s: no snapshot of the publishers: %s", self._key, fault)
             return
@@ -176,7 +175,7 @@ class SequenceLine:
 
     def forget(self) -> None:
         """Remove the snapshot: the stream is gone."""
-        self._log.state.delete(self._kind.namespace, self._key)
+        self._log.state.drop(self._kind.namespace, self._key)
 
 
 class Sequences:

@@ -7,6 +7,8 @@ flipped bit must not resume a link at another place.
 
 from __future__ import annotations
 
+import errno
+import logging
 import sqlite3
 import struct
 import threading
@@ -19,6 +21,8 @@ import google_crc32c
 from spark_streams.errors import CorruptLog
 
 __all__ = ["StateStore"]
+
+logger = logging.getLogger("spark_streams.log")
 
 _CRC = struct.Struct(">I")
 # As bytes, whatever type a flipped bit gave them: SQLite refuses to hand out a text that is no UTF-8.
@@ -39,6 +43,7 @@ class StateStore:
 
     Raises:
         CorruptLog: SQLite finds the file damaged, or (``get`` and ``items``) a value does not pass its check.
+        OSError: (``put`` and ``delete``) the system refused (``errno.ENOSPC``: a full disk); nothing has changed.
 
     """
 
@@ -48,6 +53,9 @@ class StateStore:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             with self._use() as db:
+                # One process has the log: its index of the WAL is memory then, not a file, which a start on a full disk
+                # would have no room for.
+                db.execute("PRAGMA locking_mode=EXCLUSIVE")
                 db.execute("PRAGMA journal_mode=WAL")
                 db.execute(f"PRAGMA synchronous={'FULL' if power_safe else 'NORMAL'}")
                 db.execute(
@@ -74,6 +82,16 @@ class StateStore:
                     raise CorruptLog(str(self._path), 0, f"SQLite says: {fault}") from fault
                 raise
 
+    @contextmanager
+    def _written(self) -> Iterator[sqlite3.Connection]:
+        """Lend the connection for a change; what the system refuses becomes ``OSError``, as it is for other files."""
+        try:
+            with self._use() as db:
+                yield db
+        except sqlite3.OperationalError as fault:
+            number = errno.ENOSPC if "full" in str(fault) else errno.EIO
+            raise OSError(number, str(fault), str(self._path)) from fault
+
     def _checked(self, namespace: str, key: str, stored: bytes | None) -> bytes:
         content = stored or b""
         value = content[_CRC.size :]
@@ -89,14 +107,23 @@ class StateStore:
 
     def put(self, namespace: str, key: str, value: bytes) -> None:
         """Set the value."""
-        with self._use() as db:
-            stored = _crc(namespace, key, value) + value
+        stored = _crc(namespace, key, value) + value
+        with self._written() as db:
             db.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (namespace, key, stored))
 
     def delete(self, namespace: str, key: str) -> None:
         """Forget the value; it may be gone already."""
-        with self._use() as db:
+        with self._written() as db:
             db.execute("DELETE FROM state WHERE namespace=? AND key=?", (namespace, key))
+
+    def drop(self, namespace: str, key: str) -> bool:
+        """Forget a value that is of no more use; return whether the system let us, and log it when it did not."""
+        try:
+            self.delete(namespace, key)
+        except OSError as fault:
+            logger.warning("%s: the value of %r in '%s' stays for now: %s", self._path, key, namespace, fault)
+            return False
+        return True
 
     def items(self, namespace: str) -> list[tuple[str, bytes]]:
         """Return all keys and values of a namespace, by key."""

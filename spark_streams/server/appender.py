@@ -8,13 +8,13 @@ partition; what comes for the same partition meanwhile is joined and appended to
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -23,14 +23,17 @@ from numpy.typing import NDArray
 from spark_streams.errors import LogError, PartitionEnded
 from spark_streams.log import Partition
 from spark_streams.log.batching import Notes
+from spark_streams.log.no_room import is_full
 from spark_streams.log.partition import PartitionClosed
 from spark_streams.server.conditions import INTERNAL_ERROR, INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
 
 __all__ = ["Appender", "Batch"]
 
 _NONE: Final = pa.array([], pa.large_binary())
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _THREADS: Final = 4
+COMPLAIN_S: Final = 1.0
+"""How often a partition's failed appends are logged, in seconds."""
+_complained: Final[WeakKeyDictionary[Partition, float]] = WeakKeyDictionary()
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -179,10 +182,20 @@ def _store(
     except PartitionEnded as fault:
         # It was split after these were routed: whoever knows their keys may route them anew.
         return [LinkRefused(RESOURCE_DELETED, str(fault))] * count
-    except (OSError, sqlite3.Error, LogError) as fault:
-        # A stream that is deleted under its producers is no fault of the log.
-        level = logging.INFO if isinstance(fault, PartitionClosed) else logging.ERROR
-        logger.log(level, "stream %r partition %s: append failed: %s", partition.stream, partition.id, fault)
-        full = isinstance(fault, OSError) and fault.errno in _FULL
-        return [LinkRefused(RESOURCE_LIMIT if full else INTERNAL_ERROR, f"the log cannot be written: {fault}")] * count
+    except (OSError, LogError) as fault:
+        _complain(partition, fault)
+        told = f"the log cannot be written: {fault}"
+        if is_full(fault):
+            return [LinkRefused(RESOURCE_LIMIT, f"{told}: make room on the disk of the log")] * count
+        return [LinkRefused(INTERNAL_ERROR, told)] * count
     return [None] * count
+
+
+def _complain(partition: Partition, fault: Exception) -> None:
+    """Log a failed append; while a disk is full each append fails, and the log of that must not fill another one."""
+    # A stream that is deleted under its producers is no fault of the log.
+    level = logging.INFO if isinstance(fault, PartitionClosed) else logging.ERROR
+    now = time.monotonic()
+    if now - _complained.get(partition, now - COMPLAIN_S) >= COMPLAIN_S:
+        _complained[partition] = now
+        logger.log(level, "stream %r partition %s: append failed: %s", partition.stream, partition.id, fault)

@@ -13,13 +13,13 @@ Spec: Event Stream Extensions §4.5 (ES-200 to ES-212), A-2, A-19, A-26 to A-28.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.conditions import INTERNAL_ERROR, RESOURCE_LOCKED, LinkRefused
+from spark_streams.log.no_room import is_full
+from spark_streams.server.conditions import INTERNAL_ERROR, RESOURCE_LIMIT, RESOURCE_LOCKED, LinkRefused
 
 __all__ = ["Claim", "Groups", "Owner"]
 
@@ -101,8 +101,9 @@ class Groups:
         if not self._reset and claim.epoch > self._stored(key):
             try:
                 self._log.state.put(NAMESPACE, "\n".join(key), str(claim.epoch).encode())
-            except (OSError, sqlite3.Error) as fault:
-                raise LinkRefused(INTERNAL_ERROR, f"the epoch cannot be recorded: {fault}") from fault
+            except OSError as fault:
+                name = RESOURCE_LIMIT if is_full(fault) else INTERNAL_ERROR
+                raise LinkRefused(name, f"the epoch cannot be recorded: {fault}") from fault
         # Recorded before the old owner is ended: its release must not look as if the partition were free.
         self._claims[key] = claim
         if current is not None and current.owner is not None:

@@ -84,7 +84,8 @@ class ProducerLink(AttachedLink):
     def _top_up(self) -> None:
         if self.ended:
             return
-        free = self._window - int(lib.pn_link_credit(self._impl)) - self._appending
+        # A peer that miscounts its deliveries makes the engine's figure negative.
+        free = self._window - max(0, int(lib.pn_link_credit(self._impl))) - self._appending
         if free > self._window // 2 or free == self._window:
             lib.pn_link_flow(self._impl, free)
 

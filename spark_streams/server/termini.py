@@ -15,7 +15,6 @@ import asyncio
 import functools
 import json
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -30,6 +29,8 @@ __all__ = ["Resumed", "Termini", "Terminus", "outlives_link", "ranges"]
 
 NAMESPACE: Final = "amqp-termini"
 SAVE_DELAY_S: Final = 0.1
+RETRY_S: Final = 1.0
+"""How soon what the system refused is tried again."""
 _VERSION: Final = 1
 
 logger = logging.getLogger("spark_streams.server")
@@ -118,6 +119,8 @@ class Termini:
         self._loop = loop
         self._active: dict[str, Terminus] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._unwritten: dict[str, bytes | None] = {}
+        """Key to what the system did not let us write; None: it is to be forgotten."""
 
     @staticmethod
     def key(container: str, link: str) -> str:
@@ -132,7 +135,7 @@ class Termini:
 
     def resume(self, key: str, incarnation: str, fingerprint: str) -> Resumed | None:
         """Return what is kept under a key; None when there is nothing that fits the log and the filters of the link."""
-        stored = self._log.state.get(NAMESPACE, key)
+        stored = self._unwritten[key] if key in self._unwritten else self._log.state.get(NAMESPACE, key)
         if stored is None:
             return None
         kept = json.loads(stored)
@@ -155,8 +158,11 @@ class Termini:
     def changed(self, terminus: Terminus) -> None:
         """Note that a terminus has moved; it is written soon."""
         terminus.dirty = True
+        self._write_later(RETRY_S if self._unwritten else SAVE_DELAY_S)
+
+    def _write_later(self, seconds: float) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(SAVE_DELAY_S, self._save_dirty)
+            self._timer = self._loop.call_later(seconds, self._save_dirty)
 
     def save(self, terminus: Terminus, *, suspended: bool = False) -> None:
         """Write a terminus down now.
@@ -170,12 +176,24 @@ class Termini:
         kept = {"version": _VERSION, **terminus.snapshot()}
         if suspended and terminus.timeout_s is not None:
             kept["expires_ms"] = int(time.time() * 1000) + 1000 * terminus.timeout_s
+        self._write(terminus.key, json.dumps(kept).encode())
+
+    def _write(self, key: str, content: bytes | None) -> None:
+        """Write down what is known under a key, None for nothing; what the system refuses is tried again."""
         try:
-            self._log.state.put(NAMESPACE, terminus.key, json.dumps(kept).encode())
-        except (OSError, sqlite3.Error):
-            # A full disk must not end links that only read: what is repeated later is the at-least-once that is
-            # promised anyway.
-            logger.exception("the position of a durable link could not be written")
+            if content is None:
+                self._log.state.delete(NAMESPACE, key)
+            else:
+                self._log.state.put(NAMESPACE, key, content)
+        except OSError as fault:
+            # A full disk must not end links that only read. A server that is killed before there is room repeats what
+            # was settled since.
+            if not self._unwritten:
+                logger.error("positions of durable links cannot be written, and are tried again: %s", fault)
+            self._unwritten[key] = content
+            self._write_later(RETRY_S)
+        else:
+            self._unwritten.pop(key, None)
 
     def suspend(self, terminus: Terminus) -> None:
         """Keep a terminus whose link has ended."""
@@ -187,7 +205,7 @@ class Termini:
         """Forget a terminus: its link was closed."""
         if self._active.get(terminus.key) is terminus:
             del self._active[terminus.key]
-            self._log.state.delete(NAMESPACE, terminus.key)
+            self._write(terminus.key, None)
 
     def remove_expired(self) -> None:
         """Forget what timed out while no server ran."""
@@ -195,16 +213,20 @@ class Termini:
         for key, stored in self._log.state.items(NAMESPACE):
             expires_ms = json.loads(stored).get("expires_ms")
             if expires_ms is not None and expires_ms < now_ms:
-                self._log.state.delete(NAMESPACE, key)
+                self._log.state.drop(NAMESPACE, key)
 
     def close(self) -> None:
         """Write down what is not yet."""
+        self._save_dirty()
         if self._timer is not None:
             self._timer.cancel()
-        self._save_dirty()
 
     def _save_dirty(self) -> None:
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for key, content in list(self._unwritten.items()):
+            self._write(key, content)
         for terminus in self._active.values():
             if terminus.dirty:
                 self.save(terminus)

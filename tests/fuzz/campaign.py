@@ -3,9 +3,9 @@
     python -m tests.fuzz.campaign --door amqp --seed 1 --seconds 600       from the first case on
     python -m tests.fuzz.campaign --door amqp --seed 1 --case 1234         that one alone
 
-A failure names door, seed and case. Cases are played ``TOGETHER`` at a time. When something is wrong afterwards, each of
-them is played alone in a new process, so that the case that is named is the one that does it; where none does it alone,
-the whole group is named.
+A failure names door, seed and case. Cases are played ``TOGETHER`` at a time. When something is wrong afterwards, each
+is played alone in a new process, so that the case that is named is the one that does it; where none does it alone, the
+whole group is named.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ class Kept(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR or record.exc_info:
-            trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
+            fault = record.exc_info or sys.exc_info()
+            trace = "".join(traceback.format_exception(*fault)) if fault[0] is not None else ""
             self.found.append(f"{record.levelname} {record.name}: {record.getMessage()}\n{trace}"[-6_000:])
 
 

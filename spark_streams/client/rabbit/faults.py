@@ -14,7 +14,7 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, NotFound, PeerError, Refused, SparkStreamsError
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
 
-__all__ = ["close_fault", "is_unavailable", "not_a_broker", "refusal"]
+__all__ = ["advice", "close_fault", "is_unavailable", "not_a_broker", "refusal"]
 
 _AUTHENTICATION: Final = frozenset(
     {
@@ -36,7 +36,14 @@ _ADVICE: Final = {
     ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE: "check the virtual host, the path of option 'url', and the user's "
     "permission for it",
     ResponseCode.ACCESS_REFUSED: "the user has no permission for it",
+    ResponseCode.INTERNAL_ERROR: "the broker could not do it, and its own log says why; where its disk is full, make "
+    "room there and start the query again",
 }
+
+
+def advice(code: int) -> str:
+    """Return what to do about a code, an empty text where nothing is known."""
+    return _ADVICE.get(ResponseCode(code), "") if code in _ADVICE else ""
 
 
 def refusal(code: int, what: str) -> PeerError:
@@ -46,13 +53,13 @@ def refusal(code: int, what: str) -> PeerError:
         code: the broker's.
         what: what we were doing, such as ``stream 'orders': subscribe``.
     """
-    advice = _ADVICE.get(ResponseCode(code)) if code in _ADVICE else None
+    told = advice(code) or None
     name = code_name(code)
     if code in _AUTHENTICATION:
-        return AuthenticationFailed(name, advice, what)
+        return AuthenticationFailed(name, told, what)
     if code == ResponseCode.STREAM_DOES_NOT_EXIST:
-        return NotFound(name, advice, what)
-    refused = Refused(name, advice, what)
+        return NotFound(name, told, what)
+    refused = Refused(name, told, what)
     refused.retriable = code in _TRANSIENT
     return refused
 

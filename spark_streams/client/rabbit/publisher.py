@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.client.rabbit.connection import Connection
+from spark_streams.client.rabbit.faults import advice
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
 from spark_streams.wire.rabbit.codes import code_name
 from spark_streams.wire.rabbit.publish_frames import PublishFrame, encode_publish, encode_sub_batches
@@ -197,7 +198,7 @@ class StreamPublisher:
         """Return the error for a PublishError: it names the first of its rows, and the code."""
         first = int(errors.ids.min())
         code = int(errors.codes[int(np.argmin(errors.ids))])
-        return DeliveryFailed("refused", code_name(code), "", self._row_of(first), self.stream)
+        return DeliveryFailed("refused", code_name(code), advice(code), self._row_of(first), self.stream)
 
     def abandoned(self, why: str, description: str = "") -> DeliveryFailed:
         """Return the error for all that is not confirmed: it names the first row."""

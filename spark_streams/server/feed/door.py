@@ -28,6 +28,7 @@ from starlette.types import ASGIApp
 
 from spark_streams.errors import LogError, RemoteProtocolError, UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
+from spark_streams.log.no_room import is_full
 from spark_streams.log.partition import PartitionClosed
 from spark_streams.server.feed.access import Access
 from spark_streams.server.feed.changes import Changes, arguments
@@ -227,6 +228,9 @@ async def _gone(request: Request, fault: Exception) -> Response:
 
 
 async def _failed(request: Request, fault: Exception) -> Response:
+    if is_full(fault):
+        logger.error("%s %s failed: %s", request.method, request.url.path, fault)
+        return Refusal(507, f"the log cannot be written: {fault}. Send the request again when there is room").response()
     logger.error("%s %s failed: %s", request.method, request.url.path, fault, exc_info=fault)
     return PlainTextResponse("Internal server error\n", 500)
 

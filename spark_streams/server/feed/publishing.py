@@ -23,6 +23,7 @@ import numpy as np
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition, ReferenceLog, Stream
+from spark_streams.log.partition import PartitionClosed
 from spark_streams.log.sequences import SequenceKind, SequenceLine, Sequences
 from spark_streams.server.appender import Appender, Batch
 from spark_streams.server.conditions import INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
@@ -183,6 +184,8 @@ class Publishing:
     def _line(self, stream: Stream, partition: Partition) -> SequenceLine:
         try:
             return self._sequences.of(stream, partition)
+        except PartitionClosed:
+            raise  # the stream was deleted meanwhile: 404
         except LogError as fault:
             logger.error("stream %r partition %s: %s", stream.name, partition.id, fault)
             raise Refusal(500, "the log cannot be read") from fault

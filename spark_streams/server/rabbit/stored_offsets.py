@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sqlite3
 from typing import Final
 
 from spark_streams.log import ReferenceLog
@@ -23,8 +22,10 @@ logger = logging.getLogger("spark_streams.server")
 
 NAMESPACE: Final = "rabbitmq-offsets"
 WRITE_INTERVAL_S: Final = 0.1
+RETRY_S: Final = 1.0
+"""How soon what the system refused is tried again."""
 MAX_WAITING: Final = 1_000
-"""Offsets that are written at once: some 20 ms of the loop."""
+"""Offsets that are written at once, some 20 ms of the loop; and that wait while nothing can be written."""
 
 
 class StoredOffsets:
@@ -40,55 +41,70 @@ class StoredOffsets:
         self._loop = loop
         self._waiting: dict[tuple[str, str], int] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._failing = False
         known = {stream.incarnation for stream in log.streams()}
         for key, _ in log.state.items(NAMESPACE):
             if _incarnation(json.loads(key)[0]) not in known:
-                log.state.delete(NAMESPACE, key)  # another door deleted the stream while this one was shut
+                log.state.drop(NAMESPACE, key)  # another door deleted the stream while this one was shut
 
     def store(self, served: Served, reference: str, offset: int) -> None:
         """Remember an offset."""
-        self._waiting[(served.key, reference)] = offset
-        if len(self._waiting) >= MAX_WAITING:
+        key = (served.key, reference)
+        if self._failing and len(self._waiting) >= MAX_WAITING and key not in self._waiting:
+            return
+        self._waiting[key] = offset
+        if len(self._waiting) >= MAX_WAITING and not self._failing:
             self.write()
         elif self._timer is None:
             self._timer = self._loop.call_later(WRITE_INTERVAL_S, self.write)
 
     def query(self, served: Served, reference: str) -> int | None:
-        """Return what was stored last, None when nothing was.
+        """Return what was stored last, None when nothing was; while nothing can be written, what was written last.
 
         Raises:
-            sqlite3.Error: what is waiting cannot be written down.
             CorruptLog: the state store does not pass its check.
         """
-        offset = self._waiting.pop((served.key, reference), None)
-        if offset is not None:
-            self._log.state.put(NAMESPACE, _key(served.key, reference), b"%d" % offset)
+        offset = self._waiting.get((served.key, reference))
+        if offset is not None and self._put(served.key, reference, offset):
             return offset
         stored = self._log.state.get(NAMESPACE, _key(served.key, reference))
         return None if stored is None else int(stored)
 
     def write(self) -> None:
-        """Write down what is waiting; when the system refuses, it is lost, as it may be to brokers (no answer)."""
+        """Write down what is waiting; what the system refuses waits on."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting, self._waiting = self._waiting, {}
+        for (stream, reference), offset in list(self._waiting.items()):
+            if not self._put(stream, reference, offset):
+                self._timer = self._loop.call_later(RETRY_S, self.write)
+                return
+
+    def _put(self, stream_key: str, reference: str, offset: int) -> bool:
+        """Write an offset down; return whether the system let us."""
         try:
-            for (stream, reference), offset in waiting.items():
-                self._log.state.put(NAMESPACE, _key(stream, reference), b"%d" % offset)
-        except sqlite3.Error as fault:
-            logger.error("stored offsets are not written down: %s", fault)
+            self._log.state.put(NAMESPACE, _key(stream_key, reference), b"%d" % offset)
+        except OSError as fault:
+            if not self._failing:
+                logger.error("stored offsets cannot be written down, and are tried again: %s", fault)
+            self._failing = True
+            return False
+        self._failing = False
+        self._waiting.pop((stream_key, reference), None)
+        return True
 
     def forget(self, incarnation: str) -> None:
         """Remove what was stored about a stream that is gone."""
         self._waiting = {key: offset for key, offset in self._waiting.items() if _incarnation(key[0]) != incarnation}
         for key, _ in self._log.state.items(NAMESPACE):
             if _incarnation(json.loads(key)[0]) == incarnation:
-                self._log.state.delete(NAMESPACE, key)
+                self._log.state.drop(NAMESPACE, key)
 
     def close(self) -> None:
-        """Write down what is waiting."""
+        """Write down what is waiting; what the system refuses now is lost, as it may be to brokers (no answer)."""
         self.write()
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _incarnation(stream_key: str) -> str:

@@ -110,7 +110,7 @@ class Topology:
             if stream is not None and stream.incarnation == record.incarnation:
                 self._keep(name, record)
             else:
-                log.state.delete(NAMESPACE, name)  # another door deleted it while this one was shut
+                log.state.drop(NAMESPACE, name)  # another door deleted it while this one was shut
 
     def _keep(self, name: str, record: _Record) -> None:
         self._forget(name)
@@ -268,7 +268,12 @@ class Topology:
         content: dict[str, Any] = {"incarnation": record.incarnation, "arguments": record.arguments}
         if partitions is not None:
             content |= {"partitions": list(partitions), "bindings": list(bindings)}
-        self._log.state.put(NAMESPACE, name, json.dumps(content).encode())
+        try:
+            self._log.state.put(NAMESPACE, name, json.dumps(content).encode())
+        except OSError as fault:
+            logger.error("stream %r is not created: %s", name, fault)
+            self._delete(name)
+            return ResponseCode.INTERNAL_ERROR
         self._keep(name, record)
         return ResponseCode.OK
 
@@ -296,5 +301,5 @@ class Topology:
             logger.error("stream %r is not deleted: %s", name, fault)
             return ResponseCode.INTERNAL_ERROR
         self._forget(name)
-        self._log.state.delete(NAMESPACE, name)
+        self._log.state.drop(NAMESPACE, name)  # one that stays is of an incarnation that is gone
         return ResponseCode.OK

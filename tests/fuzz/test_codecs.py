@@ -1,0 +1,152 @@
+"""What reads peers' bytes below the doors, and beside them in clients: it reads them, or says what is wrong with them.
+
+One error class for each reader, whatever the bytes; a failure prints reader, seed and case.
+"""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_streams.errors import FilterError, RemoteProtocolError
+from spark_streams.filters import parse
+from spark_streams.filters.amqp_sql import parse_amqp_sql
+from spark_streams.filters.event_streams import parse_sql
+from spark_streams.server.feed.bodies import ARROW, NDJSON, read_rows, unpacked
+from spark_streams.server.feed.cursors import Cursors
+from spark_streams.server.feed.refusals import Refusal
+from spark_streams.wire.columns import Block, incoming_columns
+from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.discovery import decode_discovery
+from spark_streams.wire.feed.lines import parse_lines
+from spark_streams.wire.message import decode_message
+from spark_streams.wire.rabbit.chunk import decode_chunk
+from spark_streams.wire.rabbit.commands import decode
+from spark_streams.wire.rabbit.compression import decompress
+from spark_streams.wire.rabbit.frames import FrameReader
+from spark_streams.wire.rabbit.published import decode_publish
+from spark_streams.wire.sasl import SaslServer
+from spark_streams.wire.types import decode_value
+from tests.fuzz import amqp_cases, feed_cases, rabbit_cases
+from tests.fuzz.mutation import damaged
+from tests.rabbitmq import by_hand as hand
+
+SEED = 20_261_121
+CASES = 120
+MOST = 1 << 20
+"""Bytes that a body may become."""
+MOST_MEMORY = 400 << 20
+"""Bytes that Python objects may take in one case: sub-batches may become 256 MiB."""
+
+
+def _columns(content: bytes) -> None:
+    half = len(content) // 2
+    block = Block(np.frombuffer(content, np.uint8), np.array([0, half]), np.array([half, len(content)]))
+    if incoming_columns(block, thorough=True).malformed.any():
+        raise RemoteProtocolError("a message is told to be malformed")
+
+
+def _frames(content: bytes) -> None:
+    reader = FrameReader(1 << 20)
+    reader.feed(content)
+    while (frame := reader.next()) is not None:
+        decode(frame)
+
+
+def _publish(chance: random.Random) -> bytes:
+    return b"\1" + hand.array([rabbit_cases.entry(chance, n) for n in range(chance.randrange(1, 4))])
+
+
+def _chunk(chance: random.Random) -> bytes:
+    """Return a chunk as a broker delivered it."""
+    golden = Path(__file__).parents[1] / "wire" / "golden" / "rabbitmq-4.3.hex"
+    named = (line.split() for line in golden.read_text().splitlines() if line.startswith("server-deliver-v2"))
+    return bytes.fromhex(chance.choice([frame for _, frame in named]))[17:]
+
+
+def _lines(chance: random.Random) -> bytes:
+    return chance.choice(feed_cases.JSON)
+
+
+def _text(chance: random.Random) -> bytes:
+    return chance.choice((*amqp_cases.SQL, *feed_cases.SQL)).encode("utf-8", "surrogatepass")
+
+
+def _sql(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda content: read(content.decode("utf-8", "surrogateescape"))
+
+
+READERS: dict[str, tuple[Callable[[bytes], Any], Callable[[random.Random], bytes], type[Exception]]] = {
+    "amqp value": (decode_value, amqp_cases.anything, RemoteProtocolError),
+    "amqp message": (decode_message, amqp_cases.message, RemoteProtocolError),
+    "amqp columns": (_columns, amqp_cases.message, RemoteProtocolError),
+    "sasl": (
+        lambda content: SaslServer(["PLAIN"], lambda user, password: False, None).receive(content),
+        lambda chance: b"".join(amqp_cases.opening()[:2]),
+        RemoteProtocolError,
+    ),
+    "event streams sql": (_sql(parse_sql), _text, FilterError),
+    "amqp sql": (_sql(parse_amqp_sql), _text, FilterError),
+    "filter": (_sql(parse), _text, FilterError),
+    "rabbit frames": (_frames, rabbit_cases.command, RemoteProtocolError),
+    "rabbit publish": (lambda c: decode_publish(c, 0, len(c), 1), _publish, RemoteProtocolError),
+    "rabbit publish 2": (lambda c: decode_publish(c, 0, len(c), 2), _publish, RemoteProtocolError),
+    "rabbit bombs": (
+        lambda c: decompress(1 + len(c) % 4, c, 10_000),
+        lambda chance: rabbit_cases.bomb(chance.randrange(1, 5), 1 << 20),
+        RemoteProtocolError,
+    ),
+    "rabbit chunk": (lambda c: decode_chunk(c, 0, len(c), check_crc=False), _chunk, RemoteProtocolError),
+    "feed lines": (lambda c: parse_lines(c, Dialect.V2A), _lines, RemoteProtocolError),
+    "feed discovery": (decode_discovery, _lines, RemoteProtocolError),
+    "feed body": (lambda c: read_rows(c, NDJSON, MOST), _lines, Refusal),
+    "feed arrow": (lambda c: read_rows(c, ARROW, MOST), lambda chance: feed_cases.arrow(chance.randrange(8)), Refusal),
+    "feed gzip": (lambda c: unpacked(c, "gzip", MOST), lambda chance: feed_cases.packed(2 << 20), Refusal),
+    "feed cursor": (
+        lambda c: Cursors("x", {}).decode(c.decode("latin-1")),
+        lambda chance: Cursors("x", {}).encode(0, chance.randrange(2**63)).encode(),
+        Refusal,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_whatever_the_bytes(name: str) -> None:
+    read, make, refusal = READERS[name]
+    refused = 0
+    for number in range(CASES):
+        chance = random.Random(f"{name}/{SEED}/{number}")
+        content = make(chance)
+        if number % 4:
+            content = damaged(chance, content, (*amqp_cases.NESTED, *feed_cases.NESTED))
+        try:
+            read(content)
+        except refusal:
+            refused += 1
+        except Exception as fault:
+            raise AssertionError(
+                f"reader {name}, seed {SEED}, case {number}: {type(fault).__name__}: {fault}"
+            ) from fault
+    assert refused
+
+
+@pytest.mark.parametrize("name", ["rabbit publish", "feed arrow", "feed gzip", "rabbit bombs"])
+def test_no_more_memory_than_may_be(name: str) -> None:
+    read, make, refusal = READERS[name]
+    for number in range(20):
+        content = make(random.Random(f"{name}/{SEED}/{number}"))
+        tracemalloc.start()
+        try:
+            read(content)
+        except refusal:
+            pass
+        finally:
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        assert peak < MOST_MEMORY
