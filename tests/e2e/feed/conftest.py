@@ -1,0 +1,78 @@
+"""Feeds in the dialects that doors speak: of the run's log, and of one like it whose door speaks version 2b."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_streams.testing import KeptQuery, LogProcess, LogStream, StreamFactory
+
+WAIT_S = 120
+
+
+@pytest.fixture(scope="session")
+def log_process_v2b(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogProcess]:
+    """The reference log, its door speaking version 2b."""
+    settings = tmp_path_factory.mktemp("v2b") / "log.toml"
+    settings.write_text('[feedapi]\ndialect = "v2b"\n')
+    with LogProcess(arguments=["--config", str(settings)]) as process:
+        yield process
+
+
+class Feed:
+    """A feed of the log, read in one dialect.
+
+    Args:
+        stream: the feed's stream.
+        dialect: ``v1``, ``v2a`` or ``v2b``; the log's door speaks it.
+    """
+
+    def __init__(self, stream: LogStream, dialect: str) -> None:
+        self.stream, self.dialect = stream, dialect
+
+    def options(self, **more: str) -> dict[str, str]:
+        """What a reader needs, and more."""
+        given = {"requestTimeout": "20000", "pollInterval": "50"}
+        if self.dialect == "v1":
+            given |= {"dialect": "v1", "partitions": str(self.stream.partitions)}
+        return self.stream.options("feedapi", **(given | more))
+
+
+class Feeds:
+    """Makes feeds that are read in one dialect.
+
+    Args:
+        streams: of a log whose door speaks it.
+        dialect: which.
+    """
+
+    def __init__(self, streams: StreamFactory, dialect: str) -> None:
+        self.streams, self.dialect = streams, dialect
+
+    def create(self, partitions: int) -> Feed:
+        """Return a new feed."""
+        return Feed(self.streams.create("orders", partitions), self.dialect)
+
+
+@pytest.fixture(params=["v1", "v2a", "v2b"])
+def feeds(request: pytest.FixtureRequest, reference_log_process: LogProcess) -> Feeds:
+    """Feeds in each dialect in turn; doors speak version 1 beside either version 2."""
+    process = request.getfixturevalue("log_process_v2b") if request.param == "v2b" else reference_log_process
+    return Feeds(StreamFactory(process), request.param)
+
+
+@pytest.fixture
+def query(tmp_path: Path, rate_limits: bool) -> Iterator[KeptQuery]:
+    """A query that ends with the test."""
+    if not rate_limits:
+        pytest.skip("streams of feeds need Spark 4.2")
+    with KeptQuery(tmp_path, timeout_s=WAIT_S) as made:
+        yield made
+
+
+def load(spark: Any, options: dict[str, str]) -> Any:
+    """A streaming read of partitions and values."""
+    return spark.readStream.format("feedapi").options(**options).load().select("partition", "value")
