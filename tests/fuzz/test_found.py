@@ -111,3 +111,44 @@ def test_messages_behind_a_compressed_sub_batch_of_the_same_frame(process: DoorP
         expected = [b"b", b"c", b"d", b"e", b"b", b"c", b"f", b"b", b"c"]
         found = read_all(peer_of(process.urls, door, "mixed"))
         assert found == expected, door
+
+
+def test_an_amqp_producer_that_miscounts_its_deliveries(process: DoorProcess) -> None:
+    """What the engine then takes for its credit is no number that it takes back."""
+    source = b"\x00\x53\x28" + amqp_cases.listed([amqp_cases.string("s")])
+    target = b"\x00\x53\x29" + amqp_cases.listed([amqp_cases.string("orders")])
+    attach = [amqp_cases.string("l"), b"\x43", b"\x42", b"\x40", b"\x40", source, target, b"\x40", b"\x40", b"\x43"]
+    number = b"\x70\x00\x00\x00\x00"
+    flow = [number, number, number, number, b"\x43", b"\x70\x80\x00\x00\x00", number, number, b"\x41", b"\x42"]
+    frames = [(0x12, attach), (0x13, flow), (0x18, [])]
+    said = told(
+        process,
+        "amqp",
+        b"".join(
+            [
+                *amqp_cases.opening(),
+                *(amqp_cases.frame(b"\x00\x53" + bytes([code]) + amqp_cases.listed(fields)) for code, fields in frames),
+            ]
+        ),
+    )
+    assert amqp_cases.illegal(said, reset=False) is None
+    assert b"amqp:internal-error" not in said
+
+
+def test_a_feed_that_is_deleted_under_a_request(process: DoorProcess) -> None:
+    """It is answered 404 or 503, not 500."""
+    url = process.urls["feedapi"] + "/gone"
+    assert requests.put(url, timeout=WAIT_S).status_code == 201
+    address = urlsplit(url)
+    body = b'{"event":{}}\n'
+    head = f"POST {address.path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+    head += "Idempotency-Key: k\r\nIdempotency-Sequence: 1\r\n"
+    head += f"Content-Type: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as peer:
+        peer.sendall(head.encode() + body[:5])
+        assert requests.delete(url, timeout=WAIT_S).status_code == 204
+        peer.sendall(body[5:])
+        said = b""
+        while more := peer.recv(1 << 16):
+            said += more
+    assert said[:13] in (b"HTTP/1.1 404 ", b"HTTP/1.1 503 ")
