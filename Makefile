@@ -12,7 +12,7 @@ export SPARK_CONF_DIR := $(CURDIR)/conf
 # Every Spark that is supported, the lowest first; constraints.txt names the highest.
 SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
 
-.PHONY: help setup lint typecheck test unit test-slow fuzz test-matrix wheel-test bench demo docs clean
+.PHONY: help setup lint typecheck test unit test-slow fuzz test-matrix wheel-test soak bench demo docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,10 @@ test-spark-%: .venv-spark-%/.ready
 wheel-test: $(READY)  ## build the wheel, install it in new environments, use it with the highest and the lowest Spark
 	@bash conf/system-requirements.sh java
 	@$(BIN)/python -m pytest tests/packaging/installed_wheel.py $(PYTEST_ARGS)
+
+soak: $(READY)  ## ten minutes of random faults on the way, on all three protocols; SECONDS=60 is shorter, SEED=1 repeats
+	@bash conf/system-requirements.sh java
+	@$(BIN)/python tests/faults/soak.py --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub and requests, and filters, as ratios
 	@$(BIN)/python tests/bench/amqp.py

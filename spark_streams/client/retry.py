@@ -44,7 +44,10 @@ class Deadline:
         """
         left = self._end - time.monotonic()
         if left <= 0:
-            raise DeadlineExceeded(f"{what} within {self.timeout_ms} ms")
+            raise DeadlineExceeded(
+                f"{what} within {self.timeout_ms} ms: the peer hangs, or the network does; raise option "
+                "'requestTimeout' if they are slow"
+            )
         return left
 
 
