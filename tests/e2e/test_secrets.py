@@ -1,4 +1,7 @@
-"""Secrets appear nowhere: not in plans, pages, logs, errors, event logs, checkpoints, spools or pickles."""
+"""Secrets appear nowhere: not in plans, pages, logs, errors, event logs, checkpoints, spools or pickles.
+
+A program of its own, with users and tokens of its own, and Spark's pages switched on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Peers that take nothing: no credit, no settlement, other outcomes than accepted. The sink ends, and says why."""
+"""Peers that take nothing: no credit, no settlement, other outcomes than accepted. The sink ends, and says why.
+
+The log takes everything: these peers are scripted.
+"""
 
 from __future__ import annotations
 

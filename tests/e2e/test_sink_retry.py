@@ -11,14 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import proton
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import spark_streams
+from spark_streams.testing import StreamFactory
+from tests.e2e.stored import stored
 
 pytestmark = pytest.mark.spark
 
@@ -43,8 +43,10 @@ def retrying() -> Iterator[SparkSession]:
     session.stop()
 
 
-def test_a_task_tried_again_repeats_its_ids(retrying: SparkSession, log_server: Any, tmp_path: Path) -> None:
-    log_server.call(lambda: log_server.log.create_stream("orders", 1))
+def test_a_task_tried_again_repeats_its_ids(
+    retrying: SparkSession, reference_log: StreamFactory, tmp_path: Path
+) -> None:
+    orders = reference_log.create("orders")
     marker = str(tmp_path / "failed-once")
 
     @F.udf("string")
@@ -57,21 +59,14 @@ def test_a_task_tried_again_repeats_its_ids(retrying: SparkSession, log_server: 
         return f"{number:01000}"  # a kilobyte: more than the buffers between Spark and the sink hold back
 
     rows = retrying.range(0, 4_000, 1, 2).select(fragile("id").alias("value"))
-    given = {"url": log_server.urls["amqp"], "username": "guest", "password": "guest", "stream": "orders"}
-    rows.write.format("amqp-events").options(**given).mode("append").save()
+    rows.write.format("amqp-events").options(**orders.options("amqp-events")).mode("append").save()
 
-    partition = log_server.log.stream("orders").partitions["0"]
-    bodies, total, offset = collections.defaultdict(set), 0, partition.first_offset
-    while (records := partition.read(offset)) is not None:
-        for start, end in zip(records.value_starts.tolist(), records.value_ends.tolist(), strict=True):
-            message = proton.Message()
-            message.decode(bytes(records.buffer[start:end]))
-            bodies[message.id].add(int(bytes(message.body)))
-            total += 1
-        offset = int(records.offsets[-1]) + 1
+    bodies, events = collections.defaultdict(set), stored(orders)
+    for event in events:
+        bodies[event.message.id].add(int(event.body))
 
     assert os.path.exists(marker)
-    assert total > 4_000, "the test means something only if the first attempt delivered a part"
+    assert len(events) > 4_000, "the test means something only if the first attempt delivered a part"
     assert len(bodies) == 4_000
     assert sorted(number for numbers in bodies.values() for number in numbers) == list(range(4_000))
     assert {i.split("/")[2] for i in bodies} == {"0", "1"}

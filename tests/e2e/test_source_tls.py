@@ -1,4 +1,7 @@
-"""Reading over TLS, and what a mismatch says; planning and reading as Spark does them, without a session."""
+"""Reading over TLS, and what a mismatch says; planning and reading as Spark does them, without a session.
+
+The fixture's log speaks no TLS: one that does is in this process.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from spark_streams.options import parse_source
 from spark_streams.server import AmqpConfig, ServerThread
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.reader import read_range
+from spark_streams.testing import StreamFactory
 
 
 def self_signed(folder: Path, name: x509.GeneralName) -> tuple[str, str]:
@@ -80,8 +84,8 @@ def test_plain_where_tls_is_spoken(served: Served) -> None:
         read(url=f"amqp://guest:guest@{served.address}")
 
 
-def test_tls_where_plain_is_spoken(log_server: Any) -> None:
-    url = log_server.urls["amqp"].replace("amqp://", "amqps://guest:guest@")
+def test_tls_where_plain_is_spoken(reference_log: StreamFactory) -> None:
+    url = reference_log.process.urls["amqp"].replace("amqp://", "amqps://guest:guest@")
     with pytest.raises(ConnectFailed, match="write amqp:// instead of amqps:// in option 'url'"):
         read(url=url)
 
