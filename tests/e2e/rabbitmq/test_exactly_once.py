@@ -6,43 +6,21 @@ docs/adr/0010-rabbitmq-exactly-once.md has the argument.
 from __future__ import annotations
 
 import collections
-import contextlib
-import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.lives import Copy
 from tests.e2e.rabbitmq.broker import Broker, body, numbers
 
 pytestmark = pytest.mark.spark
 
-SCRIPT = Path(__file__).with_name("copy_query.py")
-START_S = 120
 PARTITIONS = 3
 ROWS = 6_000
 """Of each partition: more than a few lives of the copy can write, a micro-batch being of 3,000."""
-
-
-@contextlib.contextmanager
-def life(given: dict[str, object], output: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """One life of the copy; it ends with kill -9 of all its processes."""
-    with output.open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), json.dumps(given)], stdout=file, stderr=file, start_new_session=True
-        )
-        try:
-            yield process
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
 
 
 def stored(broker: Broker, name: str) -> int:
@@ -69,35 +47,25 @@ def test_every_row_is_there_once(broker: Broker, tmp_path: Path, kills: int, mor
         texts = numbers(0, ROWS, f"{i}-")
         broker.publish(f"{orders}-{i}", [body(text) for text in texts])
         expected += texts
-    output = tmp_path / "output.txt"
-    given: dict[str, object] = {
-        "source": {
-            "url": broker.url,
-            "superStream": orders,
-            "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": "3000",
+    read = {"superStream": orders, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "3000"}
+    copy = Copy(
+        tmp_path,
+        {
+            "source": {"format": "rabbitmq-stream", "options": {"url": broker.url, **read}},
+            "select": ["value", "cast(value AS STRING) AS key"],
+            "sink": {"format": "rabbitmq-stream", "options": {"url": broker.url, "superStream": copies, **more}},
         },
-        "sink": {"url": broker.url, "superStream": copies, **more},
-        "checkpoint": str(tmp_path / "checkpoint"),
-        "drain": False,
-    }
+    )
     seed = int.from_bytes(os.urandom(4), "big")
     print(f"random seed {seed}")
     chance = random.Random(seed)
     for _ in range(kills):
         before = stored(broker, copies)
-        with life(given, output) as running:
-            deadline = time.monotonic() + START_S
-            while stored(broker, copies) == before and before < len(expected):
-                assert running.poll() is None, output.read_text()[-4000:]
-                assert time.monotonic() < deadline, output.read_text()[-4000:]
-                time.sleep(0.05)
+        with copy.life():
+            copy.wait(lambda before=before: before >= len(expected) or stored(broker, copies) != before)
             time.sleep(chance.uniform(0, 1.5))
     cut_short = stored(broker, copies)
-    given["drain"] = True
-    with life(given, output) as last:
-        assert last.wait(START_S) == 0, output.read_text()[-4000:]
-
+    copy.drain()
     found = collections.Counter(text for i in range(PARTITIONS) for text in broker.bodies(f"{copies}-{i}"))
     doubled = {text: count for text, count in found.items() if count > 1}
     assert not doubled, f"{len(doubled)} rows are there more than once, such as {next(iter(doubled.items()))}"
