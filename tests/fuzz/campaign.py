@@ -205,7 +205,7 @@ class Campaign:
 
     Args:
         door: of ``DOORS``.
-        seed: of all of them.
+        seed: of all of them, and of the doors' settings.
         folder: for the process's files.
     """
 
@@ -219,7 +219,7 @@ class Campaign:
         self._processes += 1
         folder = self._folder / f"process-{self._processes}"
         folder.mkdir(parents=True)
-        return DoorProcess(folder)
+        return DoorProcess(folder, self._seed % 4)
 
     def run(self, first: int, stop: int, *, until: float | None = None) -> int:
         """Play cases ``first`` to ``stop`` (exclusive), or as many as there is time for; return how many.

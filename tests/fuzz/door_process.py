@@ -24,14 +24,15 @@ class DoorProcess:
 
     Args:
         folder: where the log and what the process says on stderr are.
+        variant: which settings it has, 0 to 3.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, variant: int = 0) -> None:
         self._words = folder / "stderr.txt"
         root = Path(__file__).resolve().parents[2]
         with self._words.open("wb") as words:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fuzz.serving", str(folder / "log")],
+                [sys.executable, "-m", "tests.fuzz.serving", str(folder / "log"), str(variant)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=words,

@@ -81,20 +81,22 @@ def connections(server: ServerThread) -> int:
     return len(list(inner._connections())) + requests
 
 
-def main(folder: str) -> None:
+def main(folder: str, variant: int) -> None:
     faulthandler.enable()
     kept = Kept()
     logging.basicConfig(level=logging.WARNING, handlers=[kept])
     numbers = iter(range(1, 1 << 60))
     uuid.uuid4 = lambda: uuid.UUID(int=next(numbers))  # type: ignore[assignment]
-    with ReferenceLog(folder, LogConfig(fsync="never")) as log:
+    # Appends wait for the disk in threads of their own, or do not; a feed is served in either form of version 2.
+    waits, second = bool(variant & 1), bool(variant & 2)
+    with ReferenceLog(folder, LogConfig(fsync="always" if waits else "never")) as log:
         make_streams(log)
         log.create_stream(WITNESS)
         with ServerThread(
             log,
-            AmqpConfig(port=0, max_connections=1_000),
+            AmqpConfig(port=0, unassigned="wait" if waits else "reject", unassigned_wait_ms=50),
             RabbitConfig(port=0, authentication_delay_ms=1, max_super_stream_partitions=50),
-            FeedConfig(port=0, max_partitions=50, max_stream_ms=200),
+            FeedConfig(port=0, max_partitions=50, max_stream_ms=200, dialect="v2b" if second else "v2a"),
         ) as server:
             for line in sys.stdin:
                 print(json.dumps(answer(line.strip(), server, log, kept)), flush=True)
@@ -130,4 +132,4 @@ def answer(question: str, server: ServerThread, log: ReferenceLog, kept: Kept) -
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -152,3 +153,24 @@ def test_a_feed_that_is_deleted_under_a_request(process: DoorProcess) -> None:
         while more := peer.recv(1 << 16):
             said += more
     assert said[:13] in (b"HTTP/1.1 404 ", b"HTTP/1.1 503 ")
+
+
+def test_a_feed_that_is_deleted_before_its_split_begins(process: DoorProcess) -> None:
+    """The split, in a thread, finds no stream any more: 404, not 500."""
+    url = process.urls["feedapi"] + "/split-and-deleted"
+    seen: set[int] = set()
+
+    def split() -> None:
+        seen.add(requests.post(f"{url}/partitions/0/split", timeout=WAIT_S).status_code)
+
+    for _ in range(30):
+        requests.put(url, timeout=WAIT_S)
+        threads = [
+            threading.Thread(target=split),
+            threading.Thread(target=lambda: requests.delete(url, timeout=WAIT_S)),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert seen <= {200, 404}

@@ -80,7 +80,13 @@ class FeedDoor:
         self.drop: Drop = lambda scope: None
         self.application = Starlette(
             routes=[Route("/{path:path}", each, methods=[name]) for name, each in handlers.items()],
-            exception_handlers={Refusal: _refused, PartitionClosed: _gone, LogError: _failed, OSError: _failed},
+            exception_handlers={
+                Refusal: _refused,
+                PartitionClosed: _gone,
+                UnknownStream: _gone,
+                LogError: _failed,
+                OSError: _failed,
+            },
         )
 
     # --- requests
