@@ -88,7 +88,7 @@ class FileSecret(FreshSecret):
         if len(content) > MAX_BYTES:
             raise OptionError(self.option, f"'{self.source}' has more than {MAX_BYTES} bytes: is it the right file")
         try:
-            text = content.decode().strip()
+            text = content.decode("utf-8-sig").strip()  # editors of Windows begin a file with a mark
         except UnicodeDecodeError:
             text = ""
         if not text:

@@ -57,7 +57,7 @@ def warn_if_others_may_read(path: Path) -> None:
 def _lines(path: Path, option: str) -> list[tuple[int, str]]:
     """Return the lines that are not blank and do not begin with ``#``, with their numbers."""
     try:
-        content = path.read_bytes().decode()
+        content = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as fault:
         reason = fault.strerror if isinstance(fault, OSError) else "it is no UTF-8"
         raise OptionError(option, f"{path} cannot be read: {reason}") from None

@@ -71,6 +71,12 @@ def test_a_file_is_read_each_time(file: Path) -> None:
     assert secret.reveal() == "geheim-22" and secret.stamp() != before
 
 
+@pytest.mark.parametrize("content", [b"geheim-1", b"geheim-1\n", b" geheim-1\r\n\r\n", b"\xef\xbb\xbfgeheim-1\r\n"])
+def test_what_editors_put_around_it_is_dropped(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    assert FileSecret(str(file), "tokenFile").reveal() == "geheim-1"
+
+
 def test_a_callable_is_called_each_time() -> None:
     secret = CalledSecret(f"{HERE}:counted", "tokenProvider")
     first = secret.reveal()
