@@ -2,120 +2,81 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+
+from spark_streams.testing import LogStream, StreamFactory
+from tests.e2e.lives import Copy
 
 pytestmark = pytest.mark.spark
 
-SCRIPT = Path(__file__).with_name("source_query.py")
-START_S = 120
+PARTITIONS = 3
 
 
-class QueryProcess:
-    """One life of the query: its own session, and so its own process group."""
+def killed_and_restarted(spark: SparkSession, orders: LogStream, folder: Path, kills: int, rate_limits: bool) -> None:
+    expected: list[tuple[str, str, str]] = []
 
-    def __init__(self, folder: Path, options: dict[str, str], *, drain: bool) -> None:
-        self.checkpoint, self.out = folder / "checkpoint", folder / "out"
-        self.report = folder / "report.json"
-        given = {
-            "options": options,
-            "out": str(self.out),
-            "checkpoint": str(self.checkpoint),
-            "report": str(self.report),
-            "drain": drain,
-        }
-        self.files_before = self.files()
-        self.output = (folder / "output.txt").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), json.dumps(given)],
-            stdout=self.output,
-            stderr=self.output,
-            start_new_session=True,
-        )
+    def produce(low: int, count: int) -> None:
+        for partition in map(str, range(PARTITIONS)):
+            texts = [f"{partition}-{n}" for n in range(low, low + count)]
+            orders.produce({"value": text, "partition": partition} for text in texts)
+            expected.extend((partition, f"{n:020d}", text) for n, text in enumerate(texts, low))
 
-    def newest(self, kind: str) -> int:
-        return max((int(p.name) for p in (self.checkpoint / kind).glob("[0-9]*")), default=-1)
-
-    def files(self) -> set[Path]:
-        return set(self.out.glob("part-*"))
-
-    def wait_for_the_middle_of_a_batch(self, commits: int) -> None:
-        """Wait until this process, not the one before, has committed so many batches and written a part of the next."""
-        first = self.newest("commits") + commits
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            assert self.process.poll() is None, "the query ended by itself: see output.txt"
-            if self.newest("commits") < first:
-                self.files_before = self.files()
-            elif self.in_the_middle() and self.files() - self.files_before:
-                return
-            time.sleep(0.01)
-        raise AssertionError("no batch began in time")
-
-    def in_the_middle(self) -> bool:
-        return self.newest("offsets") > self.newest("commits")
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
-        self.output.close()
-
-
-def killed_and_restarted(server: Any, folder: Path, kills: int, rate_limits: bool) -> None:
-    server.log.create_stream("orders", 3)
-    expected: list[list[str]] = []
-
-    def produce(count: int) -> None:
-        for partition, held in sorted(server.log.stream("orders").partitions.items()):
-            texts = [f"{partition}-{held.next_offset + n}" for n in range(count)]
-            held.append([b"\x00\x53\x75\xa0" + bytes([len(t)]) + t.encode() for t in texts])
-            expected.extend([partition, f"{int(t.split('-')[1]):020d}", t] for t in texts)
-
-    url = server.urls["amqp"].replace("//", "//guest:guest@")
-    options = {"url": url, "stream": "orders", "startingOffsets": "earliest", "minPartitions": "4"}
+    options = orders.options("amqp-events", startingOffsets="earliest", minPartitions="4")
     if rate_limits:
         options["maxOffsetsPerTrigger"] = "100"
+    out = folder / "out"
+    copy = Copy(
+        folder,
+        {
+            "source": {"format": "amqp-events", "options": options},
+            "select": ["partition", "offset", "value"],
+            "sink": {"format": "parquet", "options": {"path": str(out)}},
+            "rows": 1_000,
+            "pause": 0.25,
+        },
+    )
     most = 3 if rate_limits else 2  # without limits a life has two batches: the one cut short and the rest
     chance = random.Random(kills)
     in_the_middle = 0
     for kill in range(kills):
-        produce(300)
-        query = QueryProcess(folder, options, drain=False)
-        try:
-            query.wait_for_the_middle_of_a_batch(commits=kill % most)
+        produce(300 * kill, 300)
+        first, before = copy.newest("commits") + kill % most, files(out)
+
+        def is_in_the_middle_of_a_batch(first: int = first) -> bool:
+            """Whether this life has committed so many batches and written a part of the next."""
+            nonlocal before
+            if copy.newest("commits") < first:
+                before = files(out)
+                return False
+            return copy.in_the_middle() and bool(files(out) - before)
+
+        with copy.life():
+            copy.wait(is_in_the_middle_of_a_batch, 0.01)
             time.sleep(chance.random() * 0.4)
-        finally:
-            query.kill()
-        in_the_middle += query.in_the_middle()
-    produce(50)
-    last = QueryProcess(folder, options, drain=True)
-    try:
-        assert last.process.wait(START_S) == 0, (folder / "output.txt").read_text()[-4000:]
-    finally:
-        last.kill()
-    rows = json.loads(last.report.read_text())
+        in_the_middle += copy.in_the_middle()
+    produce(300 * kills, 50)
+    copy.drain()
+    rows = [(row.partition, row.offset, bytes(row.value).decode()) for row in spark.read.parquet(str(out)).collect()]
     assert len(rows) == len(expected)
     assert sorted(rows) == sorted(expected)
     assert in_the_middle, "no kill found a batch in the middle"
 
 
-@pytest.mark.timeout(400)
-def test_killed_twice(log_server: Any, tmp_path: Path, rate_limits: bool) -> None:
-    killed_and_restarted(log_server, tmp_path, 2, rate_limits)
+def files(folder: Path) -> set[Path]:
+    return set(folder.glob("part-*"))
+
+
+@pytest.mark.timeout(1_200)
+def test_killed_twice(spark: SparkSession, reference_log: StreamFactory, tmp_path: Path, rate_limits: bool) -> None:
+    killed_and_restarted(spark, reference_log.create("orders", PARTITIONS), tmp_path, 2, rate_limits)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_killed_ten_times(log_server: Any, tmp_path: Path, rate_limits: bool) -> None:
-    killed_and_restarted(log_server, tmp_path, 10, rate_limits)
+@pytest.mark.timeout(3_600)
+def test_killed_ten_times(spark: SparkSession, reference_log: StreamFactory, tmp_path: Path, rate_limits: bool) -> None:
+    killed_and_restarted(spark, reference_log.create("orders", PARTITIONS), tmp_path, 10, rate_limits)
