@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+AT_A_TIME = 2
 WHAT_IT_SHOWS = {
     "amqp-events": ["ada", "edsger", "partition"],
     "feedapi": ["18000 payments", "payments of 380 EUR and more"],
@@ -69,17 +72,42 @@ def test_databricks_runs_it_as_it_is(path: Path) -> None:
     assert '"/Volumes/' in "\n".join(code)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def executed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Path], Any]]:
+    """A function that gives a notebook as it is after a run; those that are asked for run two at a time.
+
+    Each has a process, a Spark and a log of its own, which for most of the time wait for one another.
+    """
+    wanted = [item.callspec.params["path"] for item in request.session.items if _runs(item)]
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        runs = {path: pool.submit(_execute, path, tmp_path_factory.mktemp(path.stem)) for path in wanted}
+        yield lambda path: runs[path].result()
+        for run in runs.values():
+            run.cancel()
+
+
+def _runs(item: Any) -> bool:
+    return item.path == Path(__file__) and item.originalname == test_it_runs_from_top_to_bottom.__name__
+
+
+def _execute(path: Path, folder: Path) -> Any:
     import nbclient
     import nbformat
 
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         cell.pop("outputs", None) if cell.cell_type != "code" else cell.update(outputs=[], execution_count=None)
-    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
-    client = nbclient.NotebookClient(notebook, timeout=500, resources={"metadata": {"path": str(tmp_path)}})
+    client = nbclient.NotebookClient(notebook, timeout=500, resources={"metadata": {"path": str(folder)}})
     client.execute()  # an error of a cell ends it
+    return notebook
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs_from_top_to_bottom(path: Path, executed: Callable[[Path], Any]) -> None:
+    notebook = executed(path)
     shown = text_of(notebook)
     for text in WHAT_IT_SHOWS[path.stem]:
         assert text in shown
