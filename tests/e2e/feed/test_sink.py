@@ -1,4 +1,7 @@
-"""The sink in Spark: what is written is read back by our source, and by the PyPI client of the protocol's version 1."""
+"""The sink in Spark: what is written is read back by our source, and by the PyPI client of the protocol's version 1.
+
+A log in a folder that nobody serves, and a door that asks for tokens, are made in this process.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import base64
 import json
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +23,7 @@ from pyspark.sql import functions as F
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import FeedConfig, ServerThread
+from spark_streams.testing import LogStream, StreamFactory
 
 pytestmark = pytest.mark.spark
 
@@ -27,62 +31,62 @@ WAIT_S = 120
 DDL = "value BINARY, key STRING, stream STRING, partition STRING, offset STRING, timestamp TIMESTAMP"
 
 
-class Door:
-    """A served log, and what Spark does with its feeds."""
+class Feed:
+    """What Spark does with a feed."""
 
-    def __init__(self, spark: SparkSession, log: ReferenceLog, folder: Path, **config: Any) -> None:
-        self.spark, self.log, self.folder = spark, log, folder
-        self.server = ServerThread(log, feed=FeedConfig(port=0, **config))
+    def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
+        self.spark, self.url, self.folder = spark, url, folder
 
-    def url(self, name: str = "orders") -> str:
-        return f"{self.server.feed_url}/{name}"
+    def write(self, frame: DataFrame, **more: str) -> None:
+        frame.write.format("feedapi").options(**{"url": self.url, **more}).mode("append").save()
 
-    def write(self, frame: DataFrame, name: str = "orders", **more: str) -> None:
-        frame.write.format("feedapi").options(**{"url": self.url(name), **more}).mode("append").save()
-
-    def not_written(self, frame: DataFrame, name: str = "orders", **more: str) -> str:
+    def not_written(self, frame: DataFrame, **more: str) -> str:
         with pytest.raises(PySparkException) as caught:
-            self.write(frame, name, **more)
+            self.write(frame, **more)
         return str(caught.value)
 
-    def read(self, name: str = "orders", **more: str) -> list[Any]:
-        frame = self.spark.read.format("feedapi").options(url=self.url(name), **more).load()
-        rows: list[Any] = frame.collect()
+    def read(self) -> list[Any]:
+        rows: list[Any] = self.spark.read.format("feedapi").option("url", self.url).load().collect()
         return rows
 
-    def events(self, name: str = "orders") -> list[Any]:
-        return [json.loads(bytes(row.value)) for row in self.read(name)]
+    def events(self) -> list[Any]:
+        return [json.loads(bytes(row.value)) for row in self.read()]
 
-    def copy(self, frame: DataFrame, name: str, checkpoint: str, **more: str) -> Any:
-        query = (
-            frame.writeStream.format("feedapi")
-            .options(**{"url": self.url(name), **more}, checkpointLocation=str(self.folder / checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
+    def load(self) -> DataFrame:
+        """A streaming read."""
+        given = {"url": self.url, "startingOffsets": "earliest", "spoolLocation": str(self.folder / "spool")}
+        return self.spark.readStream.format("feedapi").options(**given).load()
+
+    def copy(self, frame: DataFrame) -> None:
+        """Write a stream to the feed until there is no more of it."""
+        checkpoint = str(self.folder / "checkpoint")
+        writer = frame.writeStream.format("feedapi").options(url=self.url, checkpointLocation=checkpoint)
+        query = writer.trigger(availableNow=True).start()
         try:
             assert query.awaitTermination(WAIT_S), query.lastProgress
         finally:
             query.stop()
-        return query
-
-    def count(self, name: str = "orders") -> int:
-        return sum(partition.next_offset for partition in self.log.stream(name).partitions.values())
 
 
 @pytest.fixture
-def door(spark: SparkSession, tmp_path: Path) -> Iterator[Door]:
-    with ReferenceLog(tmp_path / "log") as log:
-        running = Door(spark, log, tmp_path)
-        with running.server:
-            yield running
+def create(spark: SparkSession, reference_log: StreamFactory, tmp_path: Path) -> Callable[..., Feed]:
+    """A function that makes feeds of the log."""
+
+    def made(partitions: int = 1, name: str = "orders") -> Feed:
+        return Feed(spark, url_of(reference_log.create(name, partitions)), tmp_path)
+
+    return made
+
+
+def url_of(stream: LogStream) -> str:
+    return stream.options("feedapi")["url"]
 
 
 # --- rows and events
 
 
-def test_rows_read_back_equal_the_rows_written(door: Door, spark: SparkSession) -> None:
-    door.log.create_stream("orders", 1)
+def test_rows_read_back_equal_the_rows_written(create: Callable[..., Feed], spark: SparkSession) -> None:
+    feed = create(1)
     written = [
         (b'{"a" : 1.50}', "k", None, None, None, None),
         (b"text", "\u043a\u043b\u044e\u0447", "elsewhere", "9", "99", None),
@@ -90,15 +94,15 @@ def test_rows_read_back_equal_the_rows_written(door: Door, spark: SparkSession) 
         (b"", "", None, None, None, None),
         (b"x" * 6_000_000, None, None, None, None, None),
     ]
-    door.write(spark.createDataFrame(written, DDL).coalesce(1))
-    read = door.read()
+    feed.write(spark.createDataFrame(written, DDL).coalesce(1))
+    read = feed.read()
     assert [bytes(row.value) for row in read] == [row[0] for row in written]
     assert [row.key for row in read] == ["k", "\u043a\u043b\u044e\u0447", None, "", None]
-    assert {(row.stream, row.partition, row.timestamp) for row in read} == {("orders", "0", None)}
+    assert {(row.stream, row.partition, row.timestamp) for row in read} == {(feed.url.rpartition("/")[2], "0", None)}
 
 
-def test_a_frame_without_value_is_published_as_objects(door: Door, spark: SparkSession) -> None:
-    door.log.create_stream("orders", 2)
+def test_a_frame_without_value_is_published_as_objects(create: Callable[..., Feed], spark: SparkSession) -> None:
+    feed = create(2)
     frame = spark.range(0, 3_000, 1, 2).selectExpr(
         "id", "concat('c', id % 7) AS key", "if(id % 2 = 0, 'say \"hi\"\\n', null) AS note", "id / 4 AS quarter",
         "cast(id AS FLOAT) AS f", "cast('NaN' AS DOUBLE) AS n", "cast(id AS DECIMAL(12,2)) AS price",
@@ -108,8 +112,8 @@ def test_a_frame_without_value_is_published_as_objects(door: Door, spark: SparkS
         "struct(id AS x, cast(null AS STRING) AS y) AS s", "array(struct(id AS x), null) AS l",
         "map('k', id, 'none', null) AS m", "null AS nothing",
     )  # fmt: skip
-    door.write(frame)
-    found = sorted(door.events(), key=lambda event: event["id"])
+    feed.write(frame)
+    found = sorted(feed.events(), key=lambda event: event["id"])
     epoch = datetime(1970, 1, 1)
     for n, event in enumerate(found):
         at = epoch + timedelta(microseconds=n * 1_000_003)
@@ -123,12 +127,12 @@ def test_a_frame_without_value_is_published_as_objects(door: Door, spark: SparkS
         assert event == expected
     assert len(found) == 3_000
     assert math.isclose(found[2]["price"], 2.0)
-    keys = {row.key: row.partition for row in door.read()}
+    keys = {row.key: row.partition for row in feed.read()}
     assert set(keys) == {f"c{n}" for n in range(7)} and set(keys.values()) == {"0", "1"}
 
 
-def test_objects_are_those_of_to_json(door: Door, spark: SparkSession) -> None:
-    door.log.create_stream("orders", 1)
+def test_objects_are_those_of_to_json(create: Callable[..., Feed], spark: SparkSession) -> None:
+    feed = create(1)
     frame = spark.range(0, 200, 1, 1).selectExpr(
         "id", "if(id % 3 = 0, null, concat('\u00e9\"\\\\/', chr(id % 128))) AS text", "id / 8 AS d",
         "cast(null AS INT) AS i",
@@ -137,23 +141,23 @@ def test_objects_are_those_of_to_json(door: Door, spark: SparkSession) -> None:
         "timestamp'2024-02-29 12:00:00.123Z' AS at", "cast(id AS DECIMAL(10,1)) AS dec", "id = 1 AS b",
         "X'ff00' AS raw",
     )  # fmt: skip
-    door.write(frame)
+    feed.write(frame)
     theirs = [json.loads(row.t) for row in frame.select(F.to_json(F.struct("*")).alias("t")).collect()]
-    assert door.events() == theirs
+    assert feed.events() == theirs
 
 
-def test_the_pypi_client_of_version_1_reads_what_is_written(door: Door, spark: SparkSession) -> None:
+def test_the_pypi_client_of_version_1_reads_what_is_written(create: Callable[..., Feed], spark: SparkSession) -> None:
     zeroeventhub = pytest.importorskip("zeroeventhub")
     httpx = pytest.importorskip("httpx")
-    door.log.create_stream("orders", 2)
-    door.write(
+    feed = create(2)
+    feed.write(
         spark.range(0, 20_000, 1, 4).selectExpr("id AS n", "concat('c', id % 50) AS key", "'\u2028 \u00e9' AS t")
     )
 
     async def read() -> dict[int, list[Any]]:
         found: dict[int, list[Any]] = {0: [], 1: []}
         async with httpx.AsyncClient(timeout=30) as session:
-            client = zeroeventhub.Client(door.url(), len(found), session)
+            client = zeroeventhub.Client(feed.url, len(found), session)
             for partition, events in found.items():
                 cursor, before = zeroeventhub.FIRST_CURSOR, None
                 while cursor != before:
@@ -178,17 +182,17 @@ def test_the_pypi_client_of_version_1_reads_what_is_written(door: Door, spark: S
             in_order[of_task] = event["n"]
 
 
-def test_keys_out_of_the_event(door: Door, spark: SparkSession) -> None:
-    door.log.create_stream("orders", 2)
+def test_keys_out_of_the_event(create: Callable[..., Feed], spark: SparkSession) -> None:
+    feed = create(2)
     frame = spark.range(0, 40, 1, 1).selectExpr("id", "struct(concat('c', id % 4) AS `a/b`) AS customer")
-    door.write(frame, keyField="/customer/a~1b")
-    assert {row.key for row in door.read()} == {"c0", "c1", "c2", "c3"}
-    assert sorted(event["id"] for event in door.events()) == list(range(40))
-    message = door.not_written(frame.withColumn("key", F.lit("x")), keyField="/id")
+    feed.write(frame, keyField="/customer/a~1b")
+    assert {row.key for row in feed.read()} == {"c0", "c1", "c2", "c3"}
+    assert sorted(event["id"] for event in feed.events()) == list(range(40))
+    message = feed.not_written(frame.withColumn("key", F.lit("x")), keyField="/id")
     assert "OptionError" in message and "cannot be used together with a column 'key'" in message
-    door.log.create_stream("texts", 2)
-    door.write(frame.selectExpr("to_json(struct(id)) AS value"), "texts", keyField="/id")
-    assert {row.key for row in door.read("texts")} == {str(n) for n in range(40)}
+    texts = create(2, "texts")
+    texts.write(frame.selectExpr("to_json(struct(id)) AS value"), keyField="/id")
+    assert {row.key for row in texts.read()} == {str(n) for n in range(40)}
 
 
 def test_a_data_directory_is_written_to_and_served_afterwards(spark: SparkSession, tmp_path: Path) -> None:
@@ -198,11 +202,10 @@ def test_a_data_directory_is_written_to_and_served_afterwards(spark: SparkSessio
     options = {"url": (tmp_path / "log").as_uri(), "stream": "orders"}
     frame.write.format("feedapi").options(**options).mode("append").save()
     frame.write.format("feedapi").options(**{**options, "url": str(tmp_path / "log")}).mode("append").save()
-    with ReferenceLog(tmp_path / "log") as log:
-        door = Door(spark, log, tmp_path)
-        with door.server:
-            assert sorted(event["id"] for event in door.events()) == sorted([*range(1_000), *range(1_000)])
-            message = door.not_written(frame, **{**options, "requestTimeout": "100"})
+    with ReferenceLog(tmp_path / "log") as log, ServerThread(log, feed=FeedConfig(port=0)) as server:
+        feed = Feed(spark, f"{server.feed_url}/orders", tmp_path)
+        assert sorted(event["id"] for event in feed.events()) == sorted([*range(1_000), *range(1_000)])
+        message = feed.not_written(frame, **{**options, "requestTimeout": "100"})
     assert "LogLocked" in message and "give the feed's http address in option 'url'" in message
 
 
@@ -216,38 +219,34 @@ def uncommit(checkpoint: Path) -> None:
         checksum.unlink()
 
 
-def test_a_micro_batch_that_is_written_again_adds_nothing(door: Door, spark: SparkSession) -> None:
-    door.log.create_stream("orders", 3)
-    door.log.create_stream("copies", 2)
-    door.write(spark.range(0, 500, 1, 2).selectExpr("id AS n", "concat('k', id % 9) AS key"))
-    given = {"url": door.url(), "startingOffsets": "earliest", "spoolLocation": str(door.folder / "spool")}
-    frame = spark.readStream.format("feedapi").options(**given).load()
-    door.copy(frame, "copies", "checkpoint")
-    assert door.count("copies") == 500
-    uncommit(door.folder / "checkpoint")
-    door.copy(frame, "copies", "checkpoint")
-    assert door.count("copies") == 500
-    door.write(spark.range(500, 600, 1, 2).selectExpr("id AS n", "concat('k', id % 9) AS key"))
-    door.copy(frame, "copies", "checkpoint")
-    assert sorted(event["n"] for event in door.events("copies")) == list(range(600))
-    shutil.rmtree(door.folder / "checkpoint")
-    door.copy(frame, "copies", "checkpoint")
-    assert door.count("copies") == 1_200, "another checkpoint is another query"
+def test_a_micro_batch_that_is_written_again_adds_nothing(create: Callable[..., Feed], spark: SparkSession) -> None:
+    feed, copies = create(3), create(2, "copies")
+    feed.write(spark.range(0, 500, 1, 2).selectExpr("id AS n", "concat('k', id % 9) AS key"))
+    frame = feed.load()
+    copies.copy(frame)
+    assert len(copies.read()) == 500
+    uncommit(feed.folder / "checkpoint")
+    copies.copy(frame)
+    assert len(copies.read()) == 500
+    feed.write(spark.range(500, 600, 1, 2).selectExpr("id AS n", "concat('k', id % 9) AS key"))
+    copies.copy(frame)
+    assert sorted(event["n"] for event in copies.events()) == list(range(600))
+    shutil.rmtree(feed.folder / "checkpoint")
+    copies.copy(frame)
+    assert len(copies.read()) == 1_200, "another checkpoint is another query"
 
 
-def test_rows_that_differ_when_a_micro_batch_is_written_again(door: Door, spark: SparkSession) -> None:
-    door.log.create_stream("orders", 1)
-    door.log.create_stream("copies", 2)
-    door.write(spark.range(0, 50, 1, 1).selectExpr("id AS n"))
-    given = {"url": door.url(), "startingOffsets": "earliest", "spoolLocation": str(door.folder / "spool")}
-    frame = spark.readStream.format("feedapi").options(**given).load()
-    door.copy(frame, "copies", "checkpoint")
-    uncommit(door.folder / "checkpoint")
+def test_rows_that_differ_when_a_micro_batch_is_written_again(create: Callable[..., Feed], spark: SparkSession) -> None:
+    feed, copies = create(), create(2, "copies")
+    feed.write(spark.range(0, 50, 1, 1).selectExpr("id AS n"))
+    frame = feed.load()
+    copies.copy(frame)
+    uncommit(feed.folder / "checkpoint")
     with pytest.raises(
         PySparkException, match=r"rows-differ.*an earlier attempt at micro-batch 0 has written other rows"
     ):
-        door.copy(frame.withColumn("key", F.lit("other")), "copies", "checkpoint")
-    assert door.count("copies") == 50
+        copies.copy(frame.withColumn("key", F.lit("other")))
+    assert len(copies.read()) == 50
 
 
 # --- faults
@@ -273,24 +272,23 @@ def test_faults_are_told_before_any_task_starts(
 ) -> None:
     with ReferenceLog(tmp_path / "log") as log:
         log.create_stream("orders", 1)
-        door = Door(spark, log, tmp_path, tokens=("secret",))
-        with door.server:
-            options = {"token": "secret", **given, "url": door.server.feed_url + given["url"]}
-            message = door.not_written(spark.sql(frame), **options)
+        with ServerThread(log, feed=FeedConfig(port=0, tokens=("secret",))) as server:
+            options = {"token": "secret", **given, "url": server.feed_url + given["url"]}
+            message = Feed(spark, options["url"], tmp_path).not_written(spark.sql(frame), **options)
     assert all(word in message for word in words), message
     assert "Failed to initialize Python data source writer" in message, "it failed on the driver"
     assert "wrong-guess" not in message
 
 
-def test_a_row_without_a_value(door: Door, spark: SparkSession) -> None:
-    door.log.create_stream("orders", 1)
+def test_a_row_without_a_value(create: Callable[..., Feed], spark: SparkSession) -> None:
+    feed = create(1)
     frame = spark.range(0, 10, 1, 1).selectExpr("if(id = 7, null, 'a') AS value")
-    assert "row 7 of Spark partition 0 has null in column 'value'" in door.not_written(frame)
-    assert door.count() == 0
+    assert "row 7 of Spark partition 0 has null in column 'value'" in feed.not_written(frame)
+    assert feed.read() == []
 
 
-def test_modes_that_replace_events_are_refused(door: Door, spark: SparkSession) -> None:
-    door.log.create_stream("orders", 1)
-    writer = spark.sql("SELECT 'a' AS value").write.format("feedapi").option("url", door.url())
+def test_modes_that_replace_events_are_refused(create: Callable[..., Feed], spark: SparkSession) -> None:
+    feed = create(1)
+    writer = spark.sql("SELECT 'a' AS value").write.format("feedapi").option("url", feed.url)
     with pytest.raises(PySparkException, match=r"'overwrite' cannot be done.*use mode 'append'"):
         writer.mode("overwrite").save()
