@@ -72,6 +72,7 @@ class SequenceLine:
         self._under_way: dict[str, int] = {}
         self._failures: dict[str, int] = {}
         self._batches = 0
+        self._forgotten = False
         self._load()
         self._segments = self._found_segments()
 
@@ -160,7 +161,7 @@ class SequenceLine:
 
     def snapshot(self) -> None:
         """Write down all sequence numbers, so that a start need not look for them before this point."""
-        if not self._batches:
+        if not self._batches or self._forgotten:
             return
         next_offset = self._partition.next_offset
         content = {"next_offset": next_offset, "sequences": list(self._last.items())}
@@ -174,7 +175,8 @@ class SequenceLine:
         self._batches = 0
 
     def forget(self) -> None:
-        """Remove the snapshot: the stream is gone."""
+        """Remove the snapshot: the stream is gone, and an append that is under way makes no other."""
+        self._forgotten = True
         self._log.state.drop(self._kind.namespace, self._key)
 
 

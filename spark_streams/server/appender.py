@@ -38,7 +38,7 @@ _complained: Final[WeakKeyDictionary[Partition, float]] = WeakKeyDictionary()
 logger = logging.getLogger("spark_streams.server")
 
 
-@dataclass
+@dataclass(eq=False)
 class Batch:
     """Events of one link for one partition.
 
@@ -75,11 +75,11 @@ class Appender:
     def __init__(self, loop: asyncio.AbstractEventLoop, off_loop: bool) -> None:
         self._loop = loop
         self._pool = ThreadPoolExecutor(_THREADS, "spark-streams-append") if off_loop else None
-        self._waiting: dict[int, list[Batch]] = {}
+        self._waiting: dict[Partition, list[Batch]] = {}
 
     def append(self, partition: Partition, batch: Batch) -> None:
         """Append a batch; its ``done`` may be called before this returns."""
-        queued = self._waiting.get(id(partition))
+        queued = self._waiting.get(partition)
         if queued is not None:
             queued.append(batch)
         elif batch.due is not None and not batch.due():
@@ -87,13 +87,13 @@ class Appender:
         elif self._pool is None:
             batch.done(_store_together(partition, [batch]))
         else:
-            self._waiting[id(partition)] = []
+            self._waiting[partition] = []
             self._start(partition, [batch])
 
     def after(self, partition: Partition, done: Callable[[], None]) -> None:
         """Have ``done`` called on the loop when all appends to a partition so far have ended; at once if none is."""
         nothing = Batch(_NONE, pa.nulls(0, pa.binary()), np.empty(0, np.int64), lambda outcomes: done())
-        queued = self._waiting.get(id(partition))
+        queued = self._waiting.get(partition)
         if queued is None:
             done()
         else:
@@ -101,7 +101,7 @@ class Appender:
 
     def _start(self, partition: Partition, batches: list[Batch]) -> None:
         assert self._pool is not None
-        future = self._pool.submit(_store_together, partition, batches)
+        future = self._pool.submit(_outcomes, partition, batches)
         future.add_done_callback(lambda f: self._finish_on_loop(partition, batches, f.result()))
 
     def _finish_on_loop(self, partition: Partition, batches: list[Batch], outcomes: list[LinkRefused | None]) -> None:
@@ -114,21 +114,51 @@ class Appender:
     def _finished(self, partition: Partition, batches: list[Batch], outcomes: list[LinkRefused | None]) -> None:
         start = 0
         for batch in batches:
-            batch.done(outcomes[start : start + len(batch.values)])
+            _tell(partition, batch, outcomes[start : start + len(batch.values)])
             start += len(batch.values)
         # After the outcomes have been told: what is due may depend on them.
-        queued = self._waiting.pop(id(partition))
-        if queued:
-            self._waiting[id(partition)] = []
-            refused = [batch for batch in queued if batch.due is not None and not batch.due()]
-            for batch in refused:
-                batch.done(_not_due(batch))
-            self._start(partition, [batch for batch in queued if batch not in refused])
+        while queued := self._waiting.pop(partition, None):
+            self._waiting[partition] = []
+            due = []
+            for batch in queued:
+                if _is_due(partition, batch):
+                    due.append(batch)
+                else:
+                    _tell(partition, batch, _not_due(batch))
+            if due:
+                self._start(partition, due)
+                return
 
     def close(self) -> None:
         """Wait for what is under way."""
         if self._pool is not None:
             self._pool.shutdown()
+
+
+def _tell(partition: Partition, batch: Batch, outcomes: list[LinkRefused | None]) -> None:
+    """Tell a batch's sender; whoever sent the others, and what is queued, has no part in what goes wrong in that."""
+    try:
+        batch.done(outcomes)
+    except Exception:
+        logger.exception("stream %r partition %s: a sender is not told", partition.stream, partition.id)
+
+
+def _is_due(partition: Partition, batch: Batch) -> bool:
+    try:
+        return batch.due is None or batch.due()
+    except Exception:
+        logger.exception("stream %r partition %s: a batch is refused", partition.stream, partition.id)
+        return False
+
+
+def _outcomes(partition: Partition, batches: list[Batch]) -> list[LinkRefused | None]:
+    """Append in a thread; whatever goes wrong there is an outcome, for the partition's next append waits for it."""
+    try:
+        return _store_together(partition, batches)
+    except Exception:
+        logger.exception("stream %r partition %s: append failed", partition.stream, partition.id)
+        refusal = LinkRefused(INTERNAL_ERROR, "an unexpected error in the server, see its log")
+        return [refusal] * sum(len(batch.values) for batch in batches)
 
 
 def _not_due(batch: Batch) -> list[LinkRefused | None]:

@@ -24,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.log import NO_TIMESTAMP
+from spark_streams.log.partition import PartitionClosed
 from spark_streams.log.record_batch import Header
 from spark_streams.log.sequences import SequenceLine
 from spark_streams.server.appender import Batch
@@ -135,7 +136,10 @@ class Publishers:
         elif served is None:
             code = ResponseCode.STREAM_DOES_NOT_EXIST
         else:
-            sequence = self._line(served).last(request.reference) or 0
+            try:
+                sequence = self._line(served).last(request.reference) or 0
+            except PartitionClosed:  # another door has just deleted the stream
+                code = ResponseCode.STREAM_DOES_NOT_EXIST
         self._connection.answer(request, QueryPublisherSequenceAnswer, code, sequence=sequence)
 
     def drop(self, stream: str) -> bool:
@@ -172,7 +176,10 @@ class Publishers:
         if good < len(published.ids):
             self._refuse(publisher.id, published.ids[good:], ResponseCode.PRECONDITION_FAILED)
         if good:
-            self._collect(publisher, published, good)
+            try:
+                self._collect(publisher, published, good)
+            except PartitionClosed:  # another door has just deleted the stream
+                self._refuse(publisher.id, published.ids[:good], ResponseCode.STREAM_NOT_AVAILABLE)
 
     def _collect(self, publisher: _Publisher, published: Published, entries: int) -> None:
         ids, counts = published.ids[:entries], published.counts[:entries]
@@ -217,7 +224,9 @@ class Publishers:
         served, pieces = collected.served, collected.pieces
         node = self._connection.node
         stored = [piece.stored for piece in pieces if piece.stored is not None]
-        done = functools.partial(self._appended, served, pieces)
+        # The line as it is now: when the append ends the stream may be gone, and with it what a line is read from.
+        line = self._line(served)
+        done = functools.partial(self._appended, served, pieces, line)
         if not stored:
             # Only duplicates: they are confirmed once what they repeat is stored.
             node.appender.after(served.partition, functools.partial(done, []))
@@ -229,14 +238,14 @@ class Publishers:
             for s, n in zip(stored, counts, strict=True)
         ]
         sequences = _sequences(pieces)
-        self._line(served).begin(sequences)
+        line.begin(sequences)
         batch = Batch(
             pa.concat_arrays([s.values for s in stored]) if len(stored) > 1 else stored[0].values,
             pa.concat_arrays(keys) if len(keys) > 1 else keys[0],
             np.concatenate(instants),
             done,
             _Notes(pieces, served.filter_bytes),
-            functools.partial(self._due, served, pieces),
+            functools.partial(self._due, pieces, line),
             _groups(pieces),
         )
         self._connection.unconfirmed(_entries(pieces))
@@ -245,17 +254,18 @@ class Publishers:
     def _line(self, served: Served) -> SequenceLine:
         return self._connection.node.sequences.of(served.stream, served.partition)
 
-    def _due(self, served: Served, pieces: list[_Piece]) -> bool:
+    def _due(self, pieces: list[_Piece], line: SequenceLine) -> bool:
         """Say whether no append that these pieces follow has failed meanwhile: a gap could never be filled again."""
-        line = self._line(served)
         line.all_told()
         return all(line.failures(p.publisher.reference) == p.failures for p in pieces if p.publisher.reference)
 
-    def _appended(self, served: Served, pieces: list[_Piece], outcomes: list[LinkRefused | None]) -> None:
+    def _appended(
+        self, served: Served, pieces: list[_Piece], line: SequenceLine, outcomes: list[LinkRefused | None]
+    ) -> None:
         """Tell the publishers what is stored, and what is not."""
         if outcomes:
             self._connection.unconfirmed(-_entries(pieces))
-        line, sequences = self._line(served), _sequences(pieces)
+        sequences = _sequences(pieces)
         failed = outcomes.count(None) < len(outcomes)  # as many as messages: no loop over them
         if failed:
             line.fail(sequences)
