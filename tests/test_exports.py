@@ -142,6 +142,7 @@ PUBLIC = {
         "ServerThread",
     ],
     "spark_streams.testing": [
+        "KeptQuery",
         "LogProcess",
         "LogStream",
         "StreamFactory",
