@@ -221,7 +221,7 @@ class Campaign:
         folder.mkdir(parents=True)
         return DoorProcess(folder, self._seed % 4)
 
-    def run(self, first: int, stop: int, *, until: float | None = None) -> int:
+    def run(self, first: int, stop: int, *, seconds: float | None = None) -> int:
         """Play cases ``first`` to ``stop`` (exclusive), or as many as there is time for; return how many.
 
         Raises:
@@ -229,6 +229,7 @@ class Campaign:
         """
         number = first
         with self._process() as process:
+            until = None if seconds is None else time.monotonic() + seconds
             while number < stop and (until is None or time.monotonic() < until):
                 group = range(number, min(number + TOGETHER, stop))
                 number = group.stop
@@ -278,7 +279,7 @@ def main() -> int:
                         raise Failure(f"door {door}, seed {seed}, case {said.case}: {wrong}")
                     print(f"{door}: case {said.case} is well", flush=True)
                 else:
-                    played = campaign.run(said.first, sys.maxsize, until=time.monotonic() + said.seconds / len(doors))
+                    played = campaign.run(said.first, sys.maxsize, seconds=said.seconds / len(doors))
                     print(f"{door}: {played} cases are well", flush=True)
             except Failure as failure:
                 failed = 1
