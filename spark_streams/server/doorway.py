@@ -306,7 +306,8 @@ def _find_vanished(transport: asyncio.Transport, write_timeout_ms: int) -> None:
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
         ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
         ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-        ("TCP_USER_TIMEOUT", write_timeout_ms),
+        # Later than our own look, which tells a peer that is there; the system tells nobody.
+        ("TCP_USER_TIMEOUT", 2 * write_timeout_ms),
     ):
         if hasattr(socket, name):  # not every system has each
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

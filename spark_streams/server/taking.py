@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
+from typing import Final
 
-__all__ = ["Taking"]
+__all__ = ["Taking", "throw_away_unsent"]
+
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+def throw_away_unsent(transport: asyncio.Transport) -> None:
+    """Have what the peer did not take thrown away when the connection is cut, in the system's memory, too.
+
+    The peer sees a reset: it is not to take what it got for the whole.
+    """
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
 class Taking:
@@ -52,4 +67,5 @@ class Taking:
         if self._transport.get_write_buffer_size() < self._waiting:
             self._wait()  # slow, and alive
         else:
+            throw_away_unsent(self._transport)
             self._stuck()

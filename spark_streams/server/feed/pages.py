@@ -70,13 +70,14 @@ class Pages:
         """Whether nothing will ever come after this."""
         return self._partition.closed and not self.behind
 
-    def page(self, events: int) -> Iterator[bytes]:
+    def page(self, events: int, max_bytes: int | None = None) -> Iterator[bytes]:
         """Walk on, and give what to send a piece at a time; the last line is a checkpoint.
 
         Between two pieces at most one block of the log is read; there are empty ones for that.
 
         Args:
             events: at most.
+            max_bytes: it ends when it has as many; None: as the settings say.
 
         Raises:
             Refusal: retention removed events that were to be sent.
@@ -84,11 +85,12 @@ class Pages:
             PartitionClosed: the stream was deleted, or the log closed.
         """
         left, size, scanned = events, 0, 0
+        most = min(max_bytes or self._config.max_page_bytes, self._config.max_page_bytes)
         to_checkpoint = self._config.checkpoint_events
         parts: list[bytes | memoryview] = []
         gathered = 0
         ended = False  # whether the last part is a checkpoint of this position
-        while left and size < self._config.max_page_bytes and scanned < self._config.scan_bytes:
+        while left and size < most and scanned < self._config.scan_bytes:
             if self.position < self._partition.first_offset:
                 raise events_lost(self._partition)
             block = self._cache.find(self._partition, self._shape, self.position)
@@ -97,7 +99,7 @@ class Pages:
             if self._shape.filters:
                 scanned += block.scanned
             row = int(block.places.searchsorted(self.position, side="right"))
-            while row < len(block.places) and left and size < self._config.max_page_bytes:
+            while row < len(block.places) and left and size < most:
                 stop = min(row + left, row + to_checkpoint, len(block.places))
                 start_byte = int(block.line_ends[row - 1]) if row else 0
                 end_byte = int(block.line_ends[stop - 1])

@@ -27,6 +27,8 @@ __all__ = ["NDJSON", "Drop", "PageResponse", "Stopping", "StreamResponse", "Wait
 NDJSON: Final = b"application/x-ndjson"
 GZIP_LEVEL: Final = 1
 LATE_BYTES: Final = 64 << 10
+PART_BYTES: Final = 1 << 20
+"""Of a response that stays open: what waits in memory for a client that does not read."""
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -282,7 +284,7 @@ class StreamResponse(_Response):
 
     async def _some(self) -> bytes:
         """Return what there is now, at most about a piece, with a checkpoint behind it."""
-        body, _ = await _gather(self._pages.page(self._config.checkpoint_events), 1 << 62)
+        body, _ = await _gather(self._pages.page(self._config.checkpoint_events, PART_BYTES), 1 << 62)
         return body
 
 

@@ -15,6 +15,7 @@ from spark_streams.server.doorway import BACKLOG, Doorway
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.door import FeedDoor
 from spark_streams.server.feed.timed_connection import TimedConnection
+from spark_streams.server.taking import throw_away_unsent
 
 __all__ = ["HttpServer", "bound_socket"]
 
@@ -127,4 +128,5 @@ class HttpServer:
 def _abort(connection: object) -> None:
     transport = getattr(connection, "transport", None)
     if isinstance(transport, asyncio.Transport):
+        throw_away_unsent(transport)
         transport.abort()

@@ -1,4 +1,4 @@
-"""A log process with small limits, and one that speaks TLS; both serve all the tests of this folder."""
+"""A log process with small limits, which serves all the tests of this folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import requests
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))
 
-MAX_CONNECTIONS = 40
-MAX_HANDSHAKES = 20
+MAX_CONNECTIONS = 24
+MAX_HANDSHAKES = 12
 MAX_LINKS = 50
 BIG_ROWS = 384
 BIG_ROW_BYTES = 64 << 10
 COMMON = f"""
-handshake_timeout_ms = 1_500
-write_timeout_ms = 1_500
+handshake_timeout_ms = 1_000
+write_timeout_ms = 1_000
 max_connections = {MAX_CONNECTIONS}
 max_handshakes = {MAX_HANDSHAKES}
 """
@@ -42,7 +42,7 @@ max_publishers = 10
 authentication_delay_ms = 0
 [feedapi]
 {COMMON}
-body_timeout_ms = 1_500
+body_timeout_ms = 1_000
 max_body_bytes = 8_000_000
 cache_bytes = 4_000_000
 """
@@ -53,11 +53,11 @@ class Served:
     """A log process, what the system says of it, and clients that go on beside whatever else is done to it."""
 
     def __init__(self, process: Any) -> None:
-        from tests.server.hostile.doors import BESIDE
+        from tests.server.hostile.doors import comes_in
 
         self.urls = process.urls
         self.system = psutil.Process(process.pid)
-        self.beside = {door: BESIDE[door](self.urls[door], f"calm-{door}") for door in DOORS}
+        self.beside = {door: comes_in(door, self.urls[door], f"calm-{door}") for door in DOORS}
 
     @property
     def descriptors(self) -> int:
@@ -84,21 +84,12 @@ class Served:
         self.step()
 
     def newcomer(self, door: str) -> None:
-        """Somebody who means well comes in, tries again when the door is too busy, and is served."""
-        from raw_peer import Ended
+        """Somebody new comes in, and is served."""
+        from tests.server.hostile.doors import comes_in
 
-        from tests.server.hostile.doors import BESIDE, DEADLINE_S
-
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            try:
-                fresh = BESIDE[door](self.urls[door], f"new-{door}")
-            except (OSError, EOFError, Ended, TimeoutError, AssertionError):
-                assert time.monotonic() < deadline, f"{door}: nobody new is let in"
-                continue
-            fresh.step()
-            fresh.close()
-            return
+        fresh = comes_in(door, self.urls[door], f"new-{door}")
+        fresh.step()
+        fresh.close()
 
     def close(self) -> None:
         for beside in self.beside.values():
@@ -128,24 +119,11 @@ def hostile_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def served(hostile_log: Served) -> Iterator[Served]:
     """The process; after the test everybody is served as before, and its descriptors have been given back."""
+    from tests.server.hostile.doors import Raw
+
     before = hostile_log.descriptors
     yield hostile_log
+    Raw.close_all()
     for door in DOORS:
         hostile_log.newcomer(door)
     hostile_log.until(lambda: hostile_log.descriptors <= before + 6, "descriptors are given back")
-
-
-@pytest.fixture(scope="session")
-def secured_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A log process that speaks TLS."""
-    from spark_streams.testing import LogProcess
-    from tests.conformance.authority import Authority
-
-    folder = tmp_path_factory.mktemp("hostile-tls")
-    authority = Authority(folder, "authority")
-    certificate, key = authority.issue("server")
-    (folder / "log.toml").write_text(SETTINGS)
-    arguments = ["--config", str(folder / "log.toml"), "--tls-cert", certificate, "--tls-key", key]
-    with LogProcess(arguments=[*arguments, "--stream", "calm"]) as process:
-        process.authority = authority  # type: ignore[attr-defined]
-        yield process

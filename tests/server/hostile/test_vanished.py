@@ -1,0 +1,119 @@
+"""Peers that are gone without a word: no FIN, no answer. They are found, and what they held is given to others."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from raw_peer import GROUP, PARTITION, Peer, Refused
+
+from spark_streams.log import ReferenceLog
+from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
+from tests.rabbitmq.by_hand import CONSUMER_UPDATE, HEARTBEAT
+from tests.rabbitmq.by_hand import Peer as RabbitPeer
+from tests.server.hostile.doors import DEADLINE_S, established
+
+WRITE_TIMEOUT_MS = 7_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    """Three doors that wait only shortly for a sign of life."""
+    log = ReferenceLog(tmp_path_factory.mktemp("vanished") / "log")
+    log.create_stream("orders")
+    log.create_stream("calm")
+    common: dict[str, Any] = {"port": 0, "write_timeout_ms": WRITE_TIMEOUT_MS}
+    amqp = AmqpConfig(**common, idle_timeout_ms=1_000)
+    rabbit = RabbitConfig(**common, heartbeat_s=1)
+    feed = FeedConfig(**common, idle_timeout_ms=1_000)
+    with log, ServerThread(log, amqp, rabbit, feed) as server:
+        yield server
+
+
+def connections(server: ServerThread) -> dict[str, list[Any]]:
+    """Each door's connections, as transports."""
+    doors = server.server
+    return server.call(
+        lambda: {
+            "amqp": [each._transport for each in doors._amqp_connections],
+            "rabbitmq-stream": [each._transport for each in doors.rabbit_connections],
+            "feedapi": [each.transport for each in doors._http._server.server_state.connections],  # type: ignore[union-attr]
+        }
+    )
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_a_partition_of_a_group_is_free_again(server: ServerThread) -> None:
+    properties = {GROUP: "group", PARTITION: "0"}
+    holder = Peer(server.urls["amqp"])
+    holder.receiver("orders", properties=properties)
+    # From now on the holder neither reads nor writes, as one that is gone.
+    refused = 0
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        other = Peer(server.urls["amqp"])
+        try:
+            assert other.receiver("orders", properties=properties).properties[GROUP] == "group"
+            break
+        except Refused as refusal:
+            assert refusal.condition == "amqp:resource-locked"
+            refused += 1
+            assert time.monotonic() < deadline
+        finally:
+            other.close()
+    assert refused, "the holder had it at first"
+    holder.drop()
+    until(lambda: not connections(server)["amqp"], "a connection is left")
+
+
+def test_the_role_of_the_single_active_consumer_goes_on(server: ServerThread) -> None:
+    url = server.urls["rabbitmq-stream"]
+    group = {"single-active-consumer": "true", "name": "group"}
+    holder, other = RabbitPeer(url).open(), RabbitPeer(url).open()
+    assert holder.declare(1, "orders", "writer") == 1
+    assert holder.subscribe(1, "orders", struct.pack(">H", 3), properties=group) == 1
+    assert holder.expect(CONSUMER_UPDATE).body == b"\x01\x01"
+    assert other.subscribe(2, "orders", struct.pack(">H", 3), properties=group) == 1
+
+    def active() -> bool:
+        other.send(HEARTBEAT)
+        other.barrier("orders")
+        return any(frame.body == b"\x02\x01" for frame in other.take(CONSUMER_UPDATE))
+
+    assert not active(), "the holder is it at first"
+    until(active, "nobody took over from a consumer that is gone")
+    assert len(connections(server)["rabbitmq-stream"]) == 1, "publishers and subscriptions go with the connection"
+    holder.close()
+    other.close()
+    until(lambda: not connections(server)["rabbitmq-stream"], "a connection is left")
+
+
+def test_a_connection_between_two_requests(server: ServerThread) -> None:
+    raw = established(server.urls["feedapi"])
+    assert b" 200 " in raw.received
+    until(lambda: raw.look() or raw.ended, "an idle connection stays open")
+    raw.close()
+    assert not connections(server)["feedapi"]
+
+
+def test_the_system_looks_for_peers_that_are_gone(server: ServerThread) -> None:
+    """Where no protocol has signs of life: a streamed response to nobody, a peer that is to send nothing."""
+    for door in ("amqp", "rabbitmq-stream", "feedapi"):
+        raw = established(server.urls[door])
+        (transport,) = connections(server)[door]
+        end = transport.get_extra_info("socket")
+        assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2 * WRITE_TIMEOUT_MS
+        raw.close()
+        until(lambda door=door: not connections(server)[door], "a connection is left")
