@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from pathlib import Path
@@ -13,8 +14,10 @@ from click.testing import CliRunner
 from docs.option_tables import PAGES
 from spark_streams.cli import main
 from spark_streams.cli.config_file import read_configuration
+from spark_streams.log import LogConfig
 from spark_streams.options import parse_source
 from spark_streams.options.feedapi import parse_feed_source
+from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig
 from spark_streams.server.permissions import permissions_of
 from tests.cli.pages import ROOT, blocks
 from tests.conformance.authority import Authority
@@ -75,6 +78,25 @@ def test_the_permissions_of_the_page_are_read(tmp_path: Path) -> None:
     asked = [(action, stream) for action in ("configure", "write", "read") for stream in ("orders", "payroll")]
     assert [each for each in asked if reader.allow(*each)] == [("read", "orders")]
     assert not any(others.allow(*each) for each in asked)
+
+
+def test_the_limits_of_the_page_have_the_defaults_of_the_code() -> None:
+    """And every limit of time or number that all doors have is there."""
+    doors = (AmqpConfig, RabbitConfig, FeedConfig)
+    kinds = (*doors, LogConfig)
+    section = PAGE.read_text().split("## Hostile clients")[1].split("\n## ")[0]
+    told = set()
+    for line in section.splitlines():
+        if not line.startswith("| ") or line.startswith("| attack"):
+            continue
+        _, _, setting, default = (cell.strip() for cell in line.strip("|").split("|"))
+        for name in re.findall(r"`(\w+_\w+)`", setting):
+            owners = (LogConfig,) if "[log]" in setting else kinds
+            defaults = {f"{getattr(kind(), name):,}" for kind in owners if hasattr(kind(), name)}
+            assert defaults and all(re.search(rf"(?<![\d,]){each}(?![\d,])", default) for each in defaults), line
+            told.add(name)
+    everywhere = set.intersection(*({field.name for field in dataclasses.fields(kind)} for kind in doors))
+    assert {name for name in everywhere if name.startswith("max_") or name.endswith("_ms")} <= told
 
 
 def test_host_names_are_checked_by_default() -> None:
