@@ -106,7 +106,8 @@ def test_unfinished_messages_of_a_connection(served: Any) -> None:
             sender.link.stream(b"x" * 900_000)
             served.step()
             peer.pump(lambda: peer.session.outgoing_bytes == 0, DEADLINE_S)
-    assert ended.value.condition == "amqp:resource-limit-exceeded"
+    # A peer that is still sending when the door closes may find a reset in place of the door's last words.
+    assert ended.value.condition in ("amqp:resource-limit-exceeded", None)
     assert served.memory_bytes < before + 40_000_000
     peer.close()
 
