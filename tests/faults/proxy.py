@@ -126,7 +126,8 @@ class TcpProxy:
 
     def refuse(self) -> None:
         """Refuse new connections; those there are stay."""
-        listener, self._listener = self._listener, None
+        with self._lock:
+            listener, self._listener = self._listener, None
         if listener is not None:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
@@ -134,9 +135,10 @@ class TcpProxy:
 
     def accept(self) -> None:
         """Take new connections again."""
-        if self._listener is None:
-            self._listener = socket.create_server(("127.0.0.1", self.port))
-            threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        with self._lock:
+            if self._listener is None:
+                self._listener = socket.create_server(("127.0.0.1", self.port))
+                threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def heal(self) -> None:
         """Do nothing any more but pass on; forget what was ordered and did not happen."""

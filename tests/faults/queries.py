@@ -13,9 +13,11 @@ from spark_streams.testing import wait_until_caught_up
 from tests.faults.doors import Doors
 from tests.faults.proxy import TcpProxy
 
-__all__ = ["Reading", "Writing"]
+__all__ = ["NOT_STARTED", "Reading", "Writing"]
 
 PARTITIONS = 2
+NOT_STARTED = "Python worker failed to connect back"
+"""What Spark says when a Python process needs more than ten seconds to start, as on a machine that is busy."""
 GUARD_S = 180.0
 """Far more than any scenario takes, on a loaded machine too."""
 
@@ -67,6 +69,12 @@ class _Query:
         """Return when the query is done with all that was appended."""
         wait_until_caught_up(self.query, self, timeout_s=GUARD_S)  # type: ignore[arg-type]
 
+    def starts(self) -> bool:
+        """Return whether the query has begun, and not failed for want of a Python process."""
+        while self.query.lastProgress is None and (fault := self.query.exception()) is None:
+            time.sleep(0.05)
+        return self.query.lastProgress is not None or NOT_STARTED not in str(fault)
+
     def failure(self) -> str:
         """Wait until the query fails; return what it says."""
         deadline = time.monotonic() + GUARD_S
@@ -106,7 +114,7 @@ class Reading(_Query):
         format: str,
         name: str,
         folder: Path,
-        timeout_ms: int = 5_000,
+        timeout_ms: int = 8_000,
         before: Callable[[TcpProxy], object] | None = None,
     ) -> None:
         super().__init__(doors, format, name, before)
@@ -155,7 +163,7 @@ class Writing(_Query):
         format: str,
         name: str,
         folder: Path,
-        timeout_ms: int = 5_000,
+        timeout_ms: int = 8_000,
         before: Callable[[TcpProxy], object] | None = None,
         *,
         reading: str = "amqp-events",

@@ -17,13 +17,15 @@ import pytest
 
 import spark_streams
 from tests.faults.doors import FORMATS, Doors, doors
-from tests.faults.queries import Reading, Writing
+from tests.faults.queries import NOT_STARTED, Reading, Writing
 from tests.faults.scenarios import GIVES_UP, GOES_ON, GivesUp, GoesOn
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 EVENTS = 400
 """Of each partition, in each scenario: about 100 kB."""
+STARTS = 5
+"""How often a query is started whose Python process does not come up within the ten seconds that Spark gives it."""
 SHORT_MS = 2_000
 """Of option ``requestTimeout``, where the peer stays silent."""
 KINDS = {"read": Reading, "write": Writing}
@@ -76,9 +78,12 @@ def running(
             for other in current.values():
                 other.stop()  # one at a time: the machine has few cores
             current.clear()
-            count += 1
-            found = current[key] = KINDS[kind](session, logs[tls], format, f"{kind}-{format}-{count}", folder)
-            found.append(10)
+            for _ in range(STARTS):
+                count += 1
+                found = current[key] = KINDS[kind](session, logs[tls], format, f"{kind}-{format}-{count}", folder)
+                found.append(10)
+                if found.starts():
+                    break
             found.wait()
         return found
 
@@ -146,17 +151,22 @@ def test_it_goes_on(
 def test_it_gives_up(
     session: Any, logs: dict[bool, Doors], tmp_path: Path, kind: str, format: str, scenario: GivesUp
 ) -> None:
-    name = f"{kind}-{format}-{scenario.name.replace(' ', '-')}"
     before = None if scenario.started else scenario.does
-    query = KINDS[kind](session, logs[True], format, name, tmp_path, SHORT_MS, before)
-    try:
-        if scenario.started:
-            query.append(10)
-            query.wait()
-            scenario.does(query.proxy)
-        query.append(EVENTS)
-        said = query.failure()
-    finally:
-        query.stop()
+    for attempt in range(STARTS):
+        name = f"{kind}-{format}-{scenario.name.replace(' ', '-')}-{attempt}"
+        query = KINDS[kind](session, logs[True], format, name, tmp_path, SHORT_MS, before)
+        try:
+            if scenario.started:
+                query.append(10)
+                if not query.starts():
+                    continue
+                query.wait()
+                scenario.does(query.proxy)
+            query.append(EVENTS)
+            said = query.failure()
+        finally:
+            query.stop()
+        if NOT_STARTED not in said:
+            break
     assert re.search(r"\b(ConnectFailed|ConnectionLost|DeadlineExceeded|DeliveryFailed)\b", said), said
     assert re.search(scenario.says, said), said
