@@ -57,23 +57,33 @@ def wait_for(told: list[Progress], stream: str) -> None:
     eventually(lambda: seen() is None, f"what the listener is told of {stream}", 120)
 
 
+def copied(spark: Any, streams: StreamFactory, name: str, folder: Path, told: list[Progress]) -> None:
+    """Read events in a batch, copy them in a stream, and look at both, and at what the listener was told."""
+    source, target = streams.create("source", 4), streams.create("target", 2)
+    source.produce({"value": f"v{n}", "key": f"k{n % 7}"} for n in range(40))
+    assert spark.read.format(name).options(**source.options(name)).load().count() == 40
+    read = source.options(name, startingOffsets="earliest")
+    if name == "feedapi":
+        read["spoolLocation"] = str(folder / "spool")
+    copy(spark, name, read, target.options(name), folder / name)
+    assert sorted(target.values()) == sorted(f"v{n}" for n in range(40))
+    wait_for(told, source.name)
+
+
 def main(kind: str, folder: Path) -> None:
     with LogProcess() as process:
         streams = StreamFactory(process)
         spark = session(kind)
         told: list[Progress] = []
-        spark.streams.addListener(StreamProgressListener(told.append))
-        for name in FORMATS:
-            source, target = streams.create("source", 4), streams.create("target", 2)
-            source.produce({"value": f"v{n}", "key": f"k{n % 7}"} for n in range(40))
-            assert spark.read.format(name).options(**source.options(name)).load().count() == 40
-            read = source.options(name, startingOffsets="earliest")
-            if name == "feedapi":
-                read["spoolLocation"] = str(folder / "spool")
-            copy(spark, name, read, target.options(name), folder / name)
-            assert sorted(target.values()) == sorted(f"v{n}" for n in range(40))
-            wait_for(told, source.name)
-            print("done:", name, flush=True)
+        listener = StreamProgressListener(told.append)
+        spark.streams.addListener(listener)
+        try:
+            for name in FORMATS:
+                copied(spark, streams, name, folder, told)
+                print("done:", name, flush=True)
+        finally:
+            # Spark Connect's client listens in a thread that keeps a program from ending.
+            spark.streams.removeListener(listener)
         spark.stop()
 
 
