@@ -78,11 +78,9 @@ class Raw:
         self.ended = False
 
     def send(self, content: bytes) -> None:
-        """Send; a side that has closed is noted."""
-        try:
+        """Send; that the other side has closed is found by ``look``, behind its last words."""
+        with contextlib.suppress(OSError):
             self.socket.sendall(content)
-        except OSError:
-            self.ended = True
 
     def look(self, wait_s: float = 0.0) -> None:
         """Take what has come, and note an end."""
