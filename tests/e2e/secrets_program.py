@@ -1,7 +1,8 @@
 """A program that signs in everywhere with marked secrets, and writes down all that Spark and we show of it.
 
-usage: secrets_program.py FOLDER < secrets.json
+usage: SECRETS_FOLDER=… python -m tests.e2e.secrets_program FOLDER < secrets.json
 
+SECRETS_FOLDER has the files password, token and wrong, which are to be found nowhere else.
 What may hold no secret is below FOLDER, on stdout and on stderr.
 """
 
@@ -11,6 +12,7 @@ import contextlib
 import io
 import json
 import logging
+import os
 import sys
 import traceback
 import urllib.request
@@ -154,6 +156,41 @@ def secret_in_query(spark: Any, secret: str, folder: Path, shown: Shown) -> None
         shown.failure("feedapi-refused", lambda: spark.read.format("feedapi").options(**options).load().count())
 
 
+def rotating(spark: Any, name: str, way: dict[str, str], shown: Shown, files: Path) -> None:
+    """Read with a secret from a file and from a function, and fail with a wrong one."""
+    kind = "token" if name == "feedapi" else "password"
+    rest = at(name, {option: said for option, said in way.items() if option != kind}, STREAM)
+    provider = {f"{kind}Provider": f"{__package__}.secrets_program:provided_{kind}"}
+    for each in ({f"{kind}File": str(files / kind)}, provider):
+        pickled(name, {**rest, **each}, shown)
+        frame = spark.read.format(name).options(**rest, **each).load()
+        shown(f"{name}-plan", explained(frame))
+        assert frame.select("value").count() >= 3
+    wrong = {**rest, f"{kind}File": str(files / "wrong")}
+    shown.failure(f"{name}-refused", lambda: spark.read.format(name).options(**wrong).load().count())
+    raising = {**rest, f"{kind}Provider": f"{__package__}.secrets_program:raising"}
+    shown.failure(f"{name}-raised", lambda: spark.read.format(name).options(**raising).load().count())
+
+
+def _read(name: str) -> str:
+    return (Path(os.environ["SECRETS_FOLDER"]) / name).read_text()
+
+
+def provided_password() -> str:
+    """Give what a vault would."""
+    return _read("password")
+
+
+def provided_token() -> str:
+    """Give what a vault would."""
+    return _read("token")
+
+
+def raising() -> str:
+    """Fail as a vault's client may, with what it was asked with."""
+    raise ValueError(_read("wrong"))
+
+
 def explained(frame: Any) -> str:
     """Return all that Spark tells of a query's plans."""
     with contextlib.redirect_stdout(io.StringIO()) as said:
@@ -189,14 +226,14 @@ def main(folder: Path, secrets: dict[str, str]) -> None:
     for each in (shown_folder, events):
         each.mkdir()
     shown = Shown(shown_folder)
-    users = {"ann": secrets["url"], "bob": secrets["option"]}
+    users = {"ann": secrets["url"], "bob": secrets["option"], "eve": secrets["password"]}
     with ReferenceLog(folder / "log-1") as first, ReferenceLog(folder / "log-2") as second:
         for log in (first, second):
             for name in (STREAM, TARGET):
                 log.create_stream(name, 1)
         settings = {
             "rabbit": RabbitConfig(port=0, users=users, authentication_delay_ms=0),
-            "feed": FeedConfig(port=0, tokens=(secrets["token"],)),
+            "feed": FeedConfig(port=0, tokens=(secrets["token"], secrets["bearer"])),
         }
         with (
             ServerThread(first, AmqpConfig(port=0, users=users), **settings) as server,
@@ -225,6 +262,8 @@ def main(folder: Path, secrets: dict[str, str]) -> None:
                 for way in found:
                     one_way(spark, name, way, shown, secrets["wrong"])
                 stream(spark, name, found, folder, shown)
+                user = {} if name == "feedapi" else {"username": "eve"}
+                rotating(spark, name, {**found[-1 if user else 0], **user}, shown, Path(os.environ["SECRETS_FOLDER"]))
                 print("done:", name, flush=True)
             secret_in_query(spark, secrets["query"], folder, shown)
             pages(spark, shown)

@@ -22,7 +22,8 @@ PROGRAM = Path(__file__).with_name("secrets_program.py")
 KINDS = (
     "partition", "plan", "stream-plan", "progress", "pickle", "stream-pickle", "not-there", "refused", "page", "repr",
 )  # fmt: skip
-NAMES = ("url", "option", "query", "token", "wrong")
+NAMES = ("url", "option", "query", "token", "wrong", "password", "bearer", "refused")
+OF_FILES = {"password": "password", "token": "bearer", "wrong": "refused"}
 
 
 def holding(
@@ -42,15 +43,19 @@ def mask(secret: bytes) -> bytes:
     return bytes(byte ^ 0xA5 for byte in secret)
 
 
-def test_no_secret_is_shown(tmp_path: Path, rate_limits: bool) -> None:
+def test_no_secret_is_shown(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, rate_limits: bool) -> None:
     if not rate_limits:
         pytest.skip("streams of feeds need Spark 4.2")
     marked = {name: f"geheim{name}{secrets.token_hex(8)}" for name in NAMES}
+    apart = tmp_path_factory.mktemp("secrets")
+    for file, name in OF_FILES.items():
+        (apart / file).write_text(marked[name])
     ran = subprocess.run(
-        [sys.executable, str(PROGRAM), str(tmp_path)],
+        [sys.executable, "-m", "tests.e2e.secrets_program", str(tmp_path)],
         env={
             **os.environ,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "SECRETS_FOLDER": str(apart),
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(PROGRAM.parents[2]),
         },
@@ -66,7 +71,7 @@ def test_no_secret_is_shown(tmp_path: Path, rate_limits: bool) -> None:
     assert holding(files, marked, basic) == []
     masked = holding(files, marked, mask)
     assert {file.rpartition("-")[2] for _, file in masked} == {"pickle"}, "only sources, readers and writers"
-    assert {name for name, _ in masked} == set(NAMES) - {"wrong"}, "tasks have to sign in"
+    assert {name for name, _ in masked} == {"url", "option", "query", "token"}, "tasks read the others themselves"
     # What was looked at is what it is meant to be: the streams' names, which are no secrets, are there.
     for kind in KINDS:
         for_kind = [
