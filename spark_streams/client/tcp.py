@@ -26,7 +26,9 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
     """
     context = tls_context(endpoint.tls) if endpoint.tls else None
     try:
-        raw = socket.create_connection((endpoint.host, endpoint.port), timeout=deadline.left_s(f"{endpoint.address}: no connection"))
+        raw = socket.create_connection(
+            (endpoint.host, endpoint.port), timeout=deadline.left_s(f"{endpoint.address}: no connection")
+        )
     except OSError as fault:
         raise connect_fault(fault, endpoint) from fault
     try:

@@ -161,7 +161,8 @@ def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.R
                 if ids is not None:
                     first_id, last_id = first_id or ids[0].as_py(), ids[-1].as_py()
                 row += run.num_rows
-                size += pc.sum(pc.binary_length(columns["value"])).as_py() or 0
+                bodies = columns.get("value", columns.get("message"))
+                size += pc.sum(pc.binary_length(bodies)).as_py() or 0
         if outlet is not None:
             outlet.flush()
     return Written(name.partition, row, first_id, last_id, size, began_at, time.time())
