@@ -11,6 +11,9 @@ export SPARK_CONF_DIR := $(CURDIR)/conf
 
 # Every Spark that is supported, the lowest first; constraints.txt names the highest.
 SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
+# Modules run beside each other, each of them in one process (tests/conftest.py); WORKERS=0 runs all in this one.
+WORKERS ?= 2
+BESIDE := -n $(WORKERS) --dist loadgroup
 
 .PHONY: help setup lint typecheck test unit test-slow fuzz test-matrix wheel-test soak bench demo docs clean
 
@@ -38,11 +41,11 @@ typecheck: $(READY)  ## mypy, strict, on everything that is shipped
 	@ln -s $(CURDIR)/pyspark_*.py build/mypy/
 	@cd build/mypy && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p spark_streams -m pyspark_amqp_events -m pyspark_feedapi -m pyspark_rabbitmq_stream
 
-test: lint typecheck wheel-test unit  ## everything that CI runs: lint, types, the installed wheel on two Sparks, the tests
+test: lint typecheck wheel-test unit test-spark-$(firstword $(SPARKS))  ## everything that CI runs: lint, types, the installed wheel, the tests, and those of Spark on the lowest one
 
 unit: $(READY)  ## the tests, those marked `rabbitmq` too where a real RabbitMQ can be started
 	@bash conf/system-requirements.sh java
-	@$(WITH_BROKER) $(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	@$(WITH_BROKER) $(BIN)/python -m pytest $(BESIDE) -m "not slow" $(PYTEST_ARGS)
 
 test-slow: $(READY)  ## the long tests, which `make test` leaves out
 	@bash conf/system-requirements.sh java
@@ -65,7 +68,7 @@ test-matrix: $(SPARKS:%=test-spark-%)  ## the end-to-end tests on every supporte
 .PRECIOUS: .venv-spark-%/.ready
 test-spark-%: .venv-spark-%/.ready
 	@echo "Spark $*"
-	@.venv-spark-$*/bin/python -m pytest tests/e2e -m "spark and not slow and not rabbitmq" $(PYTEST_ARGS)
+	@.venv-spark-$*/bin/python -m pytest tests/e2e $(BESIDE) -m "spark and not slow and not rabbitmq" $(PYTEST_ARGS)
 
 wheel-test: $(READY)  ## build the wheel, install it in new environments, use it with the highest and the lowest Spark
 	@bash conf/system-requirements.sh java

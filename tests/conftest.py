@@ -14,6 +14,17 @@ import pytest
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).resolve().parents[1] / "conf"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where modules run beside each other (``--dist loadgroup``), what needs the one real RabbitMQ stays together.
+
+    Some of those tests restart it.
+    """
+    for item in items:
+        group = "rabbitmq" if item.get_closest_marker("rabbitmq") else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture
 def log_server(tmp_path: Path) -> Iterator[object]:
     """A ``ServerThread`` over a new reference log, with the default user guest:guest."""
