@@ -11,3 +11,10 @@ def rate_limits() -> bool:
     import pyspark
 
     return tuple(int(number) for number in pyspark.__version__.split(".")[:2]) >= (4, 2)
+
+
+@pytest.fixture(scope="session")
+def streams_of_feeds(rate_limits: bool) -> None:
+    """For tests that read a feed as a stream."""
+    if not rate_limits:
+        pytest.skip("streams of feeds need Spark 4.2")

@@ -65,10 +65,8 @@ def feeds(request: pytest.FixtureRequest, reference_log_process: LogProcess) -> 
 
 
 @pytest.fixture
-def query(tmp_path: Path, rate_limits: bool) -> Iterator[KeptQuery]:
+def query(tmp_path: Path, streams_of_feeds: None) -> Iterator[KeptQuery]:
     """A query that ends with the test."""
-    if not rate_limits:
-        pytest.skip("streams of feeds need Spark 4.2")
     with KeptQuery(tmp_path, timeout_s=WAIT_S) as made:
         yield made
 

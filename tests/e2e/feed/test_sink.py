@@ -219,6 +219,7 @@ def uncommit(checkpoint: Path) -> None:
         checksum.unlink()
 
 
+@pytest.mark.usefixtures("streams_of_feeds")
 def test_a_micro_batch_that_is_written_again_adds_nothing(create: Callable[..., Feed], spark: SparkSession) -> None:
     feed, copies = create(3), create(2, "copies")
     feed.write(spark.range(0, 500, 1, 2).selectExpr("id AS n", "concat('k', id % 9) AS key"))
@@ -236,6 +237,7 @@ def test_a_micro_batch_that_is_written_again_adds_nothing(create: Callable[..., 
     assert len(copies.read()) == 1_200, "another checkpoint is another query"
 
 
+@pytest.mark.usefixtures("streams_of_feeds")
 def test_rows_that_differ_when_a_micro_batch_is_written_again(create: Callable[..., Feed], spark: SparkSession) -> None:
     feed, copies = create(), create(2, "copies")
     feed.write(spark.range(0, 50, 1, 1).selectExpr("id AS n"))

@@ -42,6 +42,7 @@ def values(log: ReferenceLog, name: str) -> list[str]:
     return found
 
 
+@pytest.mark.usefixtures("streams_of_feeds")
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
     "kills", [pytest.param(2, id="2 kills"), pytest.param(10, id="10 kills", marks=pytest.mark.slow)]

@@ -126,8 +126,10 @@ def test_a_silent_reconnect_hiding_a_truncated_range(broker: Broker, strict: boo
 @pytest.mark.usefixtures("own_log")
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_partition_that_is_missing_for_a_moment_dropped_and_then_read_twice(
-    queries: Queries, broker: Broker, strict: bool
+    queries: Queries, broker: Broker, strict: bool, rate_limits: bool
 ) -> None:
+    if not strict and not rate_limits:
+        pytest.skip("before 4.2 Spark does not tell a source where a batch starts: the partition is read anew (docs)")
     orders = broker.create_super(2)
     here, away = f"{orders}-0", f"{orders}-1"
     more = {"superStream": orders, "failOnDataLoss": str(strict).lower(), **FROM_EARLIEST}
