@@ -14,15 +14,22 @@ import pytest
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).resolve().parents[1] / "conf"))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where modules run beside each other (``--dist loadgroup``), what needs the one real RabbitMQ stays together.
+WITH_RABBITMQ = tuple(
+    f"tests/{folder}/" for folder in ("clients/rabbit", "conformance/rabbit", "e2e/rabbitmq", "rabbitmq")
+)
+"""The one real RabbitMQ is for one process at a time: some of these tests restart it."""
 
-    Some of those tests restart it.
-    """
-    for item in items:
-        group = "rabbitmq" if item.get_closest_marker("rabbitmq") else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Modules that run beside each other (``-n``): one is in one process, and so are all of the real RabbitMQ."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByModule(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "rabbitmq" if nodeid.startswith(WITH_RABBITMQ) else str(super()._split_scope(nodeid))
+
+    return ByModule(config, log)
 
 
 @pytest.fixture
