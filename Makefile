@@ -12,7 +12,7 @@ export SPARK_CONF_DIR := $(CURDIR)/conf
 # Every Spark that is supported, the lowest first; constraints.txt names the highest.
 SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
 # Modules run beside each other (tests/conftest.py), as they mostly wait; WORKERS=0 runs them one after another.
-WORKERS ?= 3
+WORKERS ?= 2
 BESIDE := -n $(WORKERS) --dist loadfile
 
 .PHONY: help setup lint typecheck test unit test-slow fuzz test-matrix wheel-test soak bench demo docs clean

@@ -20,8 +20,8 @@ MAX_LINKS = 50
 BIG_ROWS = 384
 BIG_ROW_BYTES = 64 << 10
 COMMON = f"""
-handshake_timeout_ms = 1_000
-write_timeout_ms = 1_000
+handshake_timeout_ms = 4_000
+write_timeout_ms = 4_000
 max_connections = {MAX_CONNECTIONS}
 max_handshakes = {MAX_HANDSHAKES}
 """
@@ -42,7 +42,7 @@ max_publishers = 10
 authentication_delay_ms = 0
 [feedapi]
 {COMMON}
-body_timeout_ms = 1_000
+body_timeout_ms = 4_000
 max_body_bytes = 8_000_000
 cache_bytes = 4_000_000
 """
