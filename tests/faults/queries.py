@@ -78,8 +78,11 @@ class _Query:
     def failure(self) -> str:
         """Wait until the query fails; return what it says."""
         deadline = time.monotonic() + GUARD_S
-        while (fault := self.query.exception()) is None:
-            assert self.query.isActive, "it ended without an error"
+        while True:
+            active = self.query.isActive
+            if (fault := self.query.exception()) is not None:
+                break
+            assert active, "it ended without an error"
             assert time.monotonic() < deadline, f"{self.name}: it goes on"
             time.sleep(0.05)
         return str(fault)

@@ -104,7 +104,9 @@ class Follower(threading.Thread):
 
     def long_polls(self) -> None:
         """Wait in long responses for what comes, from now on."""
-        self._long_polls = True
+        with self._changed:
+            self._long_polls = True
+            self._changed.notify_all()
 
     def closed(self, last_cursor: str | None) -> None:
         """Note that no event will be added to the partition any more, and its last cursor, where that is told."""
@@ -188,7 +190,7 @@ class Follower(threading.Thread):
                     elif self._long_polls and self.idle:
                         continue
                     if pause_s > 0:
-                        self._stopping.wait(pause_s)
+                        self._pause(pause_s, ended_by_long_polls=waits is None)
         except SparkStreamsError as fault:
             self.fault = fault
         except Exception as fault:  # a defect: the query must not wait for ever
@@ -196,6 +198,12 @@ class Follower(threading.Thread):
             self.fault = SparkStreamsError(f"partition {self.partition}: {fault!r}")
         with self._changed:
             self._changed.notify_all()
+
+    def _pause(self, seconds: float, *, ended_by_long_polls: bool) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._stopping.is_set() or (ended_by_long_polls and self._long_polls and self.idle), seconds
+            )
 
     def _over(self) -> bool:
         return self._stopping.is_set() or self.finished or self.at_stop

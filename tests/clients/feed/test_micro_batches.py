@@ -392,6 +392,25 @@ class TestLongPolls:
                 assert any(each["stream"] == str(following.LONG_POLL_MS) for each in feed.fetches if "stream" in each)
                 assert len(feed.fetches) <= 5
 
+    def test_a_follower_that_pauses_is_told_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told = following.Follower.long_polls
+
+        def late(follower: following.Follower) -> None:
+            deadline = time.monotonic() + 60
+            while not follower.idle:
+                assert time.monotonic() < deadline
+                follower.wait_for_change(0.05)
+            time.sleep(0.1)  # it is in its pause of ten minutes now
+            told(follower)
+
+        monkeypatch.setattr(following.Follower, "long_polls", late)
+        with BadFeed({0: Part(numbered(0, 5))}) as feed:
+            feed.stream = True
+            with Life(feed.url, pollInterval="600000") as life:
+                assert values(life.until(5)) == numbered(0, 5)
+                feed.add(0, *numbered(5, 6))
+                assert values(life.until(1)) == numbered(5, 6)
+
     def test_a_feed_that_takes_no_notice_is_not_asked_in_a_row(self) -> None:
         with BadFeed({0: Part(numbered(0, 5))}) as feed:
             feed.stream = feed.stream_ignored = True

@@ -96,7 +96,7 @@ class Served:
             beside.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its clients fall silent, and are dropped, where other modules run in between
 def hostile_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     from spark_streams.testing import LogProcess
     from tests.server.hostile.doors import NDJSON
