@@ -68,7 +68,7 @@ class Copy:
     def drain(self) -> None:
         """Live until all that is there now is done.
 
-        Before 4.2 Spark runs one micro-batch then, the one that was cut short if there is one; the rest takes another life.
+        Before 4.2 Spark runs one micro-batch then: the one that was cut short, if there is one, takes another life.
         """
         for _ in range(2 if self.in_the_middle() and not HAS_ADMISSION_CONTROL else 1):
             with self.life(drain=True):
