@@ -177,7 +177,7 @@ class FeedBatches:
             return start
         self._cursors_since = self._clock()
         cuts = self._followers.cut(waiting, limit, begin.batch)
-        finished = begin.finished | (self._followers.finished())
+        finished = begin.finished | self._followers.finished()
         cursors = {p: cuts[p].cursor if p in cuts else cursor for p, cursor in lineage.reading.items()}
         matched = {p for p, cut in cuts.items() if cut.events}  # what comes before the first match is dropped
         end = FeedOffset(
@@ -329,7 +329,7 @@ class FeedBatches:
     def _same_partitions(self, begin: FeedOffset, lineage: Lineage) -> bool:
         """Return whether a micro-batch without events would say nothing that the one before does not."""
         same = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
-        return same and (self._followers.finished()) <= begin.finished
+        return same and self._followers.finished() <= begin.finished
 
     def _start(self, described: FeedPartition, cursor: str, begin: FeedOffset, expression: str | None) -> None:
         assert self._spool is not None

@@ -1,4 +1,4 @@
-"""A log process with small limits, which serves all the tests of this folder."""
+"""A log process with small limits for each module of this folder."""
 
 from __future__ import annotations
 
