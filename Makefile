@@ -54,7 +54,7 @@ test-slow: $(READY)  ## the long tests, which `make test` leaves out
 fuzz: $(READY)  ## throw broken bytes at the three doors for SECONDS (600) of time, with the seed SEED or a random one
 	@$(BIN)/python -m tests.fuzz.campaign --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
-test-matrix: $(SPARKS:%=test-spark-%)  ## the end-to-end tests on every supported Spark, but the long ones and those of a real RabbitMQ
+test-matrix: $(SPARKS:%=test-spark-%)  ## the tests of Spark (tests/e2e, tests/testing) on each supported one, but the long ones and those of a real RabbitMQ
 
 # Kept in .venv-spark-<version> as long as the dependencies stay as they are.
 .venv-spark-%/.ready: pyproject.toml constraints.txt
@@ -68,7 +68,7 @@ test-matrix: $(SPARKS:%=test-spark-%)  ## the end-to-end tests on every supporte
 .PRECIOUS: .venv-spark-%/.ready
 test-spark-%: .venv-spark-%/.ready
 	@echo "Spark $*"
-	@.venv-spark-$*/bin/python -m pytest tests/e2e $(BESIDE) -m "spark and not slow and not rabbitmq" $(PYTEST_ARGS)
+	@.venv-spark-$*/bin/python -m pytest tests/e2e tests/testing $(BESIDE) -m "spark and not slow and not rabbitmq" $(PYTEST_ARGS)
 
 wheel-test: $(READY)  ## build the wheel, install it in new environments, use it with the highest and the lowest Spark
 	@bash conf/system-requirements.sh java

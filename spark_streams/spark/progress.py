@@ -10,7 +10,6 @@ source's driver side reports there (``batch_progress``), Spark's numbers of rows
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,6 +25,7 @@ from pyspark.sql.streaming.listener import (
 from spark_streams.spark.batch_progress import shown
 from spark_streams.spark.loss import DataLoss
 from spark_streams.spark.observed import observation_name
+from spark_streams.spark.progress_offset import progress_offset
 
 __all__ = ["PartitionProgress", "Progress", "StreamProgressListener"]
 
@@ -155,13 +155,13 @@ class StreamProgressListener(StreamingQueryListener):  # type: ignore[misc]
 
 def read_progress(progress: Any) -> list[Progress]:
     """Return what a ``StreamingQueryProgress`` tells of the sources that are ours."""
-    ends = [(source, _offset(source.endOffset)) for source in progress.sources]
+    ends = [(source, progress_offset(source.endOffset)) for source in progress.sources]
     ours = [(source, end) for source, end in ends if end is not None]
     seconds = progress.batchDuration / 1_000
     written = progress.sink.numOutputRows
     out = []
     for source, end in ours:
-        told = _offset(source.latestOffset) or {}
+        told = progress_offset(source.latestOffset) or {}
         rows = progress.observedMetrics.get(observation_name(end["stream"]))
         if rows is None and len(ours) == 1:
             rows = progress.observedMetrics.get(observation_name(None))
@@ -209,12 +209,3 @@ def _partitions(told: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, 
 def _rate(value: float) -> float:
     """Return a rate of Spark's, which is not a number for a batch without rows."""
     return value if value == value else 0.0
-
-
-def _offset(text: str | None) -> dict[str, Any] | None:
-    """Return an offset if it is one of ours."""
-    try:
-        value = json.loads(text or "null")
-    except json.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) and {"version", "stream", "partitions"} <= value.keys() else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_streams.spark.progress_offset import progress_offset
 from spark_streams.testing.stream import LogStream
 
 if TYPE_CHECKING:
@@ -91,9 +91,8 @@ def _reached(progress: Any) -> dict[str, dict[str, int]]:
     """Return stream to partition to the last offset that is done."""
     found: dict[str, dict[str, int]] = {}
     for source in progress["sources"]:
-        end = source["endOffset"]
-        end = json.loads(end) if isinstance(end, str) and end.startswith("{") else end
-        if isinstance(end, Mapping) and "partitions" in end and "stream" in end:
+        end = progress_offset(source["endOffset"])
+        if end is not None:
             name = str(end["stream"])
             found[name] = {
                 _number(name, partition): _offset(position, feed="spool" in end)

@@ -25,6 +25,7 @@ FEED_DOOR = "tests/cli/test_feedapi_door_page.py"
 AMQP = "tests/docs/test_amqp_and_filter_pages.py"
 SNIPPETS = "tests/docs/test_snippets.py"
 SECURITY = "tests/docs/test_security_page.py"
+WHEEL = "tests/packaging/installed_wheel.py"
 HERE = "tests/docs/test_blocks.py"
 
 RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
@@ -44,7 +45,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
         "text": [(f"{AMQP}::test_the_line_in_the_log[docs/amqp-events.md]", 1)],
     },
     "docs/databricks.md": {"python": [(f"{SNIPPETS}::test_on_databricks", 1)]},
-    "docs/example-project/README.md": {"bash": [(f"{HERE}::test_the_commands_of_the_example_project", 1)]},
+    "docs/example-project/README.md": {"bash": [(f"{WHEEL}::test_the_example_project_runs_as_its_page_says[4.0]", 1)]},
     "docs/extending.md": {"python": [(f"{SNIPPETS}::test_adding_a_protocol", 2)]},
     "docs/feedapi-door.md": {
         "bash": [(f"{FEED_DOOR}::test_the_commands", 5)],
@@ -191,20 +192,6 @@ def test_the_settings_of_the_amqp_door(tmp_path: Path) -> None:
     assert amqp.users == {"writer": "secret", "reader": "another secret"}
     assert amqp.permissions.keys() == {"reader"}
     assert amqp.permissions["reader"].allow("read", "orders-2") and not amqp.permissions["reader"].allow("write", "x")
-
-
-def test_the_commands_of_the_example_project() -> None:
-    """`tests/testing/test_queries.py` runs the second; the first is not run, for it asks for packages."""
-    (block,) = blocks("docs/example-project/README.md", "bash")
-    install, run = block.splitlines()
-    assert run == "pytest"
-    project = (ROOT / "pyproject.toml").read_text()
-    name, version = (re.findall(rf'^{key} = "(.*)"', project, re.MULTILINE)[0] for key in ("name", "version"))
-    wheel, *more = re.findall(r"[^' ]+", install.removeprefix("pip install "))
-    assert wheel == f"dist/{name.replace('-', '_')}-{version}-py3-none-any.whl[spark]"
-    assert re.search("^spark = ", project, re.MULTILINE)
-    used = "".join(file.read_text() for file in (ROOT / "docs" / "example-project").glob("*.py"))
-    assert more == ["pytest", "chispa"] and all(f"import {name}" in used or f"from {name}" in used for name in more)
 
 
 def test_the_lines_of_a_batch() -> None:

@@ -1,15 +1,18 @@
-"""The wheel, installed in new environments, with the newest and the lowest Spark; run by `make wheel-test`.
+"""The package, installed as the README and the example project say, with the newest and the lowest Spark.
 
-The newest Spark is the one that constraints.txt names for the Python that runs this: 4.3 from Python 3.11 on.
+Run by `make wheel-test`. The commands are those of the two pages, letter for letter; the constraints are given by the
+environment. The newest Spark is the one that constraints.txt names for the Python that runs this: 4.3 from 3.11 on.
 
 Not named test_…, so that `make unit` leaves it out. Each environment is kept in .venv-wheel-<Spark> as long as
-pyproject.toml and the constraints stay as they are; the wheel itself is built and installed anew every time.
+pyproject.toml and the constraints stay as they are; the package itself is built and installed anew every time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,9 +23,13 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.cli.pages import ROOT, blocks
+
 HERE = Path(__file__).parent
 SPARKS = {"newest": ROOT / "constraints.txt", "4.0": HERE / "constraints-spark-4.0.txt"}
+EXAMPLE = "docs/example-project/README.md"
+INSTALLED_BY = {"newest": "README.md", "4.0": EXAMPLE}
+"""The page whose command installs the package with that Spark."""
 MODULES_AT_TOP = {"spark_streams", "pyspark_amqp_events", "pyspark_feedapi", "pyspark_rabbitmq_stream"}
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -42,9 +49,9 @@ def run(*command: Any, **more: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of the tracked files, and of no other: what lies about in build/ does not get in."""
-    clean, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tracked files, and no others: what lies about in build/ does not get into the wheel."""
+    clean = tmp_path_factory.mktemp("checkout")
     names = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -55,8 +62,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/")):
             (clean / name).parent.mkdir(parents=True, exist_ok=True)
             (clean / name).write_bytes((ROOT / name).read_bytes())
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", out, clean)
-    (built,) = out.glob("*.whl")
+    return clean
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout: Path) -> Path:
+    run(sys.executable, "-m", "build", "--wheel", cwd=checkout)
+    (built,) = (checkout / "dist").glob("*.whl")
     return built
 
 
@@ -83,21 +95,40 @@ def test_the_wheel_holds_our_packages_and_nothing_else_at_the_top(wheel: Path) -
     assert tracked - set(names) == set(), "packages that pyproject.toml does not list"
 
 
+def shell(spark: str, line: str, folder: Path) -> str:
+    """Run a line of a page in a folder, in the environment with that Spark, and return what it prints."""
+    environment = ROOT / f".venv-wheel-{spark}"
+    variables = {
+        **os.environ,
+        "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(environment),
+        "PIP_CONSTRAINT": str(SPARKS[spark]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return run("bash", "-c", line, cwd=folder, env=variables)
+
+
 @pytest.fixture(scope="module", params=list(SPARKS))
-def installed(request: pytest.FixtureRequest, wheel: Path) -> tuple[str, Path]:
-    """(name of the Spark, Python of an environment that has the wheel and that Spark)."""
+def installed(request: pytest.FixtureRequest, checkout: Path, wheel: Path) -> tuple[str, Path]:
+    """(name of the Spark, Python of an environment that has the package and that Spark)."""
     spark, constraints = request.param, SPARKS[request.param]
     folder = ROOT / f".venv-wheel-{spark}"
-    python = folder / "bin" / "python"
     stamp = folder / ".ready"
-    recipe = sys.version + constraints.read_text() + (ROOT / "pyproject.toml").read_text()
+    (line,) = [
+        line
+        for block in blocks(INSTALLED_BY[spark], "bash")
+        for line in block.splitlines()
+        if line.startswith("pip install")
+    ]
+    recipe = sys.version + constraints.read_text() + (ROOT / "pyproject.toml").read_text() + line
     wanted = hashlib.sha256(recipe.encode()).hexdigest()
     if not stamp.exists() or stamp.read_text() != wanted:
         run(sys.executable, "-m", "venv", "--clear", folder)
-        run(python, "-m", "pip", "install", "--quiet", "-c", constraints, f"{wheel}[spark]")
-        stamp.write_text(wanted)
-    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", wheel)
-    return spark, python
+    else:
+        shell(spark, "pip uninstall --quiet --yes spark-streams", checkout)
+    shell(spark, line, checkout)
+    stamp.write_text(wanted)
+    return spark, folder / "bin" / "python"
 
 
 @pytest.fixture
@@ -145,3 +176,14 @@ def test_spark_reads_and_writes_without_a_registration_call(
 def test_the_command_is_installed(installed: tuple[str, Path], tmp_path: Path) -> None:
     said = run(installed[1].parent / "spark-streams", "--version", cwd=tmp_path)
     assert said.startswith("spark-streams 0.")
+
+
+def test_the_example_project_runs_as_its_page_says(installed: tuple[str, Path], tmp_path: Path) -> None:
+    spark, _ = installed
+    if INSTALLED_BY[spark] != EXAMPLE:
+        pytest.skip("the README's command does not bring pytest")
+    project = tmp_path / "project"
+    shutil.copytree((ROOT / EXAMPLE).parent, project, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    (block,) = blocks(EXAMPLE, "bash")
+    _, line = block.splitlines()
+    assert "3 passed" in shell(spark, line, project)

@@ -10,6 +10,7 @@ import pytest
 
 from spark_streams.spark.batch_progress import BatchProgress, behind_latest
 from spark_streams.spark.loss import DataLoss, LossPolicy
+from spark_streams.spark.progress_offset import progress_offset
 
 
 class Clock:
@@ -84,3 +85,18 @@ def test_many_partitions_are_summed_up_and_at_debug_all_told(caplog: pytest.LogC
         f"{{{told}}}"
     )
     assert json.loads(detail.partition(": ")[2])["lag"] == lag
+
+
+OURS = {"version": 1, "stream": "orders", "partitions": {"0": {"after": "7"}, "1": "earliest"}, "pushdown": None}
+
+
+@pytest.mark.parametrize("told", [OURS, json.dumps(OURS), str(OURS)], ids=["a dict", "JSON", "Spark 4.0 and 4.1"])
+def test_an_offset_of_ours_is_known_however_spark_gives_it(told: object) -> None:
+    assert progress_offset(told) == OURS
+
+
+@pytest.mark.parametrize(
+    "told", [None, "None", "null", "", "17", 17, '{"orders": {"0": 17}}', "{'a': 1}", "{now()}", "{"]
+)
+def test_offsets_of_other_sources_are_none_of_ours(told: object) -> None:
+    assert progress_offset(told) is None
