@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.sessions import running_session
 
 # Spark reads conf/spark-defaults.conf itself, in every session that a test starts, and in processes of their own too.
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).resolve().parents[1] / "conf"))
@@ -49,26 +50,12 @@ def spark_session() -> Iterator[Callable[[], Any]]:
     It starts one only when none is running, which takes seconds. A test that needs other static settings stops the
     active session first, and its own at the end.
     """
-    import spark_streams
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     started: list[Any] = []
 
     def session() -> Any:
-        from pyspark.sql import SparkSession
-
-        found = (
-            SparkSession.builder.master("local[2]")
-            .appName("spark-streams-tests")
-            .config("spark.ui.enabled", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "UTC")
-            .getOrCreate()
-        )
+        found = running_session()
         if found not in started:
             started.append(found)
-            found.sparkContext.setLogLevel("ERROR")
-            spark_streams.register(found)
         return found
 
     yield session

@@ -98,7 +98,8 @@ class Progress:
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as one JSON object."""
-        return {**asdict(self), "losses": [asdict(loss) for loss in self.losses]}
+        found = asdict(self)
+        return {**found, "losses": list(found["losses"])}
 
     def __str__(self) -> str:
         size = "" if self.bytes is None else f", {self.bytes} bytes, {self.bytes_per_second or 0.0:.0f} bytes/s"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-import spark_streams
 from spark_streams.testing import StreamFactory
 from tests.e2e.stored import stored
+from tests.sessions import session_of_its_own
 
 pytestmark = pytest.mark.spark
 
@@ -26,21 +25,9 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def retrying() -> Iterator[SparkSession]:
     """A session of two cores whose tasks may fail twice."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        active.stop()
-    session = (
-        SparkSession.builder.master("local[2,3]")
-        .appName("test_sink_retry")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
-        .getOrCreate()
-    )
-    spark_streams.register(session)
-    yield session
-    session.stop()
+    settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100"}
+    with session_of_its_own("local[2,3]", **settings) as session:
+        yield session
 
 
 def test_a_task_tried_again_repeats_its_ids(

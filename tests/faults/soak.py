@@ -11,7 +11,6 @@ faults are chosen the same again, though they meet other moments.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from tests.faults.doors import FORMATS, doors  # noqa: E402
 from tests.faults.proxy import TcpProxy  # noqa: E402
 from tests.faults.queries import Writing  # noqa: E402
 from tests.faults.scenarios import GOES_ON  # noqa: E402
+from tests.sessions import session_of_its_own  # noqa: E402
 
 TIMEOUT_MS = 10_000
 LASTS_S = 6.0
@@ -133,21 +133,11 @@ def main() -> int:
     seed = random.randrange(1 << 32) if given.seed is None else given.seed
     print(f"{given.seconds:g} s of faults, seed {seed}", flush=True)
 
-    from pyspark.sql import SparkSession
-
-    import spark_streams
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    try:
-        spark.sparkContext.setLogLevel("OFF")
-        spark_streams.register(spark)
-        with tempfile.TemporaryDirectory(prefix="spark-streams-soak-", ignore_cleanup_errors=True) as folder:
-            return 0 if soak(spark, Path(folder), given.seconds, seed) else 1
-    finally:
-        spark.stop()
+    with (
+        session_of_its_own("local[2,4]", log_level="OFF") as spark,
+        tempfile.TemporaryDirectory(prefix="spark-streams-soak-", ignore_cleanup_errors=True) as folder,
+    ):
+        return 0 if soak(spark, Path(folder), given.seconds, seed) else 1
 
 
 if __name__ == "__main__":

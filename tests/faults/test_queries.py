@@ -6,19 +6,17 @@ over TLS; some are tried without TLS, too. Spark may try a task four times, as i
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import spark_streams
 from tests.faults.doors import FORMATS, Doors, doors
 from tests.faults.queries import NOT_STARTED, Reading, Writing
 from tests.faults.scenarios import GIVES_UP, GOES_ON, GivesUp, GoesOn
+from tests.sessions import session_of_its_own
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -34,23 +32,8 @@ KINDS = {"read": Reading, "write": Writing}
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
     """Two cores, and tasks that may fail three times: other static settings than the run's Spark has."""
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        active.stop()
-    started = (
-        SparkSession.builder.master("local[2,4]")
-        .appName("spark-streams-faults")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    started.sparkContext.setLogLevel("OFF")
-    spark_streams.register(started)
-    yield started
-    started.stop()
+    with session_of_its_own("local[2,4]", log_level="OFF") as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
