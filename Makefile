@@ -14,6 +14,8 @@ SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
 # Modules run beside each other (tests/conftest.py), as they mostly wait; WORKERS=0 runs them one after another.
 WORKERS ?= 2
 BESIDE := -n $(WORKERS) --dist loadfile
+# The same examples every time: a change is judged by itself, not by luck. EXAMPLES=default seeks new ones.
+EXAMPLES ?= ci
 
 .PHONY: help setup lint typecheck test unit test-slow fuzz test-matrix wheel-test soak bench demo docs clean
 
@@ -45,7 +47,7 @@ test: lint typecheck wheel-test unit test-spark-$(firstword $(SPARKS))  ## every
 
 unit: $(READY)  ## the tests, those marked `rabbitmq` too where a real RabbitMQ can be started
 	@bash conf/system-requirements.sh java
-	@$(WITH_BROKER) $(BIN)/python -m pytest $(BESIDE) -m "not slow" $(PYTEST_ARGS)
+	@$(WITH_BROKER) $(BIN)/python -m pytest $(BESIDE) -m "not slow" --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
 test-slow: $(READY)  ## the long tests, which `make test` leaves out
 	@bash conf/system-requirements.sh java
