@@ -70,7 +70,8 @@ class SparkStreamsError(Exception):
         retriable: whether trying again can help.
         costly: whether one more try is enough to see that it was no accident: what was waited for took all of its
             time, or the same bytes were damaged again.
-        given_up: whether it was tried again as often as is allowed: who calls whoever tried does not start over.
+        given_up: whether it was tried again as often as is allowed, which may be not at all: who calls whoever tried
+            does not start over.
     """
 
     retriable: bool = False
@@ -145,7 +146,16 @@ class ConnectFailed(TransportError):
 
 
 class ConnectionLost(TransportError):
-    """An established connection ended without a close."""
+    """An established connection ended without a close. Once it is given up, its text says what to do."""
+
+    def __str__(self) -> str:
+        said = super().__str__()
+        if not self.given_up:
+            return said
+        return (
+            f"{said}; see the peer's log, and what lies between; a streaming query goes on from its checkpoint when it "
+            "is started again"
+        )
 
 
 class DeadlineExceeded(TransportError):

@@ -16,7 +16,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
+from spark_streams.errors import SparkStreamsError
 from spark_streams.spark.log_lines import show_log_lines
 from spark_streams.spark.write_columns import slices
 
@@ -148,7 +149,7 @@ def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.R
     """Send all rows of a task and wait until they are accepted; a task without rows does not connect."""
     row, size, first_id, last_id = 0, 0, None, None
     began_at = time.time()
-    with ExitStack() as stack:
+    with _last_word(), ExitStack() as stack:
         outlet: Outlet | None = None
         for batch in batches:
             for run in slices(batch):
@@ -166,6 +167,16 @@ def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.R
         if outlet is not None:
             outlet.flush()
     return Written(name.partition, row, first_id, last_id, size, began_at, time.time())
+
+
+@contextmanager
+def _last_word() -> Iterator[None]:
+    """Nothing that a task raises is tried again in it: Spark begins another attempt, or the query fails."""
+    try:
+        yield
+    except SparkStreamsError as fault:
+        fault.given_up = True
+        raise
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from spark_streams.client import retry
@@ -45,6 +47,21 @@ def test_a_deadline_is_waited_for_twice(monkeypatch: pytest.MonkeyPatch) -> None
         attempts.after(DeadlineExceeded("no answer"))
         with pytest.raises(DeadlineExceeded):
             attempts.after(DeadlineExceeded("no answer"))
+
+
+def test_a_lost_connection_says_what_to_do_once_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_pause", lambda seconds: None)
+    fault = ConnectionLost("x:1: the connection was lost: reset")
+    attempts = Attempts(Backoff(attempts=2))
+    attempts.after(fault)
+    assert str(fault) == "x:1: the connection was lost: reset", "it is tried again: there is nothing to do"
+    with pytest.raises(ConnectionLost) as caught:
+        attempts.after(fault)
+    assert str(caught.value) == (
+        "x:1: the connection was lost: reset; see the peer's log, and what lies between; a streaming query goes on "
+        "from its checkpoint when it is started again"
+    )
+    assert str(pickle.loads(pickle.dumps(fault))) == str(fault)
 
 
 def test_what_was_given_up_is_not_tried_again_by_whoever_called(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,17 +55,21 @@ def mapped(what: str, hide: Callable[[str], str]) -> Iterator[None]:
         failed.costly = True
         raise failed from None
     except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
-        raise DeadlineExceeded(f"{what}: nothing came within the time of option 'requestTimeout'") from None
+        raise DeadlineExceeded(
+            f"{what}: nothing came within the time of option 'requestTimeout': the peer hangs, or the network does; "
+            "raise it if they are slow"
+        ) from None
     except requests.exceptions.ConnectionError as fault:
         reason = hide(_reason(fault))
         tls = _tls_fault(fault)
         if tls is not None and (todo := _todo(tls, urlsplit(what.split(" ")[-1]).netloc)) is not None:
             raise _final(f"{what}: {todo}") from None
-        kind = (
-            ConnectFailed if "NewConnectionError" in repr(fault) or "NameResolution" in repr(fault) else ConnectionLost
-        )
+        if "NewConnectionError" in repr(fault) or "NameResolution" in repr(fault):
+            raise ConnectFailed(
+                f"{what}: no connection: {reason}: check the host and port in option 'url', and that the feed runs"
+            ) from None
         hint = f": if it {WANTS_A_CERTIFICATE}" if "https://" in what and "without response" in reason else ""
-        raise kind(f"{what}: {reason}{hint}") from None
+        raise ConnectionLost(f"{what}: {reason}{hint}") from None
     except (urllib3.exceptions.HTTPError, requests.exceptions.RequestException, OSError) as fault:
         raise ConnectionLost(f"{what}: the answer broke off: {hide(_reason(fault))}") from None
 

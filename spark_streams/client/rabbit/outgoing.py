@@ -189,4 +189,5 @@ class Outgoing:
             return first.abandoned(
                 "no-confirm", f"{fault}: the broker has taken rows and does not say that it has them"
             )
+        fault.given_up = True  # what was stored is unknown: the next attempt of the task asks
         return first.abandoned("connection-lost", str(fault))
