@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.cli.faults import INTERRUPTED
-from spark_streams.cli.peers.peer import PEER_EPILOG, read_peer, token_options
+from spark_streams.cli.peers.peer import PEER_EPILOG, partitions_option, read_peer, token_options
 from spark_streams.cli.peers.reading import POSITIONS_EPILOG, open_reader
 from spark_streams.cli.sign_in import password_option, tls_options
 from spark_streams.endpoint import Tls
@@ -42,6 +42,7 @@ Examples:
     "--from", "start", default="latest", show_default=True, metavar="WHERE", help="Where to begin; see below."
 )
 @click.option("--partition", help="Only this one.  [default: all]")
+@partitions_option()
 @click.option("--count", type=click.IntRange(1), help="Stop after so many events.")
 @click.option("--no-follow", is_flag=True, help="Stop at the end that there is now.")
 @click.option(
@@ -59,6 +60,7 @@ def tail(
     stream: str | None,
     start: str,
     partition: str | None,
+    partitions: int | None,
     count: int | None,
     no_follow: bool,
     output: str,
@@ -73,7 +75,7 @@ def tail(
     """
     left = count
     interrupted = Interrupted()
-    peer = read_peer(url, stream, tls, token, token_file=token_file, password_file=password_file)
+    peer = read_peer(url, stream, tls, token, token_file=token_file, password_file=password_file, partitions=partitions)
     with open_reader(peer, start, partition, _COLUMNS) as reader:
         while True:
             for batch in reader.new_events():

@@ -1,4 +1,4 @@
-"""inspect, tail and copy: any peer of the three protocols, on the embedded log."""
+"""tail and copy: any peer of the three protocols, on the embedded log."""
 
 from __future__ import annotations
 
@@ -11,24 +11,11 @@ import time
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from spark_streams.cli import main
 from spark_streams.testing import LogStream, StreamFactory
+from tests.cli.peers import PEERS, run, url
 
-PEERS = ["amqp", "rabbitmq-stream", "feedapi"]
 COMMAND = [sys.executable, "-m", "spark_streams.cli"]
-
-
-def url(stream: LogStream, door: str) -> str:
-    where = stream.process.urls[door]
-    if door == "feedapi":
-        return f"{where}/{stream.name}"
-    return f"{where.replace('//', '//guest:guest@')}#{stream.name}"
-
-
-def run(*words: str, **environment: str) -> Result:
-    return CliRunner(env=environment).invoke(main, list(words), catch_exceptions=False)
 
 
 def tailed(stream: LogStream, door: str, *words: str) -> list[Any]:
@@ -90,45 +77,16 @@ def test_tail_follows_a_feed(reference_log: StreamFactory) -> None:
     assert process.wait(30) == 0
 
 
-# --- inspect
-
-
-@pytest.mark.parametrize("partitions", [1, 2])
-@pytest.mark.parametrize("door", PEERS)
-def test_inspect_shows_partitions_and_what_they_hold(reference_log: StreamFactory, door: str, partitions: int) -> None:
-    stream = reference_log.create("orders", partitions)
-    stream.produce({"value": f"v{n}", "partition": "0"} for n in range(3))
-    found = json.loads(run("inspect", url(stream, door), "--json").stdout)
-    assert (found["stream"], len(found["partitions"])) == (stream.name, partitions)
-    first = found["partitions"][0]
-    if door == "feedapi":
-        assert found["peer"]["dialect"] == "v2a"
-        assert "key" in found["peer"]["filters"]
-        assert (first["closed"], first["last cursor"][-1]) == ("no", "3")
-    else:
-        assert (first["events"], int(first["earliest"]), int(first["latest"])) == (3, 0, 2)
-        assert [p["events"] for p in found["partitions"][1:]] == [0] * (partitions - 1)
-        capability = {"amqp": "AMQP_EVENT_STREAMS_V1_0", "rabbitmq-stream": "Publish 2"}[door]
-        assert capability in found["peer"].get("capabilities", found["peer"].get("commands"))
-
-
-@pytest.mark.parametrize("door", PEERS)
-def test_inspect_prints_tables(reference_log: StreamFactory, door: str) -> None:
+def test_tail_of_a_version_1_feed(reference_log: StreamFactory) -> None:
     stream = reference_log.create("orders", 2)
-    shown = run("inspect", url(stream, door), COLUMNS="200").stdout
-    assert stream.name in shown
-    assert "partition" in shown
-
-
-def test_inspect_tells_of_splits(reference_log: StreamFactory) -> None:
-    import requests
-
-    stream = reference_log.create()
-    stream.produce(["a"])
-    where = url(stream, "feedapi")
-    requests.post(f"{where}/partitions/0/split?into=2", timeout=30).raise_for_status()
-    parent, first, second = json.loads(run("inspect", where, "--json").stdout)["partitions"]
-    assert (parent["closed"], first["starts after"], second["starts after"]) == ("yes", 0, 0)
+    stream.produce({"value": f"v{n}", "partition": str(n % 2)} for n in range(4))
+    events = tailed(stream, "feedapi", "--from", "earliest", "--partitions", "2")
+    assert [(e["partition"], e["value"]) for e in events] == [("0", "v0"), ("0", "v2"), ("1", "v1"), ("1", "v3")]
+    stream.produce({"value": f"v{n}", "partition": str(n % 2)} for n in range(4, 6))
+    words = ("--partitions", "2", "--partition", "1", "--from", f"after:{events[3]['offset']}")
+    assert [e["value"] for e in tailed(stream, "feedapi", *words)] == ["v5"]
+    too_many = run("tail", url(stream, "feedapi"), "--no-follow", "--from", "earliest", "--partitions", "3")
+    assert (too_many.exit_code, "3" in too_many.stderr) == (1, True), too_many.stderr
 
 
 # --- copy
@@ -172,6 +130,14 @@ def test_copy_goes_on_where_it_is_told(reference_log: StreamFactory, door: str) 
     assert copies.values() == ["a", "b", "c"]
 
 
+def test_copy_of_a_version_1_feed(reference_log: StreamFactory) -> None:
+    origin, copies = reference_log.create("orders", 2), reference_log.create("copies")
+    origin.produce({"value": f"v{n}", "partition": str(n % 2)} for n in range(4))
+    done = run("copy", url(origin, "feedapi"), url(copies, "amqp"), "--partitions", "2")
+    assert done.exit_code == 0 and done.stdout.startswith("4 events copied"), done.stderr
+    assert copies.values() == ["v0", "v2", "v1", "v3"]
+
+
 def test_copy_follows_until_ctrl_c_and_says_where_it_is(reference_log: StreamFactory) -> None:
     origin, copies = reference_log.create(), reference_log.create("copies")
     origin.produce(["a"])
@@ -208,7 +174,13 @@ def wait_for(stream: LogStream, values: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["inspect", "amqp://localhost:1"], 2, "names no stream, expected amqp://localhost:1#STREAM"),
+        (["tail", "amqp://localhost:1"], 2, "names no stream, expected amqp://localhost:1#STREAM"),
+        (["inspect", "amqp://localhost:1", "a", ""], 2, "is empty: expected the name of a stream"),
+        (
+            ["inspect", "amqp://localhost:1#a", "--partitions", "2"],
+            2,
+            "is for feeds of version 1: amqp://localhost:1 tells",
+        ),
         (["inspect", "kafka://localhost#x"], 2, "scheme 'kafka' where one of"),
         (["inspect", "http://localhost:1/orders", "orders"], 2, "names it already: leave the stream out"),
         (["tail", "amqp://localhost:1#a", "b"], 2, "names stream 'a', and the arguments name 'b'"),

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from spark_streams.cli.faults import INTERRUPTED
-from spark_streams.cli.peers.peer import PEER_EPILOG, read_peer, speaks_tls, token_options
+from spark_streams.cli.peers.peer import PEER_EPILOG, partitions_option, read_peer, speaks_tls, token_options
 from spark_streams.cli.peers.reading import POSITIONS_EPILOG, PeerReader, open_reader
 from spark_streams.cli.peers.writing import PeerWriter, open_writer
 from spark_streams.cli.sign_in import password_option, tls_options
@@ -51,6 +51,7 @@ Examples:
     "--from", "start", default="earliest", show_default=True, metavar="WHERE", help="Where to begin; see below."
 )
 @click.option("--partition", help="Only this one.  [default: all]")
+@partitions_option("FROM, a feed")
 @click.option("--follow", is_flag=True, help="Go on as new events come, until Ctrl-C.")
 @tls_options
 @password_option("--from-password-file", "FROM's user")
@@ -62,6 +63,7 @@ def copy(
     target: str,
     start: str,
     partition: str | None,
+    partitions: int | None,
     follow: bool,
     tls: Tls | None,
     from_password_file: str | None,
@@ -81,6 +83,7 @@ def copy(
         token_file=from_token_file,
         password_file=from_password_file,
         side="FROM",
+        partitions=partitions,
     )
     destination = read_peer(
         target,

@@ -13,8 +13,9 @@ from spark_streams.client import AmqpClient, RabbitClient
 from spark_streams.client.feed.feed import FeedAddress, FeedClient
 from spark_streams.endpoint import AMQP_SCHEMES, HTTP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret, Tls
 from spark_streams.errors import NotFound, OptionError
+from spark_streams.wire.feed.dialect import Dialect
 
-__all__ = ["ALL_SCHEMES", "PEER_EPILOG", "Peer", "read_peer", "speaks_tls", "token_options"]
+__all__ = ["ALL_SCHEMES", "PEER_EPILOG", "Peer", "partitions_option", "read_peer", "speaks_tls", "token_options"]
 
 ALL_SCHEMES: Final = (*AMQP_SCHEMES, *RABBITMQ_SCHEMES, *HTTP_SCHEMES)
 TIMEOUT_MS: Final = 30_000
@@ -35,11 +36,13 @@ class Peer:
 
     Args:
         endpoint: where it is.
-        stream: its name there; of a feed the last part of its address.
+        stream: its name there; of a feed the last part of its address. Empty where only the peer itself is meant.
+        partitions: of a feed that speaks version 1, how many it has; None of any other peer.
     """
 
     endpoint: Endpoint
     stream: str
+    partitions: int | None = None
 
     @property
     def is_feed(self) -> bool:
@@ -52,7 +55,7 @@ class Peer:
         return self.endpoint.scheme in RABBITMQ_SCHEMES
 
     def __str__(self) -> str:
-        return self.endpoint.url if self.is_feed else f"{self.endpoint.url}#{self.stream}"
+        return f"{self.endpoint.url}#{self.stream}" if self.stream and not self.is_feed else self.endpoint.url
 
     def log_client(self) -> AmqpClient | RabbitClient:
         """Return a client of what is no feed.
@@ -65,8 +68,10 @@ class Peer:
         return AmqpClient(self.endpoint, timeout_ms=TIMEOUT_MS)
 
     def feed_client(self) -> FeedClient:
-        """Return a client of a feed, of FeedAPI version 2."""
-        return FeedClient(FeedAddress(self.endpoint, self.stream, None, None, {}, None, TIMEOUT_MS, MAX_LINE_BYTES))
+        """Return a client of a feed: of version 1 where its number of partitions is told, else of what it speaks."""
+        dialect = None if self.partitions is None else Dialect.V1
+        where = (self.endpoint, self.stream, dialect, self.partitions)
+        return FeedClient(FeedAddress(*where, {}, None, TIMEOUT_MS, MAX_LINE_BYTES))
 
     def is_super_stream(self) -> bool:
         """Ask RabbitMQ whether the name is a super stream's; one that is neither is taken for a stream."""
@@ -87,6 +92,8 @@ def read_peer(
     token_file: str | None = None,
     password_file: str | None = None,
     side: str = "",
+    partitions: int | None = None,
+    needs_stream: bool = True,
 ) -> Peer:
     """Read a peer's url.
 
@@ -98,6 +105,8 @@ def read_peer(
         token_file: a file with it.
         password_file: a file with the password of the url's user.
         side: ``FROM`` or ``TO`` of a command with two peers, for variables and options.
+        partitions: what ``--partitions`` says.
+        needs_stream: whether a url that names no stream is an error.
 
     Raises:
         OptionError: the url is none, or names no stream; the message holds no secret.
@@ -121,11 +130,13 @@ def read_peer(
         found = Secret(token) if token else secret_of("TOKEN", token_file, environment, f"{prefix}token-file")
         if found is not None:
             endpoint = endpoint.with_token(found)
-        return Peer(endpoint, endpoint.path.rstrip("/").rpartition("/")[2] or endpoint.address)
+        return Peer(endpoint, endpoint.path.rstrip("/").rpartition("/")[2] or endpoint.address, partitions)
+    if partitions is not None:
+        raise OptionError("--partitions", f"is for feeds of version 1: {endpoint.url} tells how many it has")
     if fragment and stream:
         raise OptionError("URL", f"names stream '{fragment}', and the arguments name '{stream}': expected one of them")
     name = stream or fragment
-    if not name:
+    if not name and needs_stream:
         raise OptionError("URL", f"{endpoint.url} names no stream, expected {endpoint.url}#STREAM")
     return Peer(endpoint, name)
 
@@ -133,6 +144,12 @@ def read_peer(
 def speaks_tls(url: str) -> bool:
     """Say whether a url's scheme means TLS."""
     return url.strip().partition("://")[0].lower() in ("amqps", "rabbitmq-stream+tls", "https")
+
+
+def partitions_option(of: str = "a feed") -> Callable[..., Any]:
+    """Return the option for the number of partitions of a feed that does not tell it."""
+    said = f"Speak version 1 of FeedAPI (ZeroEventHub) with {of}, which does not tell how many partitions it has."
+    return click.option("--partitions", type=click.IntRange(1, 32_768), metavar="N", help=said)
 
 
 def token_options(side: str = "", of: str = "a feed") -> Callable[..., Any]:
