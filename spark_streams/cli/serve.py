@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
 import signal
 import ssl
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -139,6 +141,11 @@ def _bearers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
     metavar="FILE",
     help="TOML file with everything else, such as conf/log.toml; what is said here counts more.",
 )
+@click.option(
+    "--until-stdin-closes",
+    is_flag=True,
+    help="Stop, too, when standard input ends: given a pipe, the log does not outlive the process that started it.",
+)
 def serve(
     data_dir: Path | None,
     amqp: tuple[str, int] | None,
@@ -152,6 +159,7 @@ def serve(
     tls_cert: str | None,
     tls_key: str | None,
     config_path: Path | None,
+    until_stdin_closes: bool,
 ) -> None:
     """Serve the reference log as an AMQP 1.0 event log node, a RabbitMQ stream broker and a FeedAPI publisher."""
     if (tls_cert is None) != (tls_key is None):
@@ -176,7 +184,7 @@ def serve(
     with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
         for request in (*said.streams, *streams):
             request.ensure(log)
-        asyncio.run(_serve(log, doors))
+        asyncio.run(_serve(log, doors, until_stdin_closes))
 
 
 @dataclass(frozen=True)
@@ -194,6 +202,7 @@ class _Doors:
         return sum(door.max_connections + door.max_handshakes for door in doors if door is not None)
 
 
+STDIN = 0
 FILES_OF_A_PARTITION = 4
 """Segment, index and recovery point, and one to spare."""
 
@@ -212,12 +221,21 @@ def _stopped_early(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-async def _serve(log: ReferenceLog, doors: _Doors) -> None:
-    """Serve until SIGTERM or SIGINT."""
+def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """In a thread, as no event loop waits for every kind of file."""
+    while os.read(STDIN, 65_536):
+        pass
+    loop.call_soon_threadsafe(stop.set)
+
+
+async def _serve(log: ReferenceLog, doors: _Doors, until_stdin_closes: bool) -> None:
+    """Serve until SIGTERM or SIGINT, or the end of standard input."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if until_stdin_closes:
+        threading.Thread(target=_at_end_of_stdin, args=(loop, stop), daemon=True).start()
     server = LogServer(log, doors.amqp, doors.rabbitmq_stream, doors.feedapi)
     try:
         await server.start()

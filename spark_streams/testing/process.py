@@ -27,7 +27,8 @@ _SHOWN: Final = 2_000
 class LogProcess:
     """The reference log behind all its doors, while the context is open.
 
-    What it acknowledged survives ``kill`` and ``start``: the same data, on the same ports.
+    What it acknowledged survives ``kill`` and ``start``: the same data, on the same ports. It ends with the process that
+    started it, however that ends.
 
     Args:
         data_dir: where the log lives; None for a folder that is removed at the end.
@@ -64,11 +65,11 @@ class LogProcess:
             return
         doors = [word for door, port in self._ports.items() for word in (f"--{door}", str(port))]
         command = [sys.executable, "-m", "spark_streams.cli", "log", "serve", "--data-dir", str(self._data_dir)]
-        command += ["--config", str(self._settings)]
+        command += ["--config", str(self._settings), "--until-stdin-closes"]
         with self._words.open("ab") as words:
             self._process = subprocess.Popen(
                 [*command, *doors, *self._arguments],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # never written to: its end is that of this process
                 stdout=subprocess.PIPE,
                 stderr=words,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -142,5 +143,6 @@ class LogProcess:
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
-    if process.stdout is not None:
-        process.stdout.close()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -166,3 +168,19 @@ def test_eventually() -> None:
 
     with pytest.raises(AssertionError, match=r"\[1\] == \[2\]"):
         eventually(two, timeout_s=0.1)
+
+
+def test_a_log_does_not_outlive_a_process_that_is_killed() -> None:
+    program = """if True:
+        import time
+        from spark_streams.testing import LogProcess
+        with LogProcess() as log:
+            print(log.pid, flush=True)
+            time.sleep(600)
+    """
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        log = psutil.Process(int(owner.stdout.readline()))
+        assert "serve" in log.cmdline()
+        owner.kill()
+    log.wait(60)

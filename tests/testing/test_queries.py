@@ -1,10 +1,7 @@
-"""Waiting for queries, and what docs/testing.md and docs/example-project show."""
+"""Waiting for queries, and what docs/testing.md shows; docs/example-project is run by the wheel test."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ from tests.cli.pages import blocks
 
 pytestmark = pytest.mark.spark
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 FORMATS = ["amqp-events", "rabbitmq-stream", "feedapi"]
 
 
@@ -120,16 +116,6 @@ def test_a_wait_ends_when_the_query_does(spark: Any, reference_log: StreamFactor
         query.wait_for_rows(1)
     with pytest.raises(Exception, match="no such order"):
         eventually(lambda: False, "the moon", query=query.running)
-
-
-def test_the_example_project_passes_as_it_is() -> None:
-    """As a user runs it: without this repository's pytest settings."""
-    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "."]
-    project = DOCS / "example-project"
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    ran = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=280)
-    assert ran.returncode == 0, ran.stdout[-4000:]
-    assert "3 passed" in ran.stdout
 
 
 def test_the_page_is_right(spark: Any, reference_log: StreamFactory, tmp_path: Path) -> None:
