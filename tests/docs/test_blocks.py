@@ -24,6 +24,7 @@ FEED_SOURCE, FEED_SINK = "tests/cli/test_feedapi_page.py", "tests/cli/test_feed_
 FEED_DOOR = "tests/cli/test_feedapi_door_page.py"
 AMQP = "tests/docs/test_amqp_and_filter_pages.py"
 SNIPPETS = "tests/docs/test_snippets.py"
+SHELL = "tests/cli/test_monitoring_page.py"
 SECURITY = "tests/docs/test_security_page.py"
 WHEEL = "tests/packaging/installed_wheel.py"
 HERE = "tests/docs/test_blocks.py"
@@ -69,6 +70,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
     "docs/monitoring.md": {
         "python": [(f"{SNIPPETS}::test_seeing_what_happens", 6)],
         "text": [(f"{HERE}::test_the_lines_of_a_batch", 1)],
+        "bash": [(f"{SHELL}::test_the_commands_that_speak_with_any_peer", 1)],
     },
     "docs/pushdown.md": {
         "python": [(f"{AMQP}::test_filters_that_are_pushed", 2)],

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from typing import Final
 
 import click
+import pyarrow as pa
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from spark_streams.cli.faults import INTERRUPTED
 from spark_streams.cli.peers.peer import PEER_EPILOG, partitions_option, read_peer, speaks_tls, token_options
@@ -16,14 +19,18 @@ from spark_streams.cli.peers.writing import PeerWriter, open_writer
 from spark_streams.cli.sign_in import password_option, tls_options
 from spark_streams.cli.tail import Interrupted
 from spark_streams.endpoint import Tls
-from spark_streams.errors import OptionError, SparkStreamsError
+from spark_streams.errors import OptionError, PositionLost, SparkStreamsError
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
 
 __all__ = ["copy"]
 
-_POLL_S = 0.2
-_FLUSH_ROWS = 50_000
+_POLL_S: Final = 0.2
+_FLUSH_ROWS: Final = 50_000
 """So many events may be under way before they are confirmed, and with them the positions to go on from."""
+_STEP_ROWS: Final = 1_000
+"""So many are sent together: the bar moves at least so often."""
+_SHOWN_STEPS: Final = 20
+"""The bar is drawn ten times a second, and at each of so many steps of the way however fast they come."""
 _EPILOG = f"""{PEER_EPILOG}
 {POSITIONS_EPILOG}
 \b
@@ -34,8 +41,13 @@ SPARK_STREAMS_PASSWORD goes to both.
 \b
 What is copied: value, key, properties, application properties and annotations, as
 a Spark query would copy them; feeds have value and key. Events of one key stay in
-their order. It is at least once: when a copy ends early, the last line says how far
+their order. It is at least once: when a copy ends early, a line of JSON says how far
 each partition has come, to go on with --partition and --from.
+
+
+Events that are gone before they are read (retention) end a copy with exit code 1,
+when all that was read before them is confirmed. With --allow-loss a warning says
+what is missing, and the copy goes on with what is left.
 
 \b
 Examples:
@@ -52,6 +64,7 @@ Examples:
 )
 @click.option("--partition", help="Only this one.  [default: all]")
 @partitions_option("FROM, a feed")
+@click.option("--allow-loss", is_flag=True, help="Go on where events are gone, with a warning.  [default: fail]")
 @click.option("--follow", is_flag=True, help="Go on as new events come, until Ctrl-C.")
 @tls_options
 @password_option("--from-password-file", "FROM's user")
@@ -64,6 +77,7 @@ def copy(
     start: str,
     partition: str | None,
     partitions: int | None,
+    allow_loss: bool,
     follow: bool,
     tls: Tls | None,
     from_password_file: str | None,
@@ -97,13 +111,18 @@ def copy(
         raise OptionError("TO", f"is {destination}, which is what is read: expected another stream")
     interrupted = Interrupted()
     columns = COMMON_SCHEMA.names if origin.is_feed else MESSAGE_SCHEMA.names
-    with open_writer(destination) as writer, open_reader(origin, start, partition, tuple(columns)) as reader:
+    with (
+        open_writer(destination) as writer,
+        open_reader(origin, start, partition, tuple(columns), fail_on_loss=not allow_loss) as reader,
+    ):
         job = _Job(reader, writer)
         try:
             with _bar() as bar:
                 job.run(bar, f"{origin.stream} to {destination.stream}", follow, interrupted)
-        except SparkStreamsError:
+        except SparkStreamsError as fault:
             job.tell_positions()
+            if isinstance(fault, PositionLost):
+                raise SparkStreamsError(_missing(fault)) from fault
             raise
     click.echo(f"{job.confirmed} {'event' if job.confirmed == 1 else 'events'} copied from {origin} to {destination}")
     if interrupted:
@@ -122,16 +141,22 @@ class _Job:
         self._positions = reader.positions
 
     def run(self, bar: Progress, what: str, follow: bool, interrupted: Interrupted) -> None:
-        task = bar.add_task(what, total=self._reader.left())
+        task = bar.add_task(what, total=self._reader.left(), count="0")
         while True:
-            for batch in self._reader.new_events():
-                self._writer.send(batch)
-                self._sent += batch.num_rows
-                if self._sent - self.confirmed >= _FLUSH_ROWS:
-                    self._confirm(bar, task)
-                if interrupted:
-                    break
-            self._confirm(bar, task)
+            try:
+                for batch in self._reader.new_events():
+                    for piece in _pieces(batch):
+                        self._writer.send(piece)
+                        self._sent += piece.num_rows
+                        self._show(bar, task)
+                    if self._sent - self.confirmed >= _FLUSH_ROWS:
+                        self._confirm()
+                    if interrupted:
+                        break
+            except PositionLost:
+                self._confirm()  # what came before the loss
+                raise
+            self._confirm()
             if not follow or interrupted:
                 return
             time.sleep(_POLL_S)
@@ -140,13 +165,40 @@ class _Job:
         """Say on stderr where each partition is to go on."""
         click.echo(json.dumps({"copied": self.confirmed, "from": self._positions}), err=True)
 
-    def _confirm(self, bar: Progress, task: TaskID) -> None:
+    def _confirm(self) -> None:
         self._writer.flush()
         self.confirmed, self._positions = self._sent, self._reader.positions
+
+    def _show(self, bar: Progress, task: TaskID) -> None:
         total = bar.tasks[0].total
-        bar.update(task, completed=self.confirmed, total=None if total is None else max(total, self.confirmed))
+        if total is not None:
+            total = max(total, self._sent)  # others go on writing
+        step = _FLUSH_ROWS // 10 if total is None else max(1, int(total) // _SHOWN_STEPS)
+        is_step = self._sent // step > int(bar.tasks[0].completed) // step
+        count = f"{self._sent}" if total is None else f"{self._sent}/{int(total)}"
+        bar.update(task, completed=self._sent, total=total, count=count, refresh=is_step)
 
 
 def _bar() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[count]} events"),
+        TimeElapsedColumn(),
+    )
     return Progress(*columns, console=Console(stderr=True))
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for start in range(0, batch.num_rows, _STEP_ROWS):
+        yield batch.slice(start, _STEP_ROWS)
+
+
+def _missing(fault: PositionLost) -> str:
+    """Return what is missing and what to do about it, in words of the command."""
+    if fault.partition is None:
+        return f"stream '{fault.stream}': {fault.available}: copy the new one with --from earliest"
+    return (
+        f"stream '{fault.stream}' partition '{fault.partition}': copying was to go on {fault.asked}, but "
+        f"{fault.available}. Events may be missing: say --allow-loss to go on with what is left"
+    )

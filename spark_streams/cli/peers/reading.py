@@ -67,7 +67,9 @@ class PeerReader(ABC):
         """Return how many events there are to read now, None where the peer does not tell."""
 
 
-def open_reader(peer: Peer, start: str, only: str | None, columns: tuple[str, ...]) -> PeerReader:
+def open_reader(
+    peer: Peer, start: str, only: str | None, columns: tuple[str, ...], *, fail_on_loss: bool = False
+) -> PeerReader:
     """Return a reader; to be closed.
 
     Args:
@@ -75,26 +77,34 @@ def open_reader(peer: Peer, start: str, only: str | None, columns: tuple[str, ..
         start: as the epilog says.
         only: the one partition that is wanted, or None.
         columns: of ``spark_streams.rows``; feeds have those of ``COMMON_SCHEMA`` only.
+        fail_on_loss: whether events that are gone end the reading with ``PositionLost``; else a warning tells of them.
 
     Raises:
         OptionError: a position that is none, or that the peer does not know.
         NotFound, SparkStreamsError: there is no such stream or partition, or the peer cannot be asked.
     """
     if peer.is_feed:
-        return _FeedReader(peer.feed_client(), peer.stream, only, start, columns)
-    return _LogReader(peer.log_client(), peer.stream, only, start, columns)
+        return _FeedReader(peer.feed_client(), peer.stream, only, start, columns, fail_on_loss)
+    return _LogReader(peer.log_client(), peer.stream, only, start, columns, fail_on_loss)
 
 
 class _LogReader(PeerReader):
     """An AMQP event log or a RabbitMQ stream, whose partitions tell where they end."""
 
     def __init__(
-        self, client: AmqpClient | RabbitClient, stream: str, only: str | None, start: str, columns: tuple[str, ...]
+        self,
+        client: AmqpClient | RabbitClient,
+        stream: str,
+        only: str | None,
+        start: str,
+        columns: tuple[str, ...],
+        fail_on_loss: bool,
     ) -> None:
         super().__init__(client)
         self._client = client
         self._stream = stream
         self._only = only
+        self._fail_on_loss = fail_on_loss
         self._columns = columns if "offset" in columns else (*columns, "offset")
         try:
             self._incarnation = client.describe(stream).incarnation
@@ -120,7 +130,8 @@ class _LogReader(PeerReader):
             position = self._positions.get(partition, EARLIEST)
             if bounds.latest is None or (isinstance(position, (At, After)) and _beyond(position, bounds.latest)):
                 continue
-            read = RangeRead(self._stream, partition, position, bounds.latest, self._columns, fail_on_data_loss=False)
+            where = (self._stream, partition, position, bounds.latest)
+            read = RangeRead(*where, self._columns, fail_on_data_loss=self._fail_on_loss)
             for batch in self._client.fetch(read):
                 self._positions[partition] = After(batch.column("offset")[-1].as_py())
                 yield batch
@@ -160,11 +171,20 @@ class _LogReader(PeerReader):
 class _FeedReader(PeerReader):
     """A feed, whose end is a page without events."""
 
-    def __init__(self, client: FeedClient, stream: str, only: str | None, start: str, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        client: FeedClient,
+        stream: str,
+        only: str | None,
+        start: str,
+        columns: tuple[str, ...],
+        fail_on_loss: bool,
+    ) -> None:
         super().__init__(client)
         self._client = client
         self._stream = stream
         self._only = only
+        self._fail_on_loss = fail_on_loss
         self._columns = columns if "offset" in columns else (*columns, "offset")
         self._cursors: dict[str, str] = {}
         try:
@@ -186,7 +206,7 @@ class _FeedReader(PeerReader):
             end = self._client.last_cursor(int(partition))
             rows = FeedRows(self._stream, int(partition), self._columns)
             wanted = FeedRange(int(partition), cursor, (end,))
-            for batch in scan(self._client, wanted, rows, fail_on_data_loss=False):
+            for batch in scan(self._client, wanted, rows, fail_on_data_loss=self._fail_on_loss):
                 self._cursors[partition] = batch.column("offset")[-1].as_py()
                 yield batch
             self._cursors[partition] = end
