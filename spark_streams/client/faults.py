@@ -90,14 +90,16 @@ def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
     refused = refused_certificate(fault)
     if refused is not None:
         return final(ConnectFailed(f"{where}: {refused}"))
-    text = (getattr(fault, "reason", None) or str(fault)).lower()
+    plain = f"if it is a plain port, {_PLAIN[endpoint.scheme]} in option 'url', without 'tls.' options"
     if isinstance(fault, TimeoutError):
-        text = "no answer to the handshake"
-    failed = ConnectFailed(
-        f"{where}: TLS does not work there ({text}): if it is a plain port, {_PLAIN[endpoint.scheme]} in option "
-        "'url', without 'tls.' options"
-    )
-    failed.costly = isinstance(fault, TimeoutError)
+        failed = ConnectFailed(
+            f"{where}: TLS does not work there (no answer to the handshake): {plain}; else the peer hangs, or the "
+            "network does: raise option 'requestTimeout' if they are slow"
+        )
+        failed.costly = True
+        return failed
+    text = (getattr(fault, "reason", None) or str(fault)).lower()
+    failed = ConnectFailed(f"{where}: TLS does not work there ({text}): {plain}")
     return final(failed) if is_no_tls(fault) else failed
 
 

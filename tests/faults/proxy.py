@@ -22,20 +22,36 @@ class Break:
     """What happens once to the first connection that gets so far.
 
     Args:
-        how: ``cut`` ends it in order, in both directions; ``reset`` ends it with RST; ``half-close`` ends this
-            direction and leaves the other one open; ``corrupt`` flips a bit of the next byte; ``stall`` passes
-            nothing on any more, in both directions, and closes nothing.
+        how: ``cut`` ends it in order, in both directions; ``cut-all`` ends all that there are; ``reset`` ends it with
+            RST; ``half-close`` ends this direction and leaves the other one open; ``corrupt`` flips a bit of the next
+            byte; ``stall`` passes nothing on any more, in both directions, and closes nothing; ``mute`` passes on
+            only what goes to the server.
         after: bytes that pass in this direction before, counted from when the break was ordered.
         to_server: which direction is counted and, with ``half-close`` and ``corrupt``, hit.
+        within: happens only in the middle of these bytes, where they pass in one piece; empty for anywhere.
     """
 
     how: str
     after: int = 0
     to_server: bool = False
+    within: bytes = b""
 
     def __post_init__(self) -> None:
-        if self.how not in ("cut", "reset", "half-close", "corrupt", "stall"):
+        if self.how not in ("cut", "cut-all", "reset", "half-close", "corrupt", "stall", "mute"):
             raise ValueError(f"'{self.how}' is no break")
+
+    def place(self, piece: bytes, passed: int) -> int | None:
+        """Return where in a piece it happens, None for not there.
+
+        Args:
+            piece: of the break's direction.
+            passed: bytes of the connection that went before.
+        """
+        start = max(0, self.after - passed)
+        if self.within:
+            found = piece.find(self.within, start)
+            return None if found < 0 else found + len(self.within) // 2
+        return start if start < len(piece) else None
 
 
 class TcpProxy:
@@ -70,6 +86,8 @@ class TcpProxy:
         """How long each piece is held back."""
         self.bytes_per_s: float | None = None
         """How much passes a second, in each direction of each connection; None for no limit."""
+        self.slowed = 0
+        """How many pieces were delayed or throttled."""
         self._cuts = list(cuts)
         self._rewrite = rewrite
         self._lock = threading.Lock()
@@ -179,6 +197,7 @@ class TcpProxy:
             while piece := source.recv(PIECE_BYTES):
                 if self.delay_s:
                     time.sleep(self.delay_s)
+                    self.slowed += 1
                 self._flowing.wait()
                 self._pass_on(line, sink, to_server, rewrite(piece) if rewrite else piece)
             if not line.over:
@@ -192,8 +211,7 @@ class TcpProxy:
 
     def _pass_on(self, line: _Line, sink: socket.socket, to_server: bool, piece: bytes) -> None:
         while piece:
-            due = self._due(line, to_server, len(piece))
-            before = len(piece) if due is None else max(0, due.after - line.passed[to_server])
+            due, before = self._due(line, to_server, piece)
             self._forward(line, sink, to_server, piece[:before])
             piece = piece[before:]
             if due is None:
@@ -206,28 +224,34 @@ class TcpProxy:
                 sink.shutdown(socket.SHUT_WR)
             elif due.how == "stall":
                 line.stalled = True
+            elif due.how == "mute":
+                line.muted = True
+            elif due.how == "cut-all":
+                self.cut()
             else:
                 line.end(reset=due.how == "reset")
 
-    def _due(self, line: _Line, to_server: bool, size: int) -> Break | None:
-        """Take what happens within the next bytes."""
+    def _due(self, line: _Line, to_server: bool, piece: bytes) -> tuple[Break | None, int]:
+        """Take what happens within the next bytes; return it, and how many pass before."""
         with self._lock:
-            if line.stalled or line.over or line.closed[to_server]:
-                return None
-            if line.own is not None and not to_server and line.passed[0] + size > line.own.after:
-                own, line.own = line.own, None
-                return own
+            if line.stalled or line.muted or line.over or line.closed[to_server]:
+                return None, len(piece)
+            own, passed = line.own, line.passed[to_server]
+            if own is not None and not to_server and (at := own.place(piece, passed)) is not None:
+                line.own = None
+                return own, at
             for each in self._ordered:
-                if each.to_server == to_server and line.passed[to_server] + size > each.after:
+                if each.to_server == to_server and (at := each.place(piece, passed)) is not None:
                     self._ordered.remove(each)
-                    return each
-        return None
+                    return each, at
+        return None, len(piece)
 
     def _forward(self, line: _Line, sink: socket.socket, to_server: bool, piece: bytes) -> None:
-        if line.stalled or line.closed[to_server]:
+        if line.stalled or line.closed[to_server] or (line.muted and not to_server):
             return  # it comes to nobody
         if self.bytes_per_s:
             time.sleep(len(piece) / self.bytes_per_s)
+            self.slowed += 1
         sink.sendall(piece)
         with self._lock:
             line.passed[to_server] += len(piece)
@@ -247,7 +271,7 @@ class _Line:
         self.passed = [0, 0]
         """Bytes from the server, and to it."""
         self.closed = [False, False]
-        self.stalled = self.over = False
+        self.stalled = self.muted = self.over = False
         self._ended = 0
 
     def end(self, *, reset: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,21 +76,30 @@ class _Query:
             time.sleep(0.05)
         return self.query.lastProgress is not None or NOT_STARTED not in str(fault)
 
-    def failure(self) -> str:
-        """Wait until the query fails; return what it says."""
-        deadline = time.monotonic() + GUARD_S
+    def failure(self, within_s: float) -> str:
+        """Wait until the query fails; return what it says. It is a failure of the test when that takes longer."""
+        deadline = time.monotonic() + within_s
         while True:
             active = self.query.isActive
             if (fault := self.query.exception()) is not None:
                 break
             assert active, "it ended without an error"
-            assert time.monotonic() < deadline, f"{self.name}: it goes on"
+            assert time.monotonic() < deadline, f"{self.name}: it goes on after {within_s:g} s"
             time.sleep(0.05)
         return str(fault)
 
     def check(self) -> None:
         """Compare what has come with what was appended."""
         raise NotImplementedError
+
+    def values(self) -> list[str]:
+        """Return all that has come, in the order in which it came."""
+        raise NotImplementedError
+
+    def differences(self) -> tuple[list[str], list[str]]:
+        """Return what was appended and has not come, and what has come and was not appended."""
+        appended, came = Counter(v for values in self.appended.values() for v in values), Counter(self.values())
+        return list((appended - came).elements()), list((came - appended).elements())
 
     def stop(self) -> None:
         """Stop the query, and whatever is done to it."""
@@ -132,6 +142,9 @@ class Reading(_Query):
 
     def _take(self, frame: DataFrame, batch: int) -> None:
         self._batches[batch] = frame.collect()
+
+    def values(self) -> list[str]:
+        return [row.value for batch in sorted(self._batches) for row in self._batches[batch]]
 
     def check(self) -> None:
         """Every event is a row once, in the order of its partition, and nothing else is."""
@@ -184,18 +197,20 @@ class Writing(_Query):
         writer = writer.options(**doors.options(format, self.output, self.proxy), **timeout)
         self.query = writer.option("checkpointLocation", str(folder / name / "checkpoint")).start()
 
+    def values(self) -> list[str]:
+        """What is there; of AMQP, what has the same message-id is one."""
+        (events,) = self.doors.events(self.output).values()
+        if self.format != "amqp-events":
+            return [event.value for event in events]
+        first: dict[str | None, str] = {}
+        for event in events:
+            assert event.message_id is not None
+            assert first.setdefault(event.message_id, event.value) == event.value
+        return list(first.values())
+
     def check(self) -> None:
         """Every event is there, in its order: once, or, of AMQP, under one message-id however often."""
-        (events,) = self.doors.events(self.output).values()
-        if self.format == "amqp-events":
-            first: dict[str | None, str] = {}
-            for event in events:
-                assert event.message_id is not None
-                assert first.setdefault(event.message_id, event.value) == event.value
-            values = list(first.values())
-        else:
-            values = [event.value for event in events]
         found: dict[str, list[str]] = {partition: [] for partition in self.appended}
-        for value in values:
+        for value in self.values():
             found[value[9 : value.index('"', 9)]].append(value)
         assert found == self.appended

@@ -7,7 +7,7 @@ proxy sees, so of TLS records where TLS is spoken.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tests.faults.proxy import Break, TcpProxy
@@ -31,6 +31,7 @@ class GoesOn:
         slow_writing: whether it is, for sinks.
         plain: whether it is tried without TLS too.
         only: the formats that outlive it without TLS; empty for all.
+        slows: whether it slows what passes, until it ends.
     """
 
     name: str
@@ -39,6 +40,7 @@ class GoesOn:
     slow_writing: bool = False
     plain: bool = False
     only: tuple[str, ...] = ()
+    slows: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,19 +49,23 @@ class GivesUp:
 
     Args:
         name: of the fault.
-        does: told to the proxy.
-        says: what the error says: one of these, by regular expression.
+        does: told to the proxy, and whether events are written.
+        says: what the error says to do: one of these, by regular expression.
         started: whether the query runs when it happens; otherwise it starts then.
-        slow: the formats with which it takes long.
-        slow_writing: those with which it does so in a sink, which Spark starts four times.
+        row: what the row of docs/delivery.md begins with that says how long it is tried, for each direction.
+        slow: the formats with which it takes long, or tells little that others do not.
+        slow_writing: those in a sink, which Spark starts four times.
+        outlived: the formats that go on all the same.
     """
 
     name: str
-    does: Callable[[TcpProxy], object]
+    does: Callable[[TcpProxy, bool], object]
     says: str
     started: bool
+    row: Mapping[str, str]
     slow: tuple[str, ...] = ()
-    slow_writing: tuple[str, ...] = ("amqp-events", "rabbitmq-stream", "feedapi")
+    slow_writing: tuple[str, ...] = ()
+    outlived: tuple[str, ...] = ()
 
 
 def _order(how: str, after: int = MIDST, *, times: int = 1, against: bool = False) -> Callable[[TcpProxy, bool], None]:
@@ -101,7 +107,7 @@ GOES_ON = (
     GoesOn("cut three times", _order("cut", times=3), slow=True),
     GoesOn("cut at the next byte from the log", lambda proxy, along: proxy.order(Break("cut"))),
     GoesOn("cut at the next byte to the log", lambda proxy, along: proxy.order(Break("cut", 0, True)), slow=True),
-    GoesOn("all are cut", lambda proxy, along: proxy.cut(), slow=True),
+    GoesOn("all are cut", _order("cut-all"), slow=True),
     GoesOn("reset in the midst", _order("reset"), slow_writing=True),
     GoesOn("the sender of events closes its half", _order("half-close"), plain=True),
     GoesOn("the receiver of events closes its half", _order("half-close", BEGUN, against=True), slow_writing=True),
@@ -110,25 +116,76 @@ GOES_ON = (
     GoesOn("one connection falls silent", _order("stall")),
     GoesOn("nothing passes for a while", _stands_still_for_a_while, slow_writing=True),
     GoesOn("refused for a while", _refuses_for_a_while),
-    GoesOn("delayed", _delays, slow=True),
-    GoesOn("throttled", _throttles, slow=True),
+    GoesOn("delayed", _delays, slow_writing=True, slows=True),
+    GoesOn("throttled", _throttles, slow_writing=True, slows=True),
 )
 
-_NOBODY = r"nothing listens there|Connection refused|connection refused"
-_SILENT = r"option 'requestTimeout'|no answer to the handshake"
-_CUT = r"the connection was lost|closed the connection|the answer broke off|Remote end closed|Connection aborted"
+
+def _cuts_always(proxy: TcpProxy, along: bool) -> None:
+    # To the log: behind all that comes before the rows, and before many of them are there for the next attempt.
+    proxy.order(*[Break("cut", 8_000, True) if along else Break("cut", 2_000)] * 400)
+
+
+_CHECK_URL = r"check the (host and )?port in option 'url'"
+_PEER_OR_WAY = r"see the peer's log, and what lies between; a streaming query goes on from its checkpoint"
+_SILENT = (
+    r"raise option 'requestTimeout' if they are slow|'requestTimeout': the peer hangs, or the network does; raise it"
+)
+
+_FIRST = "nobody listens when"
+_SAYS_NOTHING = "the peer takes connections"
 
 GIVES_UP = (
-    GivesUp("nobody listens", lambda proxy: proxy.refuse(), _NOBODY, started=False, slow=("feedapi",)),
-    GivesUp("silent from the start", lambda proxy: proxy.stall(), _SILENT, started=False, slow=("amqp-events",)),
     GivesUp(
-        "silent for ever", lambda proxy: proxy.stall(), _SILENT, started=True, slow_writing=("amqp-events", "feedapi")
+        "nobody listens",
+        lambda proxy, along: proxy.refuse(),
+        _CHECK_URL,
+        started=False,
+        row={"read": _FIRST, "write": _FIRST},
+        slow=("feedapi",),
+        slow_writing=("amqp-events", "rabbitmq-stream", "feedapi"),
+    ),
+    GivesUp(
+        "silent from the start",
+        lambda proxy, along: proxy.stall(),
+        _SILENT,
+        started=False,
+        row={"read": _SAYS_NOTHING, "write": _SAYS_NOTHING},
+        slow=("amqp-events", "rabbitmq-stream"),
+        slow_writing=("amqp-events", "rabbitmq-stream", "feedapi"),
+    ),
+    GivesUp(
+        "silent for ever",
+        lambda proxy, along: proxy.stall(),
+        _SILENT,
+        started=True,
+        row={"read": _SAYS_NOTHING, "write": _SAYS_NOTHING},
+        slow_writing=("amqp-events", "rabbitmq-stream", "feedapi"),
     ),
     GivesUp(
         "always cut",
-        lambda proxy: proxy.order(*[Break("cut", 2_000)] * 200),
-        _CUT,
+        _cuts_always,
+        f"{_PEER_OR_WAY}|{_CHECK_URL}",
         started=True,
+        row={"read": "nobody listens any more", "write": "connections break while a task writes rows"},
         slow=("amqp-events", "rabbitmq-stream", "feedapi"),
+        slow_writing=("feedapi",),
+    ),
+    GivesUp(
+        "always cut before there are rows",
+        lambda proxy, along: proxy.order(*[Break("cut", 2_000)] * 400),
+        f"{_PEER_OR_WAY}|{_CHECK_URL}",
+        started=True,
+        row={"write": "connections break before a task"},
+        slow_writing=("amqp-events", "rabbitmq-stream", "feedapi"),
+    ),
+    GivesUp(
+        "takes rows and confirms none",
+        lambda proxy, along: proxy.order(*[Break("mute", MIDST, to_server=True)] * 100),
+        _SILENT,
+        started=True,
+        row={"write": "the peer takes rows"},
+        slow_writing=("amqp-events",),
+        outlived=("rabbitmq-stream",),  # the log has the rows, and tells the next attempt
     ),
 )

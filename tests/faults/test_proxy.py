@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -120,6 +121,16 @@ def test_a_corrupted_byte(peer: Peer, to_server: bool) -> None:
         assert peer.heard == (b"01234%6789" if to_server else b"0123456789")
 
 
+def test_a_corrupted_byte_within_others(peer: Peer) -> None:
+    with TcpProxy(peer.port) as proxy, dial(proxy) as end:
+        proxy.order(Break("corrupt", 5, within=b"345"))
+        end.sendall(b"0123456789")
+        assert heard(end, 10) == b"0123456789", "they came too early"
+        assert proxy.pending == 1
+        end.sendall(b"0123456789")
+        assert heard(end, 10) == b"0123$56789"
+
+
 def test_one_connection_stalls_and_others_do_not(peer: Peer) -> None:
     with TcpProxy(peer.port) as proxy, dial(proxy) as one, dial(proxy) as other:
         proxy.order(Break("stall"))
@@ -170,13 +181,60 @@ def test_each_connection_has_its_own_cut(peer: Peer) -> None:
         assert found == [b"012", b"01234", b"0123456789"]
 
 
-def test_slow(peer: Peer) -> None:
+def test_all_are_cut_at_a_byte_of_one(peer: Peer) -> None:
+    with TcpProxy(peer.port) as proxy, dial(proxy) as one, dial(proxy) as other:
+        eventually(lambda: proxy.connections == 2, "both connections")
+        proxy.order(Break("cut-all", 5))
+        one.sendall(b"0123456789")
+        assert heard(one, 10) == b"01234"
+        assert other.recv(1) == b""
+        eventually(lambda: len(peer.ends) == 2, "the server's ends")
+        assert proxy.struck == [Break("cut-all", 5)]
+
+
+def test_muted_the_server_hears_and_is_not_heard(peer: Peer) -> None:
+    with TcpProxy(peer.port) as proxy, dial(proxy) as end, dial(proxy) as other:
+        proxy.order(*[Break("mute", 5, to_server=True)] * 2)
+        end.sendall(b"0123456789")
+        eventually(lambda: peer.heard == b"0123456789", "all of it at the server")
+        end.settimeout(0.05)
+        found = b""
+        with pytest.raises(TimeoutError):
+            while piece := end.recv(10):
+                found += piece
+        assert b"01234".startswith(found)
+        assert proxy.pending == 1, "each is for one connection"
+        other.sendall(b"01")
+        assert heard(other, 2) == b"01"
+
+
+def elapsed_s(end: socket.socket, size: int) -> float:
+    """How long it takes until so much has gone to the server and come back."""
+    began = time.monotonic()
+    end.sendall(b"x" * size)
+    assert heard(end, size) == b"x" * size
+    return time.monotonic() - began
+
+
+def test_delayed(peer: Peer) -> None:
     with TcpProxy(peer.port) as proxy, dial(proxy) as end:
-        proxy.delay_s, proxy.bytes_per_s = 0.02, 1_000_000
-        end.sendall(b"x" * 50_000)
-        assert heard(end, 50_000) == b"x" * 50_000
+        proxy.delay_s = 0.2
+        assert elapsed_s(end, 1) >= 0.4, "one piece there, one back"
+        assert proxy.slowed == 2
         proxy.heal()
-        assert (proxy.delay_s, proxy.bytes_per_s) == (0, None)
+        elapsed_s(end, 1)
+        assert proxy.slowed == 2, "no more than before"
+
+
+def test_throttled(peer: Peer) -> None:
+    with TcpProxy(peer.port) as proxy, dial(proxy) as end:
+        proxy.bytes_per_s = 100_000
+        assert elapsed_s(end, 50_000) >= 0.5
+        slowed = proxy.slowed
+        assert slowed
+        proxy.heal()
+        elapsed_s(end, 1)
+        assert proxy.slowed == slowed, "no more than before"
 
 
 def test_urls() -> None:

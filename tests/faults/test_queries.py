@@ -6,14 +6,19 @@ over TLS; some are tried without TLS, too. Spark may try a task four times, as i
 
 from __future__ import annotations
 
+import functools
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from tests.faults.doors import FORMATS, Doors, doors
+from tests.faults.figures import tried_s
+from tests.faults.proxy import Break
 from tests.faults.queries import NOT_STARTED, Reading, Writing
 from tests.faults.scenarios import GIVES_UP, GOES_ON, GivesUp, GoesOn
 from tests.sessions import session_of_its_own
@@ -26,6 +31,12 @@ STARTS = 5
 """How often a query is started whose Python process does not come up within the ten seconds that Spark gives it."""
 SHORT_MS = 2_000
 """Of option ``requestTimeout``, where the peer stays silent."""
+ASKED = 5
+"""How often Spark has it tried: once by the driver, and in four attempts of a task."""
+MARGIN_S = 90.0
+"""For starting Python processes for all that, and for a machine that is busy; far less than trying without an end."""
+IN_CLEAR = {("read", "amqp-events"), ("write", "feedapi")}
+"""What is damaged without TLS in short; the others do likewise, and are left to the long tests."""
 KINDS = {"read": Reading, "write": Writing}
 
 
@@ -102,11 +113,12 @@ def test_it_goes_on(
 ) -> None:
     query = running(kind, format, tls)
     proxy = query.proxy
-    struck, connections = len(proxy.struck), proxy.connections
+    struck, connections, slowed = len(proxy.struck), proxy.connections, proxy.slowed
     scenario.does(proxy, kind == "write")
     query.append(EVENTS)
     query.wait()
     assert not proxy.pending, "all that was ordered has happened"
+    assert not scenario.slows or proxy.slowed > slowed
     proxy.heal()
     query.check()
     if len(proxy.struck) > struck:
@@ -114,6 +126,47 @@ def test_it_goes_on(
         query.wait()
         query.check()
         assert proxy.connections > connections, "what was broken was replaced"
+
+
+@pytest.mark.parametrize(
+    ("kind", "format"),
+    [
+        pytest.param(kind, format, marks=[] if (kind, format) in IN_CLEAR else [pytest.mark.slow])
+        for format in FORMATS
+        for kind in KINDS
+        if (kind, format) != ("read", "rabbitmq-stream")  # its chunks have a check: see test_it_goes_on
+    ],
+)
+def test_damage_in_clear(session: Any, logs: dict[bool, Doors], tmp_path: Path, kind: str, format: str) -> None:
+    """In an event it goes unnoticed, and nothing else is harmed; a frame without sense ends the connection or more."""
+    for attempt in range(STARTS):
+        query = KINDS[kind](session, logs[False], format, f"{kind}-{format}-clear-{attempt}", tmp_path)
+        query.append(10)
+        if query.starts():
+            break
+        query.stop()
+    try:
+        query.wait()
+        query.proxy.order(Break("corrupt", 0, kind == "write", within=b"x" * 50))
+        query.append(EVENTS)
+        query.wait()
+        assert not query.proxy.pending
+        (appended,), (came,) = query.differences()
+        assert sum(a != b for a, b in zip(appended, came, strict=True)) == 1
+
+        query.proxy.order(Break("corrupt", 3, kind == "write"))
+        query.append(EVENTS)
+        try:
+            query.wait()
+        except StreamingQueryException as fault:
+            assert re.search(r"\b(RemoteProtocolError|Refused|DeliveryFailed)\b", str(fault)), fault
+            missing, others = query.differences()
+            assert len(missing) > 1 and others == [came], "some have not come, and nothing else has"
+        else:
+            assert query.differences() == ([appended], [came]), "the connection was replaced"
+        assert not query.proxy.pending
+    finally:
+        query.stop()
 
 
 @pytest.mark.parametrize(
@@ -129,14 +182,18 @@ def test_it_goes_on(
         for format in FORMATS
         for kind in KINDS
         for scenario in GIVES_UP
+        if kind in scenario.row and format not in scenario.outlived
     ],
 )
 def test_it_gives_up(
     session: Any, logs: dict[bool, Doors], tmp_path: Path, kind: str, format: str, scenario: GivesUp
 ) -> None:
-    before = None if scenario.started else scenario.does
+    least_s, most_s = tried_s(scenario.row[kind], format, SHORT_MS / 1_000)
+    along = kind == "write"
+    before = None if scenario.started else functools.partial(scenario.does, along=along)
     for attempt in range(STARTS):
         name = f"{kind}-{format}-{scenario.name.replace(' ', '-')}-{attempt}"
+        began = time.monotonic()
         query = KINDS[kind](session, logs[True], format, name, tmp_path, SHORT_MS, before)
         try:
             if scenario.started:
@@ -144,12 +201,15 @@ def test_it_gives_up(
                 if not query.starts():
                     continue
                 query.wait()
-                scenario.does(query.proxy)
+                began = time.monotonic()
+                scenario.does(query.proxy, along)
             query.append(EVENTS)
-            said = query.failure()
+            said = query.failure(ASKED * most_s + MARGIN_S)
+            took_s = time.monotonic() - began
         finally:
             query.stop()
         if NOT_STARTED not in said:
             break
     assert re.search(r"\b(ConnectFailed|ConnectionLost|DeadlineExceeded|DeliveryFailed)\b", said), said
     assert re.search(scenario.says, said), said
+    assert took_s >= least_s, "it has tried as long as the page says"

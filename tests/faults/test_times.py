@@ -7,7 +7,7 @@ import pytest
 from spark_streams.client.feed.feed import PATIENT as FEED
 from spark_streams.client.retry import DEFAULT_BACKOFF, PATIENT, Attempts, Backoff
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded, SparkStreamsError
-from tests.cli.pages import tables
+from tests.faults.figures import cells
 
 
 def pauses(backoff: Backoff, fault: SparkStreamsError) -> list[float]:
@@ -21,19 +21,12 @@ def pauses(backoff: Backoff, fault: SparkStreamsError) -> list[float]:
     return found
 
 
-def cells(begins: str) -> list[str]:
-    """The cells of the row that begins so."""
-    found = [row for table in tables("docs/delivery.md", "Faults on the way") for row in table]
-    (row,) = [row for row in found if row[0].startswith(begins)]
-    return row[1:]
-
-
 def test_a_peer_that_is_not_there() -> None:
     first, later = round(sum(pauses(DEFAULT_BACKOFF, ConnectFailed("x")))), sum(pauses(PATIENT, ConnectionLost("x")))
     feed = round(sum(pauses(FEED, ConnectFailed("x"))))
     assert cells("nobody listens when") == [f"{first} s", f"{first} s", f"{feed} s"]
     assert cells("nobody listens any more") == [f"{round(later, -1):.0f} s"] * 2 + [f"{feed} s"]
-    assert cells("connections break in a task")[2] == f"{feed} s"
+    assert cells("connections break while a task")[2] == f"{feed} s"
 
 
 @pytest.mark.parametrize("backoff", [DEFAULT_BACKOFF, PATIENT, FEED])
