@@ -1,8 +1,7 @@
 """Write the tables of options in the pages anew from the code, and docs/options.md; `make docs` runs it.
 
-A page's table has every option that the code takes there, and no other; its types and units are what the code reads,
-its defaults the code's wherever the code has a value. What an option means, and defaults that are no value (`latest` in
-a stream), are the page's own words.
+A page's table has every option that the code takes there, and no other; its types, units and limits are what the code
+reads, its defaults what the code has (``option_defaults.py``). Only what an option means is the page's own words.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from spark_streams.errors import OptionError
+from docs.option_defaults import default_of
 from spark_streams.options import parse_rabbit_sink, parse_rabbit_source, parse_sink_options, parse_source
 from spark_streams.options.amqp_events import _FORMAT as AMQP_FORMAT
 from spark_streams.options.feedapi import BY_TIME, FEED_FORMAT, parse_feed_sink, parse_feed_source
@@ -34,8 +34,6 @@ from spark_streams.options.names import (
     STARTING_OFFSETS,
     STARTING_OFFSETS_BY_TIMESTAMP,
     STARTING_TIMESTAMP,
-    STREAM,
-    SUPER_STREAM,
     TIMESTAMP_FIELD,
     TLS_VERIFY_HOSTNAME,
     URL,
@@ -109,13 +107,15 @@ class Page:
         file: in docs/.
         names: the options that the code takes.
         least: what has to be given, so that the rest has its defaults.
-        parse: reads the options of a stream.
+        parse: reads the options; a reader's of a stream, unless ``streaming`` says of a batch.
+        reads: whether they are a reader's.
     """
 
     file: str
     names: tuple[str, ...]
     least: Mapping[str, str]
-    parse: Callable[[Mapping[str, str]], Any]
+    parse: Callable[..., Any]
+    reads: bool
 
     def types(self) -> dict[str, str]:
         """Return what the code reads each option as."""
@@ -139,33 +139,22 @@ class Page:
             self.parse(self.least)
         return found
 
-    def default(self, name: str) -> str | None:
-        """Return the default that the code has, None where it is no value."""
-        if name == SUPER_STREAM or (name == STREAM and SUPER_STREAM in self.names):
-            return None  # one of the two is given
-        if name in self.least:
-            try:
-                self.parse({each: value for each, value in self.least.items() if each != name})
-            except OptionError as fault:
-                if fault.option == name and "is required" in fault.problem:
-                    return "required"
-            return None
-        parsed = self.parse(self.least)
-        field = re.sub("([A-Z])", lambda found: "_" + found[1].lower(), name)
-        value = getattr(parsed, field, getattr(parsed, f"{field}_ms", None))
-        if name == MAX_TRIGGER_DELAY:
-            return f"`{value // 60_000}m`"
-        if isinstance(value, bool):
-            return f"`{str(value).lower()}`"
-        return f"`{value}`" if isinstance(value, (int, str)) else None
+    def default(self, name: str) -> str:
+        """Return what the code has where the option is not given, in words where that is no value."""
+        return default_of(name, self.least, self.parse, reads=self.reads)
+
+    def value(self, name: str) -> str | None:
+        """Return the default where it is a value, or that there is none and one is required; else None."""
+        found = self.default(name)
+        return found if found == "required" or found.startswith("`") else None
 
     def table(self, lines: list[str]) -> list[str]:
         """Return the lines of a table as the code has it.
 
         Raises:
-            Drift: an option is missing, or is none.
+            Drift: an option is missing, or is none; or options of one row have different defaults.
         """
-        rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+        rows = [[cell.strip() for cell in line[1:].removesuffix("|").split("|", 3)] for line in lines[2:]]
         listed = [re.findall(r"`([^`]+)`", row[0]) for row in rows]
         flat = [name for names in listed for name in names]
         missing, unknown = sorted(set(self.names) - set(flat)), sorted(set(flat) - set(self.names))
@@ -173,9 +162,11 @@ class Page:
             raise Drift(f"docs/{self.file}: no row for {missing}, no such option {unknown}, or one is there twice")
         types = self.types()
         for names, row in zip(listed, rows, strict=True):
-            found = self.default(names[0]) if len(names) == 1 else None
+            defaults = {self.default(name) for name in names}
+            if len(defaults) > 1:
+                raise Drift(f"docs/{self.file}: {', '.join(names)} have different defaults: expected a row for each")
             row[1] = "; ".join(dict.fromkeys(types[name] for name in names))
-            row[2] = found or row[2]
+            row[2] = defaults.pop()
         return HEAD + ["| " + " | ".join(row).replace("|  |", "| |") + " |" for row in rows]
 
     def text(self) -> str:
@@ -198,8 +189,8 @@ def _pages(
     least = {"url": url, "stream": "orders"}
     return (
         form,
-        Page(f"{form.name}.md", reading(form), least, lambda options: source(options, streaming=True)),
-        Page(f"{form.name}-sink.md", writing(form), least, sink),
+        Page(f"{form.name}.md", reading(form), least, partial(source, streaming=True), True),
+        Page(f"{form.name}-sink.md", writing(form), least, sink, False),
     )
 
 
@@ -228,8 +219,8 @@ def overview() -> str:
     for name in every:
         cells = []
         for _, source, sink in _FORMATS:
-            read = source.default(name) if name in source.names else None
-            write = sink.default(name) if name in sink.names else None
+            read = source.value(name) if name in source.names else None
+            write = sink.value(name) if name in sink.names else None
             modes = "R" * (name in source.names) + "W" * (name in sink.names)
             if len(modes) == 2 and read != write:
                 cells.append(" ".join(filter(None, ("R", read, "W", write))))

@@ -6,10 +6,13 @@ import re
 
 import pytest
 
-from docs.option_tables import DOCS, HEAD, PAGES, Drift, written
+from docs.option_tables import DOCS, HEAD, PAGES, Drift, Page, written
+from spark_streams.errors import OptionError
 from spark_streams.options import parse_rabbit_source, parse_source
 from spark_streams.options.feedapi import parse_feed_source
-from spark_streams.position import EARLIEST, LATEST
+from spark_streams.options.given import MAX_INT64, Given
+from spark_streams.options.names import REQUEST_TIMEOUT, TLS_VERIFY_HOSTNAME
+from spark_streams.position import EARLIEST, LATEST, At
 from tests.cli.pages import tables
 
 
@@ -60,8 +63,72 @@ def test_a_default_that_the_code_does_not_have_is_replaced() -> None:
     assert page.table(changed) == lines[start:end]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.file)
+def test_a_default_that_changes_in_the_code_changes_the_page(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option that is a number, a word or a boolean: with another default the page is not what is committed."""
+    committed = (DOCS / page.file).read_text()
+    integer, boolean, word, has = Given.integer, Given.boolean, Given.word, Given.has
+    asked: set[str] = set()
+    numbers: set[str] = set()
+    changed = ""
+
+    def integers(given: Given, name: str, low: int, unit: str, *, high: int = MAX_INT64) -> int | None:
+        asked.add(name)
+        numbers.add(name)
+        return 77 if name == changed else integer(given, name, low, unit, high=high)
+
+    def booleans(given: Given, name: str, default: bool) -> bool:
+        asked.add(name)
+        return boolean(given, name, default is not (name == changed))
+
+    def words(given: Given, name: str, *known: str) -> str:
+        asked.add(name)
+        return word(given, name, *(known[-1:] + known[:-1] if name == changed else known))
+
+    def is_there(given: Given, name: str) -> bool:
+        return (name == changed and name in numbers) or has(given, name)
+
+    for name, patched in (("integer", integers), ("boolean", booleans), ("word", words), ("has", is_there)):
+        monkeypatch.setattr(Given, name, patched)
+    assert page.text() == committed
+    assert {REQUEST_TIMEOUT, TLS_VERIFY_HOSTNAME} <= asked
+    for name in asked & set(page.names):
+        changed = name
+        try:
+            assert page.text() != committed, name
+        except OptionError as fault:  # an option that needs another one beside it
+            assert fault.option == name
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "pages"),
+    [
+        ("spark_streams.options.source.EARLIEST", At("7"), ["amqp-events.md", "rabbitmq-stream.md", "feedapi.md"]),
+        ("spark_streams.options.source.DEFAULT_MAX_TRIGGER_DELAY_MS", 60_000, ["amqp-events.md", "feedapi.md"]),
+        ("docs.option_defaults.DEFAULT_LOGIN", ("me", "me"), ["rabbitmq-stream.md", "rabbitmq-stream-sink.md"]),
+    ],
+)
+def test_defaults_that_are_no_plain_values(
+    where: str, value: object, pages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, value)
+    text = {path.name: text for path, text in written().items()}
+    for page in (*pages, "options.md"):
+        assert text[page] != (DOCS / page).read_text(), page
+
+
+def test_options_with_different_defaults_have_a_row_each() -> None:
+    (page,) = [page for page in PAGES if page.file == "amqp-events-sink.md"]
+    lines = (DOCS / page.file).read_text().splitlines()
+    start = lines.index(HEAD[0])
+    table = lines[start : lines.index("", start)]
+    rows = [line for line in table if not line.startswith(("| `tls.caFile`", "| `tls.verifyHostname`"))]
+    with pytest.raises(Drift, match=r"tls.caFile, tls.verifyHostname have different defaults"):
+        page.table([*rows, "| `tls.caFile`, `tls.verifyHostname` | | | both |"])
+
+
 def test_where_reading_starts_and_ends_by_default() -> None:
-    """What the tables say in words."""
+    """And that the pages say so: the generator's words are these."""
     for parse, least in (
         (parse_source, {"url": "amqp://host", "stream": "orders"}),
         (parse_rabbit_source, {"url": "rabbitmq-stream://host", "stream": "orders"}),
@@ -71,3 +138,8 @@ def test_where_reading_starts_and_ends_by_default() -> None:
         assert (stream.starting.everywhere, stream.ending) == (LATEST, None)
         assert batch.ending is not None
         assert (batch.starting.everywhere, batch.ending.everywhere) == (EARLIEST, LATEST)
+    for page in ("amqp-events.md", "rabbitmq-stream.md", "feedapi.md"):
+        ((*rows,),) = tables(f"docs/{page}", "Options")
+        told = {row[0]: row[2] for row in rows if len(row) > 3}
+        assert told["`startingOffsets`"] == "`latest` in a stream, `earliest` in a batch"
+        assert told["`endingOffsets`"] == "`latest`"

@@ -33,8 +33,10 @@ from spark_streams.wire.rabbit.connecting import (
 if TYPE_CHECKING:
     from spark_streams.client.rabbit.connection import Connection
 
-__all__ = ["Agreed", "handshake"]
+__all__ = ["DEFAULT_LOGIN", "Agreed", "handshake"]
 
+DEFAULT_LOGIN: Final = ("guest", "guest")
+"""User and password where nothing is said of them, as in other clients."""
 _VERSIONS_SINCE: Final = (3, 11)
 """Brokers before close a connection that asks for versions: the command is unknown to them."""
 
@@ -123,9 +125,11 @@ def _sign_in(connection: Connection) -> None:
             what,
         )
     data: bytes | None = None
-    user = "guest" if endpoint.username is None else endpoint.username
+    user = DEFAULT_LOGIN[0] if endpoint.username is None else endpoint.username
     if mechanism == "PLAIN":
-        password = "guest" if endpoint.username is None else endpoint.password.reveal() if endpoint.password else ""
+        password = DEFAULT_LOGIN[1]
+        if endpoint.username is not None:
+            password = endpoint.password.reveal() if endpoint.password else ""
         data = b"\0" + user.encode() + b"\0" + password.encode()
     answer = connection.ask(SaslAuthenticate(mechanism, data), SaslAuthenticateAnswer, what)
     if answer.code == ResponseCode.SASL_CHALLENGE:
