@@ -113,7 +113,7 @@ GOES_ON = (
     GoesOn("the receiver of events closes its half", _order("half-close", BEGUN, against=True), slow_writing=True),
     GoesOn("a corrupted byte", _order("corrupt"), plain=True, only=("rabbitmq-stream",)),
     GoesOn("a corrupted byte of the other direction", _order("corrupt", BEGUN, against=True), slow=True),
-    GoesOn("one connection falls silent", _order("stall")),
+    GoesOn("one connection falls silent", _order("stall"), slow_writing=True),
     GoesOn("nothing passes for a while", _stands_still_for_a_while, slow_writing=True),
     GoesOn("refused for a while", _refuses_for_a_while),
     GoesOn("delayed", _delays, slow_writing=True, slows=True),
