@@ -1,6 +1,8 @@
 """A program that signs in everywhere with marked secrets, and writes down all that Spark and we show of it.
 
-usage: SECRETS_FOLDER=… python -m tests.e2e.secrets_program FOLDER < secrets.json
+usage: SECRETS_FOLDER=… python -m tests.e2e.secrets_program classic|connect FOLDER < secrets.json
+
+With ``connect`` it is a client of a Spark Connect server, whose pages, log and event log are looked at.
 
 SECRETS_FOLDER has the files password, token and wrong, which are to be found nowhere else.
 What may hold no secret is below FOLDER, on stdout and on stderr.
@@ -9,17 +11,20 @@ What may hold no secret is below FOLDER, on stdout and on stderr.
 from __future__ import annotations
 
 import contextlib
+import html
 import io
 import json
 import logging
 import os
+import re
 import sys
 import traceback
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
 from spark_streams.sources.amqp_events import AmqpEventsDataSource
@@ -30,6 +35,7 @@ import spark_streams
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from tests.clients.feed.scripted import BadFeed, Part, Reply, numbered
+from tests.e2e.connect_server import Served, connect_server
 
 CLASSES = {
     "amqp-events": AmqpEventsDataSource,
@@ -37,6 +43,8 @@ CLASSES = {
     "feedapi": FeedDataSource,
 }
 STREAM, TARGET, NOT_THERE = "seen-in-plans", "seen-target", "not-there"
+REGEX = "spark.sql.redaction.string.regex"
+STREAMS_OF_FEEDS = tuple(int(number) for number in pyspark.__version__.split(".")[:2]) >= (4, 2)
 
 
 class Shown:
@@ -100,8 +108,9 @@ def pickled(name: str, options: dict[str, str], shown: Shown, *, writing: bool =
     shown(f"{name}-repr", f"{source.options!r} {vars(reader)!r} {partitions!r}")
     if writing:
         shown(f"{name}-writer-pickle", dumps(source.writer(schema, False)))
-    stream = CLASSES[name]({**options, "startingOffsets": "earliest"}).streamReader(schema)
-    shown(f"{name}-stream-pickle", dumps(stream))
+    if name != "feedapi" or STREAMS_OF_FEEDS:
+        stream = CLASSES[name]({**options, "startingOffsets": "earliest"}).streamReader(schema)
+        shown(f"{name}-stream-pickle", dumps(stream))
 
 
 def one_way(spark: Any, name: str, way: dict[str, str], shown: Shown, wrong: str) -> None:
@@ -133,7 +142,7 @@ def stream(spark: Any, name: str, ways: list[dict[str, str]], folder: Path, show
     writer = reader.load().select("value").writeStream.format(name).options(**at(name, ways[1], TARGET))
     query = writer.option("checkpointLocation", str(folder / f"checkpoint-{name}")).trigger(availableNow=True).start()
     assert query.awaitTermination(120) and query.exception() is None
-    shown(f"{name}-stream-plan", query._jsq.explainInternal(True))
+    shown(f"{name}-stream-plan", printed(lambda: query.explain(True)))
     shown(f"{name}-progress", json.dumps([dict(progress) for progress in query.recentProgress], default=str))
 
 
@@ -145,12 +154,13 @@ def secret_in_query(spark: Any, secret: str, folder: Path, shown: Shown) -> None
         frame = spark.read.format("feedapi").options(**options).load()
         shown("feedapi-plan", explained(frame))
         assert frame.count() == 5
-        reader = spark.readStream.format("feedapi").options(**options, startingOffsets="earliest")
-        frame = reader.option("spoolLocation", str(folder / "spool")).load()
-        writer = frame.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint-query"))
-        query = writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(120) and query.exception() is None
-        shown("feedapi-stream-plan", query._jsq.explainInternal(True))
+        if STREAMS_OF_FEEDS:
+            reader = spark.readStream.format("feedapi").options(**options, startingOffsets="earliest")
+            frame = reader.option("spoolLocation", str(folder / "spool")).load()
+            writer = frame.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint-query"))
+            query = writer.trigger(availableNow=True).start()
+            assert query.awaitTermination(120) and query.exception() is None
+            shown("feedapi-stream-plan", printed(lambda: query.explain(True)))
         assert all(("key", secret) in asked.pairs for asked in feed.asked)
         feed.faults.extend([Reply(f"the key {secret} is not known".encode(), 403)] * 8)
         shown.failure("feedapi-refused", lambda: spark.read.format("feedapi").options(**options).load().count())
@@ -191,18 +201,21 @@ def raising() -> str:
     raise ValueError(_read("wrong"))
 
 
+def printed(run: Callable[[], Any]) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        run()
+    return said.getvalue()
+
+
 def explained(frame: Any) -> str:
     """Return all that Spark tells of a query's plans."""
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        frame.explain(True)
-        frame.explain("formatted")
-    return said.getvalue() + str(frame._jdf.queryExecution().toString())
+    said = printed(lambda: frame.explain(True)) + printed(lambda: frame.explain("formatted"))
+    return said + (str(frame._jdf.queryExecution().toString()) if hasattr(frame, "_jdf") else "")
 
 
-def pages(spark: Any, shown: Shown) -> None:
+def pages(served: Served, connect: bool, shown: Shown) -> None:
     """Write down the pages of the UI, and what its REST API says."""
-    base, identity = spark.sparkContext.uiWebUrl, spark.sparkContext.applicationId
-    api = f"api/v1/applications/{identity}"
+    base, api = served.ui, f"api/v1/applications/{served.application}"
     everything = json.loads(fetch(f"{base}/{api}/sql?length=1000&details=true&planDescription=true"))
     assert everything
     paths = [
@@ -213,6 +226,13 @@ def pages(spark: Any, shown: Shown) -> None:
     ]
     for path in paths:
         shown("page", fetch(f"{base}/{path}"))
+    if connect:
+        clients = fetch(f"{base}/connect/")
+        sessions = re.findall('href="/(connect/session/[^"]+)"', clients.decode())
+        assert sessions
+        shown("connect-page", clients)
+        for path in sorted(set(sessions)):
+            shown("connect-page", fetch(f"{base}/{html.unescape(path)}"))
 
 
 def fetch(url: str) -> bytes:
@@ -220,39 +240,78 @@ def fetch(url: str) -> bytes:
         return bytes(answer.read())
 
 
-def main(folder: Path, secrets: dict[str, str]) -> None:
+def without_redaction(spark: Any, urls: dict[str, str], secrets: dict[str, str]) -> None:
+    """Read with options that hold secrets, which a Spark Connect server shows then."""
+    signed = urls["amqp"].replace("//", f"//cora:{secrets['shown-url']}@")
+    user = {"username": "carl", "password": secrets["shown-option"]}
+    spark.conf.set(REGEX, "(?!)")
+    for name, options in {
+        "amqp-events": {"url": signed},
+        "rabbitmq-stream": {"url": urls["rabbitmq-stream"], **user},
+        "feedapi": {"url": f"{urls['feedapi']}/STREAM", "token": secrets["shown-token"]},
+    }.items():
+        assert spark.read.format(name).options(**at(name, options, STREAM)).load().count() >= 3
+    spark.conf.unset(REGEX)
+
+
+@contextlib.contextmanager
+def running(connect: bool, folder: Path, settings: dict[str, str]) -> Iterator[tuple[Any, Served]]:
+    """Start Spark, and end it; with what its pages need."""
+    if connect:
+        with connect_server(folder, settings, "INFO") as served:
+            client = SparkSession.builder.remote(served.url).getOrCreate()
+            assert type(client).__module__ == "pyspark.sql.connect.session"
+            try:
+                yield client, served
+            finally:
+                client.stop()
+        return
+    builder: Any = SparkSession.builder.master("local[2]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("INFO")
+    yield spark, Served("", spark.sparkContext.uiWebUrl, spark.sparkContext.applicationId)
+    spark.stop()
+
+
+def main(connect: bool, folder: Path, secrets: dict[str, str]) -> None:
     logging.basicConfig(level=logging.INFO)
     shown_folder, events = folder / "shown", folder / "events"
     for each in (shown_folder, events):
         each.mkdir()
     shown = Shown(shown_folder)
-    users = {"ann": secrets["url"], "bob": secrets["option"], "eve": secrets["password"]}
+    users = {
+        "ann": secrets["url"],
+        "bob": secrets["option"],
+        "eve": secrets["password"],
+        "cora": secrets["shown-url"],
+        "carl": secrets["shown-option"],
+    }
     with ReferenceLog(folder / "log-1") as first, ReferenceLog(folder / "log-2") as second:
         for log in (first, second):
             for name in (STREAM, TARGET):
                 log.create_stream(name, 1)
         settings = {
             "rabbit": RabbitConfig(port=0, users=users, authentication_delay_ms=0),
-            "feed": FeedConfig(port=0, tokens=(secrets["token"], secrets["bearer"])),
+            "feed": FeedConfig(port=0, tokens=(secrets["token"], secrets["bearer"], secrets["shown-token"])),
+        }
+        sparks = {
+            "spark.ui.enabled": "true",
+            "spark.ui.port": "0",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": events.as_uri(),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.task.maxFailures": "1",
         }
         with (
             ServerThread(first, AmqpConfig(port=0, users=users), **settings) as server,
             ServerThread(second, feed=FeedConfig(port=0)) as opened,
+            running(connect, folder, sparks) as (spark, served),
         ):
-            spark = (
-                SparkSession.builder.master("local[2]")
-                .config("spark.ui.enabled", "true")
-                .config("spark.ui.port", "0")
-                .config("spark.driver.host", "127.0.0.1")
-                .config("spark.driver.bindAddress", "127.0.0.1")
-                .config("spark.eventLog.enabled", "true")
-                .config("spark.eventLog.compress", "false")
-                .config("spark.eventLog.dir", events.as_uri())
-                .config("spark.sql.shuffle.partitions", "2")
-                .config("spark.task.maxFailures", "1")
-                .getOrCreate()
-            )
-            spark.sparkContext.setLogLevel("INFO")
             spark_streams.register(spark)
             for url, token in ((server.urls["feedapi"], secrets["token"]), (opened.urls["feedapi"], "")):
                 rows = spark.createDataFrame([(f"v{n}",) for n in range(3)], "value string")
@@ -261,14 +320,16 @@ def main(folder: Path, secrets: dict[str, str]) -> None:
             for name, found in ways(server.urls, opened.urls["feedapi"], secrets).items():
                 for way in found:
                     one_way(spark, name, way, shown, secrets["wrong"])
-                stream(spark, name, found, folder, shown)
+                if name != "feedapi" or STREAMS_OF_FEEDS:
+                    stream(spark, name, found, folder, shown)
                 user = {} if name == "feedapi" else {"username": "eve"}
                 rotating(spark, name, {**found[-1 if user else 0], **user}, shown, Path(os.environ["SECRETS_FOLDER"]))
                 print("done:", name, flush=True)
             secret_in_query(spark, secrets["query"], folder, shown)
-            pages(spark, shown)
-            spark.stop()
+            if connect:
+                without_redaction(spark, server.urls, secrets)
+            pages(served, connect, shown)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.load(sys.stdin))
+    main(sys.argv[1] == "connect", Path(sys.argv[2]), json.load(sys.stdin))
