@@ -189,6 +189,36 @@ def test_filters_and_losses(
     assert log.stream in warning.getMessage()
 
 
+@pytest.mark.parametrize("log", ["rabbitmq-stream", "feedapi"], indirect=True)
+def test_filters_that_are_pushed(spark: SparkSession, log: Log, tmp_path: Path, rate_limits: bool) -> None:
+    """By the filter values of messages, and to a filter that the feed's discovery offers; SQL is pushed above."""
+    more = {"startingOffsets": "earliest", "filter": "key = 'a'"}
+    if log.format == "rabbitmq-stream":
+        more = {"startingOffsets": "earliest", "filter": "type = 'a'", "filterValueFrom": "application_properties.type"}
+        for kind in ("a", "b"):
+            frame = spark.range(0, 2, 1, 1).selectExpr(
+                f"'{kind}' AS key",
+                f"concat('{kind}', id) AS value",
+                f"map('type', '{kind}') AS application_properties",
+            )
+            sink = frame.write.format(log.format).options(**log.options(filterValueColumn="key"))
+            sink.mode("append").save()
+    else:
+        log.append(0, "a0", "b0", "a1", "b1")
+    run(spark, log, tmp_path, "pushed", lambda frame: frame, **more)
+    told = [progress for progress in log.told if progress.events]
+    assert sum(progress.events for progress in told) == 2
+    if not rate_limits:
+        assert told[0].filter is None
+        return
+    assert {progress.filter for progress in told} == {more["filter"]}
+    pushed, residual = {progress.pushed_filter for progress in told}, {progress.residual_filter for progress in told}
+    if log.format == "feedapi":
+        assert (pushed, residual) == ({"filter-key=a"}, {None})
+    else:
+        assert (pushed, residual) == ({"filter values 'a'"}, {more["filter"]}), "other values may pass a bloom filter"
+
+
 def test_what_tasks_log_is_a_table_of_sparks(spark: SparkSession, log: Log) -> None:
     if not hasattr(spark.tvf, "python_worker_logs"):
         pytest.skip("Spark collects what Python loggers say from 4.1 on")
