@@ -178,6 +178,22 @@ def test_what_is_said_at_debug_level_has_no_secret(run: Callable[..., Ran], tmp_
     assert done.code == 0 and len(done.out.splitlines()) == 5 and "geheim" not in done.out + done.err
 
 
+@pytest.mark.parametrize("door", ["amqp", "rabbitmq-stream"])
+def test_passwords_are_not_said_at_debug_level(
+    doors: dict[str, str], door: str, tls: list[str], secret_files: dict[str, str], run: Callable[..., Ran]
+) -> None:
+    """Also where signing in fails."""
+    read = ("--from", "earliest", "--no-follow", "--output", "value", *tls)
+    file = ("--password-file", secret_files["password"])
+    for user, more in (("ann@", file), (f"ann:{PASSWORD}@", ())):
+        done = run("-vv", "tail", peer(doors, door, user=user), *read, *more)
+        assert (done.code, done.out) == (0, '{"n": 1}\n'), done.err
+        assert "geheim" not in done.err
+    done = run("-vv", "tail", peer(doors, door, user="ann:geheim-falsch@"), *read)
+    assert (done.code, done.out) == (1, "")
+    assert "Error: " in done.err and "geheim" not in done.err
+
+
 def test_serve_takes_secrets_from_files(serve: Callable[..., Served], tmp_path: Path) -> None:
     (tmp_path / "users").write_text("ann:geheim:eins\n\n# and\nbob: zwei \n")
     (tmp_path / "tokens").write_text("geheim-token\n")

@@ -7,18 +7,21 @@ import re
 import shlex
 from pathlib import Path
 from unittest.mock import MagicMock
+from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from docs.option_tables import PAGES
 from spark_streams.cli import main
 from spark_streams.cli.config_file import read_configuration
-from spark_streams.log import LogConfig
+from spark_streams.log import LogConfig, ReferenceLog
 from spark_streams.options import parse_source
 from spark_streams.options.feedapi import parse_feed_source
-from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig
+from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.server.permissions import permissions_of
+from spark_streams.wire.columns import encode_columns
 from tests.cli.pages import ROOT, blocks
 from tests.conformance.authority import Authority
 
@@ -58,15 +61,29 @@ def test_the_permissions_of_the_page(tmp_path: Path) -> None:
 
 
 def test_the_command_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as one gets without the host that it names."""
+    """On a log with the page's own permissions, whose certificate is this machine's; up to its end of now."""
     (block,) = blocks("docs/security.md", "bash")
+    (settings,) = blocks("docs/security.md", "toml")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "reader.password").write_text("secret")
-    Authority(tmp_path, "ca")
-    words = shlex.split(block.replace("log.example.com", "localhost:1"))
-    done = CliRunner().invoke(main, words[1:])
-    assert done.exit_code == 1, done.output
-    assert "connection refused: nothing listens there" in done.output
+    (tmp_path / "reader.password").write_text("secret\n")
+    (tmp_path / "log.toml").write_text(settings)
+    permissions = read_configuration(tmp_path / "log.toml").amqp.permissions
+    certificate, key = Authority(tmp_path, "ca").issue("log")
+    with ReferenceLog(tmp_path / "log") as log:
+        for stream in ("orders", "payroll"):
+            event = encode_columns({"value": pa.array([stream.encode()])})
+            log.create_stream(stream, 1).partitions["0"].append(event)
+        users = {"reader": "secret", "ann": "secret"}
+        door = AmqpConfig(port=0, tls_cert=certificate, tls_key=key, users=users, permissions=permissions)
+        with ServerThread(log, door) as server:
+            name, *words = shlex.split(block.replace("log.example.com", urlsplit(server.urls["amqp"]).netloc))
+            assert name == "spark-streams"
+            once = ("--from", "earliest", "--no-follow", "--output", "value")
+            done = CliRunner().invoke(main, [*words, *once])
+            assert (done.exit_code, done.stdout) == (0, "orders\n"), done.output
+            for said, other in (("#orders", "#payroll"), ("//reader@", "//ann@")):
+                refused = CliRunner().invoke(main, [*(word.replace(said, other) for word in words), *once])
+                assert (refused.exit_code, refused.stdout) == (1, ""), other
 
 
 def test_the_permissions_of_the_page_are_read(tmp_path: Path) -> None:
