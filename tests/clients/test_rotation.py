@@ -157,11 +157,15 @@ def test_a_token_that_no_header_can_carry(server: Scripted, feed: GuardedFeed, t
     assert "geheim" not in str(caught.value) and not feed.signed
 
 
+@pytest.mark.parametrize("way", ["passwordFile", "passwordProvider"])
 @pytest.mark.parametrize("protocol", ["amqp", "rabbitmq-stream"])
-def test_a_password_in_a_file_is_read_at_each_connection(protocol: str, tmp_path: Path) -> None:
+def test_a_password_from_elsewhere_is_asked_for_at_each_connection(protocol: str, way: str, tmp_path: Path) -> None:
+    global issued, calls
     users = {"ann": "first"}
     file = tmp_path / "password"
     file.write_text("first\n")
+    issued, calls = "first", 0
+    secret = FileSecret(str(file), way) if way == "passwordFile" else CalledSecret(f"{__name__}:provide", way)
     with ReferenceLog(tmp_path / "log") as log:
         log.create_stream("orders", 1)
         config = AmqpConfig(port=0, users=users)
@@ -171,7 +175,7 @@ def test_a_password_in_a_file_is_read_at_each_connection(protocol: str, tmp_path
             endpoint = replace(
                 parse_url(url, schemes=AMQP_SCHEMES | RABBITMQ_SCHEMES),
                 username="ann",
-                password=FileSecret(str(file), "passwordFile"),
+                password=secret,
             )
 
             def partitions() -> int:
@@ -187,4 +191,6 @@ def test_a_password_in_a_file_is_read_at_each_connection(protocol: str, tmp_path
                 partitions()
             assert "first" not in str(caught.value)
             file.write_text("second\n")
+            issued = "second"
             assert partitions() == 1
+    assert calls == (0 if way == "passwordFile" else 3), "once for each connection"
