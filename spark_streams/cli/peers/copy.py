@@ -141,7 +141,8 @@ class _Job:
         self._positions = reader.positions
 
     def run(self, bar: Progress, what: str, follow: bool, interrupted: Interrupted) -> None:
-        task = bar.add_task(what, total=self._reader.left(), count="0")
+        total = self._reader.left()
+        task = bar.add_task(what, total=total, count=_count(0, total))
         while True:
             try:
                 for batch in self._reader.new_events():
@@ -175,8 +176,11 @@ class _Job:
             total = max(total, self._sent)  # others go on writing
         step = _FLUSH_ROWS // 10 if total is None else max(1, int(total) // _SHOWN_STEPS)
         is_step = self._sent // step > int(bar.tasks[0].completed) // step
-        count = f"{self._sent}" if total is None else f"{self._sent}/{int(total)}"
-        bar.update(task, completed=self._sent, total=total, count=count, refresh=is_step)
+        bar.update(task, completed=self._sent, total=total, count=_count(self._sent, total), refresh=is_step)
+
+
+def _count(sent: int, total: float | None) -> str:
+    return f"{sent}" if total is None else f"{sent}/{int(total)}"
 
 
 def _bar() -> Progress:
