@@ -64,7 +64,7 @@ test-matrix: $(SPARKS:%=test-spark-%)  ## the tests of Spark (tests/e2e, tests/t
 	@[ -x .venv-spark-$*/bin/python ] || $(PYTHON) -m venv .venv-spark-$*
 	@grep -v '^pyspark==' constraints.txt > .venv-spark-$*/constraints.txt
 	@.venv-spark-$*/bin/python -m pip install --quiet --disable-pip-version-check \
-		-c .venv-spark-$*/constraints.txt -e '.[spark,test]' 'pyspark[sql]==$*'
+		-c .venv-spark-$*/constraints.txt -e '.[spark,connect,test]' 'pyspark[sql,connect]==$*'
 	@touch $@
 
 .PRECIOUS: .venv-spark-%/.ready

@@ -48,11 +48,9 @@ class Program:
 
 @pytest.fixture(scope="module")
 def program(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, rate_limits: bool
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Program]]:
     """A function that gives the run of a kind; those that are asked for are started at once, and wait for much."""
-    if not rate_limits:
-        pytest.skip("streams of feeds need Spark 4.2")
     items: list[Any] = [item for item in request.session.items if item.path == Path(__file__)]
     runs: dict[str, Program] = {}
     try:
