@@ -45,7 +45,10 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
         "json": [(f"{AMQP}::test_the_positions_that_are_shown", 1)],
         "text": [(f"{AMQP}::test_the_line_in_the_log[docs/amqp-events.md]", 1)],
     },
-    "docs/databricks.md": {"python": [(f"{SNIPPETS}::test_on_databricks", 1)]},
+    "docs/databricks.md": {
+        "python": [(f"{SNIPPETS}::test_on_databricks", 1)],
+        "text": [(f"{HERE}::test_the_setting_that_takes_secrets_out[docs/databricks.md]", 1)],
+    },
     "docs/example-project/README.md": {"bash": [(f"{WHEEL}::test_the_example_project_runs_as_its_page_says[4.0]", 1)]},
     "docs/extending.md": {"python": [(f"{SNIPPETS}::test_adding_a_protocol", 2)]},
     "docs/feedapi-door.md": {
@@ -92,6 +95,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
         "python": [(f"{SECURITY}::test_the_function_of_the_page_gives_a_token", 2)],
         "toml": [(f"{SECURITY}::test_the_permissions_of_the_page", 1)],
         "bash": [(f"{SECURITY}::test_the_command_of_the_page", 1)],
+        "text": [(f"{HERE}::test_the_setting_that_takes_secrets_out[docs/security.md]", 1)],
     },
     "docs/testing.md": {"python": [("tests/testing/test_queries.py::test_the_page_is_right", 3)]},
 }
@@ -194,6 +198,15 @@ def test_the_settings_of_the_amqp_door(tmp_path: Path) -> None:
     assert amqp.users == {"writer": "secret", "reader": "another secret"}
     assert amqp.permissions.keys() == {"reader"}
     assert amqp.permissions["reader"].allow("read", "orders-2") and not amqp.permissions["reader"].allow("write", "x")
+
+
+@pytest.mark.parametrize("page", ["docs/security.md", "docs/databricks.md"])
+def test_the_setting_that_takes_secrets_out(page: str) -> None:
+    """It is the one that ``tests/e2e/test_secrets.py`` runs Spark with."""
+    (setting,) = blocks(page, "text")
+    assert setting.split() in [
+        line.split() for line in (ROOT / "conf" / "spark-defaults.conf").read_text().splitlines()
+    ]
 
 
 def test_the_lines_of_a_batch() -> None:
