@@ -26,8 +26,9 @@ from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
-from spark_streams.errors import SparkStreamsError
+from spark_streams.errors import SparkStreamsError, TransportError
 from spark_streams.spark.log_lines import show_log_lines
+from spark_streams.spark.task_input import broke_off
 from spark_streams.spark.write_columns import slices
 
 __all__ = ["BatchWriter", "Outlet", "Sink", "StreamWriter", "TaskName", "Written"]
@@ -164,6 +165,11 @@ def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.R
                 row += run.num_rows
                 bodies = columns.get("value", columns.get("message"))
                 size += pc.sum(pc.binary_length(bodies)).as_py() or 0
+        if broke_off():
+            raise TransportError(
+                "Spark has ended this task before it gave all of its rows: what was sent stays, and the next attempt "
+                "goes on from there"
+            )
         if outlet is not None:
             outlet.flush()
     return Written(name.partition, row, first_id, last_id, size, began_at, time.time())

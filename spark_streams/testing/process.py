@@ -27,8 +27,8 @@ _SHOWN: Final = 2_000
 class LogProcess:
     """The reference log behind all its doors, while the context is open.
 
-    What it acknowledged survives ``kill`` and ``start``: the same data, on the same ports. It ends with the process that
-    started it, however that ends.
+    What it acknowledged survives ``kill`` and ``start``: the same data, on the same ports. It ends with the process
+    that started it, however that ends.
 
     Args:
         data_dir: where the log lives; None for a folder that is removed at the end.

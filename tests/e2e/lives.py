@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
 
 PROGRAM = Path(__file__).with_name("copy_program.py")
@@ -55,6 +57,30 @@ class Copy:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(running.pid, signal.SIGKILL)
                 running.wait(30)
+
+    def lose_spark(self) -> None:
+        """Kill the JVM alone, in mid-task, and return when the Python workers have ended by themselves.
+
+        Their daemon, which would end them at once, is held: on a machine that is busy it comes late, too.
+        """
+        assert self._running is not None
+        tree = psutil.Process(self._running.pid).children(recursive=True)
+        (java,) = [each for each in tree if each.name() == "java"]
+        alive = [each for each in java.children() if each.status() != psutil.STATUS_ZOMBIE]
+        daemons = [each for each in alive if "pyspark.daemon" in each.cmdline()]
+        workers = [each for daemon in daemons for each in daemon.children()]
+        assert workers
+        for daemon in daemons:
+            daemon.suspend()
+        java.kill()
+        try:
+            deadline = time.monotonic() + START_S
+            while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in workers):
+                assert time.monotonic() < deadline, self.said()
+                time.sleep(0.05)
+        finally:
+            for daemon in daemons:
+                daemon.kill()
 
     def wait(self, condition: Callable[[], bool], pause_s: float = 0.05) -> None:
         """Return when a condition holds; fails when this life ends before."""
