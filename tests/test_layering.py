@@ -20,15 +20,19 @@ ALLOWED = {
     "fresh_secrets": {"endpoint", "errors"},
     "filters": {"wire", "rows", "position", "errors"},
     "option_values": {"position", "filters", "errors"},
+    "progress_offset": set(),
     "planning": {"position", "filters", "endpoint", "errors"},
     "options": {"option_values", "position", "filters", "endpoint", "fresh_secrets", "errors"},
     "client": {"wire", "filters", "rows", "position", "endpoint", "fresh_secrets", "errors"},
     "server": {"wire", "log", "filters", "position", "errors"},
-    "spark": {"planning", "options", "filters", "rows", "client", "position", "endpoint", "errors", "pyspark"},
+    "spark": {
+        *("planning", "options", "filters", "rows", "client", "position", "endpoint", "progress_offset", "errors"),
+        "pyspark",
+    },
     "monitoring": {"spark", "pyspark"},
     "sources": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
     "sinks": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
-    "testing": {"client", "rows", "position", "endpoint", "errors", "pyspark"},
+    "testing": {"client", "rows", "position", "endpoint", "progress_offset", "errors", "pyspark"},
     "pytest_plugin": {"testing"},
 }
 """Layer to the layers it may import besides itself; ``cli`` is not here: it may import everything."""

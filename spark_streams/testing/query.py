@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_streams.spark.progress_offset import progress_offset
+from spark_streams.progress_offset import progress_offset
 from spark_streams.testing.stream import LogStream
 
 if TYPE_CHECKING:

@@ -82,6 +82,13 @@ class Life:
             assert time.monotonic() < deadline, f"{len(rows)} of {count} rows"
         return rows
 
+    def come_to(self, cursors: dict[str, str]) -> None:
+        """Run micro-batches until the offset has these cursors; none of them has rows."""
+        deadline = time.monotonic() + WAIT_S
+        while self.offset is None or self.offset["partitions"] != {p: {"after": c} for p, c in cursors.items()}:
+            assert self.step() == []
+            assert time.monotonic() < deadline, self.offset
+
     def still(self, seconds: float = 0.3) -> list[dict[str, Any]]:
         """Run micro-batches for some time; for checks that nothing more comes."""
         rows: list[dict[str, Any]] = []
