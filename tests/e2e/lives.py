@@ -54,9 +54,15 @@ class Copy:
             try:
                 yield
             finally:
+                # Spark's Python daemon, and with it the workers, is in a process group of its own.
+                others = _below(running.pid)
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(running.pid, signal.SIGKILL)
+                for each in others:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
                 running.wait(30)
+                _wait_for_the_end(others)
 
     def lose_spark(self) -> None:
         """Kill the JVM alone, in mid-task, and return when the Python workers have ended by themselves.
@@ -64,20 +70,15 @@ class Copy:
         Their daemon, which would end them at once, is held: on a machine that is busy it comes late, too.
         """
         assert self._running is not None
-        tree = psutil.Process(self._running.pid).children(recursive=True)
-        (java,) = [each for each in tree if each.name() == "java"]
-        alive = [each for each in java.children() if each.status() != psutil.STATUS_ZOMBIE]
-        daemons = [each for each in alive if "pyspark.daemon" in each.cmdline()]
+        (java,) = [each for each in _below(self._running.pid) if each.name() == "java"]
+        daemons = [each for each in java.children() if _runs(each) and "pyspark.daemon" in each.cmdline()]
         workers = [each for daemon in daemons for each in daemon.children()]
         assert workers
         for daemon in daemons:
             daemon.suspend()
         java.kill()
         try:
-            deadline = time.monotonic() + START_S
-            while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in workers):
-                assert time.monotonic() < deadline, self.said()
-                time.sleep(0.05)
+            _wait_for_the_end(workers)
         finally:
             for daemon in daemons:
                 daemon.kill()
@@ -104,3 +105,26 @@ class Copy:
     def said(self) -> str:
         """The last words of its lives."""
         return self.output.read_text(errors="replace")[-4_000:]
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    """Return the processes that a process has started, and those that they have; none of one that has ended."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _wait_for_the_end(processes: list[psutil.Process]) -> None:
+    """Return when they run no more; nobody may be there to reap them."""
+    deadline = time.monotonic() + START_S
+    while any(map(_runs, processes)):
+        assert time.monotonic() < deadline, processes
+        time.sleep(0.05)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

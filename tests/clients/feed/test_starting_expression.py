@@ -74,12 +74,15 @@ class TestRemembered:
                 assert life.still() == []
                 assert life.offset["searching"] == {"0": "n >= 50"}
             feed.add(0, *numbered(40, 55))
-            served = feed.served
+            asked = len(feed.fetches)
             # What the options say of the start now is no matter, as of any start.
             with Life(feed.url, life.offset) as again:
                 assert values(again.until(5)) == numbered(50, 55)
                 assert "searching" not in again.offset and again.offset["found"] == {"0": "n >= 50"}
-            assert feed.served == served + 15, "what was searched is not searched again"
+            cursors = {each["cursor"] for each in feed.fetches[asked:]}
+            assert feed.cursor(0, 40) in cursors
+            searched = {"_first", *(feed.cursor(0, n) for n in range(40))}
+            assert not cursors & searched, "what was searched is not searched again"
 
     def test_that_it_was_found(self) -> None:
         with BadFeed({0: Part(numbered(0, 40))}, page=lambda: 10, every=5) as feed:
