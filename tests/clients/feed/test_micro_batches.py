@@ -115,11 +115,9 @@ class TestPlanned:
                 first = life.rows(end)
                 assert len(first) > 10 and life.rows(end) == first
                 assert len(life.tasks(end)) >= 2
-            served = feed.served
             feed.faults = [Reply(b"", 500)] * 1_000
             with Life(feed.url, life.offset, spoolLocation=str(tmp_path)) as again:
                 assert again.rows(end) == first
-                assert feed.served == served
                 feed.faults.clear()
                 again.offset = end
                 assert len(again.until(140 - before - len(first))) == 140 - before - len(first)
