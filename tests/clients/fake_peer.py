@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +49,7 @@ class Script:
     sender_credit: int = 100
     max_message_size: int = 0
     idle_timeout_ms: int = 0
+    outcomes_after_s: float = 0.0
 
 
 class FakePeer(MessagingHandler):
@@ -67,6 +69,7 @@ class FakePeer(MessagingHandler):
         self._refused: set[str] = set()
         self._undrained: list[Any] = []
         self._sent = 0
+        self._unsettled: list[tuple[float, Any]] = []
         self._stop = threading.Event()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -104,6 +107,10 @@ class FakePeer(MessagingHandler):
             event.container.stop()
         else:
             event.container.schedule(0.02, self)
+            while self._unsettled and self._unsettled[0][0] <= time.monotonic():
+                delivery = self._unsettled.pop(0)[1]
+                delivery.update(proton.Delivery.ACCEPTED)
+                delivery.settle()
             while self.script.answers_drain and self._undrained:
                 self._undrained.pop().drained()
 
@@ -193,6 +200,9 @@ class FakePeer(MessagingHandler):
             event.delivery.local.condition = verdict
             event.delivery.update(proton.Delivery.REJECTED)
         elif verdict == "hold":
+            return
+        elif self.script.outcomes_after_s:
+            self._unsettled.append((time.monotonic() + self.script.outcomes_after_s, event.delivery))
             return
         else:
             event.delivery.update(verdict if verdict is not None else proton.Delivery.ACCEPTED)

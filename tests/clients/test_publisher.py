@@ -156,15 +156,26 @@ def test_a_closed_publisher_says_so() -> None:
 
 def test_turning_keeps_an_idle_connection_alive() -> None:
     """The peer closes a connection that is silent for its idle time-out; heartbeats go out only in turns."""
-    with FakePeer(Script(idle_timeout_ms=300)) as peer, client(peer.port) as sender:
+    with FakePeer(Script(idle_timeout_ms=1_500)) as peer, client(peer.port) as sender:
         link = sender.publisher("orders")
-        for _ in range(20):
+        for _ in range(45):
             time.sleep(0.05)
             sender.turn()
         link.send(payloads(0, 10), label)
         link.flush()
         assert len(peer.received) == 10
-        time.sleep(1)
+        deadline = time.monotonic() + 30
         with pytest.raises((ConnectionLost, Refused)):
-            link.send(payloads(0, 10), label)
-            link.flush()
+            while time.monotonic() < deadline:
+                time.sleep(3)
+                link.send(payloads(0, 10), label)
+                link.flush()
+
+
+def test_waiting_for_an_outcome_keeps_a_connection_alive() -> None:
+    """Though it takes longer than the peer's idle time-out."""
+    with FakePeer(Script(idle_timeout_ms=1_500, outcomes_after_s=4)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        link.send(payloads(0, 10), label)
+        link.flush()
+        assert len(peer.received) == 10 and len(peer.desired) == 1
