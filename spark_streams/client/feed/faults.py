@@ -68,7 +68,9 @@ def mapped(what: str, hide: Callable[[str], str]) -> Iterator[None]:
             raise ConnectFailed(
                 f"{what}: no connection: {reason}: check the host and port in option 'url', and that the feed runs"
             ) from None
-        hint = f": if it {WANTS_A_CERTIFICATE}" if "https://" in what and "without response" in reason else ""
+        # How a door ends that wants a certificate: in order, or by a reset if the request has come meanwhile.
+        bare = "without response" in reason or "reset by peer" in reason
+        hint = f": if it {WANTS_A_CERTIFICATE}" if "https://" in what and bare else ""
         raise ConnectionLost(f"{what}: {reason}{hint}") from None
     except (urllib3.exceptions.HTTPError, requests.exceptions.RequestException, OSError) as fault:
         raise ConnectionLost(f"{what}: the answer broke off: {hide(_reason(fault))}") from None

@@ -232,8 +232,9 @@ class Follower(threading.Thread):
                     block, lines = self._start_at.take(block, lines, client.dialect)
                 before = self.cursor
                 self._take(block, lines)
-                # In a long response this is all there is; more may come at any time.
-                self.idle = waits is not None
+                # In a long response this is all there is; more may come at any time. In another, more may follow, but
+                # where there was nothing more, a checkpoint alone is no sign of it.
+                self.idle = waits is not None or (self.idle and not lines.count)
                 if len(lines.cursors) and (int(lines.covered[-1]) or self.cursor != before):
                     attempts.progressed()
                 if self._stopping.is_set() or stop is not None:
