@@ -25,7 +25,7 @@ from spark_streams.client.links import (
     attach_sender,
     start_filter,
 )
-from spark_streams.client.model import Bounds, Pushdown, RangeRead, StreamDescription
+from spark_streams.client.model import PRODUCT, Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.publisher import Publisher
 from spark_streams.client.pushdown import Pushed, Receiving, is_about_filters, nothing_pushed, push
 from spark_streams.client.reader import RangeReader
@@ -126,6 +126,23 @@ class AmqpClient:
             return {**connection.properties, "capabilities": list(connection.offered)}
 
         return self._retrying(lambda: self._at("", ask))
+
+    def streams(self) -> list[str] | None:
+        """Return the names of the streams that we may read; None of a peer that does not list them.
+
+        AMQP has no way to ask: only the log of this project answers.
+
+        Raises:
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+
+        def ask(connection: Connection, address: str) -> list[str] | None:
+            # Others might take the address for that of a queue, and make one.
+            if connection.properties.get("product") != PRODUCT:
+                return None
+            return info.list_streams(connection, address, Deadline(self._timeout_ms))
+
+        return self._retrying(lambda: self._at(info.STREAMS, ask))
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many retained events there are after each position (from it on, for ``At``).

@@ -7,6 +7,8 @@
                      "x-opt-starts-after": symbol, "x-opt-cursor-from": [symbol, …]}, …],
      "x-opt-incarnation": string}
 
+An information source about the whole log, ``$streams``, is an extension too: ``{"x-opt-streams": [string, …]}``.
+
 The keys that begin with ``x-opt-`` are extensions of the reference log: ``x-opt-remaining`` is there when the link
 property ``x-opt-positions`` (partition to the offset that reading is after) asked for it, the last three where
 partitions were split. Unknown keys are ignored (ES-406).
@@ -30,8 +32,10 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.position import After, At, Earliest, Latest, Position
 from spark_streams.wire.message import Amqp, decode_message
 
-__all__ = ["describe", "info_address", "remaining"]
+__all__ = ["STREAMS", "describe", "info_address", "list_streams", "remaining"]
 
+STREAMS: Final = "$streams"
+"""The address of our log's information source about the whole log; other peers have none."""
 _POSITIONS: Final = "x-opt-positions"
 _REMAINING: Final = "x-opt-remaining"
 _TRUNCATED: Final = "x-opt-truncated-offset"
@@ -67,6 +71,19 @@ def describe(connection: Connection, stream: str, address: str, deadline: Deadli
         )
     incarnation = answer.get(_INCARNATION)
     return StreamDescription(stream, str(incarnation) if isinstance(incarnation, str) else None, partitions)
+
+
+def list_streams(connection: Connection, address: str, deadline: Deadline) -> list[str]:
+    """Ask our log which streams we may read, in the order of their names.
+
+    Raises:
+        NotFound: it is no log of ours, or one without this source.
+        RemoteProtocolError, DeadlineExceeded: as ``describe``.
+    """
+    names = _ask(connection, address, address, deadline, None).get("x-opt-streams")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RemoteProtocolError(f"'{address}': 'x-opt-streams' is no list of strings")
+    return [str(name) for name in names]
 
 
 def remaining(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from spark_streams.filters.nodes import Expression
 from spark_streams.position import After, At, Earliest
 
-__all__ = ["Bounds", "Consumer", "FilterValues", "Pushdown", "RangeRead", "StreamDescription"]
+__all__ = ["PRODUCT", "Bounds", "Consumer", "FilterValues", "Pushdown", "RangeRead", "StreamDescription"]
+
+PRODUCT: Final = "spark-streams"
+"""What our log's doors for AMQP and RabbitMQ streams say that they are."""
 
 
 @dataclass(frozen=True)

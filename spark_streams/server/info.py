@@ -18,12 +18,15 @@
 A receiver whose attach has the link property ``x-opt-positions``, a map of partition to offset or ``@earliest``, is
 told how many retained events come after each.
 
+The address ``$streams`` is an information source about the container, an extension: its messages are an amqp-value map
+with ``x-opt-streams``, the sorted names, strings, of the streams that the user may read.
+
 Spec: Event Stream Extensions §6 (ES-400 to ES-405); A-29.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from cproton_ffi import ffi, lib
@@ -38,9 +41,11 @@ from spark_streams.wire.types import Described, Symbol, ULong, encode_value
 if TYPE_CHECKING:
     from spark_streams.server.connection import AmqpConnection
 
-__all__ = ["InfoLink", "describe", "read_positions"]
+__all__ = ["STREAMS", "InfoLink", "describe", "list_streams", "read_positions"]
 
 POSITIONS: Final = "x-opt-positions"
+STREAMS: Final = "$streams"
+"""The address of the information source about the container."""
 _AMQP_VALUE: Final = ULong(0x77)
 _ORDER: Final = PaddedDecimalOrder(20)
 
@@ -64,6 +69,11 @@ def describe(stream: Stream, positions: Mapping[str, str]) -> bytes:
     """Return the encoded message."""
     partitions = [_partition(partition, positions.get(name)) for name, partition in stream.partitions.items()]
     return encode_value(Described(_AMQP_VALUE, {"partitions": partitions, "x-opt-incarnation": stream.incarnation}))
+
+
+def list_streams(names: Iterable[str]) -> bytes:
+    """Return the encoded message about the container."""
+    return encode_value(Described(_AMQP_VALUE, {"x-opt-streams": sorted(names)}))
 
 
 def _partition(partition: Partition, after: str | None) -> dict[str, object]:
@@ -93,18 +103,23 @@ class InfoLink(AttachedLink):
 
     Args:
         connection, link: see ``AttachedLink``.
-        stream: the log.
-        positions: see ``read_positions``.
+        stream: the log; None: the source is about the container.
+        message: returns the encoded message, about what is there now.
         interval_s: between messages when one grant of credit asks for several.
 
     """
 
     def __init__(
-        self, connection: AmqpConnection, link: Any, stream: Stream, positions: dict[str, str], *, interval_s: float
+        self,
+        connection: AmqpConnection,
+        link: Any,
+        stream: Stream | None,
+        message: Callable[[], bytes],
+        *,
+        interval_s: float,
     ) -> None:
-        super().__init__(connection, link, stream.name, stream.incarnation)
-        self._log_stream = stream
-        self._positions = positions
+        super().__init__(connection, link, *(("", "") if stream is None else (stream.name, stream.incarnation)))
+        self._message = message
         self._interval_s = interval_s
         self._impl = link._impl
         self._timer: Any = None
@@ -127,7 +142,7 @@ class InfoLink(AttachedLink):
         self.connection.wake(self)
 
     def _send(self) -> None:
-        encoded = describe(self._log_stream, self._positions)
+        encoded = self._message()
         self._sent += 1
         tag = ffi.new("char[]", self._sent.to_bytes(8, "big"))
         delivery = lib.pn_delivery(self._impl, ffi.new("pn_bytes_t *", {"size": 8, "start": tag})[0])

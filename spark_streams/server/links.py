@@ -35,7 +35,7 @@ class AttachedLink(abc.ABC):
     Args:
         connection: its connection.
         link: the ``proton.Link``, opened on both sides.
-        stream: the name of the log.
+        stream: the name of the log; empty of a link that is about none.
         incarnation: the log's incarnation.
 
     """

@@ -37,7 +37,7 @@ from spark_streams.server.config import AmqpConfig
 from spark_streams.server.consumer_link import ConsumerLink
 from spark_streams.server.cursor import Cursor
 from spark_streams.server.groups import Claim, Groups
-from spark_streams.server.info import InfoLink, read_positions
+from spark_streams.server.info import STREAMS, InfoLink, describe, list_streams, read_positions
 from spark_streams.server.intake import Intake
 from spark_streams.server.line import PlaceInLine
 from spark_streams.server.link_filters import LinkFilters, read_filters
@@ -76,6 +76,7 @@ class Node:
         self.placement = Placement(config)
         self.groups = Groups(log, config.reset_epoch)
         self.intake = Intake(config.max_message_bytes)
+        self._info_interval_s = config.info_interval_ms / 1000
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
         self._links: set[AttachedLink] = set()
         self._known: dict[str, tuple[str, int]] = {}
@@ -114,8 +115,13 @@ class Node:
                 return stream
         raise LinkRefused(UNAUTHORIZED, f"user '{connection.user}' may not {action} stream '{address:.200}'")
 
+    def _is_stream(self, name: str) -> bool:
+        return any(stream.name == name for stream in self.log.streams())
+
     def _attached(self, connection: AmqpConnection, attached: AttachedLink) -> None:
         connection.attached(attached)
+        if not attached.stream:
+            return
         self._links.add(attached)
         attached.on_end.append(functools.partial(self._links.discard, attached))
         if self._timer is None:
@@ -138,6 +144,8 @@ class Node:
         address = _address(link.remote_source)
         if address.endswith(INFO_SUFFIX):
             return self._info(connection, link, address)
+        if address == STREAMS and not self._is_stream(STREAMS):
+            return self._directory(connection, link)
         stream = self._stream(connection, "read", address)
         filters = read_filters(link.remote_source)
         wishes = read_wishes(link)
@@ -201,7 +209,18 @@ class Node:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions = read_positions(link)
         open_info(link)
-        return InfoLink(connection, link, stream, positions, interval_s=self.config.info_interval_ms / 1000)
+        return InfoLink(connection, link, stream, lambda: describe(stream, positions), interval_s=self._info_interval_s)
+
+    def _directory(self, connection: AmqpConnection, link: Any) -> AttachedLink:
+        """Open a link that tells which streams there are for this user, and no others."""
+        permissions = permissions_of(self.config.permissions, connection.user)
+
+        def message() -> bytes:
+            names = (stream.name for stream in self.log.streams())
+            return list_streams(n for n in names if permissions is None or permissions.allow("read", n))
+
+        open_info(link)
+        return InfoLink(connection, link, None, message, interval_s=self._info_interval_s)
 
     def _open_consumer(
         self,

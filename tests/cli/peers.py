@@ -13,9 +13,12 @@ PEERS = ["amqp", "rabbitmq-stream", "feedapi"]
 def url(stream: LogStream, door: str) -> str:
     """Return a stream's url at a door, with the default credentials."""
     where = stream.process.urls[door]
-    if door == "feedapi":
-        return f"{where}/{stream.name}"
-    return f"{where.replace('//', '//guest:guest@')}#{stream.name}"
+    return url_of(where if door == "feedapi" else where.replace("//", "//guest:guest@"), door, stream.name)
+
+
+def url_of(address: str, door: str, name: str) -> str:
+    """Return the url of a stream at the address of a door."""
+    return f"{address}/{name}" if door == "feedapi" else f"{address}#{name}"
 
 
 def run(*words: str, **environment: str) -> Result:

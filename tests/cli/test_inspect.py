@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import requests
 
-from spark_streams.testing import StreamFactory
-from tests.cli.peers import PEERS, run, url
+from spark_streams.testing import LogProcess, StreamFactory
+from tests.cli.peers import PEERS, run, url, url_of
 from tests.clients.feed.scripted import Reply, Request, Scripted
 
 CAPABILITY = {"amqp": "AMQP_EVENT_STREAMS_V1_0", "rabbitmq-stream": "Publish 2", "feedapi": "key"}
@@ -65,10 +66,46 @@ def test_inspect_prints_tables(reference_log: StreamFactory, door: str) -> None:
     assert CAPABILITY[door] in offered.split(", ")
 
 
+@pytest.mark.parametrize("door", PEERS)
+def test_inspect_of_our_log_shows_all_its_streams(reference_log: StreamFactory, door: str) -> None:
+    streams = [reference_log.create(name, partitions) for name, partitions in (("orders", 2), ("payments", 1))]
+    streams[1].produce(["a", "b"])
+    address = streams[0].process.urls[door].replace("//", "//" if door == "feedapi" else "//guest:guest@")
+    peer, *found = [json.loads(line) for line in run("inspect", address, "--json").stdout.splitlines()]
+    assert peer["stream"] is None and [each["stream"] for each in found] == peer["streams"]
+    rows = {each["stream"]: each["partitions"] for each in found}
+    orders, payments = (stream.name for stream in streams)
+    # To RabbitMQ's protocol each partition is a stream; the log may have those of other tests, too.
+    expected = (
+        {f"{orders}-0": 1, f"{orders}-1": 1, payments: 1} if door == "rabbitmq-stream" else {orders: 2, payments: 1}
+    )
+    assert {name: len(rows[name]) for name in rows if name.startswith((orders, payments))} == expected
+    last = rows[payments][0]
+    assert last["last cursor"][-1] == "2" if door == "feedapi" else last["events"] == 2
+    for name in expected:
+        assert rows[name] == json.loads(run("inspect", url_of(address, door, name), "--json").stdout)["partitions"]
+    shown = run("inspect", address, COLUMNS="900").stdout
+    head, *table = [row for row in cells(shown) if len(row) > 2]
+    assert head == ["stream", *last]
+    told = [
+        ["" if cell is None else str(cell) for cell in (name, *row.values())] for name in rows for row in rows[name]
+    ]
+    assert [row for row in table if row[0] in expected] == [row for row in told if row[0] in expected]
+
+
+def test_inspect_of_our_log_when_it_has_no_stream(tmp_path: Path) -> None:
+    with LogProcess(tmp_path) as log:
+        for door in PEERS:
+            shown = run("inspect", log.urls[door].replace("//", "//" if door == "feedapi" else "//guest:guest@"))
+            assert shown.stdout.splitlines()[-1] == "It has no streams, or none that this user may read."
+
+
 @pytest.mark.parametrize(("door", "why"), [("amqp", "AMQP has no way"), ("rabbitmq-stream", "no command that lists")])
-def test_inspect_of_a_peer_says_what_it_is_and_how_to_name_streams(
-    reference_log: StreamFactory, door: str, why: str
+def test_inspect_of_another_peer_says_what_it_is_and_how_to_name_streams(
+    reference_log: StreamFactory, door: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("spark_streams.client.amqp.PRODUCT", "another")
+    monkeypatch.setattr("spark_streams.client.rabbit.client.PRODUCT", "another")
     address = url(reference_log.create(), door).partition("#")[0]
     shown = run("inspect", address, COLUMNS="900")
     assert shown.exit_code == 0, shown.stderr

@@ -27,8 +27,10 @@ def test_the_commands_that_speak_with_any_peer(serve: Callable[..., Served], run
         done = command(*words, COLUMNS="200")
         assert (name, done.exit_code) == ("spark-streams", 0), done.stderr
         said.append(done.stdout)
-    peer, streams, feed, tailed, version_1, copied = said
-    assert "AMQP_EVENT_STREAMS_V1_0" in peer and "Its streams are not known" in peer
+    peer, streams, feed, feeds, tailed, version_1, copied = said
+    assert "AMQP_EVENT_STREAMS_V1_0" in peer
+    for listed in (peer, feeds):
+        assert [listed.count(f"{name} ") for name in ("orders", "payments", "copies")] == [4, 1, 1]
     assert streams.index("orders (RabbitMQ super stream)") < streams.index("payments (RabbitMQ s")
     assert len(json.loads(feed)["partitions"]) == 4
     assert sorted(line.split("\t")[4] for line in tailed.splitlines()) == [f"v{n}" for n in range(8)]

@@ -129,3 +129,22 @@ def test_the_words_of_all_doors_agree(pattern: str) -> None:
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match=r"read is '\(', no regular expression"):
         Permissions(read="(")
+
+
+@pytest.mark.parametrize(
+    ("user", "streams"),
+    [("admin", ["orders", "orders-2", "payroll"]), ("reader", ["orders", "orders-2"]), ("writer", [])],
+)
+def test_the_list_of_streams_has_those_that_the_user_may_read(restricted: Any, user: str, streams: list[str]) -> None:
+    receiver = restricted.peer(username=user, password=USERS[user]).receiver("$streams")
+    assert receiver.take(1)[0].body == {"x-opt-streams": streams}
+    restricted.create("orders-3")
+    assert receiver.take(1)[0].body == {"x-opt-streams": sorted({*streams, "orders-3"}) if streams else []}
+
+
+def test_the_list_of_streams_is_only_read_and_gives_way_to_a_stream_of_that_name(restricted: Any) -> None:
+    peer = restricted.peer(username="admin", password="a")
+    assert refusal(peer.sender, "$streams")[0] == "amqp:not-found"
+    restricted.create("$streams")
+    peer.sender("$streams").send(b"x")
+    assert peer.receiver("$streams", filter=EARLIEST).take(1)[0].body == b"x"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,7 +16,7 @@ from spark_streams.cli.peers.peer import PEER_EPILOG, TIMEOUT_MS, Peer, partitio
 from spark_streams.cli.sign_in import password_option, tls_options
 from spark_streams.client import AmqpClient, RabbitClient
 from spark_streams.endpoint import Tls
-from spark_streams.errors import OptionError
+from spark_streams.errors import NotFound, OptionError
 from spark_streams.position import EARLIEST
 
 __all__ = ["inspect"]
@@ -23,13 +25,13 @@ _NO_LIST: Final = {
     False: "AMQP has no way to ask a peer which event streams it has",
     True: "the RabbitMQ stream protocol has no command that lists the streams of a broker",
 }
-"""Why streams have to be named, of a peer that is no RabbitMQ broker, and of one that is."""
+"""Why streams have to be named where the peer is not our log: of AMQP, and of a RabbitMQ broker."""
 _EPILOG = f"""{PEER_EPILOG}
 \b
-Without a STREAM, in the URL or after it, only what the peer says of itself is shown:
-neither AMQP nor RabbitMQ's stream protocol can list streams. Of our log
-`spark-streams log info --data-dir DIR` lists them, of a broker
-`rabbitmqctl list_queues name type`. A feed's address is its name.
+Without a STREAM, in the URL or after it, all streams that the user may read are
+shown, where the peer lists them: our log does, at each of its doors. The protocols
+have no list: of any other peer only what it says of itself is shown, and
+`rabbitmqctl list_queues name type` lists a broker's. A feed's address is its name.
 
 \b
 Examples:
@@ -37,6 +39,7 @@ Examples:
   spark-streams inspect amqp://guest:guest@localhost:5672#orders
   spark-streams inspect rabbitmq-stream://guest:guest@localhost:5552 orders payments
   spark-streams inspect https://example.com/feeds/orders --json
+  spark-streams inspect http://localhost:8080
 """
 
 
@@ -60,7 +63,7 @@ def inspect(
 ) -> None:
     """Show streams of any peer: their partitions, what they retain, and what the peer can do.
 
-    Without a STREAM, and none in the URL, what can be known of the peer itself.
+    Without a STREAM, and none in the URL, all of them where the peer lists them, else the peer itself.
     """
     peer = read_peer(
         url,
@@ -74,48 +77,101 @@ def inspect(
     )
     if not all(streams):
         raise OptionError("STREAM", "is empty: expected the name of a stream")
-    for each in (peer, *(replace(peer, stream=name) for name in streams[1:])):
-        found = _feed(each) if each.is_feed else _log(each) if each.stream else _peer(each)
-        if as_json:
+    if as_json:
+        for found in _all(peer, streams):
             click.echo(json.dumps(found))
-        else:
-            _print(found)
-
-
-def _print(found: dict[str, Any]) -> None:
+        return
     console = Console()
+    listed: list[dict[str, Any]] | None = None
+    for found in _all(peer, streams):
+        if listed is not None:
+            listed.append(found)
+            continue
+        _print_head(console, found)
+        if "streams" not in found:
+            _print_partitions(console, found)
+        elif found["streams"] is not None:
+            listed = []
+    if listed is not None:
+        _print_streams(console, listed)
+
+
+def _all(peer: Peer, streams: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Yield what is to be shown: each stream that is named; or, where none is, the peer, and each stream it lists."""
+    if peer.names_stream:
+        for each in (peer, *(replace(peer, stream=name) for name in streams[1:])):
+            yield _stream(each)
+        return
+    found = _peer(peer)
+    if found is None:
+        yield _stream(peer)
+        return
+    yield found
+    for name in found["streams"] or ():
+        with contextlib.suppress(NotFound):  # deleted meanwhile
+            yield _stream(peer.named(name))
+
+
+def _print_head(console: Console, found: dict[str, Any]) -> None:
     what = found["kind"] if found["stream"] is None else f"{found['stream']} ({found['kind']})"
     # A table's own title would be broken where the table is narrow.
     console.print(f"{what} at {found['url']}", style="italic", soft_wrap=True, markup=False, highlight=False)
-    facts = Table(show_header=False)
-    for name, value in found["peer"].items():
-        facts.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
-    console.print(facts)
-    if "streams" in found:
+    if found["peer"]:
+        facts = Table(show_header=False)
+        for name, value in found["peer"].items():
+            facts.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
+        console.print(facts)
+    if "why" in found:
         console.print(f"Its streams are not known: {found['why']}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _print_partitions(console: Console, found: dict[str, Any]) -> None:
+    console.print(_table(found["partitions"]))
+    _print_unavailable(console, found)
+
+
+def _print_streams(console: Console, listed: list[dict[str, Any]]) -> None:
+    """Print the partitions of several streams of one peer as one table."""
+    if not listed:
+        console.print("It has no streams, or none that this user may read.")
         return
-    partitions = Table()
-    for name in found["partitions"][0] if found["partitions"] else ("partition",):
-        partitions.add_column(name, justify="right" if name == "events" else "left", overflow="fold")
-    for row in found["partitions"]:
-        partitions.add_row(*("" if cell is None else str(cell) for cell in row.values()))
-    console.print(partitions)
+    console.print(_table([{"stream": found["stream"], **row} for found in listed for row in found["partitions"]]))
+    for found in listed:
+        _print_unavailable(console, found)
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table()
+    for name in rows[0] if rows else ("partition",):
+        table.add_column(name, justify="right" if name == "events" else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row.values()))
+    return table
+
+
+def _print_unavailable(console: Console, found: dict[str, Any]) -> None:
     for partition, why in found.get("unavailable", {}).items():
-        console.print(f"partition {partition} is not there: {why}")
+        console.print(f"partition {partition} of {found['stream']} is not there: {why}", soft_wrap=True)
 
 
-def _peer(peer: Peer) -> dict[str, Any]:
-    """Return what a peer says of itself, and why its streams are not there."""
+def _peer(peer: Peer) -> dict[str, Any] | None:
+    """Return what a peer says of itself, and its streams, or why they are not known; None: the address is a feed's."""
+    about: dict[str, Any] = {"url": str(peer.endpoint), "stream": None}
+    if peer.is_feed:
+        with peer.feed_client() as feeds:
+            names = feeds.streams()
+        return None if names is None else {**about, "kind": "feeds", "peer": {}, "streams": names}
     with (RabbitClient if peer.is_rabbit else AmqpClient)(peer.endpoint, timeout_ms=TIMEOUT_MS) as client:
-        told = client.capabilities()
-    return {
-        "url": str(peer.endpoint),
-        "stream": None,
-        "kind": "RabbitMQ broker" if peer.is_rabbit else "AMQP peer",
-        "peer": dict(told),
-        "streams": None,
-        "why": f"{_NO_LIST[peer.is_rabbit]}. Name those to show: spark-streams inspect {peer.endpoint.url} STREAM...",
-    }
+        told, names = client.capabilities(), client.streams()
+    about |= {"kind": "RabbitMQ broker" if peer.is_rabbit else "AMQP peer", "peer": dict(told), "streams": names}
+    if names is None:
+        name_them = f"Name those to show: spark-streams inspect {peer.endpoint.url} STREAM..."
+        about["why"] = f"{_NO_LIST[peer.is_rabbit]}. {name_them}"
+    return about
+
+
+def _stream(peer: Peer) -> dict[str, Any]:
+    return _feed(peer) if peer.is_feed else _log(peer)
 
 
 def _log(peer: Peer) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import quote
 
 import click
 
@@ -53,6 +54,16 @@ class Peer:
     def is_rabbit(self) -> bool:
         """Whether it is a stream of a RabbitMQ broker."""
         return self.endpoint.scheme in RABBITMQ_SCHEMES
+
+    @property
+    def names_stream(self) -> bool:
+        """Whether it is one stream; what has no path may be a feed, or the root of several."""
+        return bool(self.endpoint.path.strip("/")) if self.is_feed else bool(self.stream)
+
+    def named(self, stream: str) -> Peer:
+        """Return a stream of this peer, whose url names none."""
+        endpoint = replace(self.endpoint, path=f"/{quote(stream)}") if self.is_feed else self.endpoint
+        return replace(self, stream=stream, endpoint=endpoint)
 
     def __str__(self) -> str:
         return f"{self.endpoint.url}#{self.stream}" if self.stream and not self.is_feed else self.endpoint.url

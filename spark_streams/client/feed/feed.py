@@ -17,11 +17,12 @@ from spark_streams.client.feed.pushed import ANY_POINTER
 from spark_streams.client.feed.session import Answer, Conflict, FeedSession, Unavailable
 from spark_streams.client.retry import Attempts, Backoff
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import ConnectionLost, OptionError, Refused, RemoteProtocolError, SparkStreamsError
+from spark_streams.errors import ConnectionLost, NotFound, OptionError, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_discovery
 from spark_streams.wire.feed.fetching import LAST, Fetch
 from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
+from spark_streams.wire.feed.strict import load_json
 
 __all__ = ["PATIENT", "FeedAddress", "FeedClient", "pause_for"]
 
@@ -115,6 +116,28 @@ class FeedClient:
     def push(self, filters: Mapping[str, str]) -> None:
         """Have the feed check these, too, from the next call on; in place of what was pushed before."""
         self._pushed = dict(filters)
+
+    def streams(self) -> list[str] | None:
+        """Return the names of the feeds below this address that we may read; None where it lists none.
+
+        FeedAPI has no such list: the log of this project answers at its door's root with ``{"feeds": ["orders"]}``.
+
+        Raises:
+            SparkStreamsError: as ``FeedSession.get``, after several tries where that can help.
+        """
+        return self._retrying(self._listing)
+
+    def _listing(self) -> list[str] | None:
+        try:
+            with self._session.get() as answer:
+                body = answer.body()
+            document = load_json(body, "list of feeds")
+        except (NotFound, Refused, RemoteProtocolError) as fault:
+            if fault.retriable:
+                raise
+            return None
+        names = document.get("feeds") if isinstance(document, dict) else None
+        return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
     def discover(self) -> Discovery:
         """Return the partitions and what the feed offers, as it says now; of a version 1 feed what the user said.

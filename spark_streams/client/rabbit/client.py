@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from spark_streams.client.model import Bounds, Consumer, FilterValues, Pushdown, RangeRead, StreamDescription
+from spark_streams.client.model import PRODUCT, Bounds, Consumer, FilterValues, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.rabbit import bounds
 from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.faults import is_unavailable, refusal
@@ -187,6 +187,24 @@ class RabbitClient:
             f"{_NAMES.get(key, f'0x{key:02x}')} {highest}" for key, highest in sorted(connection.versions.items())
         ]
         return {**connection.properties, "commands": commands}
+
+    def streams(self) -> list[str] | None:
+        """Return the names of the streams that we may read; None of a peer that does not list them.
+
+        The protocol has no command for it: only the log of this project answers a Metadata that names none with all.
+
+        Raises:
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+
+        def ask() -> list[str] | None:
+            connection = self._connection()
+            if connection.properties.get("product") != PRODUCT:
+                return None
+            answer = connection.request(Metadata(()), MetadataAnswer, "the list of streams: metadata")
+            return [each.stream for each in answer.streams if each.code == ResponseCode.OK]
+
+        return self._retrying(ask)
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many offsets there are from each position on; None where the position is not an offset."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from typing import Final
 
 from spark_streams.server.feed.config import BearerToken
@@ -37,8 +38,22 @@ class Access:
         Raises:
             Refusal: 401 without a token that is known, 403 when it does not allow this.
         """
+        if not self.allowed(authorization, action, [stream]):
+            raise Refusal(403, f"the bearer token does not allow to {action} feed '{stream:.200}'")
+
+    def allowed(self, authorization: str | None, action: str, streams: Sequence[str]) -> list[str]:
+        """Return those of ``streams`` that a request may do ``action`` to.
+
+        Args:
+            authorization: as ``check``.
+            action: as ``check``.
+            streams: names of feeds.
+
+        Raises:
+            Refusal: 401 without a token that is known.
+        """
         if not self._tokens:
-            return
+            return list(streams)
         scheme, _, given = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
             raise Refusal(401, "this door asks for a bearer token: send 'Authorization: Bearer <token>'", _CHALLENGE)
@@ -47,5 +62,4 @@ class Access:
         found = [token for token in self._tokens if hmac.compare_digest(token.token.encode(), shown)]
         if not found:
             raise Refusal(401, "the bearer token is not known here", _WRONG)
-        if not any(token.allows(action, stream) for token in found):
-            raise Refusal(403, f"the bearer token does not allow to {action} feed '{stream:.200}'")
+        return [stream for stream in streams if any(token.allows(action, stream) for token in found)]

@@ -2,6 +2,7 @@
 
 ::
 
+    GET  /                                     names of the feeds that the token may read (an extension)
     GET  /NAME                                 discovery
     GET  /NAME?partition=&cursor=              fetch, version 2a
     GET  /NAME/events?token=&partition=&cursor=  fetch, version 2b (in place of the line above)
@@ -22,7 +23,7 @@ from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -94,6 +95,8 @@ class FeedDoor:
     async def _get(self, request: Request) -> ASGIApp:
         path = request.path_params["path"]
         query = arguments(request)
+        if not path and not query:
+            return self._listing(request)
         v2b = self.config.dialect == "v2b"
         if v2b and path.endswith(EVENTS) and not self._there(path):
             stream = self.stream(request, path[: -len(EVENTS)])
@@ -112,6 +115,11 @@ class FeedDoor:
             + (f"{EVENTS} behind the feed's path" if v2b else "partition and cursor")
             + ", n and cursor<partition> for version 1, or no arguments for the discovery",
         )
+
+    def _listing(self, request: Request) -> Response:
+        names = [stream.name for stream in self.log.streams()]
+        allowed = self._access.allowed(request.headers.get("authorization"), "read", names)
+        return JSONResponse({"feeds": allowed}, headers={"Cache-Control": "no-store"})
 
     def _there(self, name: str) -> bool:
         try:

@@ -6,6 +6,7 @@ to 13.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_streams.server.rabbit.topology import Served
@@ -56,9 +57,12 @@ def delete(connection: RabbitConnection, request: Delete) -> None:
 
 
 def metadata(connection: RabbitConnection, request: Metadata) -> None:
-    """Answer where streams live: here, or nowhere; or that the user has no business with them, there or not."""
+    """Answer where streams live: here, or nowhere; or that the user has no business with them, there or not.
+
+    A request that names none is answered with all that the user may read, an extension: brokers answer it with none.
+    """
     found = []
-    for name in request.streams:
+    for name in request.streams or filter(partial(connection.may, "read"), connection.node.topology.names()):
         if not connection.may_anything(name):
             found.append(StreamMetadata(name, ResponseCode.ACCESS_REFUSED, NO_LEADER, ()))
         elif connection.node.topology.find(name) is None:

@@ -164,6 +164,13 @@ class Topology:
                     return self._served(owner, number, name, above)
         return None
 
+    def names(self) -> list[str]:
+        """Return the names of all streams, those of super streams among them."""
+        found: list[str] = []
+        for stream in self._log.streams():
+            found += self._names(stream).values() if self._is_super(stream) else (stream.name,)
+        return found
+
     def super_stream(self, name: str) -> tuple[Served, ...] | None:
         """Return the partitions of a super stream, in their order; None when there is no such super stream."""
         stream = self._stream(name)

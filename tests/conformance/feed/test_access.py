@@ -82,6 +82,21 @@ def test_p38_a_token_that_may_not_is_403(doors: Doors) -> None:
     assert ask(door, "reader", "POST", "orders/partitions/0/split").status_code == 403
 
 
+def test_the_list_of_feeds_has_those_that_the_token_may_read(doors: Doors) -> None:
+    door = doors(tokens=(BearerToken("reader", read="orders.*"), BearerToken("writer", read=""), "everything"))
+    for name in ("payments", "orders", "orders2"):
+        door.create(name)
+    for token, feeds in (
+        ("everything", ["orders", "orders2", "payments"]),
+        ("reader", ["orders", "orders2"]),
+        ("writer", []),
+    ):
+        answer = ask(door, token, path="")
+        assert (answer.status_code, answer.json()) == (200, {"feeds": feeds})
+    assert ask(door, None, path="").status_code == 401
+    assert ask(door, "everything", path="", partition=0, cursor="_first").status_code == 404
+
+
 def test_without_tokens_nobody_is_asked_for_one(door: Door) -> None:
     door.create()
     assert ask(door, None).status_code == 200

@@ -86,9 +86,17 @@ def test_p30_filters_are_listed(door: Door) -> None:
 
 
 def test_a_feed_that_is_not_there(either: Door) -> None:
-    for path in ("nothing", "", "nothing/events", "favicon.ico"):
+    for path in ("nothing", "nothing/events", "favicon.ico"):
         answer = either.get(path)
         assert answer.status_code == 404 and answer.text.count("\n") == 1
+
+
+def test_the_root_lists_the_feeds(either: Door) -> None:
+    assert either.get("").json() == {"feeds": []}
+    for name in ("b", "a/c"):
+        either.create(name)
+    assert either.get("").json() == {"feeds": ["a/c", "b"]}
+    assert either.get("?cursor=_first").status_code == 404
 
 
 def test_names_with_anything_in_them(either: Door) -> None:

@@ -231,6 +231,26 @@ def test_0x10_access_refused(doors: Callable[..., Any]) -> None:
     assert reader.ask(DELETE_SUPER_STREAM, text("made")).code == 0x10
 
 
+def test_metadata_that_names_no_stream_lists_those_that_the_user_may_read(doors: Callable[..., Any]) -> None:
+    """An extension; brokers answer with none (tests/clients/rabbit/test_streams.py)."""
+    door = doors(
+        users={"guest": "guest", "reader": "r"}, permissions={"reader": Permissions(write=".*", read="orders|wide-1")}
+    )
+    door.log.create_stream("orders")
+    door.log.create_stream("other")
+    door.log.create_stream("wide", 2)
+    door.log.delete_stream("other")
+    for user, password, readable in (
+        ("guest", "guest", ["orders", "wide-0", "wide-1"]),
+        ("reader", "r", ["orders", "wide-1"]),
+    ):
+        peer: Peer = door.connect()
+        peer.user, peer.password = user, password
+        every = peer.open().ask(METADATA, array([])).body
+        asked = peer.ask(METADATA, array([text(name) for name in readable])).body
+        assert every == asked and all(every.count(name.encode()) == 1 for name in readable)
+
+
 def test_0x10_whoever_may_do_nothing_is_not_told_whether_a_stream_is_there(doors: Callable[..., Any]) -> None:
     door = doors(
         users={"guest": "guest", "reader": "r", "writer": "w", "nobody": "n"},
