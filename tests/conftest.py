@@ -21,6 +21,17 @@ WITH_RABBITMQ = tuple(
 """The one real RabbitMQ is for one process at a time: some of these tests restart it."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have profile ``ci`` give the same examples whatever else the process imported.
+
+    Hypothesis draws some from the literals of the modules that are loaded, which depend on the tests that ran before.
+    """
+    from hypothesis.internal.conjecture import providers
+
+    if config.getoption("--hypothesis-profile", None) == "ci" and hasattr(providers, "_get_local_constants"):
+        providers._get_local_constants = lambda: providers._local_constants
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Modules that run beside each other (``-n``): one is in one process, and so are all of the real RabbitMQ."""

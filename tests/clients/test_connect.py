@@ -68,9 +68,9 @@ def listener(serve: Callable[[socket.socket], object]) -> Iterator[int]:
 
 
 def test_wrong_port() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    fault = failure(endpoint(port))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there, nor can anybody
+        fault = failure(endpoint(taken.getsockname()[1]))
     assert isinstance(fault, ConnectFailed)
     assert "connection refused" in str(fault) and "check the port in option 'url'" in str(fault)
 

@@ -320,7 +320,7 @@ def test_its_time_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(events=numbered(3), full_sql=True, latest="00009", answers_drain=False)
     with (
         FakePeer(script) as peer,
-        anonymous(peer.port, timeout_ms=300) as reader,
+        anonymous(peer.port, timeout_ms=1_500) as reader,
         pytest.raises(DeadlineExceeded, match="no answer to drain"),
     ):
         offsets(reader, filtered("kind IS NULL", "00009", After("00002"), stream="orders"))

@@ -113,7 +113,7 @@ for page, language, number, test in json.loads(os.environ["BLOCKS"]):
     ignored = "ignore::pytest.PytestAssertRewriteWarning"  # of what the run before has imported
     with contextlib.redirect_stdout(said):
         code = pytest.main(["-q", "-p", "no:cacheprovider", "-W", ignored, test])
-    if code != 1 or "\\n1 failed" not in said.getvalue():
+    if code != 1 or not any(f"\\n1 {{end}}" in said.getvalue() for end in ("failed", "error")):
         passed.append([page, language, number, test, said.getvalue()[-500:]])
 print(json.dumps(passed))
 """

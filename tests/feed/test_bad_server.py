@@ -183,7 +183,7 @@ def test_stream_goes_on_for_its_time() -> None:
     feed = BadFeed()
     feed.append(5)
     with BadServer(feed, Behaviour(stream=True, page_sizes=(1, 2))) as server:
-        status, body = get(server.url, {"partition": "0", "cursor": "_first", "stream": "200"})
+        status, body = get(server.url, {"partition": "0", "cursor": "_first", "stream": "1000"})
         assert status == 200
         assert [json.loads(line)["event"]["n"] for line in body.splitlines() if b'"event"' in line] == [1, 2, 3, 4, 5]
         assert b'"cursor"' in body.splitlines()[-1]

@@ -363,7 +363,9 @@ def test_readers_beside_appends_rolls_and_retention(tmp_path: Path) -> None:
                     first, following = partition.first_offset, partition.next_offset
                     if following:
                         found = partition.offset_for_time(following - 1)
-                        assert found == (following - 1, following - 1)
+                        assert found is not None and found[0] == found[1] >= following - 1
+                        # Retention may have been faster.
+                        assert found[0] == following - 1 or partition.first_offset >= following
                         looked[0] += 1
                         low = partition.offset_for_time(0)
                         assert low is not None

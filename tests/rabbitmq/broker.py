@@ -22,6 +22,7 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -207,12 +208,19 @@ def inside_of(root: Path, command: list[str]) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ``count`` loopback ports that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Return ``count`` loopback ports that nobody listens on now, and that the system gives to nobody who asks for any.
+
+    They stay free while the broker is down between two of its lives.
+    """
+    lowest_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(10_000, lowest_given), lowest_given - 10_000):
+        with contextlib.suppress(OSError), socket.socket() as each:
+            each.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise CannotStart(f"{count} free ports were expected, there are {len(found)}")
 
 
 def wait_for_answer(port: int, node: subprocess.Popen[bytes]) -> str:

@@ -179,7 +179,7 @@ class TestFetch:
 
     @pytest.fixture
     def client(self, feed: BadFeed) -> Iterator[FeedClient]:
-        with client_of(feed.url, "v2a", timeout_ms=400) as client:
+        with client_of(feed.url, "v2a") as client:
             yield client
 
     @pytest.mark.parametrize("reply", [Reply(LINES), Reply(LINES, chunked=True), Reply([LINES], length=False)])
@@ -327,8 +327,11 @@ class TestFetch:
 
         feed.faults = [Reply(silent(), chunked=True)]
         try:
-            with pytest.raises(DeadlineExceeded, match="requestTimeout"):
-                read(client)
+            with (
+                client_of(feed.url, "v2a", timeout_ms=400) as hasty,
+                pytest.raises(DeadlineExceeded, match="requestTimeout"),
+            ):
+                read(hasty)
         finally:
             done.append(1)
 

@@ -18,7 +18,7 @@ from spark_streams.errors import (
     SpoolLost,
 )
 from spark_streams.spark.spooled import follower as following
-from spark_streams.spark.spooled import micro_batch, written
+from spark_streams.spark.spooled import followers, micro_batch, written
 from tests.clients.feed.batches import Life, together, values
 from tests.clients.feed.scripted import BadFeed, Part, Reply, numbered
 
@@ -104,8 +104,11 @@ class TestEachEventOnce:
 
 
 class TestPlanned:
-    def test_a_range_has_the_same_rows_each_time_and_after_a_restart(self, tmp_path: Path) -> None:
+    def test_a_range_has_the_same_rows_each_time_and_after_a_restart(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Though the feed never answers the same twice."""
+        monkeypatch.setattr(followers, "GATHER_S", 30.0)
         with BadFeed({0: Part(numbered(0, 90)), 1: Part(numbered(0, 50))}, page=lambda: 40, every=20) as feed:
             feed.shuffled = True
             feed.same_cursors = False
@@ -318,7 +321,8 @@ class TestLimits:
                 now[0] += 1_000
                 assert values(life.until(3)) == numbered(10, 13)
 
-    def test_min_partitions_splits_at_checkpoints(self, tmp_path: Path) -> None:
+    def test_min_partitions_splits_at_checkpoints(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(followers, "GATHER_S", 30.0)
         with (
             BadFeed({0: Part(numbered(0, 400)), 1: Part(numbered(0, 40))}, page=lambda: 100, every=10) as feed,
             Life(feed.url, minPartitions="6", spoolLocation=str(tmp_path)) as life,
@@ -423,8 +427,9 @@ class TestLongPolls:
             feed.stream = feed.waiting_for_ever = True  # the server does not end the response
             with Life(feed.url) as life:
                 life.until(10)
-                life.still(0.2)
-                assert "stream" in feed.fetches[-1]
+                deadline = time.monotonic() + 20
+                while "stream" not in feed.fetches[-1]:
+                    assert life.still(0.05) == [] and time.monotonic() < deadline
                 feed.split(0, 1, 2, history=True)
                 feed.add(1, *numbered(10, 12))
                 began = time.monotonic()

@@ -54,7 +54,7 @@ def test_a_query_that_spools_to_an_object_store(store: ObjectStore, monkeypatch:
             rows = life.until(100, 100)
             end = life.plan(100)
             planned = life.rows(end)
-            assert planned and {Path(each).suffix for each in store.objects} == {".ndjson", ".json"}
+            assert planned and {Path(each).suffix for each in list(store.objects)} == {".ndjson", ".json"}
         feed.faults = [Reply(b"", 500)] * 1_000
         with Life(feed.url, life.offset, spoolLocation=PLACE) as again:
             assert again.rows(end) == planned

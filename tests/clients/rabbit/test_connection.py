@@ -78,7 +78,7 @@ def test_a_broker_that_never_tunes() -> None:
         Scripted({key.SASL_AUTHENTICATE: lambda wire, n, _: wire.answer(key.SASL_AUTHENTICATE, n)}) as peer,
         pytest.raises(DeadlineExceeded, match="no tune"),
     ):
-        Connection(peer.endpoint, timeout_ms=300)
+        Connection(peer.endpoint, timeout_ms=1_500)
 
 
 def test_nobody_listens() -> None:
@@ -272,7 +272,8 @@ def test_an_answer_of_another_kind() -> None:
 def test_a_connection_without_an_answer_is_given_up() -> None:
     """An answer that comes too late would be taken for another's; and a peer that fell silent may stay so."""
     silent = {key.STREAM_STATS: lambda wire, number, body: None}
-    with Scripted(silent) as peer, Connection(peer.endpoint, timeout_ms=300) as connection:
+    with Scripted(silent) as peer, Connection(peer.endpoint, timeout_ms=5_000) as connection:
+        connection.timeout_ms = 300
         with pytest.raises(DeadlineExceeded, match="stream 's': stats: no answer"):
             ask(connection)
         assert connection.broken
@@ -307,7 +308,7 @@ def test_a_broker_that_closes_says_why(code: int, fault: type[PeerError], retria
 
 def test_closing_is_announced_and_does_not_wait_for_ever() -> None:
     with Scripted({key.CLOSE: lambda *_: None}) as peer:
-        connection = Connection(peer.endpoint, timeout_ms=100)
+        connection = Connection(peer.endpoint, timeout_ms=5_000)
         connection.close()
         connection.close()
         assert connection.broken

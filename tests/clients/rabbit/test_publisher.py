@@ -96,7 +96,7 @@ def test_frames_are_confirmed_in_any_order() -> None:
 @pytest.mark.parametrize("most", [30, 100, 1_000])
 def test_no_more_is_under_way_than_allowed(size: int, most: int) -> None:
     taking = Taking(never)
-    fault = failure(taking, max_in_flight=most, sub_entry_size=size, timeout_ms=400)
+    fault = failure(taking, max_in_flight=most, sub_entry_size=size, timeout_ms=1_500)
     assert (fault.row, fault.condition) == ("row 0", "no-confirm")
     assert 0 < taking.messages <= most
     assert taking.messages > most // 2 - size
@@ -105,7 +105,7 @@ def test_no_more_is_under_way_than_allowed(size: int, most: int) -> None:
 def test_no_more_is_under_way_in_all_streams_together() -> None:
     taking = Taking(never)
     with taking.serve() as broker, pytest.raises(DeliveryFailed, match=r"row 0 was not confirmed by stream 'a'"):
-        write(broker.endpoint, ROWS, ["a", "b", "c"] * 1_000, max_in_flight=100, timeout_ms=400)
+        write(broker.endpoint, ROWS, ["a", "b", "c"] * 1_000, max_in_flight=100, timeout_ms=1_500)
     assert 0 < taking.messages <= 100
 
 
@@ -113,8 +113,8 @@ def test_confirms_that_stop_name_the_first_row_without_one() -> None:
     def some(wire: Wire, publisher: int, ids: list[int]) -> None:
         wire.send(key.PUBLISH_CONFIRM, confirm(publisher, [n for n in ids if n != 1_501]))
 
-    fault = failure(Taking(some), timeout_ms=400)  # without an identity the ids are the rows' numbers, from 1
-    assert str(fault).startswith("row 1500 was not confirmed by stream 'orders': no-confirm: no confirm within 400 ms")
+    fault = failure(Taking(some), timeout_ms=1_500)  # without an identity the ids are the rows' numbers, from 1
+    assert str(fault).startswith("row 1500 was not confirmed by stream 'orders': no-confirm: no confirm within 1500 ms")
 
 
 def test_the_first_row_is_named_whatever_stream_it_went_to() -> None:
@@ -123,7 +123,7 @@ def test_the_first_row_is_named_whatever_stream_it_went_to() -> None:
 
     taking = Taking(not_to_b)
     with taking.serve() as broker, pytest.raises(DeliveryFailed) as caught:
-        write(broker.endpoint, ROWS, ["a", "b"] * 1_500, timeout_ms=400)
+        write(broker.endpoint, ROWS, ["a", "b"] * 1_500, timeout_ms=1_500)
     assert (caught.value.row, caught.value.stream) == ("row 899", "b")
 
 
@@ -351,7 +351,7 @@ def test_labels_reach_rows_of_earlier_calls() -> None:
     def but_for_one(wire: Wire, publisher: int, ids: list[int]) -> None:
         wire.send(key.PUBLISH_CONFIRM, confirm(publisher, [n for n in ids if n != 4]))
 
-    fault = failure(Taking(but_for_one), each=5, timeout_ms=400)
+    fault = failure(Taking(but_for_one), each=5, timeout_ms=1_500)
     assert fault.row == named(0)(3)
 
 

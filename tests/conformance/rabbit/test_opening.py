@@ -212,13 +212,13 @@ def test_another_user_cannot_take_over(doors: Callable[..., Any]) -> None:
 
 
 def test_a_step_that_does_not_come_in_time(doors: Callable[..., Any]) -> None:
-    door = doors(handshake_timeout_ms=500)
+    door = doors(handshake_timeout_ms=1_500)
     for step in STEPS:
         peer = door.connect()
         brought_to(peer, step)
         assert ended(peer) == []
     peer = door.peer()
-    peer.socket.settimeout(1.0)
+    peer.socket.settimeout(2.5)
     with pytest.raises(TimeoutError):
         peer.read()  # open: it may be silent as long as its heartbeats allow
 

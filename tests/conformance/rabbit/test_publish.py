@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -311,8 +312,6 @@ def test_a_large_append_notes_the_ids_where_their_records_end(door: Door) -> Non
 def test_with_fsync_always_what_follows_a_failed_append_is_refused(
     doors: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import time
-
     from spark_streams.log import LogConfig, Partition
 
     door = doors(log_config=LogConfig(fsync="always"))
@@ -320,19 +319,23 @@ def test_with_fsync_always_what_follows_a_failed_append_is_refused(
     assert peer.declare(1, stream, "ref") == 1 and other.declare(2, stream, "ref") == 1
     original = Partition.append
     failing = iter([True])
+    begun, go_on = threading.Event(), threading.Event()
 
     def slow(self: Partition, *arguments: Any, **named: Any) -> Any:
         if next(failing, False):
-            time.sleep(0.5)
+            begun.set()
+            go_on.wait(20)
             raise OSError(errno.EIO, "Input/output error")
         return original(self, *arguments, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(Partition, "append", slow)
         peer.publish(1, [plain(1, b"1"), plain(2, b"2")])
-        time.sleep(0.2)
+        assert begun.wait(20)
         # Another attempt at the same: 1 and 2 are under way, so only 3 is new. It must not be stored without them.
         other.publish(2, [plain(i, b"%d" % i) for i in (1, 2, 3)])
+        door.taken_in()
+        go_on.set()
         assert refused(peer) == (1, [(1, INTERNAL), (2, INTERNAL)])
         assert refused(other) == (2, [(1, INTERNAL), (2, INTERNAL), (3, INTERNAL)])
     assert sequence(peer, "ref", stream) == (1, 0)

@@ -6,6 +6,7 @@ import errno
 import gzip
 import shutil
 import struct
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -83,10 +84,12 @@ def test_what_followed_a_failed_append_in_the_same_round_is_not_stored(
     stream, peer = door.stream(), door.peer()
     assert peer.declare(1, stream, "ref") == 1
     original = Partition.append
+    begun, go_on = threading.Event(), threading.Event()
 
     def choosy(self: Partition, values: Any, *arguments: Any, **named: Any) -> Any:
         if len(values) == 1:
-            time.sleep(0.5)  # the others come meanwhile, and are appended in one round
+            begun.set()
+            go_on.wait(20)  # the others come meanwhile, and are appended in one round
         if len(values) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         return original(self, values, *arguments, **named)
@@ -94,10 +97,11 @@ def test_what_followed_a_failed_append_in_the_same_round_is_not_stored(
     with monkeypatch.context() as patched:
         patched.setattr(Partition, "append", choosy)
         peer.publish(1, [plain(1, b"1")])
-        time.sleep(0.1)
-        peer.publish(1, [plain(i, b"%d" % i) for i in (2, 3, 4)])
-        time.sleep(0.1)
-        peer.publish(1, [plain(i, b"%d" % i) for i in (5, 6)])
+        assert begun.wait(20)
+        for ids in ((2, 3, 4), (5, 6)):
+            peer.publish(1, [plain(i, b"%d" % i) for i in ids])
+            door.taken_in()
+        go_on.set()
         assert peer.confirmed(1) == [1]
         assert refused(peer) == (1, [(2, INTERNAL), (3, INTERNAL), (4, INTERNAL)])
         assert refused(peer) == (1, [(5, INTERNAL), (6, INTERNAL)])

@@ -236,13 +236,13 @@ def test_idle_connections_live(broker: Any) -> None:
 
     async def scenario() -> None:
         lost: list[Any] = []
-        writer = producer(broker, heartbeat=1, on_close_handler=lost.append)
+        writer = producer(broker, heartbeat=2, on_close_handler=lost.append)
         got = Received()
-        reader = consumer(broker, heartbeat=1, on_close_handler=lost.append)
+        reader = consumer(broker, heartbeat=2, on_close_handler=lost.append)
         await writer.start()
         await writer.send_wait(stream, b"before")
         await reader.subscribe(stream, got, offset_specification=FROM_FIRST)
-        await asyncio.sleep(3.5)  # longer than a peer may be silent
+        await asyncio.sleep(6)  # longer than a peer may be silent
         await writer.send_wait(stream, b"after")
         await until(lambda: got.count() == 2)
         assert not lost

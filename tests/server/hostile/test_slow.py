@@ -124,7 +124,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Authorit
     folder = tmp_path_factory.mktemp("secured")
     authority = Authority(folder, "authority")
     certificate, key = authority.issue("server")
-    common: dict[str, Any] = {"port": 0, "tls_cert": certificate, "tls_key": key, "handshake_timeout_ms": 1_000}
+    common: dict[str, Any] = {"port": 0, "tls_cert": certificate, "tls_key": key, "handshake_timeout_ms": 3_000}
     log = ReferenceLog(folder / "log")
     log.create_stream("calm")
     with log, ServerThread(log, AmqpConfig(**common), RabbitConfig(**common), FeedConfig(**common)) as server:
