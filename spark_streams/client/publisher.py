@@ -21,7 +21,7 @@ from cproton_ffi import ffi, lib
 
 from spark_streams.client.links import Link
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import DeliveryFailed, LocalProtocolError
+from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, TransportError
 
 __all__ = ["Publisher"]
 
@@ -112,7 +112,12 @@ class Publisher:
         self._deadline.restart()
         self._reap()
         while self._done < self._sent:
-            self._turn(f"the peer left {self._sent - self._done} messages without an outcome")
+            try:
+                self._turn(f"the peer left {self._sent - self._done} messages without an outcome")
+            except (TransportError, PeerError):
+                self._reap()  # what it decided on before it closed has come
+                if self._done < self._sent:
+                    raise
         self._labels.clear()
 
     def close(self) -> None:

@@ -50,6 +50,7 @@ class Script:
     max_message_size: int = 0
     idle_timeout_ms: int = 0
     outcomes_after_s: float = 0.0
+    closes_after: int | None = None
 
 
 class FakePeer(MessagingHandler):
@@ -193,6 +194,11 @@ class FakePeer(MessagingHandler):
                     self._undrained.append(link)
 
     def on_message(self, event: Any) -> None:
+        self._decide(event)
+        if len(self.received) == self.script.closes_after:
+            event.connection.close()
+
+    def _decide(self, event: Any) -> None:
         self.received.append(bytes(event.message.body))  # the body is a view of proton's memory
         deny = self.script.deny_outcome
         verdict = deny(len(self.received) - 1) if deny is not None else None

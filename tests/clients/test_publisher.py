@@ -179,3 +179,22 @@ def test_waiting_for_an_outcome_keeps_a_connection_alive() -> None:
         link.send(payloads(0, 10), label)
         link.flush()
         assert len(peer.received) == 10 and len(peer.desired) == 1
+
+
+def test_a_peer_that_accepts_everything_and_closes_at_once_has_accepted_it() -> None:
+    """Its last outcomes and its close come together."""
+    with FakePeer(Script(closes_after=10)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        link.send(payloads(0, 10), label)
+        link.flush()
+        assert (link.accepted, len(peer.received)) == (10, 10)
+
+
+def test_a_peer_that_closes_before_it_has_accepted_everything_has_not() -> None:
+    script = Script(closes_after=10, deny_outcome=lambda n: "hold" if n == 9 else None)
+    with FakePeer(script) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        with pytest.raises((ConnectionLost, Refused)):
+            link.send(payloads(0, 10), label)
+            link.flush()
+        assert link.accepted == 9
