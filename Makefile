@@ -59,7 +59,7 @@ fuzz: $(READY)  ## throw broken bytes at the three doors for SECONDS (600) of ti
 test-matrix: $(SPARKS:%=test-spark-%)  ## the tests of Spark (tests/e2e, tests/testing) on each supported one, but the long ones and those of a real RabbitMQ
 
 # Kept in .venv-spark-<version> as long as the dependencies stay as they are.
-.venv-spark-%/.ready: pyproject.toml constraints.txt
+.venv-spark-%/.ready: pyproject.toml constraints.txt Makefile
 	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler java
 	@[ -x .venv-spark-$*/bin/python ] || $(PYTHON) -m venv .venv-spark-$*
 	@grep -v '^pyspark==' constraints.txt > .venv-spark-$*/constraints.txt

@@ -196,12 +196,14 @@ def test_seeing_what_happens(spark: Any, served: Served, tmp_path: Path) -> None
     if not hasattr(spark.tvf, "python_worker_logs"):
         return  # Spark 4.0
     try:
-        run(logs)
-        # Spark keeps what every task of the session said, those of other modules too.
-        read = [tuple(row) for row in names["ranges"].where("stream = 'orders'").collect()]
+        # Spark keeps what every task of the session said, those of other modules too, and stores it a little later.
+        def read() -> list[tuple[Any, ...]]:
+            run(logs)
+            return [tuple(row) for row in names["ranges"].where("stream = 'orders'").collect()]
+
+        eventually(lambda: sum(row[2] for row in read()) >= 2, "Spark has stored what the tasks said")
         assert names["losses"].where("stream = 'orders'").count() == 0
+        assert {partition for _, partition, *_ in read()} <= {"orders-0", "orders-1"}
+        assert all(size >= events and seconds >= 0 for _, _, events, size, seconds in read())
     finally:
         spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
-    assert sum(events for _, _, events, _, _ in read) >= 2
-    assert {partition for _, partition, *_ in read} <= {"orders-0", "orders-1"}
-    assert all(size >= events and seconds >= 0 for _, _, events, size, seconds in read)

@@ -75,11 +75,15 @@ def collected(spark: Any, name: str, source: LogStream) -> None:
     """Read in a batch; what its tasks logged is a table of Spark's, on Spark Connect too."""
     spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
     assert spark.read.format(name).options(**source.options(name)).load().select("value").count() == 40
-    said = spark.tvf.python_worker_logs().where("logger = 'spark_streams.spark.tasks'").collect()
+
+    def told() -> None:
+        said = spark.tvf.python_worker_logs().where("logger = 'spark_streams.spark.tasks'").collect()
+        contexts = [row.context for row in said if row.context["stream"] == source.name]
+        assert sum(int(context["events"]) for context in contexts) == 40
+        assert len({context["partition"] for context in contexts}) == 4
+
+    eventually(lambda: told() is None, "Spark has stored what the tasks said", 120)
     spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
-    contexts = [row.context for row in said if row.context["stream"] == source.name]
-    assert sum(int(context["events"]) for context in contexts) == 40
-    assert len({context["partition"] for context in contexts}) == 4
 
 
 def copied(spark: Any, streams: StreamFactory, name: str, folder: Path, told: list[Progress]) -> None:

@@ -249,9 +249,10 @@ def test_a_query_logs_what_is_pushed(orders: LogStream, caplog: pytest.LogCaptur
     assert len(plan_batch(parse_source(amqp, streaming=False), ("value",), amqp_events.connect)) == 2
     assert len(plan_batch(parse_rabbit_source(rabbit, streaming=False), ("value",), rabbitmq_stream.connect)) == 2
     begin = f"stream '{orders.name}': filter {text}: pushed: "
-    assert [line.startswith(begin) for line in caplog.messages] == [True, True]
-    assert "filter values 'us'; checked by the tasks: " in caplog.messages[1]
-    assert "body_size > 0" in caplog.messages[0].partition("; checked by the tasks: ")[2]
+    said = [record.getMessage() for record in caplog.records if record.name == "spark_streams.spark.filter"]
+    assert [line.startswith(begin) for line in said] == [True, True]
+    assert "filter values 'us'; checked by the tasks: " in said[1]
+    assert "body_size > 0" in said[0].partition("; checked by the tasks: ")[2]
 
 
 # --- seek by expression

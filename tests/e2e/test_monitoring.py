@@ -184,7 +184,8 @@ def test_filters_and_losses(
     (loss,) = [loss for progress in later for loss in progress.losses]
     assert loss.partition == log.partition(0)
     assert loss.asked.startswith("after ")
-    (warning,) = {record.getMessage() for record in caplog.records}  # of each listener that the session has
+    said = [record for record in caplog.records if record.name == "spark_streams.monitoring"]
+    (warning,) = {record.getMessage() for record in said}  # of each listener that the session has
     assert loss.available in warning
     assert log.stream in warning
 
@@ -222,6 +223,15 @@ def test_filters_that_are_pushed(spark: SparkSession, log: Log, tmp_path: Path, 
 def test_what_tasks_log_is_a_table_of_sparks(spark: SparkSession, log: Log) -> None:
     if not hasattr(spark.tvf, "python_worker_logs"):
         pytest.skip("Spark collects what Python loggers say from 4.1 on")
+    where = (log.stream, log.partition(0))
+
+    def mine() -> list[Any]:
+        said = spark.tvf.python_worker_logs().where("logger LIKE 'spark_streams.%'").orderBy("ts").collect()
+        return [row for row in said if (row.context.get("stream"), row.context.get("partition")) == where]
+
+    def counted() -> list[Any]:
+        return [row.context for row in mine() if row.logger == "spark_streams.spark.tasks"]
+
     log.append(0, "a1", "a22")
     spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
     try:
@@ -230,13 +240,11 @@ def test_what_tasks_log_is_a_table_of_sparks(spark: SparkSession, log: Log) -> N
         log.overflow()
         # The tasks of a frame are planned once: by now their events are gone.
         assert not {b"a1", b"a22"} & {bytes(row.value) for row in frame.collect()}
-        said = spark.tvf.python_worker_logs().where("logger LIKE 'spark_streams.%'").orderBy("ts").collect()
+        # Spark stores it some time after the task has ended.
+        eventually(lambda: len(counted()) >= 2, "Spark has stored what both tasks said")
+        assert (counted()[0]["events"], counted()[0]["bytes"]) == ("2", "5")
+        lost = [row.msg for row in mine() if row.level == "WARNING" and "Events may have been lost." in row.msg]
     finally:
         spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
-    where = (log.stream, log.partition(0))
-    mine = [row for row in said if (row.context.get("stream"), row.context.get("partition")) == where]
-    counted = [row.context for row in mine if row.logger == "spark_streams.spark.tasks"]
-    assert (counted[0]["events"], counted[0]["bytes"]) == ("2", "5")
-    lost = [row.msg for row in mine if row.level == "WARNING" and "Events may have been lost." in row.msg]
     # A feed that is read from its beginning says nothing of what was there before.
     assert lost == [] if log.format == "feedapi" else lost != []

@@ -46,8 +46,10 @@ def test_killed_in_the_middle_of_a_batch(reference_log: StreamFactory, tmp_path:
     produce(0, 400)
     with copy.life():
         copy.wait(lambda: copy.newest("commits") >= 0)
+        done = copy.newest("commits")
         produce(400, 800)  # a second batch, also where Spark has no limits
-        copy.wait(copy.in_the_middle)
+        # With limits, one that begins now.
+        copy.wait(lambda: copy.newest("offsets") > done + rate_limits)
         before = count(copies)
         copy.wait(lambda: count(copies) >= before + 100)
     assert copy.in_the_middle(), "the kill found a batch in the middle"

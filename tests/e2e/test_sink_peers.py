@@ -203,7 +203,7 @@ def test_accepted_rows_flush() -> None:
 def test_a_task_that_computes_for_long_keeps_its_connection() -> None:
     class Impatient(Peer):
         def on_connection_bound(self, event: Event) -> None:
-            event.transport.idle_timeout = 2.0  # drops a connection that is silent for two seconds
+            event.transport.idle_timeout = 6.0  # drops a connection that is silent for six seconds
 
     def settle(delivery: Delivery, message: Message) -> None:
         delivery.update(Disposition.ACCEPTED)
@@ -213,7 +213,7 @@ def test_a_task_that_computes_for_long_keeps_its_connection() -> None:
         sending = outlet(handler.port, 10_000)
         try:
             sending.send(rows("a"), label)
-            time.sleep(5)
+            time.sleep(9)
             sending.send(rows("b"), label)
             sending.flush()
         finally:

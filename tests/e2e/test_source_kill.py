@@ -40,11 +40,12 @@ def killed_and_restarted(spark: SparkSession, orders: LogStream, folder: Path, k
             "pause": 0.25,
         },
     )
-    most = 3 if rate_limits else 2  # without limits a life has two batches: the one cut short and the rest
     chance = random.Random(kills)
     in_the_middle = 0
     for kill in range(kills):
         produce(300 * kill, 300)
+        # Without limits a life has one batch, after the one that was cut short, if there is such.
+        most = 3 if rate_limits else 1 + copy.in_the_middle()
         first, before = copy.newest("commits") + kill % most, files(out)
 
         def is_in_the_middle_of_a_batch(first: int = first) -> bool:

@@ -115,8 +115,14 @@ def _execute(path: Path, folder: Path) -> Any:
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         cell.pop("outputs", None) if cell.cell_type != "code" else cell.update(outputs=[], execution_count=None)
-    client = nbclient.NotebookClient(notebook, timeout=500, resources={"metadata": {"path": str(folder)}})
-    client.execute()  # an error of a cell ends it
+    resources = {"metadata": {"path": str(folder)}}
+    try:
+        nbclient.NotebookClient(notebook, timeout=500, resources=resources).execute()  # an error of a cell ends it
+    except RuntimeError as fault:
+        # Jupyter looks for free ports, and its kernel takes them some time later: another process may be faster.
+        if "Kernel died before replying" not in str(fault):
+            raise
+        nbclient.NotebookClient(notebook, timeout=500, resources=resources).execute()
     return notebook
 
 

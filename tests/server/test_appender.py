@@ -159,4 +159,5 @@ def test_an_append_that_ends_when_its_stream_is_gone(
                 pass
             peer.close()
         assert [value[-1:] for value in all_values(log.stream("s").partitions["0"])] == [b"y"]
-    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert not [record for record in errors if not record.name.startswith("py4j")]  # of other tests' Spark

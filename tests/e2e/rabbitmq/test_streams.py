@@ -136,6 +136,7 @@ def another_consumer(broker: Broker, orders: str, partition: str) -> Iterator[Pe
     """An active consumer of the group ``billing``, on one partition of a super stream."""
     group = {"single-active-consumer": "true", "name": "billing", "super-stream": orders}
     with broker.peer() as other:
+        other.socket.settimeout(120)  # Spark starts meanwhile
         assert other.subscribe(1, partition, by_hand.NEXT, 10, group) == 1
         asked = other.expect(by_hand.CONSUMER_UPDATE)
         assert asked.body == bytes([1, 1]), "it is to be the active one"
