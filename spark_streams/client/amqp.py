@@ -32,7 +32,7 @@ from spark_streams.client.reader import RangeReader
 from spark_streams.client.retry import Deadline, patiently
 from spark_streams.client.walk import OffsetWalk, first_offset
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import DeadlineExceeded, LocalProtocolError, Refused, RemoteProtocolError
+from spark_streams.errors import DeadlineExceeded, LocalProtocolError, NotFound, Refused, RemoteProtocolError
 from spark_streams.filters.nodes import Expression
 from spark_streams.position import EARLIEST, MIN_TIMESTAMP_MS, After, At, Earliest, Position
 
@@ -140,7 +140,9 @@ class AmqpClient:
             # Others might take the address for that of a queue, and make one.
             if connection.properties.get("product") != PRODUCT:
                 return None
-            return info.list_streams(connection, address, Deadline(self._timeout_ms))
+            with contextlib.suppress(NotFound):
+                return info.list_streams(connection, address, Deadline(self._timeout_ms))
+            return None
 
         return self._retrying(lambda: self._at(info.STREAMS, ask))
 

@@ -182,11 +182,11 @@ class Connection:
             PeerError: the peer closed the connection with an error; ``broken`` too.
         """
         try:
-            due = self._engine.tick(time.monotonic())
-            blocked = self._flush()
+            self._engine.tick(time.monotonic())
+            self._flush()
             count = self._read()
             if count is None:
-                if not self._await(wait_s, due, write=blocked):
+                if not self._await(wait_s):
                     return False
                 self._flush()
                 count = self._read()
@@ -309,22 +309,21 @@ class Connection:
             return RemoteProtocolError(f"{self.endpoint.address}: {condition.description}")
         return lost(self.endpoint, reason)
 
-    def _await(self, wait_s: float, due: float, *, write: bool) -> bool:
+    def _await(self, wait_s: float) -> bool:
         """Wait until there is something to read, or room to write in; return whether there is.
 
         Heartbeats go out meanwhile (AMQP 1.0 part 2 §2.4.5): the peer may take longer than its own idle time-out.
 
         Args:
             wait_s: how long, in seconds.
-            due: when the engine wants its next tick, by the monotonic clock; 0 for never.
-            write: whether bytes wait for room.
         """
         end = time.monotonic() + wait_s
         while (left := end - (now := time.monotonic())) > 0:
-            if self._poll(min(left, max(due - now, 0.0)) if due else left, write=write):
+            # What has been written counts at a tick alone, so one comes before each wait: it says when the next is due.
+            due = self._engine.tick(now)
+            blocked = self._flush()
+            if self._poll(min(left, max(due - now, 0.0)) if due else left, write=blocked):
                 return True
-            due = self._engine.tick(time.monotonic())
-            write = self._flush()
         return False
 
     def _poll(self, wait_s: float, *, write: bool) -> bool:

@@ -77,7 +77,7 @@ def list_streams(connection: Connection, address: str, deadline: Deadline) -> li
     """Ask our log which streams we may read, in the order of their names.
 
     Raises:
-        NotFound: it is no log of ours, or one without this source.
+        NotFound: it is a log without this source.
         RemoteProtocolError, DeadlineExceeded: as ``describe``.
     """
     names = _ask(connection, address, address, deadline, None).get("x-opt-streams")

@@ -21,7 +21,7 @@ from cproton_ffi import ffi, lib
 
 from spark_streams.client.links import Link
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, TransportError
+from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, SparkStreamsError, TransportError
 
 __all__ = ["Publisher"]
 
@@ -50,6 +50,7 @@ class Publisher:
         self._ring = ffi.new("pn_delivery_t *[]", MAX_IN_FLIGHT)
         self._sent = 0
         self._done = 0
+        self._fault: SparkStreamsError | None = None
         self._labels: deque[tuple[int, Callable[[int], str]]] = deque()
         self._max_bytes = int(link.proton_link.remote_max_message_size)
         self._counter = ffi.new("uint64_t *")
@@ -76,6 +77,8 @@ class Publisher:
         """
         if self._link.closed:
             raise LocalProtocolError(f"the publisher of stream '{self._stream}' is closed")
+        if self._fault is not None:
+            raise self._fault
         if payloads.null_count:
             raise LocalProtocolError("payloads have nulls: expected one encoded message a row")
         _, offsets, memory = payloads.buffers()
@@ -90,16 +93,14 @@ class Publisher:
             room = min(lib.pn_link_credit(self._link.impl), MAX_IN_FLIGHT - (self._sent - self._done), _TURN_ROWS)
             stop = min(count, row + room)
             if stop <= row or lib.pn_session_outgoing_bytes(self._link.session._impl) > 4 * _TURN_BYTES:
-                self._turn(f"the peer gave no credit and settled nothing, with {self._sent - self._done} under way")
+                self._wait(f"the peer gave no credit and settled nothing, with {self._sent - self._done} under way")
                 continue
             self._deadline.restart()
             # As many as fit the bytes of a turn, one at least.
             stop = max(row + 1, min(stop, int(np.searchsorted(bounds, bounds[row] + _TURN_BYTES))))
             self._push(start, bounds[row : stop + 1].tolist())
             row = stop
-            self._link.connection.turn()
-            self._reap()  # before the check: a peer that rejects and then detaches has said which row
-            self._link.check()
+            self._turn(last=row == count)
 
     def flush(self) -> None:
         """Wait until the peer has accepted everything that was sent.
@@ -112,12 +113,7 @@ class Publisher:
         self._deadline.restart()
         self._reap()
         while self._done < self._sent:
-            try:
-                self._turn(f"the peer left {self._sent - self._done} messages without an outcome")
-            except (TransportError, PeerError):
-                self._reap()  # what it decided on before it closed has come
-                if self._done < self._sent:
-                    raise
+            self._wait(f"the peer left {self._sent - self._done} messages without an outcome", last=True)
         self._labels.clear()
 
     def close(self) -> None:
@@ -195,9 +191,28 @@ class Publisher:
                 self._stream,
             )
 
-    def _turn(self, what: str) -> None:
-        link = self._link
-        left = self._deadline.left_s(f"stream '{self._stream}' at {link.connection.endpoint.address}: {what}")
-        link.connection.turn(left)
+    def _wait(self, what: str, *, last: bool = False) -> None:
+        """Turn once, as long as the deadline allows."""
+        address = self._link.connection.endpoint.address
+        self._turn(self._deadline.left_s(f"stream '{self._stream}' at {address}: {what}"), last=last)
+
+    def _turn(self, wait_s: float = 0.0, *, last: bool) -> None:
+        """Turn the connection once and settle what the peer has decided on.
+
+        Its last outcomes and its end may come together. They count: a row that it rejected is named, and where
+        it has accepted everything, its end is nobody's loss.
+
+        Args:
+            wait_s: how long to wait for something, in seconds.
+            last: whether there is nothing left to be sent for now.
+        """
+        try:
+            self._link.connection.turn(wait_s)
+        except (TransportError, PeerError) as fault:
+            self._fault = fault
         self._reap()
-        link.check()
+        if last and self._done == self._sent:
+            return
+        if self._fault is not None:
+            raise self._fault
+        self._link.check()

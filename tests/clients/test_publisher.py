@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import Any
 
 import proton
@@ -181,20 +182,76 @@ def test_waiting_for_an_outcome_keeps_a_connection_alive() -> None:
         assert len(peer.received) == 10 and len(peer.desired) == 1
 
 
-def test_a_peer_that_accepts_everything_and_closes_at_once_has_accepted_it() -> None:
-    """Its last outcomes and its close come together."""
+def test_heartbeats_come_in_half_the_time_that_the_peer_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After what was sent, too: a peer may close at the very time-out that it names."""
+    wrote: list[float] = []
+
+    class Recorded:
+        def __init__(self, socket: Any) -> None:
+            self.socket = socket
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.socket, name)
+
+        def send(self, data: Any) -> int:
+            wrote.append(time.monotonic())
+            return int(self.socket.send(data))
+
+    script = Script(idle_timeout_ms=8_000, deny_outcome=lambda n: "hold")  # of which proton tells peers the half
+    with FakePeer(script) as peer, client(peer.port, timeout_ms=6_000) as sender:
+        link = sender.publisher("orders")
+        connection = link._link.connection
+        assert connection._engine.remote_idle_timeout == 4
+        time.sleep(1)
+        connection._socket = Recorded(connection._socket)
+        with monkeypatch.context() as patched:
+            patched.setattr(connection, "turn", lambda wait_s: False)  # what is sent goes out in the turn that waits
+            link.send(payloads(0, 1), label)
+        with pytest.raises(DeadlineExceeded):
+            link.flush()
+    assert len(wrote) >= 3
+    assert max(after - before for before, after in pairwise(wrote)) < 3.5
+
+
+def stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all that the peer says to the first ten messages come together."""
+    push = publisher.Publisher._push
+
+    def slowly(self: publisher.Publisher, *arguments: Any) -> None:
+        push(self, *arguments)
+        self._link.connection._flush()
+        time.sleep(0.5)
+
+    monkeypatch.setattr(publisher.Publisher, "_push", slowly)
+
+
+@pytest.mark.parametrize("stalls", [False, True])
+def test_a_peer_that_accepts_everything_and_closes_at_once_has_accepted_it(
+    stalls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last outcomes and its close come together: with ``flush``, or with ``send`` already."""
+    if stalls:
+        stalled(monkeypatch)
     with FakePeer(Script(closes_after=10)) as peer, client(peer.port) as sender:
         link = sender.publisher("orders")
         link.send(payloads(0, 10), label)
         link.flush()
         assert (link.accepted, len(peer.received)) == (10, 10)
+        with pytest.raises((ConnectionLost, Refused), match="closed"):
+            link.send(payloads(10, 1), label)
 
 
-def test_a_peer_that_closes_before_it_has_accepted_everything_has_not() -> None:
-    script = Script(closes_after=10, deny_outcome=lambda n: "hold" if n == 9 else None)
+@pytest.mark.parametrize("stalls", [False, True])
+@pytest.mark.parametrize("last", ["hold", proton.Condition("amqp:not-allowed", "no")], ids=["held", "rejected"])
+def test_a_peer_that_closes_before_it_has_accepted_everything_has_not(
+    last: Any, stalls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if stalls:
+        stalled(monkeypatch)
+    script = Script(closes_after=10, deny_outcome=lambda n: last if n == 9 else None)
     with FakePeer(script) as peer, client(peer.port) as sender:
         link = sender.publisher("orders")
-        with pytest.raises((ConnectionLost, Refused)):
+        with pytest.raises((ConnectionLost, Refused) if last == "hold" else DeliveryFailed):
             link.send(payloads(0, 10), label)
             link.flush()
         assert link.accepted == 9

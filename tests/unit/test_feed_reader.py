@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,7 +14,8 @@ from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.row_schema import spark_schema
 from spark_streams.spark.spooled import reader as readers
 from spark_streams.spark.spooled.reader import FeedBatchReader, feed_stream_reader
-from tests.clients.feed.scripted import BadFeed, Part, numbered
+from tests.clients.feed.batches import Life
+from tests.clients.feed.scripted import BadFeed, Part, Reply, numbered
 
 SCHEMA = spark_schema(COMMON_SCHEMA)
 
@@ -45,6 +48,33 @@ def test_what_goes_to_the_tasks_of_a_stream_only_reads() -> None:
             assert progress["lag"] == {"0": None} and time.monotonic() < deadline, progress
             time.sleep(0.01)
         reader.stop()
+
+
+def test_a_poll_without_events_does_not_make_the_lag_unknown() -> None:
+    """While its response goes on, after a checkpoint that says nothing new."""
+    begun, go_on = threading.Event(), threading.Event()
+    with BadFeed({0: Part(numbered(0, 10))}) as feed, Life(feed.url) as life:
+
+        def held() -> Iterator[bytes]:
+            yield feed.checkpoint(0, 10)
+            begun.set()
+            go_on.wait(20)
+            yield feed.checkpoint(0, 10)
+
+        assert len(life.until(10)) == 10
+        follower = life.batches._followers.each[0]
+        deadline = time.monotonic() + 30
+        while not follower.idle:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        feed.faults = [Reply(held(), chunked=True)]
+        assert begun.wait(20)
+        seen = []
+        for _ in range(30):
+            seen.append(follower.idle)
+            time.sleep(0.01)
+        go_on.set()
+    assert all(seen)
 
 
 def test_sparks_own_placeholder_has_no_rows() -> None:

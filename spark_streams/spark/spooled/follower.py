@@ -234,7 +234,7 @@ class Follower(threading.Thread):
                 self._take(block, lines)
                 # In a long response this is all there is; more may come at any time. In another, more may follow, but
                 # where there was nothing more, a checkpoint alone is no sign of it.
-                self.idle = waits is not None or (self.idle and not lines.count)
+                self.idle = waits is not None or (self.idle and not events)
                 if len(lines.cursors) and (int(lines.covered[-1]) or self.cursor != before):
                     attempts.progressed()
                 if self._stopping.is_set() or stop is not None:

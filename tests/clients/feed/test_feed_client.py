@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+import requests
+import urllib3
 
+from spark_streams.client.feed.faults import mapped
 from spark_streams.client.feed.feed import FeedClient
 from spark_streams.client.feed.session import Conflict, Expired, Unavailable
 from spark_streams.client.retry import Attempts
@@ -529,3 +532,13 @@ class TestLast:
         with BadFeed({0: Part()}) as feed, client_of(feed.url, "v2a") as client:
             feed.faults = [Reply(b"", 503), Reply(LINES[:-3]), Reply(LINES)]
             assert client.last_cursor(0) == "c1"
+
+
+@pytest.mark.parametrize(("scheme", "advised"), [("https", True), ("http", False)])
+def test_a_reset_may_mean_that_a_certificate_is_wanted(scheme: str, advised: bool) -> None:
+    """A door ends a connection without one by a reset, where the request has come meanwhile."""
+    fault = ConnectionResetError(104, "Connection reset by peer")
+    reset = urllib3.exceptions.ProtocolError("Connection aborted.", fault)
+    with pytest.raises(ConnectionLost) as caught, mapped(f"GET {scheme}://h/x", str):
+        raise requests.exceptions.ConnectionError(reset)
+    assert ("certificate" in str(caught.value)) is advised
