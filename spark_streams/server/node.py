@@ -115,9 +115,6 @@ class Node:
                 return stream
         raise LinkRefused(UNAUTHORIZED, f"user '{connection.user}' may not {action} stream '{address:.200}'")
 
-    def _is_stream(self, name: str) -> bool:
-        return any(stream.name == name for stream in self.log.streams())
-
     def _attached(self, connection: AmqpConnection, attached: AttachedLink) -> None:
         connection.attached(attached)
         if not attached.stream:
@@ -144,7 +141,7 @@ class Node:
         address = _address(link.remote_source)
         if address.endswith(INFO_SUFFIX):
             return self._info(connection, link, address)
-        if address == STREAMS and not self._is_stream(STREAMS):
+        if address == STREAMS:
             return self._directory(connection, link)
         stream = self._stream(connection, "read", address)
         filters = read_filters(link.remote_source)

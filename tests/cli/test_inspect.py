@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
+from spark_streams.cli.peers import inspect as inspecting
+from spark_streams.cli.peers.peer import Peer
+from spark_streams.errors import NotFound
 from spark_streams.testing import LogProcess, StreamFactory
 from tests.cli.peers import PEERS, run, url, url_of
 from tests.clients.feed.scripted import Reply, Request, Scripted
@@ -91,6 +95,31 @@ def test_inspect_of_our_log_shows_all_its_streams(reference_log: StreamFactory, 
         ["" if cell is None else str(cell) for cell in (name, *row.values())] for name in rows for row in rows[name]
     ]
     assert [row for row in table if row[0] in expected] == [row for row in told if row[0] in expected]
+
+
+@pytest.mark.parametrize("door", PEERS)
+def test_inspect_of_our_log_with_names_that_are_odd_or_gone(
+    tmp_path: Path, door: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names may be rich's markup, or no part of a url; and a stream may be deleted while the list is gone through."""
+    with LogProcess(tmp_path, ["--stream", "a[/b]:1", "--stream", "c:1", "--stream", "..:1"]) as log:
+        address = log.urls[door].replace("//", "//" if door == "feedapi" else "//guest:guest@")
+        looked = inspecting._stream
+
+        def gone(peer: Peer) -> dict[str, Any]:
+            if peer.stream == "c":
+                raise NotFound("status 404", "it was deleted", "c")
+            return looked(peer)
+
+        monkeypatch.setattr(inspecting, "_stream", gone)
+        shown = run("inspect", address, COLUMNS="900")
+    stream = [row[0] for row in cells(shown.stdout) if len(row) > 2][1:]
+    if door == "feedapi":
+        assert (stream, shown.exit_code) == (["a[/b]"], 1)
+        last = shown.stdout.splitlines()[-1]
+        assert last.startswith(".. cannot be shown: ") and "no parts of an address" in last
+    else:
+        assert (stream, shown.exit_code) == (["..", "a[/b]"], 0)
 
 
 def test_inspect_of_our_log_when_it_has_no_stream(tmp_path: Path) -> None:

@@ -248,7 +248,9 @@ def test_a_durable_terminus_is_kept_for_its_timeout(start: Start, timeout_s: int
     receiver.take(1)
     first.pause(0.05)
     first.drop()
+    deadline = time.monotonic() + 20
     while server.call(lambda: len(server.server._amqp_connections)):
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     time.sleep(0.1 if resumes else 1.3)
     again = attach(peer_of(server, container="reader"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +15,7 @@ from spark_streams.cli.peers.peer import PEER_EPILOG, TIMEOUT_MS, Peer, partitio
 from spark_streams.cli.sign_in import password_option, tls_options
 from spark_streams.client import AmqpClient, RabbitClient
 from spark_streams.endpoint import Tls
-from spark_streams.errors import NotFound, OptionError
+from spark_streams.errors import NotFound, OptionError, SparkStreamsError
 from spark_streams.position import EARLIEST
 
 __all__ = ["inspect"]
@@ -77,27 +76,32 @@ def inspect(
     )
     if not all(streams):
         raise OptionError("STREAM", "is empty: expected the name of a stream")
-    if as_json:
-        for found in _all(peer, streams):
-            click.echo(json.dumps(found))
-        return
-    console = Console()
+    console = Console(markup=False, highlight=False)
     listed: list[dict[str, Any]] | None = None
+    failed = False
     for found in _all(peer, streams):
-        if listed is not None:
+        failed |= "fault" in found
+        if as_json:
+            click.echo(json.dumps(found))
+        elif listed is not None:
             listed.append(found)
-            continue
-        _print_head(console, found)
-        if "streams" not in found:
-            _print_partitions(console, found)
-        elif found["streams"] is not None:
-            listed = []
+        else:
+            _print_head(console, found)
+            if "streams" not in found:
+                _print_partitions(console, found)
+            elif found["streams"] is not None:
+                listed = []
     if listed is not None:
         _print_streams(console, listed)
+    if failed:
+        raise SystemExit(1)
 
 
 def _all(peer: Peer, streams: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Yield what is to be shown: each stream that is named; or, where none is, the peer, and each stream it lists."""
+    """Yield what is to be shown: each stream that is named; or, where none is, the peer, and each stream it lists.
+
+    One that is listed and cannot be asked has ``fault``, what was wrong, and does not keep the others from being shown.
+    """
     if peer.names_stream:
         for each in (peer, *(replace(peer, stream=name) for name in streams[1:])):
             yield _stream(each)
@@ -108,21 +112,25 @@ def _all(peer: Peer, streams: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         return
     yield found
     for name in found["streams"] or ():
-        with contextlib.suppress(NotFound):  # deleted meanwhile
+        try:
             yield _stream(peer.named(name))
+        except NotFound:
+            continue  # deleted meanwhile
+        except SparkStreamsError as fault:
+            yield {"url": str(peer.endpoint), "stream": name, "partitions": [], "fault": str(fault)}
 
 
 def _print_head(console: Console, found: dict[str, Any]) -> None:
     what = found["kind"] if found["stream"] is None else f"{found['stream']} ({found['kind']})"
     # A table's own title would be broken where the table is narrow.
-    console.print(f"{what} at {found['url']}", style="italic", soft_wrap=True, markup=False, highlight=False)
+    console.print(f"{what} at {found['url']}", style="italic", soft_wrap=True)
     if found["peer"]:
         facts = Table(show_header=False)
         for name, value in found["peer"].items():
             facts.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
         console.print(facts)
     if "why" in found:
-        console.print(f"Its streams are not known: {found['why']}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"Its streams are not known: {found['why']}", soft_wrap=True)
 
 
 def _print_partitions(console: Console, found: dict[str, Any]) -> None:
@@ -138,6 +146,8 @@ def _print_streams(console: Console, listed: list[dict[str, Any]]) -> None:
     console.print(_table([{"stream": found["stream"], **row} for found in listed for row in found["partitions"]]))
     for found in listed:
         _print_unavailable(console, found)
+        if "fault" in found:
+            console.print(f"{found['stream']} cannot be shown: {found['fault']}", soft_wrap=True)
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

@@ -37,7 +37,8 @@ class Peer:
 
     Args:
         endpoint: where it is.
-        stream: its name there; of a feed the last part of its address. Empty where only the peer itself is meant.
+        stream: its name there; of a feed the one that it is listed under, else the last part of its address. Empty
+            where only the peer itself is meant.
         partitions: of a feed that speaks version 1, how many it has; None of any other peer.
     """
 
@@ -61,7 +62,13 @@ class Peer:
         return bool(self.endpoint.path.strip("/")) if self.is_feed else bool(self.stream)
 
     def named(self, stream: str) -> Peer:
-        """Return a stream of this peer, whose url names none."""
+        """Return a stream of this peer, whose url names none.
+
+        Raises:
+            OptionError: a feed's name that no url can hold: ``.`` and ``..`` are taken out of its path.
+        """
+        if self.is_feed and {".", ".."} & {*stream.split("/")}:
+            raise OptionError("URL", f"feed '{stream}' cannot be asked for: '.' and '..' are no parts of an address")
         endpoint = replace(self.endpoint, path=f"/{quote(stream)}") if self.is_feed else self.endpoint
         return replace(self, stream=stream, endpoint=endpoint)
 

@@ -62,7 +62,10 @@ def metadata(connection: RabbitConnection, request: Metadata) -> None:
     A request that names none is answered with all that the user may read, an extension: brokers answer it with none.
     """
     found = []
-    for name in request.streams or filter(partial(connection.may, "read"), connection.node.topology.names()):
+    if not request.streams:
+        readable = filter(partial(connection.may, "read"), connection.node.topology.names())
+        found = [StreamMetadata(name, ResponseCode.OK, BROKER, ()) for name in readable]
+    for name in request.streams:
         if not connection.may_anything(name):
             found.append(StreamMetadata(name, ResponseCode.ACCESS_REFUSED, NO_LEADER, ()))
         elif connection.node.topology.find(name) is None:

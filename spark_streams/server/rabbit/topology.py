@@ -165,11 +165,11 @@ class Topology:
         return None
 
     def names(self) -> list[str]:
-        """Return the names of all streams, those of super streams among them."""
-        found: list[str] = []
+        """Return the names of all streams, the partitions of super streams among them."""
+        found: dict[str, None] = {}  # a log may have the name of another one's partition
         for stream in self._log.streams():
-            found += self._names(stream).values() if self._is_super(stream) else (stream.name,)
-        return found
+            found |= dict.fromkeys(self._names(stream).values() if self._is_super(stream) else (stream.name,))
+        return list(found)
 
     def super_stream(self, name: str) -> tuple[Served, ...] | None:
         """Return the partitions of a super stream, in their order; None when there is no such super stream."""
