@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Runs what follows beside a RabbitMQ of its own; without one, saying why in a line, where none can be started.
-WITH_BROKER := $(BIN)/python tests/rabbitmq/broker.py run --
+WITH_BROKER := $(BIN)/python tests/real_rabbitmq/broker.py run --
 export SPARK_CONF_DIR := $(CURDIR)/conf
 
 # Every Spark that is supported, the lowest first; constraints.txt names the highest.

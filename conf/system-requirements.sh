@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What pip cannot bring: Python 3.10 or later, a C compiler for python-qpid-proton (it comes as source), Java 17 or later.
 # Says plainly what is missing, and installs it with apt-get where it may.
-# And debootstrap, where the tests want a real RabbitMQ and can do without (tests/rabbitmq/broker.py asks for it).
+# And debootstrap, where the tests want a real RabbitMQ and can do without (tests/real_rabbitmq/broker.py asks for it).
 #   usage: system-requirements.sh [python] [compiler] [java] [debootstrap]
 set -u
 python=${PYTHON:-python3}

@@ -16,7 +16,7 @@ os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).resolve().parents[1] 
 
 
 WITH_RABBITMQ = tuple(
-    f"tests/{folder}/" for folder in ("clients/rabbit", "conformance/rabbit", "e2e/rabbitmq", "rabbitmq")
+    f"tests/{folder}/" for folder in ("client/rabbitmq", "server/rabbitmq", "e2e/rabbitmq", "real_rabbitmq")
 )
 """The one real RabbitMQ is for one process at a time: some of these tests restart it."""
 

@@ -14,7 +14,7 @@ from spark_streams.cli.peers.peer import Peer
 from spark_streams.errors import NotFound
 from spark_streams.testing import LogProcess, StreamFactory
 from tests.cli.peers import PEERS, run, url, url_of
-from tests.clients.feed.scripted import Reply, Request, Scripted
+from tests.client.feed.scripted import Reply, Request, Scripted
 
 CAPABILITY = {"amqp": "AMQP_EVENT_STREAMS_V1_0", "rabbitmq-stream": "Publish 2", "feedapi": "key"}
 

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from tests.cli.conftest import COMMAND, Ran, Served
-from tests.rabbitmq.by_hand import CLOSE, Peer
+from tests.real_rabbitmq.by_hand import CLOSE, Peer
 
 Run = Callable[..., Ran]
 Serve = Callable[..., Served]

@@ -17,9 +17,9 @@ from spark_streams.cli.secret_files import tokens_of, users_of
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, Permissions, RabbitConfig, ServerThread
+from tests.certificate_authority import Authority
 from tests.cli.conftest import Ran, Served
-from tests.clients.feed.scripted import BadFeed, Part, numbered
-from tests.conformance.authority import Authority
+from tests.client.feed.scripted import BadFeed, Part, numbered
 
 DOORS = ("amqp", "rabbitmq-stream", "feedapi")
 PASSWORD, TOKEN = "geheim-passwort", "geheim-token"

@@ -19,7 +19,7 @@ from spark_streams.options import parse_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.testing import eventually
 from tests.cli.conftest import Served, serving
-from tests.cli.pages import blocks, tables
+from tests.docs.pages import blocks, tables
 from tests.docs.test_pages import missing, said
 from tests.docs.test_snippets import publish, rows
 

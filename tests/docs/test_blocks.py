@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.pages import ROOT, SPOILED, blocks
+from tests.docs.pages import ROOT, SPOILED, blocks
 from tests.docs.test_pages import missing, said
 
-README = "tests/cli/test_readme.py"
-RABBIT = "tests/cli/test_rabbitmq_pages.py"
-FEED_SOURCE, FEED_SINK = "tests/cli/test_feedapi_page.py", "tests/cli/test_feed_sink_page.py"
-FEED_DOOR = "tests/cli/test_feedapi_door_page.py"
+README = "tests/docs/test_readme.py"
+RABBIT = "tests/docs/test_rabbitmq_pages.py"
+FEED_SOURCE, FEED_SINK = "tests/docs/test_feedapi_page.py", "tests/docs/test_feedapi_sink_page.py"
+FEED_DOOR = "tests/docs/test_feedapi_door_page.py"
 AMQP = "tests/docs/test_amqp_and_filter_pages.py"
 SNIPPETS = "tests/docs/test_snippets.py"
-SHELL = "tests/cli/test_monitoring_page.py"
+SHELL = "tests/docs/test_monitoring_page.py"
 SECURITY = "tests/docs/test_security_page.py"
 WHEEL = "tests/packaging/installed_wheel.py"
 HERE = "tests/docs/test_blocks.py"

@@ -13,7 +13,7 @@ from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.options.given import MAX_INT64, Given
 from spark_streams.options.names import REQUEST_TIMEOUT, TLS_VERIFY_HOSTNAME
 from spark_streams.position import EARLIEST, LATEST, At
-from tests.cli.pages import tables
+from tests.docs.pages import tables
 
 
 def test_the_committed_tables_are_the_codes() -> None:

@@ -15,7 +15,7 @@ from docs.option_tables import PAGES
 from spark_streams import errors
 from spark_streams.cli import main
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
-from tests.cli.pages import ROOT, code_spans, tables
+from tests.docs.pages import ROOT, code_spans, tables
 
 DOCS = ROOT / "docs"
 CODE = [file for folder in ("spark_streams", "sources", "sinks") for file in sorted((ROOT / folder).rglob("*.py"))]
@@ -103,7 +103,7 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
 
 
 def test_classes_and_functions_that_the_extending_page_names_are_there() -> None:
-    code = "\n".join(file.read_text() for file in (*CODE, ROOT / "tests" / "unit" / "fake_client.py"))
+    code = "\n".join(file.read_text() for file in (*CODE, ROOT / "tests" / "spark" / "fake_client.py"))
     prose = re.sub(r"^```.*?^```$", "", (DOCS / "extending.md").read_text(), flags=re.MULTILINE | re.DOTALL)
     foreign = {"DataSource", "DefaultSource"}
     classes = {span for span in code_spans(prose) if re.fullmatch(r"([A-Z][a-z]+)+", span)} - foreign

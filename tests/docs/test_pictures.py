@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tests.cli.pages import ROOT, blocks
+from tests.docs.pages import ROOT, blocks
 
 PAGE = "docs/how-it-works.md"
 INSTALLED = ROOT / ".make" / "mermaid"

@@ -22,8 +22,8 @@ from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.server.permissions import permissions_of
 from spark_streams.wire.columns import encode_columns
-from tests.cli.pages import ROOT, blocks
-from tests.conformance.authority import Authority
+from tests.certificate_authority import Authority
+from tests.docs.pages import ROOT, blocks
 
 PAGE = ROOT / "docs" / "security.md"
 

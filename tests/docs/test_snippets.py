@@ -17,7 +17,7 @@ from spark_streams.monitoring import PartitionProgress, Progress
 from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
 from spark_streams.testing import eventually
 from tests.cli.conftest import Served, serving
-from tests.cli.pages import blocks
+from tests.docs.pages import blocks
 
 pytestmark = pytest.mark.spark
 

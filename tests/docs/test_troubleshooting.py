@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from spark_streams import errors
 from spark_streams.server import conditions
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
-from tests.cli.pages import ROOT, code_spans
+from tests.docs.pages import ROOT, code_spans
 from tests.docs.test_pages import CODE, text_of
 
 PAGE = "docs/troubleshooting.md"

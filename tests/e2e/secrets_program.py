@@ -34,7 +34,7 @@ from spark_streams.sources.rabbitmq_stream import RabbitStreamDataSource
 import spark_streams
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
-from tests.clients.feed.scripted import BadFeed, Part, Reply, numbered
+from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
 from tests.e2e.connect_server import Served, connect_server
 
 CLASSES = {

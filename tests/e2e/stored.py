@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import proton
 
 from spark_streams.testing import LogStream
-from tests.rabbitmq import by_hand
-from tests.rabbitmq.by_hand import Peer, chunk
+from tests.real_rabbitmq import by_hand
+from tests.real_rabbitmq.by_hand import Peer, chunk
 
 CREDIT = 100
 

@@ -10,8 +10,8 @@ from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_streams.testing import StreamFactory
-from tests.full_disk.disk import Disk
-from tests.full_disk.scenarios import LARGE, Doors
+from tests.faults.full_disk.disk import Disk
+from tests.faults.full_disk.scenarios import LARGE, Doors
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

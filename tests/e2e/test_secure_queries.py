@@ -12,7 +12,7 @@ import pytest
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, Permissions, RabbitConfig, ServerThread
-from tests.conformance.authority import Authority
+from tests.certificate_authority import Authority
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.cli.pages import tables
+from tests.docs.pages import tables
 from tests.faults.doors import FORMATS
 
 __all__ = ["cells", "tried_s"]

@@ -1,4 +1,4 @@
-"""What each target is asked, word by word; that it is right is checked in tests/property/test_splits.py."""
+"""What each target is asked, word by word; that it is right is checked in tests/filters/test_split.py."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from random import Random
 import pyarrow as pa
 
 from tests.fuzz.mutation import INTERESTING
-from tests.rabbitmq import by_hand as hand
+from tests.real_rabbitmq import by_hand as hand
 
 CORRELATION = struct.pack(">I", 1)
 NAMES = ("orders", "many", "many-0", "many-2", "created-1", "golden", "nobody", "", "amq.x", "\0", "o" * 300, "é")

@@ -12,7 +12,6 @@ import asyncio
 import gzip
 import logging
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -54,9 +53,18 @@ class Recorder:
 
 
 def amqp(recorder: Recorder) -> None:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
     import proton
-    from raw_peer import EARLIEST, EPOCH, GROUP, GROUP_KEY, PARTITION, Peer, annotations_filter, sql_filter
+
+    from tests.server.amqp.raw_peer import (
+        EARLIEST,
+        EPOCH,
+        GROUP,
+        GROUP_KEY,
+        PARTITION,
+        Peer,
+        annotations_filter,
+        sql_filter,
+    )
 
     url = f"amqp://127.0.0.1:{recorder.port}"
     peer = Peer(url, container="writer")
@@ -142,8 +150,8 @@ def requests_of(said: bytes) -> list[bytes]:
 
 def main() -> None:
     from tests.fuzz.door_process import DoorProcess
-    from tests.rabbitmq.capture_rstream import with_rstream
-    from tests.rabbitmq.recording import Capture, Recording
+    from tests.real_rabbitmq.capture_rstream import with_rstream
+    from tests.real_rabbitmq.recording import Capture, Recording
 
     logging.disable()
     FOLDER.mkdir(exist_ok=True)

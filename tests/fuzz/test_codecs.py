@@ -35,7 +35,7 @@ from spark_streams.wire.sasl import SaslServer
 from spark_streams.wire.types import decode_value
 from tests.fuzz import amqp_cases, feed_cases, rabbit_cases
 from tests.fuzz.mutation import damaged
-from tests.rabbitmq import by_hand as hand
+from tests.real_rabbitmq import by_hand as hand
 
 SEED = 20_261_121
 CASES = 120
@@ -65,7 +65,7 @@ def _publish(chance: random.Random) -> bytes:
 
 def _chunk(chance: random.Random) -> bytes:
     """Return a chunk as a broker delivered it."""
-    golden = Path(__file__).parents[1] / "wire" / "golden" / "rabbitmq-4.3.hex"
+    golden = Path(__file__).parents[1] / "wire" / "rabbitmq" / "golden" / "rabbitmq-4.3.hex"
     named = (line.split() for line in golden.read_text().splitlines() if line.startswith("server-deliver-v2"))
     return bytes.fromhex(chance.choice([frame for _, frame in named]))[17:]
 

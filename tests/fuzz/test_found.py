@@ -15,8 +15,8 @@ from tests.fuzz import amqp_cases, feed_cases, rabbit_cases
 from tests.fuzz.campaign import check
 from tests.fuzz.door_process import DoorProcess
 from tests.fuzz.witness import check_witness, peer_of, read_all
-from tests.rabbitmq import by_hand as hand
-from tests.rabbitmq.by_hand import Peer
+from tests.real_rabbitmq import by_hand as hand
+from tests.real_rabbitmq.by_hand import Peer
 
 WAIT_S = 60
 

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from tests.cli.pages import ROOT, blocks
+from tests.docs.pages import ROOT, blocks
 
 HERE = Path(__file__).parent
 SPARKS = {"newest": ROOT / "constraints.txt", "4.0": HERE / "constraints-spark-4.0.txt"}

@@ -19,7 +19,7 @@ from spark_streams.server.appender import Appender, Batch
 from spark_streams.server.conditions import LinkRefused
 from spark_streams.server.rabbit.config import RabbitConfig
 from tests.log.reading import all_values
-from tests.rabbitmq.by_hand import METADATA_UPDATE, Peer, plain
+from tests.real_rabbitmq.by_hand import METADATA_UPDATE, Peer, plain
 
 WAIT_S = 60
 

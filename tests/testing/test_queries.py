@@ -9,7 +9,7 @@ import pytest
 
 from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
 from spark_streams.testing import KeptQuery, LogStream, StreamFactory, eventually, wait_until_caught_up
-from tests.cli.pages import blocks
+from tests.docs.pages import blocks
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.clients.feed.scripted import BadFeed, Part, numbered
+from tests.client.feed.scripted import BadFeed, Part, numbered
 from tests.e2e.lives import Copy
 
 pytestmark = pytest.mark.spark

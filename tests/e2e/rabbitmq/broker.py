@@ -17,8 +17,8 @@ import google_crc32c
 import pyarrow as pa
 import pytest
 
-from tests.rabbitmq import by_hand
-from tests.rabbitmq.by_hand import Chunk, Peer, array, chunk, data, filtered, pairs, plain, sub_batch, text
+from tests.real_rabbitmq import by_hand
+from tests.real_rabbitmq.by_hand import Chunk, Peer, array, chunk, data, filtered, pairs, plain, sub_batch, text
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 FRAME = 1_000

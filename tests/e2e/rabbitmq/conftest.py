@@ -24,10 +24,10 @@ from spark_streams.server import Permissions, RabbitConfig, ServerThread
 from spark_streams.testing import LogProcess
 from tests.e2e.rabbitmq.broker import Broker
 from tests.e2e.rabbitmq.queries import Queries
-from tests.rabbitmq import by_hand
-from tests.rabbitmq.conftest import FOLDER
-from tests.rabbitmq.conftest import rabbitmq_url as rabbitmq_url
-from tests.rabbitmq.conftest import restart_rabbitmq as restart_rabbitmq
+from tests.real_rabbitmq import by_hand
+from tests.real_rabbitmq.conftest import FOLDER
+from tests.real_rabbitmq.conftest import rabbitmq_url as rabbitmq_url
+from tests.real_rabbitmq.conftest import restart_rabbitmq as restart_rabbitmq
 
 CONFIG = RabbitConfig(
     port=0,

@@ -23,12 +23,12 @@ from spark_streams.errors import DeadlineExceeded, NotFound, PositionLost
 from spark_streams.options import parse_rabbit_source
 from spark_streams.position import EARLIEST
 from spark_streams.spark.micro_batch import MicroBatches
-from tests.clients.rabbit.scripted import OK, Scripted, Wire, metadata, stats
+from tests.client.rabbitmq.scripted import OK, Scripted, Wire, metadata, stats
 from tests.e2e.rabbitmq.broker import SMALL, Broker, body, numbers, offset
 from tests.e2e.rabbitmq.conftest import Embedded
 from tests.e2e.rabbitmq.queries import Queries, read_here, values
 from tests.faults.proxy import TcpProxy
-from tests.rabbitmq import by_hand
+from tests.real_rabbitmq import by_hand
 
 pytestmark = pytest.mark.spark
 

@@ -15,7 +15,7 @@ from rstream.amqp import amqp_decoder
 
 from tests.e2e.rabbitmq.broker import COMPRESSIONS, Broker, body, coloured, numbers, offset
 from tests.e2e.rabbitmq.queries import Queries, values
-from tests.rabbitmq.by_hand import PUBLISH
+from tests.real_rabbitmq.by_hand import PUBLISH
 
 pytestmark = pytest.mark.spark
 

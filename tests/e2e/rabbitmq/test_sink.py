@@ -20,7 +20,7 @@ from rstream import AMQPMessage, Consumer, ConsumerOffsetSpecification, OffsetTy
 
 from tests.e2e.rabbitmq.broker import COMPRESSIONS, Broker, Stored, numbers, records
 from tests.e2e.rabbitmq.queries import Queries, values
-from tests.rabbitmq.by_hand import PUBLISH, chunk
+from tests.real_rabbitmq.by_hand import PUBLISH, chunk
 
 pytestmark = pytest.mark.spark
 

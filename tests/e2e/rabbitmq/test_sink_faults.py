@@ -20,7 +20,7 @@ from tests.e2e.rabbitmq.broker import Broker
 from tests.e2e.rabbitmq.conftest import Embedded
 from tests.e2e.rabbitmq.queries import Queries
 from tests.faults.proxy import TcpProxy
-from tests.rabbitmq.by_hand import PUBLISH_CONFIRM
+from tests.real_rabbitmq.by_hand import PUBLISH_CONFIRM
 
 pytestmark = pytest.mark.spark
 

@@ -14,8 +14,8 @@ import pytest
 from spark_streams.testing import eventually
 from tests.e2e.rabbitmq.broker import Broker, numbers, offset
 from tests.e2e.rabbitmq.queries import Queries
-from tests.rabbitmq import by_hand
-from tests.rabbitmq.by_hand import Peer
+from tests.real_rabbitmq import by_hand
+from tests.real_rabbitmq.by_hand import Peer
 
 pytestmark = pytest.mark.spark
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import requests
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))
 
 MAX_CONNECTIONS = 24
 MAX_HANDSHAKES = 12

@@ -13,9 +13,8 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 import requests
-from raw_peer import Ended, Peer
 
-from tests.rabbitmq.by_hand import (
+from tests.real_rabbitmq.by_hand import (
     CREDIT,
     DELIVER,
     OPEN,
@@ -27,8 +26,9 @@ from tests.rabbitmq.by_hand import (
     plain,
     text,
 )
-from tests.rabbitmq.by_hand import PEER_PROPERTIES as PROPERTIES
-from tests.rabbitmq.by_hand import Peer as RabbitPeer
+from tests.real_rabbitmq.by_hand import PEER_PROPERTIES as PROPERTIES
+from tests.real_rabbitmq.by_hand import Peer as RabbitPeer
+from tests.server.amqp.raw_peer import Ended, Peer
 
 DEADLINE_S = 60.0
 """Only against hanging."""

@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
-from raw_peer import Peer
 
+from tests.server.amqp.raw_peer import Peer
 from tests.server.hostile.doors import DEADLINE_S, Raw, introduction
 
 

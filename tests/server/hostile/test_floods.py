@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import requests
-from raw_peer import Ended, Peer
 
-from tests.rabbitmq.by_hand import METADATA, RESPONSE, array, pairs, text
-from tests.rabbitmq.by_hand import Peer as RabbitPeer
+from tests.real_rabbitmq.by_hand import METADATA, RESPONSE, array, pairs, text
+from tests.real_rabbitmq.by_hand import Peer as RabbitPeer
+from tests.server.amqp.raw_peer import Ended, Peer
 from tests.server.hostile.conftest import DOORS, MAX_CONNECTIONS, MAX_HANDSHAKES, MAX_LINKS
 from tests.server.hostile.doors import AMQP_BEGIN, DEADLINE_S, Raw, amqp_frame, attach, established, rabbit_frame
 

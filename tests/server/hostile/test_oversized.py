@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.rabbitmq.by_hand import PUBLISH, text
+from tests.real_rabbitmq.by_hand import PUBLISH, text
 from tests.server.hostile.doors import (
     AMQP,
     AMQP_BEGIN,

@@ -13,8 +13,8 @@ import pytest
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
-from tests.conformance.authority import Authority
-from tests.rabbitmq.by_hand import SASL_AUTHENTICATE, data, text
+from tests.certificate_authority import Authority
+from tests.real_rabbitmq.by_hand import SASL_AUTHENTICATE, data, text
 from tests.server.hostile.doors import (
     AMQP,
     DEADLINE_S,

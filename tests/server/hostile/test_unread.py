@@ -11,9 +11,9 @@ from itertools import count, repeat
 from typing import Any
 
 import pytest
-from raw_peer import EARLIEST, Peer
 
-from tests.rabbitmq.by_hand import METADATA, SUBSCRIBE, array, offset, text
+from tests.real_rabbitmq.by_hand import METADATA, SUBSCRIBE, array, offset, text
+from tests.server.amqp.raw_peer import EARLIEST, Peer
 from tests.server.hostile.conftest import BIG_ROW_BYTES, BIG_ROWS
 from tests.server.hostile.doors import (
     AMQP_BEGIN,

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from raw_peer import GROUP, PARTITION, Peer, Refused
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
-from tests.rabbitmq.by_hand import CONSUMER_UPDATE, HEARTBEAT
-from tests.rabbitmq.by_hand import Peer as RabbitPeer
+from tests.real_rabbitmq.by_hand import CONSUMER_UPDATE, HEARTBEAT
+from tests.real_rabbitmq.by_hand import Peer as RabbitPeer
+from tests.server.amqp.raw_peer import GROUP, PARTITION, Peer, Refused
 from tests.server.hostile.doors import DEADLINE_S, established
 
 WRITE_TIMEOUT_MS = 7_000

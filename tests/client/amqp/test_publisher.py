@@ -1,0 +1,257 @@
+"""Publisher against a scripted peer: outcomes, credit, sizes, lost connections."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import Any
+
+import proton
+import pyarrow as pa
+import pytest
+
+from spark_streams.client import AmqpClient, publisher
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import ConnectionLost, DeadlineExceeded, DeliveryFailed, LocalProtocolError, Refused
+from tests.client.amqp.fake_peer import FakePeer, Script
+from tests.faults.proxy import TcpProxy
+
+
+def client(port: int, timeout_ms: int = 5_000) -> AmqpClient:
+    return AmqpClient(Endpoint("amqp", "127.0.0.1", port), timeout_ms=timeout_ms)
+
+
+def payloads(first: int, count: int, size: int = 0) -> pa.LargeBinaryArray:
+    bodies = (b"%d:" % n + b"x" * size for n in range(first, first + count))
+    return pa.array([proton.Message(body=b, inferred=True).encode() for b in bodies], pa.large_binary())
+
+
+def label(row: int) -> str:
+    return f"row {row} (key 'k{row}')"
+
+
+def test_everything_arrives_in_order_and_is_accepted() -> None:
+    with FakePeer(Script()) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        for first in range(0, 3_000, 1_000):
+            link.send(payloads(first, 1_000), label)
+        link.send(payloads(0, 0), label)
+        link.flush()
+        assert link.accepted == 3_000
+        link.close()
+    assert peer.received == [b"%d:" % n for n in range(3_000)]
+
+
+def test_a_slice_of_payloads_and_messages_of_many_frames() -> None:
+    with FakePeer(Script(sender_credit=2)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        link.send(payloads(0, 10, 300_000).slice(3, 4), label)
+        link.flush()
+    assert [b.split(b":")[0] for b in peer.received] == [b"3", b"4", b"5", b"6"]
+    assert all(len(b) == 300_002 for b in peer.received)
+
+
+def test_more_messages_than_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "MAX_IN_FLIGHT", 16)
+    with FakePeer(Script(sender_credit=1_000)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        link.send(payloads(0, 500), label)
+        link.flush()
+    assert peer.received == [b"%d:" % n for n in range(500)]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome", "words"),
+    [
+        (
+            proton.Condition("amqp:not-allowed", "partition '9' does not exist"),
+            "rejected",
+            "amqp:not-allowed: partition",
+        ),
+        (proton.Delivery.RELEASED, "released", "no reason given"),
+        (proton.Delivery.MODIFIED, "modified", "no reason given"),
+    ],
+)
+def test_a_row_that_is_not_accepted_fails_by_its_label(verdict: Any, outcome: str, words: str) -> None:
+    with FakePeer(Script(deny_outcome=lambda n: verdict if n == 1_234 else None)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        with pytest.raises(
+            DeliveryFailed, match=f"row 234 \\(key 'k234'\\) was {outcome} by stream 'orders'"
+        ) as failed:
+            link.send(payloads(0, 1_000), label)
+            link.send(payloads(1_000, 1_000), label)
+            link.flush()
+        assert (failed.value.outcome, failed.value.stream) == (outcome, "orders")
+        assert words in str(failed.value)
+        link.close()
+
+
+def test_a_message_larger_than_the_peer_takes() -> None:
+    with FakePeer(Script(max_message_size=1_000)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        batch = pa.concat_arrays([payloads(0, 3), payloads(3, 1, 2_000)])
+        with pytest.raises(DeliveryFailed, match=r"row 3 .*message-size-exceeded: 20\d\d bytes.* at most 1000"):
+            link.send(batch, label)
+
+
+def test_no_credit_ends_in_a_deadline_that_names_stream_and_time() -> None:
+    begun = time.monotonic()
+    with FakePeer(Script(sender_credit=0)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders", timeout_ms=400)
+        with pytest.raises(DeadlineExceeded, match=r"stream 'orders' at 127.0.0.1:\d+: .*no credit.* within 400 ms"):
+            link.send(payloads(0, 1), label)
+    assert time.monotonic() - begun < 5
+
+
+def test_no_outcome_ends_in_a_deadline() -> None:
+    with FakePeer(Script(deny_outcome=lambda n: "hold")) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders", timeout_ms=400)
+        link.send(payloads(0, 7), label)
+        with pytest.raises(DeadlineExceeded, match="7 messages without an outcome within 400 ms"):
+            link.flush()
+
+
+def test_a_lost_connection_fails_and_nothing_is_sent_again() -> None:
+    with FakePeer(Script(sender_credit=50)) as peer, TcpProxy(peer.port, [1_500]) as proxy:
+        with client(proxy.port) as sender:
+            link = sender.publisher("orders")
+            with pytest.raises(ConnectionLost, match=r"127.0.0.1:\d+"):
+                link.send(payloads(0, 5_000), label)
+                link.flush()
+        assert proxy.connections == 1
+    assert len(set(peer.received)) == len(peer.received)
+
+
+def test_a_refused_sender_says_why() -> None:
+    with (
+        FakePeer(Script(refuse=("amqp:unauthorized-access", "read only", {}))) as peer,
+        client(peer.port) as sender,
+        pytest.raises(Refused, match=r"attach to 'orders' partition '3' at .*unauthorized-access: read only"),
+    ):
+        sender.publisher("orders", partition="3")
+
+
+def test_a_bound_sender_asks_for_its_partition() -> None:
+    with FakePeer(Script(partition="3")) as peer, client(peer.port) as sender:
+        sender.publisher("orders", partition="3").close()
+    assert peer.attached[0]["properties"] == {"event-streams-partition": "3"}
+
+
+def test_nulls_are_a_defect_of_the_caller() -> None:
+    with FakePeer(Script()) as peer, client(peer.port) as sender, pytest.raises(LocalProtocolError, match="nulls"):
+        sender.publisher("orders").send(pa.array([b"", None], pa.large_binary()), label)
+
+
+def test_a_closed_publisher_says_so() -> None:
+    with FakePeer(Script()) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        link.close()
+        link.close()
+        with pytest.raises(LocalProtocolError, match="publisher of stream 'orders' is closed"):
+            link.send(payloads(0, 1), label)
+        with pytest.raises(LocalProtocolError, match="closed"):
+            link.flush()
+    with pytest.raises(LocalProtocolError, match=r"client of 127.0.0.1:\d+ is closed"):
+        sender.publisher("orders")
+
+
+def test_turning_keeps_an_idle_connection_alive() -> None:
+    """The peer closes a connection that is silent for its idle time-out; heartbeats go out only in turns."""
+    with FakePeer(Script(idle_timeout_ms=1_500)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        for _ in range(45):
+            time.sleep(0.05)
+            sender.turn()
+        link.send(payloads(0, 10), label)
+        link.flush()
+        assert len(peer.received) == 10
+        deadline = time.monotonic() + 30
+        with pytest.raises((ConnectionLost, Refused)):
+            while time.monotonic() < deadline:
+                time.sleep(3)
+                link.send(payloads(0, 10), label)
+                link.flush()
+
+
+def test_waiting_for_an_outcome_keeps_a_connection_alive() -> None:
+    """Though it takes longer than the peer's idle time-out."""
+    with FakePeer(Script(idle_timeout_ms=1_500, outcomes_after_s=4)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        link.send(payloads(0, 10), label)
+        link.flush()
+        assert len(peer.received) == 10 and len(peer.desired) == 1
+
+
+def test_heartbeats_come_in_half_the_time_that_the_peer_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After what was sent, too: a peer may close at the very time-out that it names."""
+    wrote: list[float] = []
+
+    class Recorded:
+        def __init__(self, socket: Any) -> None:
+            self.socket = socket
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.socket, name)
+
+        def send(self, data: Any) -> int:
+            wrote.append(time.monotonic())
+            return int(self.socket.send(data))
+
+    script = Script(idle_timeout_ms=8_000, deny_outcome=lambda n: "hold")  # of which proton tells peers the half
+    with FakePeer(script) as peer, client(peer.port, timeout_ms=6_000) as sender:
+        link = sender.publisher("orders")
+        connection = link._link.connection
+        assert connection._engine.remote_idle_timeout == 4
+        time.sleep(1)
+        connection._socket = Recorded(connection._socket)
+        with monkeypatch.context() as patched:
+            patched.setattr(connection, "turn", lambda wait_s: False)  # what is sent goes out in the turn that waits
+            link.send(payloads(0, 1), label)
+        with pytest.raises(DeadlineExceeded):
+            link.flush()
+    assert len(wrote) >= 3
+    assert max(after - before for before, after in pairwise(wrote)) < 3.5
+
+
+def stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all that the peer says to the first ten messages come together."""
+    push = publisher.Publisher._push
+
+    def slowly(self: publisher.Publisher, *arguments: Any) -> None:
+        push(self, *arguments)
+        self._link.connection._flush()
+        time.sleep(0.5)
+
+    monkeypatch.setattr(publisher.Publisher, "_push", slowly)
+
+
+@pytest.mark.parametrize("stalls", [False, True])
+def test_a_peer_that_accepts_everything_and_closes_at_once_has_accepted_it(
+    stalls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last outcomes and its close come together: with ``flush``, or with ``send`` already."""
+    if stalls:
+        stalled(monkeypatch)
+    with FakePeer(Script(closes_after=10)) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        link.send(payloads(0, 10), label)
+        link.flush()
+        assert (link.accepted, len(peer.received)) == (10, 10)
+        with pytest.raises((ConnectionLost, Refused), match="closed"):
+            link.send(payloads(10, 1), label)
+
+
+@pytest.mark.parametrize("stalls", [False, True])
+@pytest.mark.parametrize("last", ["hold", proton.Condition("amqp:not-allowed", "no")], ids=["held", "rejected"])
+def test_a_peer_that_closes_before_it_has_accepted_everything_has_not(
+    last: Any, stalls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if stalls:
+        stalled(monkeypatch)
+    script = Script(closes_after=10, deny_outcome=lambda n: last if n == 9 else None)
+    with FakePeer(script) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        with pytest.raises((ConnectionLost, Refused) if last == "hold" else DeliveryFailed):
+            link.send(payloads(0, 10), label)
+            link.flush()
+        assert link.accepted == 9

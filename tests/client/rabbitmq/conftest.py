@@ -1,0 +1,53 @@
+"""The brokers that the RabbitMQ client is tried against: the log's own door, as new and as old, and real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_streams.client import retry
+from spark_streams.client.rabbit import reader as reader_module
+from spark_streams.client.retry import Backoff
+from spark_streams.log import ReferenceLog
+from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
+from tests.client.rabbitmq.brokers import OLD, Broker
+from tests.real_rabbitmq.conftest import rabbitmq_310_url as rabbitmq_310_url
+from tests.real_rabbitmq.conftest import rabbitmq_url as rabbitmq_url
+from tests.real_rabbitmq.conftest import restart_rabbitmq as restart_rabbitmq
+
+
+@pytest.fixture(
+    params=["door", "old-door", *(pytest.param(r, marks=pytest.mark.rabbitmq) for r in ("rabbitmq", "rabbitmq-3.10"))]
+)
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    """Any broker; tests that use it run once for each."""
+    if request.param == "rabbitmq":
+        yield Broker(request.getfixturevalue("rabbitmq_url"), request.param)
+    elif request.param == "rabbitmq-3.10":
+        yield Broker(request.getfixturevalue("rabbitmq_310_url"), request.param)
+    else:
+        config = RabbitConfig(port=0, **(OLD if request.param == "old-door" else {}))
+        with ReferenceLog(tmp_path / "log") as log, ServerThread(log, AmqpConfig(port=0), config) as server:
+            yield Broker(server.rabbit_url, request.param)
+
+
+@pytest.fixture
+def real(rabbitmq_url: str) -> Broker:
+    """The real RabbitMQ."""
+    return Broker(rabbitmq_url, "rabbitmq")
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Broker]:
+    """The log's own door."""
+    with ReferenceLog(tmp_path / "log") as log, ServerThread(log, AmqpConfig(port=0), RabbitConfig(port=0)) as server:
+        yield Broker(server.rabbit_url, "door")
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that stay unavailable are given up soon."""
+    for module in (retry, reader_module):
+        monkeypatch.setattr(module, "PATIENT", Backoff(4, 1, 1))

@@ -1,0 +1,35 @@
+"""The client over TLS with a real broker: by password, and by certificate (SASL EXTERNAL)."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_streams.client.rabbit.connection import Connection
+from spark_streams.endpoint import RABBITMQ_SCHEMES, Tls, parse_url
+from spark_streams.errors import ConnectFailed, NotFound
+from spark_streams.wire.rabbit.streams import StreamStats, StreamStatsAnswer
+from tests.real_rabbitmq.conftest import FOLDER
+
+pytestmark = pytest.mark.rabbitmq
+
+
+def test_by_password_and_by_certificate() -> None:
+    if FOLDER not in os.environ:
+        pytest.skip(f"nobody says where this RabbitMQ has its certificates: {FOLDER} is not set")
+    folder = Path(os.environ[FOLDER])
+    with_password = replace(
+        parse_url(json.loads((folder / "broker.json").read_text())["tls_url"], schemes=RABBITMQ_SCHEMES),
+        tls=Tls(str(folder / "tls/ca.pem")),
+    )
+    certificate = Tls(str(folder / "tls/ca.pem"), str(folder / "tls/client.pem"), str(folder / "tls/client.key"))
+    by_certificate = replace(with_password, username=None, password=None, tls=certificate)
+    for endpoint in (with_password, by_certificate):
+        with Connection(endpoint, timeout_ms=10_000) as connection, pytest.raises(NotFound, match="does-not-exist"):
+            connection.request(StreamStats("no-such-stream"), StreamStatsAnswer, "stats")
+    with pytest.raises(ConnectFailed, match="verif"):
+        Connection(replace(with_password, tls=Tls()), timeout_ms=10_000)

@@ -1,0 +1,145 @@
+"""Bearer tokens (P-38), TLS, and what is answered to strangers."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from spark_streams.server import BearerToken, FeedConfig
+from tests.server.feed.conftest import Door
+
+Doors = Callable[..., Door]
+
+
+def ask(door: Door, token: str | None, method: str = "GET", path: str = "orders", **query: Any) -> requests.Response:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return requests.request(method, f"{door.url}/{path}", params=query, headers=headers, timeout=20)
+
+
+def test_p38_without_a_known_token_it_is_401(doors: Doors) -> None:
+    door = doors(tokens=("first", "second"))
+    door.create()
+    for token in ("first", "second"):
+        assert ask(door, token).status_code == 200
+        assert ask(door, token, partition=0, cursor="_first").status_code == 200
+    for token in (None, "third", "First", "firs", "first second", "", "é"):
+        answer = requests.get(
+            f"{door.url}/orders",
+            headers={} if token is None else {"Authorization": f"Bearer {token}".encode()},  # type: ignore[dict-item]
+            timeout=20,
+        )
+        assert answer.status_code == 401, token
+        assert answer.headers["www-authenticate"].startswith("Bearer ")
+        assert "first" not in answer.text
+    assert ask(door, None, partition=0, cursor="_first").status_code == 401
+    assert ask(door, None, "POST").status_code == 401
+    assert ask(door, None, "PUT", "new").status_code == 401
+
+
+def test_p38_other_schemes_are_401(doors: Doors) -> None:
+    door = doors(tokens=("first",))
+    door.create()
+    basic = base64.b64encode(b"guest:first").decode()
+    for value in (f"Basic {basic}", "first", "Bearer", "Digest first"):
+        assert requests.get(f"{door.url}/orders", headers={"Authorization": value}, timeout=20).status_code == 401
+    assert requests.get(f"{door.url}/orders", headers={"Authorization": "bearer first"}, timeout=20).status_code == 200
+
+
+def test_p38_a_token_that_may_not_is_403(doors: Doors) -> None:
+    door = doors(
+        tokens=(
+            BearerToken("reader", configure="", write="", read="orders.*"),
+            BearerToken("writer", configure="", write="orders", read=""),
+            "everything",
+        )
+    )
+    door.create()
+    door.create("payments")
+    event = b'{"event":{}}\n'
+    post = {"Content-Type": "application/x-ndjson"}
+
+    def publish(token: str, path: str = "orders") -> int:
+        headers = {**post, "Authorization": f"Bearer {token}"}
+        return requests.post(f"{door.url}/{path}", data=event, headers=headers, timeout=20).status_code
+
+    assert ask(door, "reader").status_code == 200
+    assert ask(door, "reader", path="payments").status_code == 403
+    assert ask(door, "reader", path="payments", n=1, cursor0="_first").status_code == 403
+    assert ask(door, "reader", path="nothing").status_code == 403, "nor is it told what there is"
+    assert publish("reader") == 403
+    assert ask(door, "reader", "PUT", "orders2").status_code == 403
+    assert ask(door, "writer").status_code == 403
+    assert publish("writer") == 200
+    assert publish("writer", "payments") == 403
+    assert ask(door, "everything", "PUT", "orders2").status_code == 201
+    assert ask(door, "reader", "DELETE", "orders").status_code == 403
+    assert ask(door, "everything", "DELETE", "orders2").status_code == 204
+    assert ask(door, "reader", "POST", "orders/partitions/0/split").status_code == 403
+
+
+def test_the_list_of_feeds_has_those_that_the_token_may_read(doors: Doors) -> None:
+    door = doors(tokens=(BearerToken("reader", read="orders.*"), BearerToken("writer", read=""), "everything"))
+    for name in ("payments", "orders", "orders2"):
+        door.create(name)
+    for token, feeds in (
+        ("everything", ["orders", "orders2", "payments"]),
+        ("reader", ["orders", "orders2"]),
+        ("writer", []),
+    ):
+        answer = ask(door, token, path="")
+        assert (answer.status_code, answer.json()) == (200, {"feeds": feeds})
+    assert ask(door, None, path="").status_code == 401
+    assert ask(door, "everything", path="", partition=0, cursor="_first").status_code == 404
+
+
+def test_without_tokens_nobody_is_asked_for_one(door: Door) -> None:
+    door.create()
+    assert ask(door, None).status_code == 200
+    assert ask(door, "whatever").status_code == 200
+
+
+def test_tokens_are_not_shown() -> None:
+    config = FeedConfig(tokens=("hidden-word", BearerToken("hidden-word-2")))
+    assert "hidden-word" not in repr(config) and "hidden-word" not in repr(config.bearers)
+    with pytest.raises(ValueError, match="not shown") as raised:
+        FeedConfig(tokens=("hidden word",))
+    assert "hidden" not in str(raised.value)
+
+
+def test_tls(doors: Doors, tmp_path: Path) -> None:
+    from tests.certificate_authority import Authority
+
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("server")
+    door = doors(tls_cert=certificate, tls_key=key)
+    door.create()
+    assert door.url.startswith("https://127.0.0.1:")
+    assert requests.get(f"{door.url}/orders", verify=str(authority.file), timeout=20).status_code == 200
+    with pytest.raises(requests.exceptions.SSLError):
+        requests.get(f"{door.url}/orders", timeout=20)
+    with pytest.raises(requests.exceptions.ConnectionError):
+        requests.get(f"{door.url}/orders".replace("https:", "http:"), timeout=20)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_where_it_listens(doors: Doors, host: str) -> None:
+    try:
+        door = doors(host=host)
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    door.create()
+    assert door.discover()["partitions"]
+
+
+def test_a_port_that_is_taken(doors: Doors, door: Door, tmp_path: Path) -> None:
+    from spark_streams.log import ReferenceLog
+    from spark_streams.server import ServerThread
+
+    port = int(door.url.rpartition(":")[2])
+    with ReferenceLog(tmp_path / "second") as log, pytest.raises(OSError, match="feedapi"):
+        ServerThread(log, feed=FeedConfig(port=port)).start()

@@ -1,0 +1,192 @@
+"""Version 1, ZeroEventHub, beside version 2: P-40, P-50 to P-52; and its own client, from PyPI."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.server.feed.conftest import Door, Page
+
+Doors = Callable[..., Door]
+
+
+def test_p40_version_1_is_served_on_the_same_path(either: Door) -> None:
+    either.create("orders", 2)
+    either.numbers(0, 3, partition=1)
+    page = Page(either.get(n=2, cursor1="_first"))
+    assert page.lines[:-1] == [{"partition": 1, "data": {"n": n}} for n in range(3)]
+    assert page.lines[-1] == {"partition": 1, "cursor": page.cursor}
+    assert page.answer.headers["content-type"] == "application/x-ndjson"
+    assert Page(either.get(n=2, cursor0="_first")).events == []
+
+
+def test_p40_cursors_are_the_same_in_both_versions(door: Door) -> None:
+    door.create()
+    door.numbers(0, 10)
+    cursor = door.page(pageSizeHint=4).cursor
+    assert Page(door.get(n=1, cursor0=cursor)).events == [{"n": n} for n in range(4, 10)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"cursor0": "_first"},
+        {"n": "x", "cursor0": "_first"},
+        {"n": "", "cursor0": "_first"},
+        {"n": 0, "cursor0": "_first"},
+        {"n": 1, "cursor0": "_first"},
+        {"n": 3, "cursor0": "_first"},
+        {"n": 2},
+        {"n": 2, "cursor": "_first"},
+        {"n": 2, "cursor2": "_first"},
+        {"n": 2, "cursorx": "_first"},
+        {"n": 2, "cursor0": ""},
+        {"n": 2, "cursor0": "nonsense"},
+        {"n": 2, "cursor0": "_first", "pagesizehint": "x"},
+        {"n": 2, "cursor0": "_first", "cursor1": "_first"},
+    ],
+)
+def test_p50_what_is_wrong_is_answered_400(either: Door, query: dict[str, Any]) -> None:
+    either.create("orders", 2)
+    answer = either.get(**query)
+    assert answer.status_code == 400 and answer.text.count("\n") == 1
+
+
+def test_p50_a_base_path_without_n_is_no_version_1(door: Door) -> None:
+    door.create()
+    assert door.get(pagesizehint=5).status_code == 400
+
+
+def test_p51_cursors_are_printable_ascii(either: Door) -> None:
+    either.create()
+    either.numbers(0, 3)
+    cursor = Page(either.get(n=1, cursor0="_first")).cursor
+    assert cursor.isascii() and cursor.isprintable() and cursor.isalnum()
+
+
+def test_p52_another_number_of_partitions_is_refused_not_emulated(door: Door) -> None:
+    door.create("orders", 2)
+    assert "2 partitions" in door.get(n=4, cursor0="_first").text
+
+
+def test_page_sizes_of_version_1(door: Door) -> None:
+    door.create()
+    door.numbers(0, 20)
+    assert len(Page(door.get(n=1, cursor0="_first", pagesizehint=7)).events) == 7
+    assert len(Page(door.get(n=1, cursor0="_first", pagesizehint=0)).events) == 20
+
+
+def test_headers_are_application_properties_and_only_sent_when_asked_for(door: Door) -> None:
+    door.create()
+    properties = pa.array(
+        [[("ce_id", "1"), ("ce_type", 'q"é')], [], [("ce_id", None)], None], pa.map_(pa.string(), pa.string())
+    )
+    door.append(
+        [b'{"a":1,"b":2}', b"text", b"x", b"y"], application_properties=properties, keys=["k", None, None, None]
+    )
+
+    def headers(text: str | None) -> list[Any]:
+        query = {} if text is None else {"headers": text}
+        page = Page(door.get(n=1, cursor0="_first", **query))
+        assert page.events == [{"a": 1, "b": 2}, "text", "x", "y"]
+        return [line.get("headers") for line in page.lines[:-1]]
+
+    assert headers(None) == [None] * 4
+    assert headers("ce_type") == [{"ce_type": 'q"é'}, None, None, None]
+    assert headers("ce_id,ce_type") == headers("_all") == [{"ce_id": "1", "ce_type": 'q"é'}, None, None, None]
+    assert headers("nosuch") == [None] * 4
+
+
+# --- the PyPI package
+
+
+def client_of(door: Door, partitions: int, http: Any) -> Any:
+    zeroeventhub = pytest.importorskip("zeroeventhub")
+    return zeroeventhub.Client(f"{door.url}/orders", partitions, http)
+
+
+async def read_all(door: Door, partitions: int, page_size: int | None) -> dict[int, list[Any]]:
+    """Follow all partitions to their ends, as the package's documentation shows."""
+    httpx = pytest.importorskip("httpx")
+    zeroeventhub = pytest.importorskip("zeroeventhub")
+    found: dict[int, list[Any]] = {}
+    async with httpx.AsyncClient(timeout=30) as http:
+        client = client_of(door, partitions, http)
+        for partition in range(partitions):
+            events: list[Any] = found.setdefault(partition, [])
+            cursor, moved = zeroeventhub.FIRST_CURSOR, True
+            while moved:
+                before, pending = cursor, []
+                async for each in client.fetch_events([zeroeventhub.Cursor(partition, cursor)], page_size):
+                    assert each.partition_id == partition
+                    if isinstance(each, zeroeventhub.Cursor):
+                        cursor = each.cursor
+                        events += pending
+                        pending = []
+                    else:
+                        pending.append(each.data)
+                assert pending == [], "every event is covered by a checkpoint"
+                moved = cursor != before
+    return found
+
+
+def test_the_zeroeventhub_client_reads_a_few_events(either: Door) -> None:
+    either.create("orders", 2)
+    either.append([b'{"a":"\xc3\xa9\\u2028"}', "line\none\u2028".encode(), b"{}"], partition=1)
+    found = asyncio.run(read_all(either, 2, None))
+    assert found == {0: [], 1: [{"a": "é\u2028"}, "line\none\u2028", {}]}
+
+
+def test_the_zeroeventhub_client_reads_tens_of_thousands_of_events(door: Door) -> None:
+    door.create("orders", 4)
+    for partition in range(4):
+        for first in range(0, 10_000, 500):
+            rows = range(first, first + 500)
+            door.append(
+                [b'{"partition":%d,"n":%d,"text":"%s"}' % (partition, n, b"x" * (n % 90)) for n in rows],
+                partition=partition,
+            )
+    found = asyncio.run(read_all(door, 4, 3_000))
+    for partition, events in found.items():
+        assert [event["n"] for event in events] == list(range(10_000))
+        assert {event["partition"] for event in events} == {partition}
+        assert all(len(event["text"]) == event["n"] % 90 for event in events)
+
+
+def test_the_zeroeventhub_client_is_told_what_is_wrong(door: Door) -> None:
+    httpx = pytest.importorskip("httpx")
+    door.create("orders", 2)
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        asyncio.run(read_all(door, 3, None))
+
+
+def test_the_zeroeventhub_client_asks_for_headers(door: Door) -> None:
+    httpx = pytest.importorskip("httpx")
+    zeroeventhub = pytest.importorskip("zeroeventhub")
+    door.create()
+    properties = pa.array([[("ce_id", "1")], []], pa.map_(pa.string(), pa.string()))
+    door.append([b"{}", b"{}"], application_properties=properties)
+
+    async def read() -> list[Any]:
+        async with httpx.AsyncClient(timeout=30) as http:
+            client = client_of(door, 1, http)
+            cursors = [zeroeventhub.Cursor(0, zeroeventhub.FIRST_CURSOR)]
+            return [each async for each in client.fetch_events(cursors, headers=zeroeventhub.ALL_HEADERS)]
+
+    events = asyncio.run(read())
+    assert [event.headers for event in events[:2]] == [{"ce_id": "1"}, None]
+
+
+def test_a_line_of_version_1_is_what_the_specification_shows(door: Door) -> None:
+    door.create()
+    door.append([b'{"a":1}'])
+    event, checkpoint = door.get(n=1, cursor0="_first").content.split(b"\n")[:-1]
+    assert json.loads(event) == {"partition": 0, "data": {"a": 1}} and set(json.loads(checkpoint)) == {
+        "partition",
+        "cursor",
+    }

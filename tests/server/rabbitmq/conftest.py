@@ -1,0 +1,123 @@
+"""Fixtures of the RabbitMQ door's conformance tests: a served log, and a broker that is a door or a real one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real_rabbitmq.by_hand import DELIVER, Peer
+
+VERSIONS = ((DELIVER, 1, 2),)
+
+
+class Broker:
+    """Something that speaks the stream protocol, connections to it, and streams that end with the test.
+
+    Args:
+        url: where it listens, with credentials.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.prefix = f"conformance-{uuid.uuid4().hex[:12]}"
+        self._peers: list[Peer] = []
+        self._streams: list[str] = []
+
+    def peer(self, versions: Sequence[tuple[int, int, int]] = VERSIONS) -> Peer:
+        """A new connection, opened."""
+        peer = self.connect()
+        peer.open(versions=versions)
+        return peer
+
+    def connect(self) -> Peer:
+        """A new connection, without a word said."""
+        peer = Peer(self.url)
+        self._peers.append(peer)
+        return peer
+
+    def stream(self, name: str = "stream", **arguments: str) -> str:
+        """A new stream that is deleted at the end; returns its whole name."""
+        whole = f"{self.prefix}-{name}"
+        peer = self.peer()
+        assert peer.create(whole, **arguments) == 1
+        peer.close()
+        self._streams.append(whole)
+        return whole
+
+    def close(self) -> None:
+        for peer in self._peers:
+            with contextlib.suppress(OSError):
+                peer.close()
+        if self._streams:
+            with contextlib.closing(Peer(self.url)) as peer:
+                peer.open()
+                for stream in self._streams:
+                    peer.delete(stream)
+
+
+class Door(Broker):
+    """The embedded door of a log."""
+
+    def __init__(self, server: Any, log: Any) -> None:
+        super().__init__(server.urls["rabbitmq-stream"].replace("://", "://guest:guest@"))
+        self.server = server
+        self.log = log
+
+    def taken_in(self) -> None:
+        """Return once the server has read what its peers have sent: the loop has turned, and turned again."""
+        for _ in range(3):
+            self.server.call(lambda: None)
+
+    def partition(self, stream: str) -> Any:
+        """The only partition of a stream."""
+        (partition,) = self.log.stream(stream).partitions.values()
+        return partition
+
+
+@pytest.fixture
+def doors(tmp_path: Path) -> Iterator[Callable[..., Door]]:
+    """A function that starts a door with the RabbitConfig fields given; the AMQP door beside it when asked for."""
+    from spark_streams.log import LogConfig, ReferenceLog
+    from spark_streams.server import AmqpConfig, ServerThread
+    from spark_streams.server.rabbit.config import RabbitConfig
+
+    with contextlib.ExitStack() as stack:
+
+        def start(
+            *, amqp: bool = False, log_config: Any = None, clock: Any = None, folder: str = "log", **config: Any
+        ) -> Door:
+            extra = {} if clock is None else {"clock": clock}
+            log = stack.enter_context(ReferenceLog(tmp_path / folder, log_config or LogConfig(), **extra))
+            beside = AmqpConfig(port=0) if amqp else None
+            server = stack.enter_context(ServerThread(log, beside, RabbitConfig(port=0, **config)))
+            door = Door(server, log)
+            stack.callback(door.close)
+            return door
+
+        yield start
+
+
+@pytest.fixture
+def door(doors: Callable[..., Door]) -> Door:
+    """A door with the default configuration."""
+    return doors()
+
+
+@pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.rabbitmq)])
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """The embedded door, and the real broker that RABBITMQ_STREAM_URL names."""
+    if request.param == "embedded":
+        yield request.getfixturevalue("door")
+        return
+    url = os.environ.get("RABBITMQ_STREAM_URL")
+    if url is None:
+        pytest.skip("no real RabbitMQ: RABBITMQ_STREAM_URL is not set (`make test` starts one where it can)")
+    real = Broker(url)
+    yield real
+    real.close()

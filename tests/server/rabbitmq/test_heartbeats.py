@@ -1,0 +1,152 @@
+"""Signs of life both ways, and peers that do not read."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.real_rabbitmq.by_hand import (
+    FIRST,
+    HEARTBEAT,
+    METADATA,
+    OPEN,
+    PEER_PROPERTIES,
+    SASL_HANDSHAKE,
+    array,
+    pairs,
+    plain,
+    text,
+)
+
+
+def opened(broker: Any, heartbeat_s: int) -> Any:
+    """A connection with this heartbeat agreed on."""
+    peer = broker.connect()
+    peer.ask(PEER_PROPERTIES, pairs({}))
+    peer.ask(SASL_HANDSHAKE)
+    peer.authenticate()
+    peer.tune(heartbeat_s=heartbeat_s)
+    assert peer.ask(OPEN, text("/")).code == 1
+    return peer
+
+
+def test_heartbeats_come_and_a_silent_peer_is_dropped(broker: Any) -> None:
+    peer = opened(broker, 1)
+    keys = []
+    with pytest.raises((EOFError, ConnectionError)):
+        while True:
+            keys.append(peer.read().key)
+    assert set(keys) == {HEARTBEAT} and len(keys) >= 2, "and no Close: it could not be answered"
+
+
+def test_heartbeats_keep_a_connection(broker: Any) -> None:
+    peer = opened(broker, 1)
+    for _ in range(6):
+        assert peer.read().key == HEARTBEAT
+        peer.send(HEARTBEAT)
+    assert peer.ask(METADATA, array([])).body == bytes(8)
+
+
+def test_requests_are_signs_of_life_too(broker: Any) -> None:
+    peer = opened(broker, 1)
+    beats = 0
+    while beats < 5:
+        peer.ask(METADATA, array([]))
+        peer.waiting.clear()
+        assert peer.read().key == HEARTBEAT
+        beats += 1
+
+
+def test_without_heartbeats_silence_is_allowed(doors: Callable[..., Any]) -> None:
+    peer = opened(doors(heartbeat_s=0), 0)
+    peer.socket.settimeout(1.0)
+    with pytest.raises(TimeoutError):
+        peer.read()
+
+
+def test_the_shorter_interval_counts(doors: Callable[..., Any]) -> None:
+    peer = opened(doors(heartbeat_s=1), 60)
+    assert peer.read().key == HEARTBEAT
+    peer = opened(doors(heartbeat_s=1, folder="other"), 0)
+    assert peer.read().key == HEARTBEAT
+
+
+def filled(door: Any, megabytes: int) -> str:
+    """A stream with so many chunks of a megabyte."""
+    door.log.create_stream("large")
+    for _ in range(megabytes):
+        door.partition("large").append([b"x" * (1 << 20)])
+    return "large"
+
+
+def test_a_peer_that_takes_nothing_is_dropped(doors: Callable[..., Any]) -> None:
+    door = doors(heartbeat_s=1, max_outgoing_bytes=1 << 20)
+    stream = filled(door, 40)
+    peer = door.connect()
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+    peer.open()
+    peer.send(7, struct.pack(">IB", 5, 1) + text(stream) + FIRST + struct.pack(">H", 100))
+    (connection,) = door.server.call(lambda: set(door.server.server.rabbit_connections))
+    for _ in range(100):
+        # It goes on to say that it lives, but reads nothing.
+        try:
+            peer.send(HEARTBEAT)
+        except OSError:
+            break
+        gone = door.server.call(lambda: connection not in door.server.server.rabbit_connections)
+        if gone:
+            break
+        time.sleep(0.1)
+    assert door.server.call(lambda: connection not in door.server.server.rabbit_connections)
+
+
+def test_what_waits_for_a_slow_reader_is_bounded(doors: Callable[..., Any]) -> None:
+    """A reader with credit for everything: what the door holds for it stays near the high-water mark."""
+    door = doors(max_outgoing_bytes=1 << 20)
+    stream = filled(door, 40)
+    peer = door.connect()
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+    peer.open()
+    assert peer.subscribe(1, stream, FIRST, credit=100) == 1
+    (connection,) = door.server.call(lambda: set(door.server.server.rabbit_connections))
+    held = 0
+    for _ in range(40):
+        held = max(held, door.server.call(lambda: connection.outgoing_bytes))
+        assert peer.expect(8).body[0] == 1
+    assert 0 < held < 5 << 20, "the mark, and a turn of chunks above it"
+
+
+def test_requests_without_reading_are_not_answered_without_end(doors: Callable[..., Any]) -> None:
+    """A peer that asks and asks and never reads: its requests stay in its socket, not answers in the door's memory."""
+    door = doors(max_outgoing_bytes=1 << 16)
+    peer = door.connect()
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+    peer.open()
+    (connection,) = door.server.call(lambda: set(door.server.server.rabbit_connections))
+    body = struct.pack(">I", 1) + array([text("n" * 200)] * 4_000)
+    request = struct.pack(">IHH", len(body) + 4, METADATA, 1) + body
+    peer.socket.settimeout(0.5)
+    sent = 0
+    with pytest.raises(TimeoutError):
+        while sent < 200 << 20:
+            peer.socket.sendall(request)
+            sent += len(request)
+    assert door.server.call(lambda: connection.outgoing_bytes) < 4 << 20
+
+
+def test_with_too_much_under_way_nothing_more_is_read(doors: Callable[..., Any]) -> None:
+    """Appends that wait for the disk: entries under way are bounded, and all are confirmed in the end."""
+    from spark_streams.log import LogConfig
+
+    door = doors(max_unconfirmed=100, log_config=LogConfig(fsync="always"))
+    stream = door.stream()
+    peer = door.peer()
+    assert peer.declare(1, stream) == 1
+    for first in range(0, 5_000, 50):
+        peer.publish(1, [plain(first + n, b"x" * 100) for n in range(50)])
+    assert sorted(peer.confirmed(5_000)) == list(range(5_000))
