@@ -47,11 +47,11 @@ test: lint typecheck wheel-test unit test-spark-$(firstword $(SPARKS))  ## every
 
 unit: $(READY)  ## the tests, those marked `rabbitmq` too where a real RabbitMQ can be started
 	@bash conf/system-requirements.sh java
-	@$(WITH_BROKER) $(BIN)/python -m pytest $(BESIDE) -m "not slow" --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
+	@$(WITH_BROKER) $(BIN)/python -m pytest $(BESIDE) -m "not nightly" --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
 test-slow: $(READY)  ## the long tests, which `make test` leaves out
 	@bash conf/system-requirements.sh java
-	@$(WITH_BROKER) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	@$(WITH_BROKER) $(BIN)/python -m pytest -m nightly $(PYTEST_ARGS)
 
 fuzz: $(READY)  ## throw broken bytes at the three doors for SECONDS (600) of time, with the seed SEED or a random one
 	@$(BIN)/python -m tests.fuzz.campaign --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
@@ -70,7 +70,7 @@ test-matrix: $(SPARKS:%=test-spark-%)  ## the tests of Spark (tests/e2e, tests/t
 .PRECIOUS: .venv-spark-%/.ready
 test-spark-%: .venv-spark-%/.ready
 	@echo "Spark $*"
-	@.venv-spark-$*/bin/python -m pytest tests/e2e tests/testing $(BESIDE) -m "spark and not slow and not rabbitmq" $(PYTEST_ARGS)
+	@.venv-spark-$*/bin/python -m pytest tests/e2e tests/testing $(BESIDE) -m "spark and not nightly and not rabbitmq" $(PYTEST_ARGS)
 
 wheel-test: $(READY)  ## build the wheel, install it in new environments, use it with the highest and the lowest Spark
 	@bash conf/system-requirements.sh java

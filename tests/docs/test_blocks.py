@@ -169,7 +169,7 @@ def test_each_named_test_is_there() -> None:
         assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), test
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_a_block_that_is_spoiled_fails_its_test() -> None:
     environment = {**os.environ, "BLOCKS": json.dumps(each_block())}

@@ -48,7 +48,7 @@ def parsed(pictures: list[str]) -> list[str]:
     return found
 
 
-@pytest.mark.slow  # it installs 180 MB
+@pytest.mark.nightly  # it installs 180 MB
 @pytest.mark.node
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed: there is no node on the PATH")
 def test_the_parser_of_mermaid_takes_them() -> None:

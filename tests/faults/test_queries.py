@@ -96,7 +96,7 @@ def cases() -> list[Any]:
             tls,
             scenario,
             id=f"{format}-{kind}-{'tls' if tls else 'plain'}-{scenario.name.replace(' ', '-')}",
-            marks=[pytest.mark.slow]
+            marks=[pytest.mark.nightly]
             if scenario.slow or (kind == "write" and (scenario.slow_writing or not tls))
             else [],
         )
@@ -133,7 +133,7 @@ def test_it_goes_on(
 @pytest.mark.parametrize(
     ("kind", "format"),
     [
-        pytest.param(kind, format, marks=[] if (kind, format) in IN_CLEAR else [pytest.mark.slow])
+        pytest.param(kind, format, marks=[] if (kind, format) in IN_CLEAR else [pytest.mark.nightly])
         for format in FORMATS
         for kind in KINDS
         if (kind, format) != ("read", "rabbitmq-stream")  # its chunks have a check: see test_it_goes_on
@@ -179,7 +179,7 @@ def test_damage_in_clear(session: Any, logs: dict[bool, Doors], tmp_path: Path, 
             format,
             scenario,
             id=f"{format}-{kind}-{scenario.name.replace(' ', '-')}",
-            marks=[pytest.mark.slow] if format in (scenario.slow_writing if kind == "write" else scenario.slow) else [],
+            marks=[pytest.mark.nightly] if format in (scenario.slow_writing if kind == "write" else scenario.slow) else [],
         )
         for format in FORMATS
         for kind in KINDS

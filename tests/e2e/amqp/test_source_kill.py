@@ -77,7 +77,7 @@ def test_killed_twice(spark: SparkSession, reference_log: StreamFactory, tmp_pat
     killed_and_restarted(spark, reference_log.create("orders", PARTITIONS), tmp_path, 2, rate_limits)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(3_600)
 def test_killed_ten_times(spark: SparkSession, reference_log: StreamFactory, tmp_path: Path, rate_limits: bool) -> None:
     killed_and_restarted(spark, reference_log.create("orders", PARTITIONS), tmp_path, 10, rate_limits)

@@ -45,7 +45,7 @@ def values(log: ReferenceLog, name: str) -> list[str]:
 @pytest.mark.usefixtures("streams_of_feeds")
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
-    "kills", [pytest.param(2, id="2 kills"), pytest.param(10, id="10 kills", marks=pytest.mark.slow)]
+    "kills", [pytest.param(2, id="2 kills"), pytest.param(10, id="10 kills", marks=pytest.mark.nightly)]
 )
 @pytest.mark.parametrize("where", ["door", "folder"])
 def test_every_row_is_there_once(reference_log: StreamFactory, tmp_path: Path, kills: int, where: str) -> None:

@@ -27,7 +27,7 @@ EVENTS_A_KILL = 1_500
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
-    "kills", [pytest.param(2, id="2 kills"), pytest.param(10, id="10 kills", marks=pytest.mark.slow)]
+    "kills", [pytest.param(2, id="2 kills"), pytest.param(10, id="10 kills", marks=pytest.mark.nightly)]
 )
 def test_every_event_is_there_once(spark: SparkSession, tmp_path: Path, kills: int, rate_limits: bool) -> None:
     if not rate_limits:

@@ -35,8 +35,8 @@ SUB_ENTRIES = {"subEntrySize": "20", "compression": "gzip"}
     ("kills", "more"),
     [
         pytest.param(2, {}, id="2 kills"),
-        pytest.param(20, {}, id="20 kills", marks=pytest.mark.slow),
-        pytest.param(5, SUB_ENTRIES, id="5 kills, sub-entry batches", marks=pytest.mark.slow),
+        pytest.param(20, {}, id="20 kills", marks=pytest.mark.nightly),
+        pytest.param(5, SUB_ENTRIES, id="5 kills, sub-entry batches", marks=pytest.mark.nightly),
     ],
 )
 def test_every_row_is_there_once(
