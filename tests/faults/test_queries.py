@@ -179,7 +179,9 @@ def test_damage_in_clear(session: Any, logs: dict[bool, Doors], tmp_path: Path, 
             format,
             scenario,
             id=f"{format}-{kind}-{scenario.name.replace(' ', '-')}",
-            marks=[pytest.mark.nightly] if format in (scenario.slow_writing if kind == "write" else scenario.slow) else [],
+            marks=[pytest.mark.nightly]
+            if format in (scenario.slow_writing if kind == "write" else scenario.slow)
+            else [],
         )
         for format in FORMATS
         for kind in KINDS
