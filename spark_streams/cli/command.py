@@ -7,15 +7,7 @@ import sys
 
 import click
 
-from spark_streams.cli.admin import create, info
-from spark_streams.cli.append import append
 from spark_streams.cli.faults import FaultyGroup
-from spark_streams.cli.filter import filter_group
-from spark_streams.cli.peers.copy import copy
-from spark_streams.cli.peers.inspect import inspect
-from spark_streams.cli.serve import serve
-from spark_streams.cli.split import split
-from spark_streams.cli.tail import tail
 
 __all__ = ["main"]
 
@@ -36,7 +28,15 @@ Exit codes:
 """
 
 
-@click.group(cls=FaultyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+_COMMANDS = {
+    "copy": "spark_streams.cli.peers.copy:copy",
+    "filter": "spark_streams.cli.filter:filter_group",
+    "inspect": "spark_streams.cli.peers.inspect:inspect",
+    "tail": "spark_streams.cli.tail:tail",
+}
+
+
+@click.group(cls=FaultyGroup, lazy=_COMMANDS, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-v", "--verbose", count=True, help="Say more on stderr; twice: everything.")
 @click.version_option(package_name="spark-streams", message="spark-streams %(version)s")
 def main(verbose: int) -> None:
@@ -69,19 +69,19 @@ Creating streams:
 """
 
 
-@main.group(cls=FaultyGroup, epilog=_LOG_EPILOG)
+_LOG_COMMANDS = {
+    "append": "spark_streams.cli.append:append",
+    "create": "spark_streams.cli.admin:create",
+    "info": "spark_streams.cli.admin:info",
+    "serve": "spark_streams.cli.serve:serve",
+    "split": "spark_streams.cli.split:split",
+    "tail": "spark_streams.cli.tail:tail",
+}
+
+
+@main.group(cls=FaultyGroup, lazy=_LOG_COMMANDS, epilog=_LOG_EPILOG)
 def log() -> None:
     """Serve the reference log, and create, look into, write and read its streams."""
-
-
-for command in (serve, create, split, info, append, tail):
-    log.add_command(command)
-
-main.add_command(filter_group)
-
-
-for command in (inspect, tail, copy):
-    main.add_command(command)
 
 
 @main.command()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Final, NoReturn
 
 import click
@@ -21,8 +23,27 @@ INTERRUPTED: Final = 130
 class FaultyGroup(click.Group):
     """A group of commands whose expected errors are told in one line, without a traceback.
 
-    Errors that nobody expected keep their traceback: they are defects.
+    Errors that nobody expected keep their traceback: they are defects. A command's module is imported when the command
+    is asked for, so that none waits for the imports of all.
+
+    Args:
+        lazy: the commands of the group beside those that are added to it: name to ``module:attribute``.
     """
+
+    def __init__(self, *arguments: Any, lazy: Mapping[str, str] | None = None, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._lazy = dict(lazy or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, sorted."""
+        return sorted({*super().list_commands(ctx), *self._lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of that name, None where there is none."""
+        if cmd_name in self._lazy:
+            module, _, attribute = self._lazy.pop(cmd_name).partition(":")
+            self.add_command(getattr(import_module(module), attribute), cmd_name)
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was named.

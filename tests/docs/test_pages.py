@@ -214,8 +214,9 @@ def test_the_commands_and_their_options_are_there() -> None:
             continue
         command: click.Command = main
         while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-            assert words[0] in command.commands, f"{page}: {line}"
-            command = command.commands[words.pop(0)]
+            found = command.get_command(click.Context(command), words.pop(0))
+            assert found is not None, f"{page}: {line}"
+            command = found
         known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
         used = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
         assert used <= known, f"{page}: {line}: {used - known}"
