@@ -9,15 +9,18 @@ READY := $(VENV)/.ready
 WITH_BROKER := $(BIN)/python tests/real_rabbitmq/broker.py run --
 export SPARK_CONF_DIR := $(CURDIR)/conf
 
-# Every Spark that is supported, the lowest first; constraints.txt names the highest.
-SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
-# Modules run beside each other (tests/conftest.py), as they mostly wait; WORKERS=0 runs them one after another.
-WORKERS ?= 2
-BESIDE := -n $(WORKERS) --dist loadfile
+# The supported Sparks beside the highest, which constraints.txt names.
+OLDER_SPARKS := 4.0.5 4.1.4 4.2.1
+# Modules run beside each other (tests/scheduling.py), as they mostly wait; WORKERS=0 runs them one after another.
+WORKERS ?= 4
+# The I-th of N parts of `make test-all`, each a share of the modules.
+PART ?= 1/1
 # The same examples every time: a change is judged by itself, not by luck. EXAMPLES=default seeks new ones.
 EXAMPLES ?= ci
 
-.PHONY: help setup lint typecheck test unit test-slow fuzz test-matrix wheel-test soak bench demo docs clean
+PYTEST := -m pytest -n $(WORKERS) --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
+
+.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak bench demo docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,20 +46,21 @@ typecheck: $(READY)  ## mypy, strict, on everything that is shipped
 	@ln -s $(CURDIR)/pyspark_*.py build/mypy/
 	@cd build/mypy && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p spark_streams -m pyspark_amqp_events -m pyspark_feedapi -m pyspark_rabbitmq_stream
 
-test: lint typecheck wheel-test unit test-spark-$(firstword $(SPARKS))  ## everything that CI runs: lint, types, the installed wheel, the tests, and those of Spark on the lowest one
+test: lint typecheck unit  ## what a change must pass, in ten minutes: lint, types, and all tests but the nightly ones
 
-unit: $(READY)  ## the tests, those marked `rabbitmq` too where a real RabbitMQ can be started
+unit: $(READY)  ## the tests of `make test`, those marked `rabbitmq` too where a real RabbitMQ can be started
 	@bash conf/system-requirements.sh java
-	@$(WITH_BROKER) $(BIN)/python -m pytest $(BESIDE) -m "not nightly" --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
+	@$(WITH_BROKER) $(BIN)/python $(PYTEST) -m "not nightly"
 
-test-slow: $(READY)  ## the long tests, which `make test` leaves out
+test-all: $(OLDER_SPARKS:%=.venv-spark-%/.ready)  ## the rest, before a release and every night; PART=2/4 is a part of it
+	@$(MAKE) --no-print-directory --keep-going nightly $(OLDER_SPARKS:%=test-spark-%)
+
+nightly: $(READY)  ## of the rest, what runs on the highest Spark
 	@bash conf/system-requirements.sh java
-	@$(WITH_BROKER) $(BIN)/python -m pytest -m nightly $(PYTEST_ARGS)
+	@$(WITH_BROKER) $(BIN)/python $(PYTEST) --part $(PART) -m "nightly"
 
 fuzz: $(READY)  ## throw broken bytes at the three doors for SECONDS (600) of time, with the seed SEED or a random one
 	@$(BIN)/python -m tests.fuzz.campaign --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
-
-test-matrix: $(SPARKS:%=test-spark-%)  ## the tests of Spark (tests/e2e, tests/testing) on each supported one, but the long ones and those of a real RabbitMQ
 
 # Kept in .venv-spark-<version> as long as the dependencies stay as they are.
 .venv-spark-%/.ready: pyproject.toml constraints.txt Makefile
@@ -70,11 +74,7 @@ test-matrix: $(SPARKS:%=test-spark-%)  ## the tests of Spark (tests/e2e, tests/t
 .PRECIOUS: .venv-spark-%/.ready
 test-spark-%: .venv-spark-%/.ready
 	@echo "Spark $*"
-	@.venv-spark-$*/bin/python -m pytest tests/e2e tests/testing $(BESIDE) -m "spark and not nightly and not rabbitmq" $(PYTEST_ARGS)
-
-wheel-test: $(READY)  ## build the wheel, install it in new environments, use it with the highest and the lowest Spark
-	@bash conf/system-requirements.sh java
-	@$(BIN)/python -m pytest tests/packaging/installed_wheel.py $(PYTEST_ARGS)
+	@.venv-spark-$*/bin/python $(PYTEST) --part $(PART) tests/e2e tests/testing -m "spark and not rabbitmq"
 
 soak: $(READY)  ## ten minutes of random faults on the way, on all three protocols; SECONDS=60 is shorter, SEED=1 repeats
 	@bash conf/system-requirements.sh java

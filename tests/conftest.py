@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from tests.sessions import running_session
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).resolve().parents[1] / "conf"))
 
 
-WITH_RABBITMQ = tuple(
-    f"tests/{folder}/" for folder in ("client/rabbitmq", "server/rabbitmq", "e2e/rabbitmq", "real_rabbitmq")
-)
-"""The one real RabbitMQ is for one process at a time: some of these tests restart it."""
+pytest_plugins = ["pytester"]
+
+MARKS = pytest.StashKey[dict[str, tuple[Path, set[str]]]]()
+"""The file and the marks of each test that was collected, before any was left out."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,16 +33,38 @@ def pytest_configure(config: pytest.Config) -> None:
         providers._get_local_constants = lambda: providers._local_constants
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", default="1/1", metavar="I/N", help="only every N-th module, from the I-th on: 2/4")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Modules that run beside each other (``-n``): one is in one process, and so are all of the real RabbitMQ."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class ByModule(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return "rabbitmq" if nodeid.startswith(WITH_RABBITMQ) else str(super()._split_scope(nodeid))
+    """Modules that run beside each other (``-n``): tests/scheduling.py."""
+    from tests.scheduling import ByModule
 
     return ByModule(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Note the marks of all tests; then, once ``-m`` and ``-k`` have chosen, leave out the other parts."""
+    config.stash[MARKS] = {item.nodeid: (item.path, {mark.name for mark in item.iter_markers()}) for item in items}
+    yield
+    number, _, parts = config.getoption("--part").partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise pytest.UsageError(f"--part {number}/{parts}: expected I/N with 1 <= I <= N, such as 2/4")
+    mine = set(sorted({item.path for item in items})[int(number) - 1 :: int(parts)])
+    others = [item for item in items if item.path not in mine]
+    if others:
+        items[:] = [item for item in items if item.path in mine]
+        config.hook.pytest_deselected(items=others)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say what was skipped in a line for each reason: pytest itself takes one for each place."""
+    reports = terminalreporter.stats.get("skipped", ())
+    for reason, count in sorted(Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports).items()):
+        terminalreporter.write_line(f"skipped {count}: {reason}")
 
 
 @pytest.fixture
