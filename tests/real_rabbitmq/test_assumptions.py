@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -137,31 +137,3 @@ def test_publishing_ids_are_unsigned_and_deduplicate_sub_batches_too(rabbitmq_ur
     assert sum(each.records for each in chunks) == 5
     assert all(len(each.rest) == each.data_length for each in chunks)  # the trailers that chunks name are not sent
     assert any(each.trailer_length for each in chunks)
-
-
-def test_what_was_confirmed_outlives_a_crash(
-    rabbitmq_url: str, stream: str, restart_rabbitmq: Callable[[], None]
-) -> None:
-    peer = open_peer(rabbitmq_url)
-    peer.declare(1, stream, "writer")
-    for number in range(1, 4):
-        peer.publish(1, [plain(number, b"kept")])
-        peer.confirmed(1)
-    restart_rabbitmq()
-    assert written_after_restart(rabbitmq_url, stream) == 4
-
-
-def written_after_restart(url: str, stream: str) -> int:
-    """Publish an id that is there and one that is not; return how many records there are then."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            peer = open_peer(url)
-            assert peer.declare(1, stream, "writer") == 1
-            peer.publish(1, [plain(3, b"again"), plain(4, b"new")])
-            peer.confirmed(2)
-            assert peer.subscribe(1, stream, FIRST) == 1
-            return sum(chunk(frame).records for frame in peer.barrier(stream))
-        except (AssertionError, EOFError, OSError):  # streams come up one by one, connections to them are cut
-            assert time.monotonic() < deadline
-            time.sleep(0.1)

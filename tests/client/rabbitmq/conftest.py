@@ -15,7 +15,6 @@ from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
 from tests.client.rabbitmq.brokers import OLD, Broker
 from tests.real_rabbitmq.conftest import rabbitmq_310_url as rabbitmq_310_url
 from tests.real_rabbitmq.conftest import rabbitmq_url as rabbitmq_url
-from tests.real_rabbitmq.conftest import restart_rabbitmq as restart_rabbitmq
 
 
 @pytest.fixture(

@@ -10,8 +10,7 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from tests.e2e.rabbitmq.queries import Queries
 from tests.real_rabbitmq import by_hand
 from tests.real_rabbitmq.conftest import FOLDER
 from tests.real_rabbitmq.conftest import rabbitmq_url as rabbitmq_url
-from tests.real_rabbitmq.conftest import restart_rabbitmq as restart_rabbitmq
 
 CONFIG = RabbitConfig(
     port=0,
@@ -122,27 +120,6 @@ class Real(Broker):
     kind = "rabbitmq"
     keeps_sub_entries = True
 
-    def __init__(self, url: str, restart: Callable[[], Callable[[], None]]) -> None:
-        super().__init__(url)
-        self._restart = restart
-        self._restarted = False
-
-    def restart(self) -> None:
-        self._restart()()
-        self._restarted = True
-
-    def close(self) -> None:
-        deadline = time.monotonic() + 60
-        while self._restarted:  # streams come up one by one after a restart, connections to them are cut
-            try:
-                for name in self._streams:
-                    self.first(name)
-                break
-            except (AssertionError, EOFError, IndexError, OSError):
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
-        super().close()
-
     def apply_retention(self) -> None:
         """It does so by itself."""
 
@@ -206,8 +183,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
         elif request.param == "embedded":
             running = Served(request.getfixturevalue("reference_log_process"))
         else:
-            url = request.getfixturevalue("rabbitmq_url")
-            running = Real(url, lambda: request.getfixturevalue("restart_rabbitmq"))
+            running = Real(request.getfixturevalue("rabbitmq_url"))
         stack.callback(running.close)
         yield running
 

@@ -256,6 +256,7 @@ def test_an_empty_body(queries: Queries, broker: Broker) -> None:
     assert values(queries.batch(copies)) == {copies: ["", "", "", "", "last"]}
 
 
+@pytest.mark.parametrize("broker", ["embedded"], indirect=True)
 @pytest.mark.parametrize("ranges", ["1", "2"])
 def test_a_broker_restart_in_mid_batch(broker: Broker, ranges: str) -> None:
     orders = broker.create()
