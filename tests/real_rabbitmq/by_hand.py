@@ -29,7 +29,7 @@ UNCORRELATED = {
     TUNE,
     HEARTBEAT,
 }
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)

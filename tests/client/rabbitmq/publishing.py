@@ -51,10 +51,13 @@ def write(
     *,
     filters: Sequence[str | None] | None = None,
     each: int = 700,
+    confirm_within_ms: int | None = None,
     **how: Any,
 ) -> None:
     """One attempt at a task, from its connection to its last confirm."""
-    publisher = TaskPublisher(endpoint, RabbitPublishing(**{"timeout_ms": 10_000, **how}), identity)
+    publisher = TaskPublisher(endpoint, RabbitPublishing(**{"timeout_ms": 60_000, **how}), identity)
+    if confirm_within_ms is not None:  # the time-out for connecting stays
+        publisher._outgoing._timeout_ms = confirm_within_ms
     try:
         send(publisher, rows, to, filters=filters, each=each)
         publisher.flush()

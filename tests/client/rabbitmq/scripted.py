@@ -56,6 +56,7 @@ class Wire:
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or an answer waits for the one before it
         self.stream = connection.makefile("rb")
 
     def send(self, kind: int, body: bytes, version: int = 1) -> None:

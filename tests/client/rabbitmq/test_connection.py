@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,7 @@ from tests.client.rabbitmq.brokers import OLD, Broker
 from tests.client.rabbitmq.scripted import Scripted, Wire, deliver, stats
 from tests.real_rabbitmq import by_hand as key
 from tests.real_rabbitmq.by_hand import RESPONSE, array, text
+from tests.server.rabbitmq.clock import clients_clock as clients_clock
 
 
 def ask(connection: Connection) -> StreamStatsAnswer:
@@ -114,6 +116,12 @@ def test_a_wrong_password(broker: Broker) -> None:
     assert "wr0ng" not in str(raised.value)
 
 
+# The real one, which takes three seconds for it, is asked in tests/server/rabbitmq/test_opening.py too.
+@pytest.mark.parametrize(
+    "broker",
+    ["door", "old-door", pytest.param("rabbitmq", marks=[pytest.mark.rabbitmq, pytest.mark.nightly])],
+    indirect=True,
+)
 def test_a_virtual_host_that_is_not_there(broker: Broker) -> None:
     with pytest.raises(Refused, match=r"virtual-host-access-failure \(0x0c\).*virtual host") as raised:
         RabbitClient(replace(broker.endpoint, vhost="no such"), timeout_ms=5_000).describe("no-such-stream")
@@ -306,13 +314,16 @@ def test_a_broker_that_closes_says_why(code: int, fault: type[PeerError], retria
         assert closed.wait(5)
 
 
-def test_closing_is_announced_and_does_not_wait_for_ever() -> None:
-    with Scripted({key.CLOSE: lambda *_: None}) as peer:
+def test_closing_is_announced_and_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_streams.client.rabbit.connection.CLOSE_TIMEOUT_MS", 100)
+    read = threading.Event()
+    with Scripted({key.CLOSE: lambda *_: read.set()}) as peer:
         connection = Connection(peer.endpoint, timeout_ms=5_000)
         connection.close()
         connection.close()
         assert connection.broken
-        assert peer.seen[-1][0] == key.CLOSE
+        assert read.wait(60)
+    assert [kind for kind, _ in peer.seen].count(key.CLOSE) == 1
 
 
 # --- heartbeats
@@ -326,23 +337,32 @@ def _tuned(heartbeat_s: int) -> Callable[[Wire, int, bytes], None]:
     return answer
 
 
-def test_a_connection_that_waits_shows_that_it_lives() -> None:
-    beaten = threading.Event()
+def test_a_connection_that_waits_shows_that_it_lives(clients_clock: Any) -> None:
+    beaten, answered = threading.Event(), threading.Event()
 
     def beat(wire: Wire, *_: object) -> None:
         beaten.set()
         wire.send(key.HEARTBEAT, b"")
+        answered.set()
 
     script = {key.SASL_AUTHENTICATE: _tuned(1), key.HEARTBEAT: beat}
-    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=5_000) as connection:
-        assert connection.receive(4) is None, "heartbeats are nothing that a caller sees"
-        assert beaten.is_set()
+    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=60_000) as connection:
+        for _ in range(10):  # five seconds
+            clients_clock.now += 0.5
+            assert connection.receive(0) is None, "heartbeats are nothing that a caller sees"
+            assert beaten.wait(60)
+            assert answered.wait(60)
+            beaten.clear()
+            answered.clear()
 
 
-def test_a_dead_broker_is_noticed() -> None:
+def test_a_dead_broker_is_noticed(clients_clock: Any) -> None:
     with (
         Scripted({key.SASL_AUTHENTICATE: _tuned(1)}) as peer,
-        Connection(peer.endpoint, timeout_ms=20_000) as connection,
-        pytest.raises(ConnectionLost, match="no sign of life"),
+        Connection(peer.endpoint, timeout_ms=60_000) as connection,
     ):
-        connection.receive(20)
+        clients_clock.now += 2.9
+        assert connection.receive(0) is None
+        clients_clock.now += 0.2
+        with pytest.raises(ConnectionLost, match="no sign of life"):
+            connection.receive(0)

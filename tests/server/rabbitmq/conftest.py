@@ -109,9 +109,13 @@ def door(doors: Callable[..., Door]) -> Door:
     return doors()
 
 
-@pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.rabbitmq)])
+@pytest.fixture(params=["embedded", pytest.param("real", marks=[pytest.mark.rabbitmq, pytest.mark.nightly])])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """The embedded door, and the real broker that RABBITMQ_STREAM_URL names."""
+    """The embedded door, and the real broker that RABBITMQ_STREAM_URL names.
+
+    With a real one nothing of ours runs: it shows that what the tests expect is what RabbitMQ does, which no change
+    here alters. Run a test that you write or change on it: ``-m rabbitmq``.
+    """
     if request.param == "embedded":
         yield request.getfixturevalue("door")
         return

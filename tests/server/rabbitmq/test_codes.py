@@ -50,6 +50,10 @@ def test_every_code_has_a_test() -> None:
     assert tested == set(range(0x01, 0x16))
 
 
+embedded = pytest.mark.parametrize("broker", ["embedded"], indirect=True)
+"""A real broker takes three seconds for these: test_opening.py asks it for them all at once."""
+
+
 def introduced(broker: Any) -> Peer:
     """A connection that may authenticate now."""
     peer: Peer = broker.connect()
@@ -99,6 +103,7 @@ def test_0x07_mechanism_not_supported(broker: Any) -> None:
     assert peer.authenticate("EXTERNAL", b"").code == 7 and closed(peer)
 
 
+@embedded
 def test_0x08_authentication_failure(broker: Any) -> None:
     peer = introduced(broker)
     assert peer.authenticate(secret=b"\0guest\0wrong").code == 8 and closed(peer)
@@ -155,6 +160,7 @@ def test_0x0b_loopback_users(doors: Callable[..., Any]) -> None:
     local.close()
 
 
+@embedded
 def test_0x0c_virtual_host_access_failure(broker: Any) -> None:
     peer = introduced(broker)
     peer.authenticate()
@@ -306,6 +312,7 @@ def test_0x13_no_offset(broker: Any) -> None:
     assert answer.body == struct.pack(">HQ", 0x13, 0)
 
 
+@embedded
 def test_0x14_mechanism_cannot_be_changed(broker: Any) -> None:
     peer = broker.peer()
     assert peer.authenticate("EXTERNAL", b"").code == 0x14 and closed(peer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,8 @@ from tests.real_rabbitmq.by_hand import (
     plain,
     text,
 )
+from tests.server.rabbitmq.clock import Clock
+from tests.server.rabbitmq.clock import clock as clock
 
 
 def opened(broker: Any, heartbeat_s: int) -> Any:
@@ -35,8 +36,19 @@ def opened(broker: Any, heartbeat_s: int) -> Any:
     return peer
 
 
-def test_heartbeats_come_and_a_silent_peer_is_dropped(broker: Any) -> None:
+@pytest.mark.nightly
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("broker", ["real"], indirect=True)
+def test_a_real_brokers_heartbeats(broker: Any) -> None:
+    """In true seconds: they come, keep a connection, as requests do, and a silent peer is dropped."""
     peer = opened(broker, 1)
+    for _ in range(6):
+        assert peer.read().key == HEARTBEAT
+        peer.send(HEARTBEAT)
+    for _ in range(5):
+        peer.ask(METADATA, array([]))
+        peer.waiting.clear()
+        assert peer.read().key == HEARTBEAT
     keys = []
     with pytest.raises((EOFError, ConnectionError)):
         while True:
@@ -44,36 +56,60 @@ def test_heartbeats_come_and_a_silent_peer_is_dropped(broker: Any) -> None:
     assert set(keys) == {HEARTBEAT} and len(keys) >= 2, "and no Close: it could not be answered"
 
 
-def test_heartbeats_keep_a_connection(broker: Any) -> None:
-    peer = opened(broker, 1)
+def pass_time(door: Any, clock: Clock, seconds: float) -> None:
+    """Let the door read what it was sent, and then time pass."""
+    door.taken_in()
+    door.server.call(lambda: clock.advance(seconds))
+
+
+def test_heartbeats_come_and_a_silent_peer_is_dropped(door: Any, clock: Clock) -> None:
+    peer = opened(door, 1)
+    pass_time(door, clock, 2.0)
+    assert [peer.read().key for _ in range(4)] == [HEARTBEAT] * 4, "two a second"
+    pass_time(door, clock, 0.6)
+    with pytest.raises((EOFError, ConnectionError)):
+        while True:
+            assert peer.read().key == HEARTBEAT, "no Close: it could not be answered"
+
+
+def test_heartbeats_keep_a_connection(door: Any, clock: Clock) -> None:
+    peer = opened(door, 1)
     for _ in range(6):
-        assert peer.read().key == HEARTBEAT
+        pass_time(door, clock, 1.9)
         peer.send(HEARTBEAT)
     assert peer.ask(METADATA, array([])).body == bytes(8)
 
 
-def test_requests_are_signs_of_life_too(broker: Any) -> None:
-    peer = opened(broker, 1)
-    beats = 0
-    while beats < 5:
+def test_requests_are_signs_of_life_too(door: Any, clock: Clock) -> None:
+    peer = opened(door, 1)
+    for _ in range(6):
+        pass_time(door, clock, 1.9)
         peer.ask(METADATA, array([]))
-        peer.waiting.clear()
+
+
+def test_answers_are_signs_of_life_too(door: Any, clock: Clock) -> None:
+    peer = opened(door, 1)
+    for _ in range(4):
+        peer.ask(METADATA, array([]))
+        pass_time(door, clock, 0.4)
+    peer.ask(METADATA, array([]))
+    assert HEARTBEAT not in [frame.key for frame in peer.waiting]
+
+
+def test_without_heartbeats_silence_is_allowed(doors: Callable[..., Any], clock: Clock) -> None:
+    door = doors(heartbeat_s=0)
+    peer = opened(door, 0)
+    pass_time(door, clock, 3_600)
+    peer.ask(METADATA, array([]))
+    assert HEARTBEAT not in [frame.key for frame in peer.waiting]
+
+
+def test_the_shorter_interval_counts(doors: Callable[..., Any], clock: Clock) -> None:
+    for number, asked in enumerate((60, 0)):
+        door = doors(heartbeat_s=1, folder=f"log-{number}")
+        peer = opened(door, asked)
+        pass_time(door, clock, 0.5)
         assert peer.read().key == HEARTBEAT
-        beats += 1
-
-
-def test_without_heartbeats_silence_is_allowed(doors: Callable[..., Any]) -> None:
-    peer = opened(doors(heartbeat_s=0), 0)
-    peer.socket.settimeout(1.0)
-    with pytest.raises(TimeoutError):
-        peer.read()
-
-
-def test_the_shorter_interval_counts(doors: Callable[..., Any]) -> None:
-    peer = opened(doors(heartbeat_s=1), 60)
-    assert peer.read().key == HEARTBEAT
-    peer = opened(doors(heartbeat_s=1, folder="other"), 0)
-    assert peer.read().key == HEARTBEAT
 
 
 def filled(door: Any, megabytes: int) -> str:
@@ -84,7 +120,7 @@ def filled(door: Any, megabytes: int) -> str:
     return "large"
 
 
-def test_a_peer_that_takes_nothing_is_dropped(doors: Callable[..., Any]) -> None:
+def test_a_peer_that_takes_nothing_is_dropped(doors: Callable[..., Any], clock: Clock) -> None:
     door = doors(heartbeat_s=1, max_outgoing_bytes=1 << 20)
     stream = filled(door, 40)
     peer = door.connect()
@@ -98,10 +134,9 @@ def test_a_peer_that_takes_nothing_is_dropped(doors: Callable[..., Any]) -> None
             peer.send(HEARTBEAT)
         except OSError:
             break
-        gone = door.server.call(lambda: connection not in door.server.server.rabbit_connections)
-        if gone:
+        pass_time(door, clock, 0.5)
+        if door.server.call(lambda: connection not in door.server.server.rabbit_connections):
             break
-        time.sleep(0.1)
     assert door.server.call(lambda: connection not in door.server.server.rabbit_connections)
 
 

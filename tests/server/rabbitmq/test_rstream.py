@@ -18,7 +18,18 @@ from rstream.recovery import BackOffRecoveryStrategy, RecoveryStrategy
 from tests.certificate_authority import Authority
 from tests.real_rabbitmq.by_hand import PARTITIONS, array, text
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
+
+
+class Hurried:
+    """``asyncio`` for rstream: its pauses, such as those of every close and between batches, a twentieth as long."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / 20)
 
 
 class Soon(RecoveryStrategy):
@@ -31,11 +42,15 @@ class Soon(RecoveryStrategy):
             await recovery_fun()
 
 
-def run(coroutine: Coroutine[Any, Any, None]) -> None:
+def run(coroutine: Coroutine[Any, Any, None], *, hurried: bool = True) -> None:
     async def bounded() -> None:
         await asyncio.wait_for(coroutine, 2 * TIMEOUT_S)
 
-    asyncio.run(bounded())
+    with pytest.MonkeyPatch.context() as patch:
+        if hurried:
+            for module in (rstream.client, rstream.producer):
+                patch.setattr(module, "asyncio", Hurried())
+        asyncio.run(bounded())
 
 
 def address(broker: Any, **more: Any) -> dict[str, Any]:
@@ -116,6 +131,7 @@ def test_publish_and_consume(broker: Any) -> None:
         (rstream.OffsetType.LAST, None, 30),
         (rstream.OffsetType.TIMESTAMP, -1_000, 0),
     ],
+    ids=["first", "offset", "last", "timestamp"],
 )
 def test_where_consumers_start(broker: Any, start: Any, value: int | None, least: int) -> None:
     stream = broker.stream()
@@ -231,6 +247,7 @@ def test_several_connections(broker: Any) -> None:
     run(scenario())
 
 
+@pytest.mark.nightly  # in true seconds; test_heartbeats.py has the door's part of it
 def test_idle_connections_live(broker: Any) -> None:
     stream = broker.stream()
 
@@ -249,7 +266,7 @@ def test_idle_connections_live(broker: Any) -> None:
         await writer.close()
         await reader.close()
 
-    run(scenario())
+    run(scenario(), hurried=False)
 
 
 def test_a_deleted_stream_is_told(broker: Any) -> None:
