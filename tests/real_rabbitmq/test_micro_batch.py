@@ -1,12 +1,14 @@
-"""The driver's side of a stream against a real broker: limits, streams created again, and what stored offsets do."""
+"""The driver's side of a stream, on the door and a real broker: limits, streams created again, stored offsets."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,15 +16,15 @@ import pytest
 from spark_streams.sources.rabbitmq_stream import connect, connect_store
 
 from spark_streams.errors import PositionLost
+from spark_streams.log import ReferenceLog
 from spark_streams.options import parse_rabbit_source
 from spark_streams.position import Checkpoint
+from spark_streams.server import RabbitConfig, ServerThread
 from spark_streams.spark.micro_batch import MicroBatches
 from spark_streams.spark.reader import read_range
 from spark_streams.spark.stored import StoredPositions
 from tests.real_rabbitmq import by_hand
 from tests.real_rabbitmq.conftest import URL, URL_310
-
-pytestmark = pytest.mark.rabbitmq
 
 SCHEMA = pa.schema([("value", pa.binary())])
 
@@ -86,14 +88,20 @@ class Running:
         self.peer.close()
 
 
-@pytest.fixture(params=[URL, URL_310])
-def running(request: pytest.FixtureRequest) -> Iterator[Running]:
-    if request.param not in os.environ:
-        pytest.skip(f"{request.param} is not set")
-    query = Running(os.environ[request.param])
-    query.start()
-    yield query
-    query.close()
+@pytest.fixture(params=["door", *(pytest.param(name, marks=pytest.mark.rabbitmq) for name in (URL, URL_310))])
+def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
+    with contextlib.ExitStack() as stack:
+        if request.param == "door":
+            log = stack.enter_context(ReferenceLog(tmp_path / "log"))
+            url = stack.enter_context(ServerThread(log, None, RabbitConfig(port=0))).rabbit_url
+        elif request.param in os.environ:
+            url = os.environ[request.param]
+        else:
+            pytest.skip(f"{request.param} is not set")
+        query = Running(url)
+        query.start()
+        yield query
+        query.close()
 
 
 def test_batches_have_the_size_of_the_limit(running: Running) -> None:

@@ -26,7 +26,6 @@ from tests.filters.test_split import Case, cases, message_of
 pytestmark = pytest.mark.rabbitmq
 
 CONTROL = Path(__file__).with_name("broker.py")
-EXAMPLES = 700
 BATCH_CHARACTERS = 60_000
 """Of one command line; Linux takes 128 KiB in one argument."""
 ASK = """
@@ -49,13 +48,14 @@ def knows_sql(rabbitmq_url: str) -> None:
         pytest.skip(f"RabbitMQ {version} has no SQL filters: they came with 4.2")
 
 
-def test_rabbitmq_says_what_its_model_says_and_nothing_is_lost() -> None:
+@pytest.mark.parametrize("examples", [100, pytest.param(700, marks=pytest.mark.nightly)])
+def test_rabbitmq_says_what_its_model_says_and_nothing_is_lost(examples: int) -> None:
     asked: list[str] = []
     expected: list[tuple[str, object, bool, bool, bool]] = []
 
     @given(cases)
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
         phases=[Phase.generate],
         database=None,
@@ -77,7 +77,7 @@ def test_rabbitmq_says_what_its_model_says_and_nothing_is_lost() -> None:
 
     collect()
     answers = "".join(map(answer, batches(asked)))
-    assert len(answers) == len(expected) > 1000
+    assert len(answers) == len(expected) > examples
     for said, (sql, event, model, remains, whole) in zip(answers, expected, strict=True):
         assert (said == "T") is model, (sql, event)
         assert (said == "T" and remains) is whole, (sql, event)
