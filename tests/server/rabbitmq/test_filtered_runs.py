@@ -204,6 +204,7 @@ def test_another_start_and_retention_change_nothing(doors: Callable[..., Any]) -
     peer = first.peer()
     assert peer.create(stream, **{"stream-max-segment-size-bytes": "200000", "max-length-bytes": "500000"}) == 1
     publish(peer, stream, entries, each=500)
+    peer.close()  # or the server waits for its farewell
     first.server.stop()
     first.log.close()
     door = doors(folder="kept")
