@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,20 +17,27 @@ from tests.client.rabbitmq.brokers import OLD, Broker
 from tests.real_rabbitmq.conftest import rabbitmq_310_url as rabbitmq_310_url
 from tests.real_rabbitmq.conftest import rabbitmq_url as rabbitmq_url
 
+REAL = [pytest.param(kind, marks=pytest.mark.rabbitmq) for kind in ("rabbitmq", "rabbitmq-3.10")]
 
-@pytest.fixture(
-    params=["door", "old-door", *(pytest.param(r, marks=pytest.mark.rabbitmq) for r in ("rabbitmq", "rabbitmq-3.10"))]
-)
+
+@contextlib.contextmanager
+def running(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[Broker]:
+    """A broker of one of the kinds."""
+    if kind == "rabbitmq":
+        yield Broker(request.getfixturevalue("rabbitmq_url"), kind)
+    elif kind == "rabbitmq-3.10":
+        yield Broker(request.getfixturevalue("rabbitmq_310_url"), kind)
+    else:
+        config = RabbitConfig(port=0, **(OLD if kind == "old-door" else {}))
+        with ReferenceLog(folder) as log, ServerThread(log, AmqpConfig(port=0), config) as server:
+            yield Broker(server.rabbit_url, kind)
+
+
+@pytest.fixture(params=["door", "old-door", *REAL])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     """Any broker; tests that use it run once for each."""
-    if request.param == "rabbitmq":
-        yield Broker(request.getfixturevalue("rabbitmq_url"), request.param)
-    elif request.param == "rabbitmq-3.10":
-        yield Broker(request.getfixturevalue("rabbitmq_310_url"), request.param)
-    else:
-        config = RabbitConfig(port=0, **(OLD if request.param == "old-door" else {}))
-        with ReferenceLog(tmp_path / "log") as log, ServerThread(log, AmqpConfig(port=0), config) as server:
-            yield Broker(server.rabbit_url, request.param)
+    with running(request.param, request, tmp_path / "log") as broker:
+        yield broker
 
 
 @pytest.fixture

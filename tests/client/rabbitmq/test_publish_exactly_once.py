@@ -10,6 +10,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from spark_streams.client.rabbit.outgoing import Outgoing
 from spark_streams.client.rabbit.routing import _ByHash
 from spark_streams.errors import DeliveryFailed
 from tests.client.rabbitmq.brokers import Broker, latest, read
+from tests.client.rabbitmq.conftest import REAL, running
 from tests.client.rabbitmq.publishing import Taking, body, never, send, write
 from tests.real_rabbitmq import by_hand as key
 
@@ -28,6 +30,13 @@ IDENTITY = TaskIdentity("spark/query/0", 5)
 NEXT = TaskIdentity("spark/query/0", 6)
 KINDS = [{}, {"sub_entry_size": 7}, {"sub_entry_size": 7, "compression": "gzip"}]
 KIND_IDS = ["entries", "sub-entry batches", "compressed batches"]
+
+
+@pytest.fixture(params=["door", pytest.param("old-door", marks=pytest.mark.nightly), *REAL])
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    """Any broker; what an old one lacks is nothing that a publisher asks it for, so that one is asked at night."""
+    with running(request.param, request, tmp_path / "log") as broker:
+        yield broker
 
 
 def some(count: int, prefix: str = "") -> list[bytes]:
