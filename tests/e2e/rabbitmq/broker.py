@@ -20,6 +20,12 @@ import pytest
 from tests.real_rabbitmq import by_hand
 from tests.real_rabbitmq.by_hand import Chunk, Peer, array, chunk, data, filtered, pairs, plain, sub_batch, text
 
+REAL = pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)
+REAL_AT_NIGHT = pytest.param("rabbitmq", marks=[pytest.mark.rabbitmq, pytest.mark.nightly])
+on_both = pytest.mark.parametrize("broker", ["embedded", REAL], indirect=True)
+"""Scenarios that cost little, or depend on a broker in what no test of client or planner asks a real one."""
+on_embedded = pytest.mark.parametrize("broker", ["embedded"], indirect=True)
+
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 FRAME = 1_000
 CREDIT = 100

@@ -21,7 +21,7 @@ import pytest
 from spark_streams.log import ReferenceLog
 from spark_streams.server import Permissions, RabbitConfig, ServerThread
 from spark_streams.testing import LogProcess
-from tests.e2e.rabbitmq.broker import Broker
+from tests.e2e.rabbitmq.broker import REAL_AT_NIGHT, Broker
 from tests.e2e.rabbitmq.queries import Queries
 from tests.real_rabbitmq import by_hand
 from tests.real_rabbitmq.conftest import FOLDER
@@ -173,9 +173,9 @@ def own_log() -> None:
     """Ask for a log in this process, which does what a served one does for nobody."""
 
 
-@pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
+@pytest.fixture(params=["embedded", REAL_AT_NIGHT])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
-    """Each of the brokers in turn."""
+    """Each of the brokers in turn: the embedded one always, the real one at night, unless a test says otherwise."""
     with contextlib.ExitStack() as stack:
         running: Broker
         if request.param == "embedded" and "own_log" in request.fixturenames:

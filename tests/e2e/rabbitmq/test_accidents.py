@@ -19,14 +19,14 @@ from spark_streams.sources.rabbitmq_stream import connect
 
 from spark_streams.client import RangeRead, retry
 from spark_streams.client.retry import Backoff
-from spark_streams.errors import DeadlineExceeded, NotFound, PositionLost
+from spark_streams.errors import AuthenticationFailed, DeadlineExceeded, NotFound, PositionLost, Refused
 from spark_streams.options import parse_rabbit_source
 from spark_streams.position import EARLIEST
 from spark_streams.spark.micro_batch import MicroBatches
 from tests.client.rabbitmq.scripted import OK, Scripted, Wire, metadata, stats
-from tests.e2e.rabbitmq.broker import SMALL, Broker, body, numbers, offset
+from tests.e2e.rabbitmq.broker import SMALL, Broker, body, numbers, offset, on_both, on_embedded
 from tests.e2e.rabbitmq.conftest import Embedded
-from tests.e2e.rabbitmq.queries import Queries, read_here, values
+from tests.e2e.rabbitmq.queries import Queries, read_here
 from tests.faults.proxy import TcpProxy
 from tests.real_rabbitmq import by_hand
 
@@ -51,6 +51,7 @@ def test_data_lost_when_the_position_lies_below_retention(queries: Queries, brok
     assert [bytes(row.value) for row in second] == [b"x" * 1_000] * len(second)
 
 
+@pytest.mark.nightly  # in this process: tests/real_rabbitmq/test_micro_batch.py
 def test_available_now_with_a_limit_spinning_on_empty_batches(
     queries: Queries, broker: Broker, rate_limits: bool
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_timestamp_probe_that_times_out_taken_for_nothing_there(option: str, m
     assert any(key in (by_hand.RESOLVE_OFFSET, by_hand.SUBSCRIBE) for key, _ in peer.seen), "it was asked"
 
 
+@on_both
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_silent_reconnect_hiding_a_truncated_range(broker: Broker, strict: bool) -> None:
     orders = broker.create(**SMALL)
@@ -123,29 +125,52 @@ def test_a_silent_reconnect_hiding_a_truncated_range(broker: Broker, strict: boo
     assert offsets == sorted(set(offsets)), "none twice"
 
 
+@pytest.mark.nightly  # in this process: the next one
 @pytest.mark.usefixtures("own_log")
-@pytest.mark.parametrize("strict", [True, False])
 def test_a_partition_that_is_missing_for_a_moment_dropped_and_then_read_twice(
-    queries: Queries, broker: Broker, strict: bool, rate_limits: bool
+    queries: Queries, broker: Broker, rate_limits: bool
 ) -> None:
-    if not strict and not rate_limits:
-        pytest.skip("before 4.2 Spark does not tell a source where a batch starts: the partition is read anew (docs)")
     orders = broker.create_super(2)
     here, away = f"{orders}-0", f"{orders}-1"
-    more = {"superStream": orders, "failOnDataLoss": str(strict).lower(), **FROM_EARLIEST}
+    more = {"superStream": orders, **FROM_EARLIEST}
     broker.publish(here, numbers(0, 5))
     broker.publish(away, numbers(0, 5))
     queries.drain(**more)
     with broker.hidden(orders, away):
         broker.publish(here, numbers(5, 8))
-        if strict:
-            message = queries.start(trigger={"availableNow": True}, **more).failure()
-            assert "PositionLost" in message
-            assert away in message
-        else:
-            assert queries.drain(**more).bodies()[here] == numbers(0, 8)
+        message = queries.start(trigger={"availableNow": True}, **more).failure()
+        assert "PositionLost" in message
+        assert away in message
+        if rate_limits:  # before 4.2 Spark does not tell a source where a batch starts: all is read anew (docs)
+            assert queries.drain(failOnDataLoss="false", **more).bodies()[here] == numbers(0, 8)
     broker.publish(away, numbers(5, 7))
     assert queries.drain(**more).bodies() == {here: numbers(0, 8), away: numbers(0, 7)}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_partition_that_is_missing_in_between(tmp_path: Path, strict: bool) -> None:
+    broker = Embedded(tmp_path / "log")
+    with contextlib.closing(broker):
+        orders = broker.create_super(2)
+        here, away = f"{orders}-0", f"{orders}-1"
+        for name in (here, away):
+            broker.publish(name, numbers(0, 5))
+        more = {"superStream": orders, "failOnDataLoss": str(strict).lower(), "pollInterval": "0", **FROM_EARLIEST}
+        options = parse_rabbit_source({"url": broker.url, **more}, streaming=True)
+        with contextlib.closing(MicroBatches(options, ("offset",), connect)) as running:
+            first = running.next_end(running.initial(), None)
+            broker.publish(here, numbers(5, 8))
+            with broker.hidden(orders, away):
+                if strict:
+                    with pytest.raises(PositionLost, match=rf"partition '{away}'"):
+                        running.next_end(first, None)
+                    second = first
+                else:
+                    second = running.next_end(first, None)
+                    assert second["partitions"] == {here: {"after": offset(7)}, away: {"after": offset(4)}}
+            broker.publish(away, numbers(5, 7))
+            third = running.next_end(second, None)
+            assert third["partitions"] == {here: {"after": offset(7)}, away: {"after": offset(6)}}
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -205,26 +230,22 @@ def test_an_unset_amqp_timestamp_decoded_as_1970(queries: Queries, broker: Broke
 
 
 @pytest.mark.usefixtures("own_log")
-def test_does_not_exist_hiding_an_error_of_authentication(queries: Queries, broker: Broker) -> None:
+def test_does_not_exist_hiding_an_error_of_authentication(broker: Broker) -> None:
     orders = broker.create()
     broker.publish(orders, numbers(0, 1))
+    nobody = broker.url.replace("guest:guest@", "")
     for stream in (orders, broker.name("no-such")):
-        message = queries.refused(
-            stream, username="guest", password="wrong-guess", url=broker.url.replace("guest:guest@", "")
-        )
-        assert "AuthenticationFailed" in message
-        assert "errors.NotFound" not in message
-        assert "wrong-guess" not in message
-    message = queries.refused(broker.name("no-such"))
-    assert "NotFound" in message
-    assert broker.name("no-such") in message
-    with broker.outsider() as url:
-        message = queries.refused(orders, url=url)
-        assert "Refused" in message
-        assert "ACCESS_REFUSED" in message.upper().replace("-", "_")
-        assert "errors.NotFound" not in message
+        with pytest.raises(AuthenticationFailed) as failed:
+            read_here(nobody, stream=stream, username="guest", password="wrong-guess")
+        assert "wrong-guess" not in str(failed.value)
+    with pytest.raises(NotFound, match=broker.name("no-such")):
+        read_here(broker.url, stream=broker.name("no-such"))
+    with broker.outsider() as url, pytest.raises(Refused) as refused:
+        read_here(url, stream=orders)
+    assert "ACCESS_REFUSED" in str(refused.value).upper().replace("-", "_")
 
 
+@pytest.mark.nightly  # in this process: tests/real_rabbitmq/test_micro_batch.py
 def test_a_super_stream_deleted_and_created_again_between_two_batches(queries: Queries, broker: Broker) -> None:
     orders = broker.create_super(2)
     names = [f"{orders}-{n}" for n in range(2)]
@@ -245,19 +266,17 @@ def test_a_super_stream_deleted_and_created_again_between_two_batches(queries: Q
         assert [bytes(row.value).decode() for row in again if row.partition == name] == numbers(0, 30, "new")
 
 
-def test_an_empty_body(queries: Queries, broker: Broker) -> None:
-    orders, copies = broker.create(), broker.create("copies")
+@on_both
+def test_an_empty_body(broker: Broker) -> None:
+    """Spark's part of it: test_sink.py::test_rows_read_back_equal_the_rows_written."""
+    orders = broker.create()
     string = bytes(AMQPMessage(value=""))
     broker.publish(orders, [body(""), b"\x00\x53\x75\xa0\x00", string, b"", "last"])
-    frame = queries.batch(orders)
-    assert [bytes(row.value) for row in frame.orderBy("offset").collect()] == [b"", b"", b"", b"", b"last"]
-    assert frame.where("value IS NULL").count() == 0
-    queries.write(frame.select("value", "offset").orderBy("offset").drop("offset"), copies)
-    assert values(queries.batch(copies)) == {copies: ["", "", "", "", "last"]}
+    assert read_here(broker.url, stream=orders) == {orders: ["", "", "", "", "last"]}
 
 
-@pytest.mark.parametrize("broker", ["embedded"], indirect=True)
-@pytest.mark.parametrize("ranges", ["1", "2"])
+@on_embedded
+@pytest.mark.parametrize("ranges", [pytest.param("1", marks=pytest.mark.nightly), "2"])
 def test_a_broker_restart_in_mid_batch(broker: Broker, ranges: str) -> None:
     orders = broker.create()
     broker.publish(orders, numbers(0, 150_000), each=5_000)

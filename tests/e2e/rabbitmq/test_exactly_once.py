@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.lives import Copy
 from tests.e2e.rabbitmq.broker import Broker, body, numbers
+from tests.real_rabbitmq.conftest import URL
 
 pytestmark = pytest.mark.spark
 
@@ -30,14 +31,23 @@ def stored(broker: Broker, name: str) -> int:
 SUB_ENTRIES = {"subEntrySize": "20", "compression": "gzip"}
 
 
+NIGHTLY = pytest.mark.nightly
+RABBITMQ = pytest.mark.rabbitmq
+
+
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
-    ("kills", "more"),
+    ("broker", "kills", "more"),
     [
-        pytest.param(2, {}, id="2 kills"),
-        pytest.param(20, {}, id="20 kills", marks=pytest.mark.nightly),
-        pytest.param(5, SUB_ENTRIES, id="5 kills, sub-entry batches", marks=pytest.mark.nightly),
+        pytest.param("rabbitmq", 2, {}, id="rabbitmq, 2 kills", marks=RABBITMQ),
+        # Always where there is no RabbitMQ.
+        pytest.param("embedded", 2, {}, id="embedded, 2 kills", marks=NIGHTLY if URL in os.environ else ()),
+        pytest.param("rabbitmq", 20, {}, id="rabbitmq, 20 kills", marks=[RABBITMQ, NIGHTLY]),
+        pytest.param("embedded", 20, {}, id="embedded, 20 kills", marks=NIGHTLY),
+        pytest.param("rabbitmq", 5, SUB_ENTRIES, id="rabbitmq, 5 kills, sub-entry batches", marks=[RABBITMQ, NIGHTLY]),
+        pytest.param("embedded", 5, SUB_ENTRIES, id="embedded, 5 kills, sub-entry batches", marks=NIGHTLY),
     ],
+    indirect=["broker"],
 )
 def test_every_row_is_there_once(
     broker: Broker, tmp_path: Path, kills: int, more: dict[str, str], rate_limits: bool
@@ -67,7 +77,7 @@ def test_every_row_is_there_once(
     for _ in range(kills):
         before = stored(broker, copies)
         with copy.life():
-            copy.wait(lambda before=before: before >= len(expected) or stored(broker, copies) != before)
+            copy.wait(lambda before=before: before >= len(expected) or stored(broker, copies) != before, 0.2)
             time.sleep(chance.uniform(0, 1.5))
     cut_short = stored(broker, copies)
     copy.drain()

@@ -15,7 +15,7 @@ from spark_streams.errors import OptionError
 from spark_streams.options import parse_rabbit_source
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.reader import read_range
-from tests.e2e.rabbitmq.broker import Broker, numbers, offset
+from tests.e2e.rabbitmq.broker import Broker, numbers, offset, on_both
 from tests.e2e.rabbitmq.queries import Queries, read_here, values
 
 pytestmark = pytest.mark.spark
@@ -57,6 +57,7 @@ CASES: list[tuple[dict[str, Any], int, int]] = [
 ]
 
 
+@on_both
 def test_positions(broker: Broker, orders: tuple[str, str, list[str]]) -> None:
     option, name, partitions = orders
     for more, low, high in CASES:
@@ -84,6 +85,7 @@ def test_positions_are_each_partitions_own(queries: Queries, broker: Broker) -> 
     assert names[1] in message
 
 
+@on_both
 def test_timestamps_have_the_granularity_of_chunks(broker: Broker) -> None:
     orders = broker.create()
     for n in range(4):
@@ -103,6 +105,7 @@ def test_timestamps_have_the_granularity_of_chunks(broker: Broker) -> None:
         read_here(broker.url, stream=orders, startingTimestamp=str(times[-1] + 60_000))
 
 
+@on_both
 def test_ranges_are_split_and_read_the_same_again(broker: Broker) -> None:
     orders = broker.create_super(2)
     broker.publish(f"{orders}-0", numbers(0, 3_000))
@@ -123,17 +126,6 @@ def test_ranges_are_split_and_read_the_same_again(broker: Broker) -> None:
     assert [row["value"].decode() for row in rows] == numbers(0, 3_000)
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"startingOffsets": "{"}, "bad JSON"),
-        ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'?"),
-        ({"superStream": "orders"}, "'superStream'"),
-        ({"startingExpression": "d.a ="}, "option 'startingExpression'"),
-        ({"filterValues": "red"}, "needs 'filterValueFrom' beside it"),
-        ({"storeOffsets": "true", "consumerName": "x"}, "option 'storeOffsets'"),
-        ({"compression": "gzip"}, "option 'compression'"),
-    ],
-)
-def test_bad_options(queries: Queries, broker: Broker, more: dict[str, str], message: str) -> None:
-    assert message in queries.refused(broker.name(), **more)
+def test_a_bad_option_is_told_in_a_query(queries: Queries, broker: Broker) -> None:
+    """All others: tests/options/test_rabbitmq_stream.py."""
+    assert "did you mean 'startingOffsets'?" in queries.refused(broker.name(), startingOfsets="earliest")

@@ -13,8 +13,8 @@ from rstream import AMQPMessage
 from rstream._pyamqp.message import Header, Properties
 from rstream.amqp import amqp_decoder
 
-from tests.e2e.rabbitmq.broker import COMPRESSIONS, Broker, body, coloured, numbers, offset
-from tests.e2e.rabbitmq.queries import Queries, values
+from tests.e2e.rabbitmq.broker import COMPRESSIONS, Broker, body, coloured, numbers, offset, on_both
+from tests.e2e.rabbitmq.queries import Queries, read_here, values
 from tests.real_rabbitmq.by_hand import PUBLISH
 
 pytestmark = pytest.mark.spark
@@ -131,19 +131,19 @@ def test_bytes_that_are_no_amqp_are_the_value(queries: Queries, broker: Broker) 
     assert [(row.key, row.properties, row.message_annotations) for row in rows] == [(None, None, None)] * 6
 
 
+@on_both
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_sub_entry_batches(queries: Queries, broker: Broker, compression: str) -> None:
+def test_sub_entry_batches(broker: Broker, compression: str) -> None:
+    """In this process; Spark reads those that it writes in test_sink.py."""
     orders = broker.create()
     batches = [[body(f"{n}-{i}" + "x" * 50) for i in range(n)] for n in (1, 3, 200)]
     broker.publish(orders, ["before"])
     broker.publish_together(orders, batches, compression)
     broker.publish(orders, ["after"])
     expected = ["before", *(f"{n}-{i}" + "x" * 50 for n in (1, 3, 200) for i in range(n)), "after"]
-    frame = queries.batch(orders)
-    assert values(frame) == {orders: expected}
-    assert [row.offset for row in frame.orderBy("offset").collect()] == [offset(n) for n in range(206)]
+    assert read_here(broker.url, stream=orders) == {orders: expected}
     middle = {"startingOffsets": f'{{"{orders}": 100}}', "endingOffsets": f'{{"{orders}": 150}}'}
-    assert values(queries.batch(orders, **middle)) == {orders: expected[100:150]}, "a range that cuts a batch"
+    assert read_here(broker.url, stream=orders, **middle) == {orders: expected[100:150]}, "a range that cuts a batch"
 
 
 # --- filters
@@ -162,11 +162,12 @@ def painted(broker: Broker) -> str:
     return paints
 
 
+@on_both
 @pytest.mark.parametrize(
     ("wanted", "unfiltered"), [("red", False), ("red, blue", False), ("green", True), ('["purple"]', False)]
 )
 def test_a_filter_returns_exactly_the_rows_that_match(
-    queries: Queries, broker: Broker, painted: str, wanted: str, unfiltered: bool
+    broker: Broker, painted: str, wanted: str, unfiltered: bool
 ) -> None:
     given: dict[str, str] = {"filterValues": wanted, "filterValueFrom": "application_properties.color"}
     if unfiltered:
@@ -180,9 +181,10 @@ def test_a_filter_returns_exactly_the_rows_that_match(
         if (stored.body.decode().removeprefix("mixed-").rstrip("0123456789").replace("None", "") or None) in colors
     ]
     assert len(expected) == {"red": 25, "red, blue": 50, "green": 50, '["purple"]': 0}[wanted]
-    assert values(queries.batch(painted, **given)) == ({painted: expected} if expected else {})
+    assert read_here(broker.url, stream=painted, **given) == ({painted: expected} if expected else {})
 
 
+@pytest.mark.nightly  # in every run: the stream at the end of the next test
 def test_a_filtered_stream_ends_where_nothing_matches_any_more(queries: Queries, broker: Broker, painted: str) -> None:
     given = {"filterValues": "green", "filterValueFrom": "application_properties.color", "startingOffsets": "earliest"}
     query = queries.drain(painted, **given)
@@ -193,7 +195,11 @@ def test_a_filtered_stream_ends_where_nothing_matches_any_more(queries: Queries,
     assert queries.drain(painted, **given).bodies()[painted][25:] == ["late"]
 
 
-@pytest.mark.parametrize("place", ["", "application_properties.color"], ids=["not-known", "known"])
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param("", marks=pytest.mark.nightly), "application_properties.color"],
+    ids=["not-known", "known"],
+)
 def test_an_expression_returns_exactly_the_rows_that_match(
     queries: Queries, broker: Broker, painted: str, place: str
 ) -> None:

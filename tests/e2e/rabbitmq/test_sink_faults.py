@@ -33,7 +33,7 @@ def rows(spark: SparkSession) -> DataFrame:
     return spark.range(0, 5_000, 1, 1).selectExpr("CAST(id AS STRING) AS value")
 
 
-@pytest.mark.parametrize("room", [0, 3])
+@pytest.mark.parametrize("room", [pytest.param(0, marks=pytest.mark.nightly), 3])
 def test_a_full_disk(tmp_path: Path, spark: SparkSession, rows: DataFrame, room: int) -> None:
     broker = Embedded(tmp_path / "log")
     with contextlib.closing(broker), pytest.MonkeyPatch.context() as patch:
@@ -99,7 +99,7 @@ class Mute:
             return True
 
 
-@pytest.mark.parametrize("frames", [0, 2])
+@pytest.mark.parametrize("frames", [pytest.param(0, marks=pytest.mark.nightly), 2])
 def test_confirms_that_stay_away(queries: Queries, broker: Broker, rows: DataFrame, frames: int) -> None:
     orders = broker.create()
     line = Mute(frames)

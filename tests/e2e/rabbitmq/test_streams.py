@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from spark_streams.client import retry
+from spark_streams.errors import DeadlineExceeded
 from spark_streams.testing import eventually
-from tests.e2e.rabbitmq.broker import Broker, numbers, offset
-from tests.e2e.rabbitmq.queries import Queries
+from tests.e2e.rabbitmq.broker import Broker, numbers, offset, on_both
+from tests.e2e.rabbitmq.queries import Queries, read_here
 from tests.real_rabbitmq import by_hand
 from tests.real_rabbitmq.by_hand import Peer
 
@@ -51,12 +53,14 @@ def test_available_now_and_restarts_read_nothing_twice(queries: Queries, broker:
     assert query.sizes == [13, 4]
 
 
-def test_a_limit_is_shared_in_proportion(queries: Queries, broker: Broker, rate_limits: bool) -> None:
+def test_a_limit_is_shared_in_proportion_over_splits_and_lag_is_told(
+    queries: Queries, broker: Broker, rate_limits: bool
+) -> None:
     orders = broker.create_super(3)
     names = [f"{orders}-{n}" for n in range(3)]
     for name, count in zip(names, (60, 30, 10), strict=True):
-        broker.publish(name, numbers(0, count))
-    more = {"superStream": orders, "maxOffsetsPerTrigger": "40", **EARLIEST}
+        broker.publish(name, numbers(0, count), each=7)
+    more = {"superStream": orders, "maxOffsetsPerTrigger": "40", "minPartitions": "6", **EARLIEST}
     if not rate_limits:
         assert "'maxOffsetsPerTrigger': needs Spark 4.2" in queries.start(**more).failure()
         return
@@ -64,18 +68,14 @@ def test_a_limit_is_shared_in_proportion(queries: Queries, broker: Broker, rate_
     assert query.sizes == [40, 40, 20]
     assert query.shares()[0] == dict(zip(names, (24, 12, 4), strict=True))
     assert query.bodies() == {name: numbers(0, count) for name, count in zip(names, (60, 30, 10), strict=True)}
+    told: list[dict[str, Any]] = [dict(p["sources"][0]) for p in query.running.recentProgress if p["numInputRows"]]
+    assert [each["numInputRows"] for each in told] == [40, 40, 20]
+    lags = [json.loads(each["latestOffset"])["lag"] for each in told]
+    assert lags[0] == dict(zip(names, (36, 18, 6), strict=True))
+    assert lags[2] == dict.fromkeys(names, 0)
 
 
-def test_a_limited_stream_is_split_as_well(queries: Queries, broker: Broker, rate_limits: bool) -> None:
-    if not rate_limits:
-        pytest.skip("this Spark tells no limits")
-    orders = broker.create()
-    broker.publish(orders, numbers(0, 90), each=7)
-    query = queries.drain(orders, maxOffsetsPerTrigger="50", minPartitions="3", **EARLIEST)
-    assert query.sizes == [50, 40]
-    assert query.bodies() == {orders: numbers(0, 90)}
-
-
+@pytest.mark.nightly  # in this process, of all clients: tests/spark/test_patience.py
 def test_a_stream_waits_for_a_minimum(queries: Queries, broker: Broker, rate_limits: bool) -> None:
     if not rate_limits:
         pytest.skip("this Spark tells no limits")
@@ -110,6 +110,7 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(queries: Queries, 
     assert query.bodies() == {added: numbers(0, 3), f"{orders}-0": numbers(0, 2)}
 
 
+@pytest.mark.nightly  # in this process: tests/real_rabbitmq/test_micro_batch.py
 def test_stored_offsets_are_for_others_and_never_read_back(queries: Queries, broker: Broker) -> None:
     orders = broker.create()
     broker.publish(orders, numbers(0, 200))
@@ -145,6 +146,7 @@ def another_consumer(broker: Broker, orders: str, partition: str) -> Iterator[Pe
         yield other
 
 
+@pytest.mark.nightly  # in this process: the next one
 def test_a_single_active_consumer_beside_another_one_fails(queries: Queries, broker: Broker) -> None:
     orders = broker.create_super(2)
     expected = {f"{orders}-{n}": numbers(0, 100) for n in range(2)}
@@ -160,6 +162,23 @@ def test_a_single_active_consumer_beside_another_one_fails(queries: Queries, bro
     assert queries.drain(**more).bodies() == expected
 
 
+def test_a_single_active_consumer_beside_another_one_fails_in_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "_pause", lambda _: None)
+    orders = broker.create_super(2)
+    for n in range(2):
+        broker.publish(f"{orders}-{n}", numbers(0, 100))
+    more = {"superStream": orders, "consumerName": "billing", "singleActiveConsumer": "true"}
+    with (
+        another_consumer(broker, orders, f"{orders}-0"),
+        pytest.raises(DeadlineExceeded, match="another consumer of 'billing' is the active one, for longer than"),
+    ):
+        read_here(broker.url, requestTimeout="3000", **more)
+    assert read_here(broker.url, **more) == {f"{orders}-{n}": numbers(0, 100) for n in range(2)}
+
+
+@on_both
 def test_a_single_active_consumer_waits_for_another_one(queries: Queries, broker: Broker) -> None:
     orders = broker.create_super(2)
     expected = {f"{orders}-{n}": numbers(0, 100) for n in range(2)}
@@ -174,13 +193,3 @@ def test_a_single_active_consumer_waits_for_another_one(queries: Queries, broker
         assert not query.committed()
     query.wait_for_rows(200)
     assert query.bodies() == expected
-
-
-def test_lag_is_told(queries: Queries, broker: Broker, rate_limits: bool) -> None:
-    orders = broker.create()
-    broker.publish(orders, numbers(0, 10))
-    query = queries.drain(orders, **EARLIEST, **({"maxOffsetsPerTrigger": "6"} if rate_limits else {}))
-    told: list[dict[str, Any]] = [dict(p["sources"][0]) for p in query.running.recentProgress if p["numInputRows"]]
-    assert [each["numInputRows"] for each in told] == ([6, 4] if rate_limits else [10])
-    if rate_limits:
-        assert [json.loads(each["latestOffset"])["lag"] for each in told] == [{orders: 4}, {orders: 0}]

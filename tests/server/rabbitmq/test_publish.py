@@ -214,7 +214,10 @@ def test_a_deleted_stream_takes_its_publishers_with_it(broker: Broker) -> None:
 # --- what only the log's own door can be asked
 
 
-def test_references_survive_a_restart_with_what_they_published(doors: Callable[..., Door], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(4, marks=pytest.mark.nightly)])
+def test_references_survive_kills_with_what_they_published(
+    doors: Callable[..., Door], tmp_path: Path, kills: int
+) -> None:
     script = textwrap.dedent(
         """
         import sys
@@ -230,7 +233,7 @@ def test_references_survive_a_restart_with_what_they_published(doors: Callable[.
     )
     folder = tmp_path / "killed"
     last = 0
-    for attempt in range(4):
+    for attempt in range(kills):
         process = subprocess.Popen(
             [sys.executable, "-c", script, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
