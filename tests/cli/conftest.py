@@ -1,4 +1,4 @@
-"""The command, run as people run it: in a process of its own."""
+"""The command, in this process where what it says is asked, and in a process of its own, as people run it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+from spark_streams.log import ReferenceLog
+from spark_streams.server import AmqpConfig, ServerThread
+from tests.cli import peers
+
 COMMAND = [sys.executable, "-m", "spark_streams.cli"]
 
 
@@ -27,35 +31,55 @@ class Ran:
 
 
 @dataclass
-class Served:
-    """A running ``log serve``."""
+class Doors:
+    """Where a log is served."""
 
-    process: subprocess.Popen[str]
     doors: dict[str, str]
 
     @property
     def url(self) -> str:
-        """Its url, with the default credentials."""
+        """The url of its AMQP door, with the default credentials."""
         return self.doors["amqp"].replace("//", "//guest:guest@")
+
+
+@dataclass
+class Served(Doors):
+    """A running ``log serve``."""
+
+    process: subprocess.Popen[str]
 
     def stop(self) -> int:
         """Send SIGTERM; return the exit code."""
         self.process.terminate()
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=120)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Ran]:
-    """Run ``spark-streams`` with these words in an empty folder."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Run ``spark-streams`` with these words in an empty folder, in this process: a start of another costs a second."""
+    monkeypatch.chdir(tmp_path)
 
-    def run_it(*words: Any, stdin: str | None = None, **environment: str) -> Ran:
+    def run_it(*words: Any, stdin: str | bytes = b"", **environment: str) -> Ran:
+        given = tmp_path.with_name(f"{tmp_path.name}-stdin")
+        given.write_bytes(stdin.encode() if isinstance(stdin, str) else stdin)
+        with given.open("rb") as file:
+            done = peers.run(*map(str, words), stdin=file, **environment)
+        return Ran(done.exit_code, done.stdout, done.stderr)
+
+    return run_it
+
+
+@pytest.fixture
+def run_process(tmp_path: Path) -> Callable[..., Ran]:
+    """As ``run``, in a process of its own: once for each command."""
+
+    def run_it(*words: Any, stdin: str = "", **environment: str) -> Ran:
         done = subprocess.run(
             [*COMMAND, *map(str, words)],
             input=stdin,
-            stdin=None if stdin is not None else subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             cwd=tmp_path,
             env={**os.environ, **environment},
         )
@@ -74,10 +98,10 @@ def serving(folder: Path) -> Iterator[Callable[..., Served]]:
             process = subprocess.Popen(
                 [*COMMAND, "log", "serve", *port, *map(str, words)], stdout=subprocess.PIPE, text=True, cwd=folder
             )
-            stack.callback(process.wait, 20)
+            stack.callback(process.wait, 120)
             stack.callback(process.terminate)
             assert process.stdout is not None
-            return Served(process, json.loads(process.stdout.readline()))
+            return Served(json.loads(process.stdout.readline()), process)
 
         yield start
 
@@ -89,7 +113,17 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         yield start
 
 
+@contextmanager
+def served_here(folder: Path, **streams: int) -> Iterator[Doors]:
+    """Serve the log in a folder from this process, with these new streams of so many partitions."""
+    with ReferenceLog(folder) as log, ServerThread(log, AmqpConfig(port=0)) as server:
+        for name, partitions in streams.items():
+            log.create_stream(name, partitions)
+        yield Doors({"amqp": server.urls["amqp"]})
+
+
 @pytest.fixture
-def orders(serve: Callable[..., Served]) -> Served:
+def orders(tmp_path: Path) -> Iterator[Doors]:
     """A served log with a stream ``orders`` of two partitions."""
-    return serve("--stream", "orders:2")
+    with served_here(tmp_path / "orders", orders=2) as served:
+        yield served

@@ -106,8 +106,8 @@ def test_feeds(run: Run) -> None:
     )
 
 
-def test_nothing_remains(run: Run) -> None:
-    assert explain(run, "publish_time > 5", "amqp-events").endswith("\n\nremains\n  nothing\n")
+def test_nothing_remains(run_process: Run) -> None:
+    assert explain(run_process, "publish_time > 5", "amqp-events").endswith("\n\nremains\n  nothing\n")
 
 
 @pytest.mark.parametrize(

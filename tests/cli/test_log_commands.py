@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import COMMAND, Ran, Served, serving
+from tests.cli.conftest import COMMAND, Doors, Ran, Served, served_here
 
 Run = Callable[..., Ran]
 
@@ -22,8 +22,8 @@ def events(run: Run, url: str, *words: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.out.split("\n") if line]
 
 
-def test_lines_of_stdin_become_events(run: Run, orders: Served) -> None:
-    done = run("log", "append", orders.url, "orders", "--key", "alice", stdin="one\n\nthr\u2028ee\nvier ä")
+def test_lines_of_stdin_become_events(run: Run, run_process: Run, orders: Doors) -> None:
+    done = run_process("log", "append", orders.url, "orders", "--key", "alice", stdin="one\n\nthr\u2028ee\nvier ä")
     assert (done.code, done.out, done.err) == (0, "4 events appended to 'orders'\n", "")
     found = events(run, orders.url, "--from", "earliest")
     assert [e["value"] for e in found] == ["one", "", "thr\u2028ee", "vier ä"]
@@ -31,7 +31,7 @@ def test_lines_of_stdin_become_events(run: Run, orders: Served) -> None:
     assert [e["offset"] for e in found] == sorted(e["offset"] for e in found)
 
 
-def test_words_become_events_in_the_partition_that_is_named(run: Run, orders: Served) -> None:
+def test_words_become_events_in_the_partition_that_is_named(run: Run, orders: Doors) -> None:
     for partition in ("0", "1"):
         assert run("log", "append", orders.url, "orders", f"for {partition}", "--partition", partition).code == 0
     assert {(e["partition"], e["value"]) for e in events(run, orders.url, "--from", "earliest")} == {
@@ -41,7 +41,7 @@ def test_words_become_events_in_the_partition_that_is_named(run: Run, orders: Se
     assert [e["value"] for e in events(run, orders.url, "--from", "earliest", "--partition", "1")] == ["for 1"]
 
 
-def test_info_of_a_served_stream(run: Run, orders: Served) -> None:
+def test_info_of_a_served_stream(run: Run, orders: Doors) -> None:
     run("log", "append", orders.url, "orders", "a", "b", "--partition", "1")
     said = json.loads(run("log", "info", orders.url, "orders", "--json").out)
     first, second = said["partitions"]
@@ -51,34 +51,33 @@ def test_info_of_a_served_stream(run: Run, orders: Served) -> None:
     assert "orders" in shown and f"{1:020}" in shown
 
 
-@pytest.mark.parametrize(
-    ("start", "expected"),
-    [
+def test_where_tail_begins(run: Run, orders: Doors) -> None:
+    run("log", "append", orders.url, "orders", "a", "b", "c", "--partition", "0")
+    for start, expected in (
         ("earliest", ["a", "b", "c"]),
         ("latest", []),
         (f"offset:{1:020}", ["b", "c"]),
         (f"after:{1:020}", ["c"]),
         ("timestamp:1957-10-04", ["a", "b", "c"]),
         ("timestamp:2200-01-01T00:00:00Z", []),
-    ],
-)
-def test_where_tail_begins(run: Run, orders: Served, start: str, expected: list[str]) -> None:
-    run("log", "append", orders.url, "orders", "a", "b", "c", "--partition", "0")
-    assert [e["value"] for e in events(run, orders.url, "--from", start, "--partition", "0")] == expected
+    ):
+        found = events(run, orders.url, "--from", start, "--partition", "0")
+        assert [e["value"] for e in found] == expected, start
 
 
-def test_instants_before_1970_are_kept_and_found(run: Run, serve: Callable[..., Served], tmp_path: Path) -> None:
+def test_instants_before_1970_are_kept_and_found(run: Run, tmp_path: Path) -> None:
     made = run("log", "create", "--data-dir", "kept", "--timestamp-type", "create", "orders")
     assert (made.code, made.out) == (0, "orders: created\n")
-    served = serve("--data-dir", "kept")
-    for when in ("1957-10-04T19:28:34Z", "-1", "1999-12-31"):
-        assert run("log", "append", served.url, "orders", f"at {when}", "--timestamp", when).code == 0
-    found = events(run, served.url, "--from", "timestamp:-1000")
+    with served_here(tmp_path / "kept") as served:
+        for when in ("1957-10-04T19:28:34Z", "-1", "1999-12-31"):
+            assert run("log", "append", served.url, "orders", f"at {when}", "--timestamp", when).code == 0
+        found = events(run, served.url, "--from", "timestamp:-1000")
+        (first,) = events(run, served.url, "--from", "earliest", "--count", "1")
     assert [e["timestamp"] for e in found] == ["1969-12-31T23:59:59.999Z", "1999-12-31T00:00:00.000Z"]
-    assert events(run, served.url, "--from", "earliest", "--count", "1")[0]["timestamp"] == "1957-10-04T19:28:34.000Z"
+    assert first["timestamp"] == "1957-10-04T19:28:34.000Z"
 
 
-def test_tail_follows_and_stops_after_a_count(orders: Served, run: Run) -> None:
+def test_tail_follows_and_stops_after_a_count(orders: Doors, run: Run) -> None:
     words = [*COMMAND, "log", "tail", orders.url, "orders", "--from", "earliest", "--count", "3", "--output", "value"]
     follower = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert follower.stdout is not None
@@ -86,31 +85,29 @@ def test_tail_follows_and_stops_after_a_count(orders: Served, run: Run) -> None:
     assert follower.stdout.readline() == "first\n"
     run("log", "append", orders.url, "orders", "second", "third", "fourth", "--partition", "1")
     assert follower.stdout.read() == "second\nthird\n"
-    assert follower.wait(timeout=20) == 0
+    assert follower.wait(timeout=120) == 0
 
 
-def test_ctrl_c_ends_tail_without_a_word(orders: Served, run: Run) -> None:
+def test_ctrl_c_ends_tail_without_a_word(orders: Doors, run: Run) -> None:
     run("log", "append", orders.url, "orders", "seen")
     words = [*COMMAND, "log", "tail", orders.url, "orders", "--from", "earliest", "--output", "value"]
     follower = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert follower.stdout is not None and follower.stdout.readline() == "seen\n"
     follower.send_signal(signal.SIGINT)
-    assert follower.communicate(timeout=20)[1] == ""
+    assert follower.communicate(timeout=120)[1] == ""
     assert follower.returncode == 130
 
 
-def test_values_that_are_no_text(run: Run, orders: Served) -> None:
-    subprocess.run(
-        [*COMMAND, "log", "append", orders.url, "orders"], input=b"\xff\x00\n", check=True, capture_output=True
-    )
+def test_values_that_are_no_text(run: Run, orders: Doors) -> None:
+    assert run("log", "append", orders.url, "orders", stdin=b"\xff\x00\n").code == 0
     assert events(run, orders.url, "--from", "earliest")[0]["value_base64"] == "/wA="
     shown = run("log", "tail", orders.url, "orders", "--from", "earliest", "--no-follow").out
     assert shown.endswith("\\xff\x00\n")
 
 
-def test_info_of_a_log_that_is_not_served(run: Run) -> None:
+def test_info_of_a_log_that_is_not_served(run: Run, run_process: Run) -> None:
     assert run("log", "create", "--data-dir", "kept", "orders:2", "old").code == 0
-    said = [json.loads(line) for line in run("log", "info", "--data-dir", "kept", "--json").out.splitlines()]
+    said = [json.loads(line) for line in run_process("log", "info", "--data-dir", "kept", "--json").out.splitlines()]
     assert [(s["stream"], len(s["partitions"])) for s in said] == [("old", 1), ("orders", 2)]
     assert said[0]["config"]["timestamp_type"] == "append"
 
@@ -125,9 +122,9 @@ def test_create_says_what_was_there(run: Run) -> None:
     assert other.code == 2 and "with 2 partitions, not 3" in other.err
 
 
-def test_split(run: Run, serve: Callable[..., Served]) -> None:
+def test_split(run: Run, run_process: Run, serve: Callable[..., Served]) -> None:
     assert run("log", "create", "--data-dir", "kept", "orders:2").code == 0
-    first = run("log", "split", "orders", "0", "--data-dir", "kept")
+    first = run_process("log", "split", "orders", "0", "--data-dir", "kept")
     assert (first.code, first.out) == (0, "orders: partition 0 closed, followed by 2, 3\n")
     second = run("log", "split", "orders", "1", "--into", "3", "--history", "--data-dir", "kept")
     assert (second.code, second.out) == (0, "orders: partition 1 redistributed onto 4, 5, 6\n")
@@ -160,13 +157,13 @@ def test_split(run: Run, serve: Callable[..., Served]) -> None:
     assert "closed" in table and "starts after 0" in table and "history of 1" in table
 
 
-def test_create_while_the_log_is_served(run: Run, serve: Callable[..., Served]) -> None:
-    serve("--data-dir", "kept")
-    done = run("log", "create", "--data-dir", "kept", "orders")
+def test_create_while_the_log_is_served(run_process: Run, tmp_path: Path) -> None:
+    with served_here(tmp_path / "kept"):
+        done = run_process("log", "create", "--data-dir", "kept", "orders")
     assert done.code == 1 and "open in another process: stop the server" in done.err
 
 
-def test_credentials_of_the_environment(run: Run, orders: Served) -> None:
+def test_credentials_of_the_environment(run: Run, orders: Doors) -> None:
     bare = orders.doors["amqp"]
     known = {"SPARK_STREAMS_USERNAME": "guest", "SPARK_STREAMS_PASSWORD": "guest"}
     assert run("log", "info", bare, "orders", **known).code == 0
@@ -194,17 +191,17 @@ WRONG = [
 
 
 @pytest.fixture(scope="module")
-def shared_orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def shared_orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
     """One served log for all the faults: none of them changes it."""
-    with serving(tmp_path_factory.mktemp("shared")) as start:
-        yield start("--stream", "orders:2")
+    with served_here(tmp_path_factory.mktemp("shared"), orders=2) as served:
+        yield served
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"), WRONG, ids=lambda value: "_".join(value) if isinstance(value, list) else ""
 )
 def test_what_is_wrong_is_said_in_one_line(
-    run: Run, shared_orders: Served, words: list[str], code: int, said: str
+    run: Run, shared_orders: Doors, words: list[str], code: int, said: str
 ) -> None:
     urls = {"URL": shared_orders.url, "WRONG": shared_orders.url.replace("guest:guest", "guest:hidden-word")}
     done = run(*(urls.get(word, word) for word in words))

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import requests
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from spark_streams.cli import main
 from spark_streams.cli.config_file import read_configuration
 from spark_streams.cli.secret_files import tokens_of, users_of
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, Permissions, RabbitConfig, ServerThread
 from tests.certificate_authority import Authority
+from tests.cli import peers
 from tests.cli.conftest import Ran, Served
 from tests.client.feed.scripted import BadFeed, Part, numbered
 
@@ -66,7 +66,7 @@ def peer(doors: dict[str, str], door: str, stream: str = "orders", user: str = "
 
 def run(*words: str, **environment: str) -> Result:
     """Run a command; nothing that it prints holds a secret."""
-    done = CliRunner(env=environment).invoke(main, list(words), catch_exceptions=False)
+    done = peers.run(*words, **environment)
     assert "geheim" not in done.output and "geheim" not in done.stderr
     return done
 
@@ -206,7 +206,7 @@ def test_serve_takes_secrets_from_files(serve: Callable[..., Served], tmp_path: 
         assert b"users" in line.read_bytes() and b"geheim" not in line.read_bytes()
     for user, code in (("ann:geheim:eins", 0), ("bob:%20zwei%20", 0), ("carl:drei", 0), ("guest:guest", 1)):
         url = served.doors["amqp"].replace("//", f"//{user}@")
-        assert CliRunner().invoke(main, ["log", "info", url, "orders"]).exit_code == code, user
+        assert peers.run("log", "info", url, "orders").exit_code == code, user
     feed = f"{served.doors['feedapi']}/orders"
     assert requests.get(feed, timeout=60).status_code == 401
     assert requests.get(feed, headers={"Authorization": "Bearer geheim-token"}, timeout=60).status_code == 200
