@@ -6,16 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server import AmqpConfig, ServerThread
+from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
+from spark_streams.wire.columns import encode_columns
 from tests.cli import peers
 
 COMMAND = [sys.executable, "-m", "spark_streams.cli"]
@@ -113,13 +115,27 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         yield start
 
 
+@dataclass
+class ServedHere(Doors):
+    """A log that this process serves, as ``log serve`` does unless it is told otherwise."""
+
+    log: ReferenceLog
+
+    def publish(self, stream: str, *partitions: Sequence[str]) -> None:
+        """Append values to the first partitions of a stream."""
+        for partition, values in zip(self.log.stream(stream).partitions.values(), partitions, strict=False):
+            partition.append(encode_columns({"value": pa.array([value.encode() for value in values])}))
+
+
 @contextmanager
-def served_here(folder: Path, **streams: int) -> Iterator[Doors]:
-    """Serve the log in a folder from this process, with these new streams of so many partitions."""
-    with ReferenceLog(folder) as log, ServerThread(log, AmqpConfig(port=0)) as server:
+def served_here(folder: Path, **streams: int) -> Iterator[ServedHere]:
+    """Serve the log in a folder at all its doors, with these new streams of so many partitions."""
+    with ReferenceLog(folder) as log:
         for name, partitions in streams.items():
             log.create_stream(name, partitions)
-        yield Doors({"amqp": server.urls["amqp"]})
+        doors = (AmqpConfig(port=0), RabbitConfig(port=0), FeedConfig(port=0))
+        with ServerThread(log, *doors) as server:
+            yield ServedHere(server.urls, log)
 
 
 @pytest.fixture

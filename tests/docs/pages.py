@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 from pathlib import Path
@@ -57,6 +58,7 @@ def code_spans(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
 
+@functools.cache
 def told(*folders: str) -> str:
     """Return all literal text of the code: what can be in a message."""
     texts = []

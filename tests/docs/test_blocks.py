@@ -39,7 +39,9 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
         "toml": [(f"{HERE}::test_the_settings_of_the_amqp_door", 1)],
         "sql": [(f"{AMQP}::test_the_doors_full_sql", 1)],
     },
-    "docs/amqp-events-sink.md": {"python": [(f"{AMQP}::test_writing_events_and_reading_each_once", 2)]},
+    "docs/amqp-events-sink.md": {
+        "python": [(f"{AMQP}::test_writing_events", 1), (f"{AMQP}::test_reading_each_event_once", 1)]
+    },
     "docs/amqp-events.md": {
         "python": [(f"{AMQP}::test_reading_events", 3)],
         "json": [(f"{AMQP}::test_the_positions_that_are_shown", 1)],
@@ -71,7 +73,10 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
         "text": [(f"{HERE}::test_what_the_drawings_name_is_there", 3)],
     },
     "docs/monitoring.md": {
-        "python": [(f"{SNIPPETS}::test_seeing_what_happens", 6)],
+        "python": [
+            (f"{SNIPPETS}::test_seeing_what_happens", 5),
+            (f"{SNIPPETS}::test_the_query_on_what_the_tasks_said", 1),
+        ],
         "text": [(f"{HERE}::test_the_lines_of_a_batch", 1)],
         "bash": [(f"{SHELL}::test_the_commands_that_speak_with_any_peer", 1)],
     },

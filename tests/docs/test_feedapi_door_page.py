@@ -7,16 +7,22 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_streams.cli.config_file import read_configuration
-from tests.cli.conftest import Served
+from tests.cli.conftest import Served, serving
 from tests.docs.pages import ROOT, blocks, tables, told
 
 PAGE = "docs/feedapi-door.md"
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    with serving(tmp_path) as start:
+        yield start
 
 
 def test_the_commands(serve: Callable[..., Served]) -> None:
@@ -34,7 +40,7 @@ def test_the_commands(serve: Callable[..., Served]) -> None:
                 env={**os.environ, "URL": served.doors["feedapi"]},
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=120,
             )
             assert done.returncode == 0, done.stdout + done.stderr
             said.append(done.stdout)

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.cli.conftest import Ran, Served
+from tests.cli.conftest import served_here
 from tests.cli.peers import run as command
 from tests.docs.pages import blocks
 
 PORTS = {"amqp": "localhost:5672", "rabbitmq-stream": "localhost:5552", "feedapi": "localhost:8080"}
 
 
-def test_the_commands_that_speak_with_any_peer(serve: Callable[..., Served], run: Callable[..., Ran]) -> None:
-    doors = ("--rabbitmq-stream", "0", "--feedapi", "0")
-    served = serve("--stream", "orders:4", "--stream", "payments:1", "--stream", "copies:1", *doors)
-    assert run("log", "append", served.url, "orders", stdin="".join(f"v{n}\n" for n in range(8))).code == 0
+def test_the_commands_that_speak_with_any_peer(tmp_path: Path) -> None:
     (block,) = blocks("docs/monitoring.md", "bash")
-    for door, address in PORTS.items():
-        block = block.replace(address, urlsplit(served.doors[door]).netloc)
     said = []
-    for line in block.splitlines():
-        name, *words = shlex.split(line)
-        done = command(*words, COLUMNS="200")
-        assert (name, done.exit_code) == ("spark-streams", 0), done.stderr
-        said.append(done.stdout)
+    with served_here(tmp_path, orders=4, payments=1, copies=1) as served:
+        served.publish("orders", *([f"v{2 * n}", f"v{2 * n + 1}"] for n in range(4)))
+        for door, address in PORTS.items():
+            block = block.replace(address, urlsplit(served.doors[door]).netloc)
+        for line in block.splitlines():
+            name, *words = shlex.split(line)
+            done = command(*words, COLUMNS="200")
+            assert (name, done.exit_code) == ("spark-streams", 0), done.stderr
+            said.append(done.stdout)
     peer, streams, feed, feeds, tailed, version_1, copied = said
     assert "AMQP_EVENT_STREAMS_V1_0" in peer
     for listed in (peer, feeds):

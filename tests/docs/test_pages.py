@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -46,6 +47,7 @@ def literals(file: Path) -> list[str]:
     return [text for text in found if text is not None]
 
 
+@functools.cache
 def said() -> str:
     """All that the code can say, with the codes of RabbitMQ and of HTTP as it writes them."""
     texts = [text for file in CODE for text in literals(file)]

@@ -16,7 +16,7 @@ import pytest
 from spark_streams.monitoring import PartitionProgress, Progress
 from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
 from spark_streams.testing import eventually
-from tests.cli.conftest import Served, serving
+from tests.cli.conftest import ServedHere, served_here
 from tests.docs.pages import blocks
 
 pytestmark = pytest.mark.spark
@@ -25,14 +25,13 @@ RABBIT = "rabbitmq-stream"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    names = ("orders:2", "orders-moved:2", "persons:2", "persons-copy:2")
-    streams = [word for name in names for word in ("--stream", name)]
-    with serving(tmp_path_factory.mktemp("log")) as start:
-        yield start("--rabbitmq-stream", "0", "--feedapi", "0", *streams)
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
+    streams = dict.fromkeys(("orders", "orders-moved", "persons", "persons-copy"), 2)
+    with served_here(tmp_path_factory.mktemp("log"), **streams) as here:
+        yield here
 
 
-def runner(served: Served, folder: Path, names: dict[str, Any]) -> Callable[[str], None]:
+def runner(served: ServedHere, folder: Path, names: dict[str, Any]) -> Callable[[str], None]:
     """Run a block with the served log's addresses, and its folders below the test's."""
     rabbit = served.doors[RABBIT].replace("//", "//guest:guest@")
 
@@ -54,15 +53,8 @@ def rows(frame: Any, folder: Path) -> list[Any]:
     return found
 
 
-def publish(spark: Any, served: Served, stream: str, *partitions: list[str]) -> None:
-    for number, values in enumerate(partitions):
-        frame = spark.createDataFrame([(value, str(number)) for value in values], "value string, partition string")
-        writer = frame.coalesce(1).write.format("amqp-events").options(url=served.url, stream=stream)
-        writer.mode("append").save()
-
-
-def test_coming_from_kafka(spark: Any, served: Served, tmp_path: Path) -> None:
-    publish(spark, served, "orders", [f"a{n}" for n in range(25)], ["b0", "b1"])
+def test_coming_from_kafka(spark: Any, served: ServedHere, tmp_path: Path) -> None:
+    served.publish("orders", [f"a{n}" for n in range(25)], ["b0", "b1"])
     names: dict[str, Any] = {"spark": spark}
     program, _ = blocks("docs/from-kafka.md", "python")
     runner(served, tmp_path, names)(program)
@@ -70,7 +62,7 @@ def test_coming_from_kafka(spark: Any, served: Served, tmp_path: Path) -> None:
     assert sorted(found) == [("orders-0", 23), ("orders-0", 24), ("orders-1", 0), ("orders-1", 1)]
 
 
-def test_moving_a_job_from_kafka(spark: Any, served: Served, tmp_path: Path) -> None:
+def test_moving_a_job_from_kafka(spark: Any, served: ServedHere, tmp_path: Path) -> None:
     """With rows as the Kafka source gives them, from files."""
     schema = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
     sputnik = datetime(1957, 10, 4, 19, 28, 34, tzinfo=timezone.utc)
@@ -88,7 +80,7 @@ def test_moving_a_job_from_kafka(spark: Any, served: Served, tmp_path: Path) -> 
     assert moved.option("startingExpression", "event_time >= -386310685999").load().count() == 0
 
 
-def test_on_databricks(spark: Any, served: Served, tmp_path: Path) -> None:
+def test_on_databricks(spark: Any, served: ServedHere, tmp_path: Path) -> None:
     secrets = SimpleNamespace(get=lambda scope, key: {("spark-streams", "amqp-url"): served.url}[scope, key])
     names: dict[str, Any] = {"spark": spark, "dbutils": SimpleNamespace(secrets=secrets)}
     (program,) = blocks("docs/databricks.md", "python")
@@ -98,11 +90,11 @@ def test_on_databricks(spark: Any, served: Served, tmp_path: Path) -> None:
     assert spark.read.parquet(str(tmp_path / "orders")).count() == there
 
 
-def test_coming_from_zeroeventhub(spark: Any, served: Served, tmp_path: Path) -> None:
+def test_coming_from_zeroeventhub(spark: Any, served: ServedHere, tmp_path: Path) -> None:
     if not HAS_ADMISSION_CONTROL:
         pytest.skip("streams of feeds need Spark 4.2")
     of_each = [[json.dumps({"id": f"{p}-{n}"}) for n in range(5)] for p in range(2)]
-    publish(spark, served, "persons", *of_each)
+    served.publish("persons", *of_each)
     names: dict[str, Any] = {"spark": spark, "json": json}
     run = runner(served, tmp_path, names)
     reading, moving, serving_it = blocks("docs/from-zeroeventhub.md", "python")
@@ -113,15 +105,14 @@ def test_coming_from_zeroeventhub(spark: Any, served: Served, tmp_path: Path) ->
 
     names["cursors"] = [next(row.offset for row in reversed(found) if row.partition == str(p)) for p in range(2)]
     run(moving)
-    assert rows(names["moved"], tmp_path / "moved") == []
-    publish(spark, served, "persons", ['{"id":"new"}'])
+    served.publish("persons", ['{"id":"new"}'])
     assert [bytes(row.value) for row in rows(names["moved"], tmp_path / "moved")] == [b'{"id":"new"}']
 
     run(serving_it)
     names["query"].processAllAvailable()
     names["query"].stop()
-    copies = spark.read.format("feedapi").option("url", f"{served.doors['feedapi']}/persons-copy").load()
-    assert copies.count() == 11
+    copies = served.log.stream("persons-copy").partitions.values()
+    assert sum(partition.next_offset for partition in copies) == 11
 
 
 def test_adding_a_protocol(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,13 +146,12 @@ def test_adding_a_protocol(spark: Any, tmp_path: Path, monkeypatch: pytest.Monke
         rows(frame, tmp_path / "checkpoint")
 
 
-@pytest.mark.timeout(900)
-def test_seeing_what_happens(spark: Any, served: Served, tmp_path: Path) -> None:
-    publish(spark, served, "orders", ["a", "bb"])
+def test_seeing_what_happens(spark: Any, served: ServedHere, tmp_path: Path) -> None:
+    served.publish("orders", ["a", "bb"])
     printed: list[Any] = []
     names: dict[str, Any] = {"spark": spark, "print": lambda *values: printed.append(values)}
     run = runner(served, tmp_path, names)
-    listening, json_lines, statsd, prometheus, kafka, logs = blocks("docs/monitoring.md", "python")
+    listening, json_lines, statsd, prometheus, kafka, _ = blocks("docs/monitoring.md", "python")
     for block in (listening, json_lines, prometheus):
         run(block)
     eventually(lambda: printed, "the listener is told")
@@ -193,14 +183,23 @@ def test_seeing_what_happens(spark: Any, served: Served, tmp_path: Path) -> None
         assert lag == {"orders-0": 0, "orders-1": 0}
         run(kafka)
         assert names["behind"] == 0
-    if not hasattr(spark.tvf, "python_worker_logs"):
-        return  # Spark 4.0
-    try:
-        # Spark keeps what every task of the session said, those of other modules too, and stores it a little later.
-        def read() -> list[tuple[Any, ...]]:
-            run(logs)
-            return [tuple(row) for row in names["ranges"].where("stream = 'orders'").collect()]
 
+
+@pytest.mark.nightly  # the lines that it reads are those of tests/e2e/test_monitoring.py
+def test_the_query_on_what_the_tasks_said(spark: Any, served: ServedHere, tmp_path: Path) -> None:
+    if not hasattr(spark.tvf, "python_worker_logs"):
+        pytest.skip("Spark 4.0 does not keep what its Python workers say")
+    served.publish("orders", ["a", "bb"], ["ccc"])
+    url = served.doors[RABBIT].replace("//", "//guest:guest@")
+    names: dict[str, Any] = {"spark": spark, "options": {"url": url, "superStream": "orders"}}
+    *_, logs = blocks("docs/monitoring.md", "python")
+
+    # Spark keeps what every task of the session said, those of other modules too, and stores it a little later.
+    def read() -> list[tuple[Any, ...]]:
+        runner(served, tmp_path, names)(logs)
+        return [tuple(row) for row in names["ranges"].where("stream = 'orders'").collect()]
+
+    try:
         eventually(lambda: sum(row[2] for row in read()) >= 2, "Spark has stored what the tasks said")
         assert names["losses"].where("stream = 'orders'").count() == 0
         assert {partition for _, partition, *_ in read()} <= {"orders-0", "orders-1"}
