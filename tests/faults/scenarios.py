@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tests.faults.doors import FORMATS
 from tests.faults.proxy import Break, TcpProxy
 
 __all__ = ["GIVES_UP", "GOES_ON", "GivesUp", "GoesOn"]
@@ -27,8 +28,8 @@ class GoesOn:
     Args:
         name: of the fault.
         does: told to the proxy, and the direction of the events, before events come.
-        slow: whether it is left to the long tests.
-        slow_writing: whether it is, for sinks.
+        reading: the formats that `make test` reads in meanwhile; every pair is tried in the nightly tests.
+        writing: those that it writes in.
         plain: whether it is tried without TLS too.
         only: the formats that outlive it without TLS; empty for all.
         slows: whether it slows what passes, until it ends.
@@ -36,8 +37,8 @@ class GoesOn:
 
     name: str
     does: Callable[[TcpProxy, bool], object]
-    slow: bool = False
-    slow_writing: bool = False
+    reading: tuple[str, ...] = ()
+    writing: tuple[str, ...] = ()
     plain: bool = False
     only: tuple[str, ...] = ()
     slows: bool = False
@@ -53,8 +54,8 @@ class GivesUp:
         says: what the error says to do: one of these, by regular expression.
         started: whether the query runs when it happens; otherwise it starts then.
         row: what the row of docs/delivery.md begins with that says how long it is tried, for each direction.
-        slow: the formats with which it takes long, or tells little that others do not.
-        slow_writing: those in a sink, which Spark starts four times.
+        reading: the formats that `make test` reads in meanwhile; every pair is tried in the nightly tests.
+        writing: those that it writes in; Spark starts a sink four times.
         outlived: the formats that go on all the same.
     """
 
@@ -63,8 +64,8 @@ class GivesUp:
     says: str
     started: bool
     row: Mapping[str, str]
-    slow: tuple[str, ...] = ()
-    slow_writing: tuple[str, ...] = ()
+    reading: tuple[str, ...] = ()
+    writing: tuple[str, ...] = ()
     outlived: tuple[str, ...] = ()
 
 
@@ -102,22 +103,26 @@ def _throttles(proxy: TcpProxy, along: bool) -> None:
     proxy.bytes_per_s = 300_000
 
 
+AMQP, RABBIT, FEED = FORMATS
+
 GOES_ON = (
-    GoesOn("cut in the midst", _order("cut"), plain=True),
-    GoesOn("cut three times", _order("cut", times=3), slow=True),
-    GoesOn("cut at the next byte from the log", lambda proxy, along: proxy.order(Break("cut"))),
-    GoesOn("cut at the next byte to the log", lambda proxy, along: proxy.order(Break("cut", 0, True)), slow=True),
-    GoesOn("all are cut", _order("cut-all"), slow_writing=True),
-    GoesOn("reset in the midst", _order("reset"), slow_writing=True),
-    GoesOn("the sender of events closes its half", _order("half-close"), plain=True),
-    GoesOn("the receiver of events closes its half", _order("half-close", BEGUN, against=True), slow_writing=True),
-    GoesOn("a corrupted byte", _order("corrupt"), plain=True, only=("rabbitmq-stream",)),
-    GoesOn("a corrupted byte of the other direction", _order("corrupt", BEGUN, against=True), slow=True),
-    GoesOn("one connection falls silent", _order("stall"), slow_writing=True),
-    GoesOn("nothing passes for a while", _stands_still_for_a_while, slow_writing=True),
-    GoesOn("refused for a while", _refuses_for_a_while),
-    GoesOn("delayed", _delays, slow_writing=True, slows=True),
-    GoesOn("throttled", _throttles, slow_writing=True, slows=True),
+    GoesOn("cut in the midst", _order("cut"), FORMATS, FORMATS, plain=True),
+    GoesOn("cut three times", _order("cut", times=3)),
+    GoesOn(
+        "cut at the next byte from the log", lambda proxy, along: proxy.order(Break("cut")), (RABBIT,), (AMQP, FEED)
+    ),
+    GoesOn("cut at the next byte to the log", lambda proxy, along: proxy.order(Break("cut", 0, True))),
+    GoesOn("all are cut", _order("cut-all"), (AMQP, FEED)),
+    GoesOn("reset in the midst", _order("reset"), (RABBIT, FEED)),
+    GoesOn("the sender of events closes its half", _order("half-close"), (AMQP, FEED), (RABBIT,), plain=True),
+    GoesOn("the receiver of events closes its half", _order("half-close", BEGUN, against=True), (AMQP, RABBIT)),
+    GoesOn("a corrupted byte", _order("corrupt"), (AMQP, RABBIT), (FEED,), plain=True, only=(RABBIT,)),
+    GoesOn("a corrupted byte of the other direction", _order("corrupt", BEGUN, against=True)),
+    GoesOn("one connection falls silent", _order("stall"), (AMQP,)),
+    GoesOn("nothing passes for a while", _stands_still_for_a_while, (RABBIT,)),
+    GoesOn("refused for a while", _refuses_for_a_while, (RABBIT, FEED), (AMQP,)),
+    GoesOn("delayed", _delays, (FEED,), slows=True),
+    GoesOn("throttled", _throttles, (AMQP,), slows=True),
 )
 
 
@@ -142,8 +147,7 @@ GIVES_UP = (
         _CHECK_URL,
         started=False,
         row={"read": _FIRST, "write": _FIRST},
-        slow=("feedapi",),
-        slow_writing=("amqp-events", "rabbitmq-stream", "feedapi"),
+        reading=(AMQP,),
     ),
     GivesUp(
         "silent from the start",
@@ -151,8 +155,7 @@ GIVES_UP = (
         _SILENT,
         started=False,
         row={"read": _SAYS_NOTHING, "write": _SAYS_NOTHING},
-        slow=("amqp-events", "rabbitmq-stream"),
-        slow_writing=("amqp-events", "rabbitmq-stream", "feedapi"),
+        reading=(FEED,),
     ),
     GivesUp(
         "silent for ever",
@@ -160,7 +163,7 @@ GIVES_UP = (
         _SILENT,
         started=True,
         row={"read": _SAYS_NOTHING, "write": _SAYS_NOTHING},
-        slow_writing=("amqp-events", "rabbitmq-stream", "feedapi"),
+        reading=(RABBIT,),
     ),
     GivesUp(
         "always cut",
@@ -168,8 +171,7 @@ GIVES_UP = (
         f"{_PEER_OR_WAY}|{_CHECK_URL}",
         started=True,
         row={"read": "nobody listens any more", "write": "connections break while a task writes rows"},
-        slow=("amqp-events", "rabbitmq-stream", "feedapi"),
-        slow_writing=("feedapi",),
+        writing=(AMQP,),
     ),
     GivesUp(
         "always cut before there are rows",
@@ -177,8 +179,7 @@ GIVES_UP = (
         f"{_PEER_OR_WAY}|{_CHECK_URL}",
         started=True,
         row={"write": "connections break before a task"},
-        slow_writing=("amqp-events", "rabbitmq-stream"),
-        outlived=("feedapi",),  # a feed sends less than that; each request sends rows
+        outlived=(FEED,),  # a feed sends less than that; each request sends rows
     ),
     GivesUp(
         "takes rows and confirms none",
@@ -186,7 +187,6 @@ GIVES_UP = (
         _SILENT,
         started=True,
         row={"write": "the peer takes rows"},
-        slow_writing=("amqp-events",),
-        outlived=("rabbitmq-stream",),  # the log has the rows, and tells the next attempt
+        outlived=(RABBIT,),  # the log has the rows, and tells the next attempt
     ),
 )

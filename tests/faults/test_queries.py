@@ -2,12 +2,16 @@
 
 One query for each protocol and direction goes through all scenarios that it has to outlive (tests/faults/scenarios.py),
 over TLS; some are tried without TLS, too. Spark may try a task four times, as it does on clusters: a sink needs that.
+
+`make test` tries each kind of fault with a pair or more, and each pair of format and direction; the nightly tests all.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +19,10 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
 
-from spark_streams.testing import eventually
+from spark_streams.testing import StreamFactory, eventually
+from tests.e2e.stored import stored
 from tests.faults.doors import FORMATS, Doors, doors
 from tests.faults.figures import tried_s
 from tests.faults.proxy import Break
@@ -96,9 +102,9 @@ def cases() -> list[Any]:
             tls,
             scenario,
             id=f"{format}-{kind}-{'tls' if tls else 'plain'}-{scenario.name.replace(' ', '-')}",
-            marks=[pytest.mark.nightly]
-            if scenario.slow or (kind == "write" and (scenario.slow_writing or not tls))
-            else [],
+            marks=[]
+            if format in (scenario.reading if kind == "read" else scenario.writing) and (tls or scenario.only)
+            else [pytest.mark.nightly],
         )
         for format in FORMATS
         for kind in KINDS
@@ -179,9 +185,7 @@ def test_damage_in_clear(session: Any, logs: dict[bool, Doors], tmp_path: Path, 
             format,
             scenario,
             id=f"{format}-{kind}-{scenario.name.replace(' ', '-')}",
-            marks=[pytest.mark.nightly]
-            if format in (scenario.slow_writing if kind == "write" else scenario.slow)
-            else [],
+            marks=[] if format in (scenario.reading if kind == "read" else scenario.writing) else [pytest.mark.nightly],
         )
         for format in FORMATS
         for kind in KINDS
@@ -217,3 +221,43 @@ def test_it_gives_up(
     assert re.search(r"\b(ConnectFailed|ConnectionLost|DeadlineExceeded|DeliveryFailed)\b", said), said
     assert re.search(scenario.says, said), said
     assert took_s >= least_s, "it has tried as long as the page says"
+
+
+def test_a_task_tried_again_repeats_its_ids(session: Any, reference_log: StreamFactory, tmp_path: Path) -> None:
+    """Of ``amqp-events``, whose readers tell repeated rows by their message-ids."""
+    orders = reference_log.create("orders")
+    arrived, marker = tmp_path / "arrived", tmp_path / "failed-once"
+
+    @F.udf("string")
+    def fragile(number):  # no hints: Spark would read them as a wish for pandas
+        if number == 3_500 and not marker.exists():
+            while not arrived.exists():
+                time.sleep(0.05)
+            marker.write_text("")
+            raise RuntimeError("the first attempt fails in the middle")
+        return f"{number:01000}"  # a kilobyte: more than the buffers between Spark and the sink hold back
+
+    def look() -> None:
+        eventually(lambda: int(orders.ends().get("0", -1)) >= 2_000, "all of one task and a part of the other", 240)
+        arrived.write_text("")
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    rows = session.range(0, 4_000, 1, 2).select(fragile("id").alias("value"))
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    try:
+        rows.write.format("amqp-events").options(**orders.options("amqp-events")).mode("append").save()
+    finally:
+        session.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    looking.join()
+
+    bodies, events = collections.defaultdict(set), stored(orders)
+    for event in events:
+        bodies[event.message.id].add(int(event.body))
+
+    assert marker.exists()
+    assert len(events) > 4_000, "the first attempt delivered a part"
+    assert len(bodies) == 4_000
+    assert sorted(number for numbers in bodies.values() for number in numbers) == list(range(4_000))
+    assert {i.split("/")[2] for i in bodies} == {"0", "1"}
+    assert len({i.split("/")[0] for i in bodies}) == 1
