@@ -1,7 +1,9 @@
 """Secrets appear nowhere: not in plans, pages, logs, errors, event logs, checkpoints, spools or pickles.
 
-A program of its own, with users and tokens of its own, and Spark's pages switched on. It is also a client of a Spark
-Connect server, which shows requests as they are, but for what the setting of conf/spark-defaults.conf takes out.
+By day in what this process sees of plans, errors and checkpoints, with a log in this process, as that of the run lets
+anybody in. At night a program of its own, with users and tokens of its own, and Spark's pages switched on. It is also a
+client of a Spark Connect server, which shows requests as they are, but for what the setting of conf/spark-defaults.conf
+takes out.
 """
 
 from __future__ import annotations
@@ -17,6 +19,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_streams.log import ReferenceLog
+from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
+from spark_streams.testing import KeptQuery
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -51,6 +59,61 @@ def mask(secret: bytes) -> bytes:
     return bytes(byte ^ 0xA5 for byte in secret)
 
 
+@pytest.mark.parametrize("name", ["amqp-events", pytest.param("rabbitmq-stream", marks=pytest.mark.nightly), "feedapi"])
+def test_no_secret_is_shown_by_plans_errors_and_checkpoints(
+    spark: SparkSession, tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str], rate_limits: bool
+) -> None:
+    right, wrong = (f"geheim-{kind}-{secrets.token_hex(8)}" for kind in ("right", "wrong"))
+    users = {"ann": right}
+    shown: list[str] = []
+
+    def fails(run: Callable[[], object]) -> None:
+        with pytest.raises(PySparkException) as caught:
+            run()
+        shown.append(f"{caught.value} {caught.value!r}")
+        assert "AuthenticationFailed" in shown[-1]
+
+    with (
+        ReferenceLog(tmp_path / "log") as log,
+        ServerThread(
+            log,
+            AmqpConfig(port=0, users=users),
+            RabbitConfig(port=0, users=users, authentication_delay_ms=0),
+            FeedConfig(port=0, tokens=(right,)),
+        ) as server,
+    ):
+        log.create_stream("orders", 1).partitions["0"].append([b"\x00\x53\x75\xa0\x02{}"])
+
+        def options(secret: str) -> dict[str, str]:
+            if name == "feedapi":
+                return {"url": f"{server.feed_url}/orders", "token": secret}
+            url = server.urls["amqp" if name == "amqp-events" else name]
+            return {"url": url, "stream": "orders", "username": "ann", "password": secret}
+
+        frame = spark.read.format(name).options(**options(right)).load()
+        frame.explain(True)
+        frame.explain("formatted")
+        shown += [repr(frame), frame._jdf.queryExecution().toString()]
+        assert frame.count() == 1
+        fails(lambda: spark.read.format(name).options(**options(wrong)).load().count())
+        if name == "feedapi" and not rate_limits:
+            return  # streams of feeds need Spark 4.2
+        with KeptQuery(tmp_path) as query:
+            stream = spark.readStream.format(name)
+            query.drain(stream.options(**options(right), startingOffsets="earliest").load())
+            assert len(query.rows) == 1
+            shown.append(json.dumps([dict(each) for each in query.running.recentProgress], default=str))
+            wrongly = stream.options(**options(wrong)).load()
+            fails(lambda: query.drain(wrongly))
+            shown.append(str(query.running.exception()))
+    shown += capfd.readouterr()
+    shown += [file.read_text(errors="replace") for file in query.checkpoint.rglob("*") if file.is_file()]
+    assert "BatchScan" in "".join(shown)
+    for text in shown:
+        assert right not in text and wrong not in text
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["classic", "connect"])
 def test_no_secret_is_shown(
     kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, rate_limits: bool
