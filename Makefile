@@ -20,7 +20,7 @@ EXAMPLES ?= ci
 
 PYTEST := -m pytest -n $(WORKERS) --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
-.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak bench demo docs clean
+.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench demo docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -79,6 +79,10 @@ test-spark-%: .venv-spark-%/.ready
 soak: $(READY)  ## ten minutes of random faults on the way, on all three protocols; SECONDS=60 is shorter, SEED=1 repeats
 	@bash conf/system-requirements.sh java
 	@$(BIN)/python tests/faults/soak.py --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
+mutation: $(READY)  ## which changes of FOLDER=spark_streams/filters (or of a module) its tests do not mind; SAMPLE=200, SEED=1
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
+	@nice -n 15 $(BIN)/python tests/mutation.py $(or $(FOLDER),spark_streams/filters) --sample $(or $(SAMPLE),200) --seed $(or $(SEED),1)
 
 bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub and requests, and filters, as ratios
 	@$(BIN)/python tests/bench/amqp.py
