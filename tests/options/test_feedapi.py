@@ -8,7 +8,7 @@ import pytest
 
 from spark_streams.errors import OptionError
 from spark_streams.filters import parse
-from spark_streams.options.feedapi import FeedSourceOptions, parse_feed_source, validate_feed
+from spark_streams.options.feedapi import DEFAULT_POLL_INTERVAL_MS, FeedSourceOptions, parse_feed_source, validate_feed
 from spark_streams.position import EARLIEST, LATEST, After, Matching
 
 URL = {"url": "https://user:geheim-1@host:8443/feeds/orders?key=geheim-2"}
@@ -62,6 +62,19 @@ def test_all_of_them() -> None:
     assert (options.max_bytes_per_trigger, options.max_line_bytes) == (8, 9)
     assert options.filters == (("subject", "A;b"), ("x", ""))
     assert stream(dialect="v1", partitions="4").partitions == 4
+
+
+def test_how_often_a_feed_is_asked() -> None:
+    assert stream(pollInterval="7").poll_interval_ms == 7
+    assert stream(pollInterval="0").poll_interval_ms == 0
+    assert stream().poll_interval_ms == DEFAULT_POLL_INTERVAL_MS
+
+
+def test_the_smallest_sizes() -> None:
+    options = stream(pageSize="1", maxBytesPerTrigger="1", maxLineBytes="1", dialect="v1", partitions="1")
+    assert (options.page_size, options.max_bytes_per_trigger, options.max_line_bytes) == (1, 1, 1)
+    assert options.partitions == 1
+    assert stream(dialect="v1", partitions="32768").partitions == 32768
 
 
 def test_positions() -> None:

@@ -99,6 +99,7 @@ def test_starting_offsets(text: str, expected: dict) -> None:
         ('{"0": "a", "0": "b"}', "'0' is there twice"),
         ('{"0": {"from": "a"}}', "partition '0'"),
         ('{"0": {"expression": "d.event-streams-offset ~ 1"}}', "column 24"),
+        ('{"0": "a", "7": {"expression": "1 = "}}', "partition '7': "),
         ('{"0": true}', "partition '0'"),
     ],
 )
@@ -150,7 +151,8 @@ def test_offsets_by_timestamp() -> None:
     )
     assert options.starting.each == {"0": AtTime(-5), "1": AtTime(0)}
     assert options.latest_when_no_event
-    refused("is no instant", startingOffsetsByTimestamp='{"0": "latest"}')
+    said = refused("is no instant", startingOffsetsByTimestamp='{"0": "latest"}')
+    assert said.startswith("option 'startingOffsetsByTimestamp': 'latest'")
     refused("neither 'error' nor 'latest'", startingOffsetsByTimestampStrategy="earliest")
 
 
@@ -209,8 +211,10 @@ def test_credentials() -> None:
     refused("credentials in 'url'", password="p")
     with pytest.raises(OptionError, match="needs 'username'"):
         parse_source({"url": "amqp://h", "stream": "s", "password": "p"}, streaming=True)
-    with pytest.raises(OptionError, match="needs a password"):
+    with pytest.raises(OptionError, match="option 'url': a user name needs a password"):
         parse_source({"url": "amqp://u@h", "stream": "s"}, streaming=True)
+    with pytest.raises(OptionError, match="option 'username': a user name needs a password"):
+        parse_source({"url": "amqp://h", "stream": "s", "username": "u"}, streaming=True)
 
 
 def test_tls(tmp_path: Path) -> None:
@@ -322,7 +326,7 @@ def test_a_bad_filter_says_where_and_why(text: str, fault: str) -> None:
 
 
 def test_spark_pushes_filters_in_batch_queries_only() -> None:
-    assert not batch().pushdown
+    assert batch().pushdown is False
     assert batch(pushdown="TRUE").pushdown
     assert not stream(pushdown="false").pushdown
     refused("option 'pushdown': Spark pushes filters in batch queries only: say it with 'filter'", pushdown="true")

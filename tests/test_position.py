@@ -1,0 +1,109 @@
+"""Positions and checkpoints as JSON: what stored checkpoints hold, byte for byte, and what is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_streams.errors import CheckpointError
+from spark_streams.position import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP_MS,
+    MIN_TIMESTAMP_MS,
+    After,
+    At,
+    AtTime,
+    Checkpoint,
+    Matching,
+    Position,
+    position_from_json,
+    position_to_json,
+)
+
+WRITTEN: list[tuple[Position, str]] = [
+    (EARLIEST, '"earliest"'),
+    (LATEST, '"latest"'),
+    (At("7"), '{"at": "7"}'),
+    (After("7"), '{"after": "7"}'),
+    (After("latest"), '{"after": "latest"}'),
+    (AtTime(-1), '{"timestamp": -1}'),
+    (AtTime(MIN_TIMESTAMP_MS), '{"timestamp": -9223372036854775807}'),
+    (AtTime(MAX_TIMESTAMP_MS), '{"timestamp": 9223372036854775807}'),
+    (Matching("key = 'a'"), '{"expression": "key = \'a\'"}'),
+]
+
+
+@pytest.mark.parametrize(("position", "text"), WRITTEN)
+def test_a_position_is_written_and_read_as_documented(position: Position, text: str) -> None:
+    assert json.dumps(position_to_json(position)) == text
+    assert position_from_json(json.loads(text)) == position
+
+
+def test_a_bare_text_is_after_that_offset() -> None:
+    assert position_from_json("7") == After("7")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        7,
+        None,
+        True,
+        {},
+        {"at": 7},
+        {"after": None},
+        {"At": "7"},
+        {"at": "7", "after": "7"},
+        {"timestamp": "7"},
+        {"timestamp": True},
+        {"timestamp": 7.0},
+        {"expression": 7},
+        ["at", "7"],
+    ],
+)
+def test_what_is_no_position_is_refused_with_the_forms_there_are(value: object) -> None:
+    with pytest.raises(ValueError, match=r"is not a position: expected .*\"earliest\".*\"at\".*\"expression\""):
+        position_from_json(value)
+
+
+@pytest.mark.parametrize("beyond", [MIN_TIMESTAMP_MS - 1, MAX_TIMESTAMP_MS + 1])
+def test_an_instant_beyond_int64_is_refused(beyond: int) -> None:
+    with pytest.raises(ValueError, match=f"timestamp {beyond} is outside int64"):
+        position_from_json({"timestamp": beyond})
+
+
+WHOLE = Checkpoint("orders", {"1": After("b"), "0": EARLIEST}, "x7", {"1": "w1", "0": "w0"})
+WHOLE_JSON = (
+    '{"version": 1, "stream": "orders", "partitions": {"0": "earliest", "1": {"after": "b"}}, '
+    '"incarnation": "x7", "witnesses": {"0": "w0", "1": "w1"}}'
+)
+SMALL = Checkpoint("orders", {"0": After("a")})
+SMALL_JSON = '{"version": 1, "stream": "orders", "partitions": {"0": {"after": "a"}}}'
+
+
+@pytest.mark.parametrize(("checkpoint", "text"), [(WHOLE, WHOLE_JSON), (SMALL, SMALL_JSON)])
+def test_a_checkpoint_is_stored_so_and_read_again(checkpoint: Checkpoint, text: str) -> None:
+    assert json.dumps(checkpoint.to_json()) == text
+    assert Checkpoint.from_json(json.loads(text)) == checkpoint
+
+
+def test_a_witness_of_a_partition_that_is_not_there_is_dropped() -> None:
+    read = Checkpoint.from_json({**SMALL.to_json(), "witnesses": {"0": "w0", "9": "w9"}})
+    assert read == Checkpoint("orders", {"0": After("a")}, None, {"0": "w0"})
+
+
+@pytest.mark.parametrize("version", [None, 0, 2, "1"])
+def test_a_checkpoint_of_another_version_is_refused(version: object) -> None:
+    with pytest.raises(CheckpointError, match=f"has version {version!r}, this spark-streams reads version 1"):
+        Checkpoint.from_json({**SMALL.to_json(), "version": version})
+
+
+@pytest.mark.parametrize("bad", [{"partitions": None}, {"partitions": {"0": {"at": 7}}}, {"witnesses": None}])
+def test_what_is_no_checkpoint_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError, match="not a checkpoint of spark-streams"):
+        Checkpoint.from_json({**SMALL.to_json(), **bad})
+    for missing in ("stream", "partitions"):
+        with pytest.raises(CheckpointError, match="not a checkpoint of spark-streams"):
+            Checkpoint.from_json({name: value for name, value in SMALL.to_json().items() if name != missing})
