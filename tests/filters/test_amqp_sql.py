@@ -61,6 +61,8 @@ def place(number: int) -> str:
         ("x = y", 5, "constant"),
         ("x = NAN", 5, "NAN"),
         ("x = 0xf", 5, "hexadecimal"),
+        ("0x61 0x62", 6, "expected one of ="),
+        ("x = 'a' 0x62", 9, "expected AND, OR or the end"),
         ("x = 1.5.2", 8, "end here"),
         ("x = 12a", 7, "end here"),
         ("x = 18446744073709551616", 5, "64 bits"),
@@ -312,6 +314,22 @@ def test_numbers_are_compared_exactly(sign: str, constant: str) -> None:
     if sign == "=":
         among = mask(frozen(f"x IN ('a', {constant}, 1234567)"), offsets, instants, ORDER, columns)
         assert among.tolist() == expected
+
+
+@pytest.mark.parametrize("more", [0, 9], ids=["few texts", "many texts"])
+def test_in_takes_constants_of_all_kinds_beside_each_other(more: int) -> None:
+    values = ["a", "b", "a ", 5, 5.0, 6, 0.5, 1.5, ULong(2**64 - 1), ULong(2**64 - 2), True, False, None]
+    taken = [True, False, False, True, True, False, True, False, True, False, True, False, False]
+    raw = [b"\x00\x53\x74" + encode_value({"x": value}) for value in values]
+    ends = np.array([len(each) for each in raw]).cumsum()
+    starts = ends - np.array([len(each) for each in raw])
+    columns = read_typed(Block(b"".join(raw), starts, ends), [FieldOfMessage(APPLICATION_PROPERTIES, "x")])
+    texts = "".join(f"'t{n}', " for n in range(more))
+    among = f"IN ({texts}'a', 5, 0.5, {2**64 - 1}, TRUE)"
+    offsets, instants = np.arange(len(raw)), np.zeros(len(raw), np.int64)
+    assert mask(frozen(f"x {among}"), offsets, instants, ORDER, columns).tolist() == taken
+    negated = mask(frozen(f"x NOT {among}"), offsets, instants, ORDER, columns).tolist()
+    assert negated == [value is not None and not each for value, each in zip(values, taken, strict=True)]
 
 
 SIGNS = {"=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}

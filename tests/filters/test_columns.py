@@ -173,6 +173,51 @@ def test_one_predicate_on_one_column(predicate: Predicate, values: list[str | No
     assert in_columns(on_key, {KEY: values}) == row_by_row(on_key, {KEY: values})
 
 
+EVERY_LITERALS: dict[ValueType, list[tuple[Value, ...]]] = {
+    ValueType.LONG: [(0, 2), (2, 0), (1, 1), (MIN, MAX), (2**53, 2**53 + 1), (0, 1, 2, 3, 4, 5)],
+    ValueType.DOUBLE: [(0.5, 2.5), (-0.0, 1.0), (1.5, 1.5), (-1e22, 1e22), (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)],
+    ValueType.STRING: [("a", "ab"), ("", "b"), ('"', "a"), ('a","b', "\\"), ("a%", "%b"), ("a_", "_"), tuple("abcdef")],
+}
+EVERY_COLUMN: dict[str, list[str | None]] = {
+    "whole": ["-1", "0", "1", "2", "3", None],
+    "whole, none missing": ["-1", "0", "1", "2", "9007199254740993", "9223372036854775807"],
+    "too large": ["0", "1", "2", "9223372036854775808", "-9223372036854775809", None],
+    "decimal": ["-1.5", "0.5", "1.0", "2", "2.5", None],
+    "decimal, none missing": ["-0.0", "0.75", "1.5", "2", "2.50", "3.0"],
+    "numbers of all kinds": ["1e0", "0x1", "0.5", "", "+2", None],
+    "texts": ["a", "ab", "b", 'a"b', 'a","b', None],
+    "arrays": ['["a","b"]', '["a"]', '["\\u0061"]', "[]", "a", None],
+    "arrays, none missing": ['["a","ab"]', ' ["b"]', '["a\\"b"]', '["a","b"', "ab", '[""]'],
+    "nothing": [None] * 6,
+}
+
+
+@pytest.mark.parametrize("column", EVERY_COLUMN)
+@pytest.mark.parametrize("op", Operator)
+def test_every_operator_on_every_kind_of_column(op: Operator, column: str) -> None:
+    """What is left to luck above, tried out: a form of literals and of columns for every way there is to the answer."""
+    values = EVERY_COLUMN[column]
+    tried = [(ValueType.STRING, ())] if op in (Operator.IS_NULL, Operator.IS_NOT_NULL) else []
+    if not tried:
+        size = 2 if op is Operator.BETWEEN else None if op in LISTS else 1
+        kinds = [ValueType.STRING] if op in (Operator.LIKE, Operator.NOT_LIKE) else list(ValueType)
+        tried = [(kind, literal[:size]) for kind in kinds for literal in EVERY_LITERALS[kind]]
+    for kind, literal in tried:
+        predicate = Predicate(KEY, op, literal, kind) if literal else Predicate(KEY, op)
+        expected = row_by_row(predicate, {KEY: values})
+        assert in_columns(predicate, {KEY: values}) == expected, predicate
+        assert in_columns(predicate, {KEY: values}, 3) == expected, predicate
+        numbers = [MIN, -1, 1, 2, MAX, None]
+        on_numbers = Predicate(BODY_SIZE, op, literal, kind) if literal else Predicate(BODY_SIZE, op)
+        assert in_columns(on_numbers, {BODY_SIZE: numbers}) == row_by_row(on_numbers, {BODY_SIZE: numbers}), predicate
+
+
+def test_between_on_decimals_has_both_its_ends() -> None:
+    predicate = Predicate(KEY, Operator.BETWEEN, (0.5, 2.5), ValueType.DOUBLE)
+    table: Table = {KEY: ["0.4", "0.5", "1.5", "2.5", "2.6", None]}
+    assert in_columns(predicate, table) == [False, True, True, True, False, None]
+
+
 @given(expressions)
 def test_no_rows(expression: Expression) -> None:
     assert (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
 from spark_streams.filters.describe import to_text
@@ -11,6 +13,7 @@ from spark_streams.filters.targets.amqp import AmqpCapability, AmqpSplit, split_
 from spark_streams.filters.targets.event_streams import EventStreams
 from spark_streams.filters.targets.feed import FeedSplit, split_for_feed
 from spark_streams.filters.targets.rabbitmq import RabbitCapability, RabbitSplit, split_for_rabbitmq
+from spark_streams.filters.targets.sql_text import Term, compare, decimal
 from spark_streams.filters.text import parse
 from tests.filters.sql_peers import MAX_TOKENS, Parsed, tokens_of
 
@@ -153,6 +156,8 @@ def test_event_streams(text: str, words: str | None, remains: str | None) -> Non
         ("type LIKE 'x-_%y-%-z'", "a.type LIKE 'x-%-z'", "a.type LIKE 'x-%-z'"),
         ("type LIKE 'order'", "a.type = 'order'", "a.type = 'order'"),
         ("type LIKE 'or%'", None, "a.type LIKE 'or%' OR (a.type >= 0xA2B0 AND a.type < 0xA2C0)"),
+        ("type LIKE 'A%'", None, "a.type LIKE 'A%' OR a.type = 65 OR (a.type >= 0x00 AND a.type < 0x04)"),
+        ("type LIKE '%ä'", None, "a.type LIKE '%ä' OR a.type = 228"),
         ("type LIKE '%x%'", None, None),
         ("type LIKE '%'", None, None),
         (
@@ -189,6 +194,10 @@ def test_full_sql_that_lets_more_pass(text: str, draft: str | None, rabbitmq: st
         ("NOT properties.subject IN ('a', 'b')", *["p.subject IS NOT NULL AND p.subject NOT IN ('a', 'b')"] * 2),
         ("properties.subject LIKE 'a%c'", *["p.subject LIKE 'a%c'"] * 2),
         ("properties.subject NOT LIKE 'a%'", *["p.subject IS NOT NULL AND p.subject NOT LIKE 'a%'"] * 2),
+        ("properties.subject LIKE 'order'", *["p.subject = 'order'"] * 2),
+        ("properties.subject NOT LIKE 'order'", *["p.subject IS NOT NULL AND p.subject <> 'order'"] * 2),
+        ("properties.subject LIKE '%'", *["p.subject LIKE '%'"] * 2),
+        ("properties.subject NOT LIKE '%c'", *["p.subject IS NOT NULL AND p.subject NOT LIKE '%c'"] * 2),
         ("properties.subject IS NULL", *["p.subject IS NULL"] * 2),
         ("properties.message_id IS NOT NULL", *["p.message_id IS NOT NULL"] * 2),
         ("properties.subject BETWEEN 'a' AND 'b'", "p.subject IS NOT NULL", "p.subject >= 'a' AND p.subject <= 'b'"),
@@ -263,6 +272,12 @@ def test_full_sql_keeps_to_what_rabbitmq_takes() -> None:
     assert found.sql == "p.subject = 'a'"
     largest = next(n for n in range(150, 0, -1) if split_for_amqp(in_list(n), RABBITMQ).sql)
     assert len(tokens_of(split_for_amqp(in_list(largest), RABBITMQ).sql or "")) in (MAX_TOKENS - 1, MAX_TOKENS)
+
+
+@pytest.mark.parametrize("value", ["0.5", "-0.5", "3", "-3", "1E+3", "-1E-7"])
+def test_decimals_have_as_many_tokens_as_rabbitmq_counts(value: str) -> None:
+    said = compare(Term("a.n"), "=", decimal(Decimal(value)))
+    assert said.tokens == len(tokens_of(said.text))
 
 
 def in_list(count: int) -> object:
