@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from spark_streams.client.model import StreamDescription
 from spark_streams.errors import SparkStreamsError
 from spark_streams.position import EARLIEST, After, Checkpoint, Position
 from spark_streams.spark.driver import Driver
@@ -22,7 +23,7 @@ class Lag:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._of: tuple[int, Checkpoint] | None = None
+        self._of: tuple[StreamDescription, Checkpoint] | None = None
         self._lag: dict[str, int | None] = {}
 
     def after(self, end: Checkpoint | None) -> dict[str, int | None]:
@@ -34,7 +35,7 @@ class Lag:
         description = self._driver.describe()
         if end is None:
             return dict.fromkeys(description.partitions)
-        if self._of == (id(description), end):
+        if self._of is not None and self._of[0] is description and self._of[1] == end:
             return self._lag
         lag: dict[str, int | None] = {}
         behind: dict[str, Position] = {}
@@ -50,5 +51,5 @@ class Lag:
             except SparkStreamsError as fault:
                 _log.debug("no lag: %s", fault)
                 lag.update(dict.fromkeys(behind))
-        self._of, self._lag = (id(description), end), lag
+        self._of, self._lag = (description, end), lag
         return lag
