@@ -26,7 +26,7 @@ AMQP = "tests/docs/test_amqp_and_filter_pages.py"
 SNIPPETS = "tests/docs/test_snippets.py"
 SHELL = "tests/docs/test_monitoring_page.py"
 SECURITY = "tests/docs/test_security_page.py"
-WHEEL = "tests/packaging/installed_wheel.py"
+WHEEL = "tests/packaging/test_installed_wheel.py"
 HERE = "tests/docs/test_blocks.py"
 
 RUN: dict[str, dict[str, list[tuple[str, int]]]] = {

@@ -172,7 +172,7 @@ def test_the_bundle_names_what_is_there() -> None:
     assert bundle["bundle"]["name"] == "spark-streams"
     (wheel,) = bundle["artifacts"].values()
     assert (file.parent / wheel["path"] / "pyproject.toml").resolve() == ROOT / "pyproject.toml"
-    assert wheel["build"] == "python3 -m build --wheel", "as tests/packaging/installed_wheel.py builds it"
+    assert wheel["build"] == "python3 -m build --wheel", "as tests/packaging/test_installed_wheel.py builds it"
     assert [(file.parent / path).resolve() for path in bundle["sync"]["paths"]] == [ROOT]
     (job,) = bundle["resources"]["jobs"].values()
     clusters = {cluster["job_cluster_key"] for cluster in job["job_clusters"]}
