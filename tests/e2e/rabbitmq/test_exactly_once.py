@@ -10,10 +10,12 @@ import os
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.lives import Copy
+from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
+from tests.e2e.lives import START_S, Copy
 from tests.e2e.rabbitmq.broker import Broker, body, numbers
 from tests.real_rabbitmq.conftest import URL
 
@@ -26,6 +28,17 @@ ROWS = 6_000
 
 def stored(broker: Broker, name: str) -> int:
     return sum(len(broker.read(f"{name}-{i}")) for i in range(PARTITIONS))
+
+
+def drain(spark: Any, copy: Copy, given: dict[str, Any]) -> None:
+    """Do what is left to do; this is one more life, in this process, whose Spark is there already."""
+    source, sink = given["source"], given["sink"]
+    # Before 4.2 Spark runs one micro-batch then: the one that was cut short, if there is one, takes another life.
+    for _ in range(2 if copy.in_the_middle() and not HAS_ADMISSION_CONTROL else 1):
+        frame = spark.readStream.format(source["format"]).options(**source["options"]).load()
+        writer = frame.selectExpr(*given["select"]).writeStream.format(sink["format"]).options(**sink["options"])
+        query = writer.option("checkpointLocation", str(copy.checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(START_S), query.lastProgress
 
 
 SUB_ENTRIES = {"subEntrySize": "20", "compression": "gzip"}
@@ -50,7 +63,7 @@ RABBITMQ = pytest.mark.rabbitmq
     indirect=["broker"],
 )
 def test_every_row_is_there_once(
-    broker: Broker, tmp_path: Path, kills: int, more: dict[str, str], rate_limits: bool
+    spark: Any, broker: Broker, tmp_path: Path, kills: int, more: dict[str, str], rate_limits: bool
 ) -> None:
     broker.needs(0x1D)  # CreateSuperStream
     orders, copies = broker.create_super(PARTITIONS, "orders"), broker.create_super(PARTITIONS, "copies")
@@ -62,15 +75,13 @@ def test_every_row_is_there_once(
     read = {"superStream": orders, "startingOffsets": "earliest"}
     if rate_limits:
         read["maxOffsetsPerTrigger"] = "3000"
-    copy = Copy(
-        tmp_path,
-        {
-            "source": {"format": "rabbitmq-stream", "options": {"url": broker.url, **read}},
-            "select": ["value", "cast(value AS STRING) AS key"],
-            "sink": {"format": "rabbitmq-stream", "options": {"url": broker.url, "superStream": copies, **more}},
-            "pause": 0.02 if rate_limits else 0.1,  # one micro-batch has all of it then
-        },
-    )
+    given = {
+        "source": {"format": "rabbitmq-stream", "options": {"url": broker.url, **read}},
+        "select": ["value", "cast(value AS STRING) AS key"],
+        "sink": {"format": "rabbitmq-stream", "options": {"url": broker.url, "superStream": copies, **more}},
+        "pause": 0.02 if rate_limits else 0.1,  # one micro-batch has all of it then
+    }
+    copy = Copy(tmp_path, given)
     seed = int.from_bytes(os.urandom(4), "big")
     print(f"random seed {seed}")
     chance = random.Random(seed)
@@ -80,7 +91,7 @@ def test_every_row_is_there_once(
             copy.wait(lambda before=before: before >= len(expected) or stored(broker, copies) != before, 0.2)
             time.sleep(chance.uniform(0, 1.5))
     cut_short = stored(broker, copies)
-    copy.drain()
+    drain(spark, copy, given)
     found = collections.Counter(text for i in range(PARTITIONS) for text in broker.bodies(f"{copies}-{i}"))
     doubled = {text: count for text, count in found.items() if count > 1}
     assert not doubled, f"{len(doubled)} rows are there more than once, such as {next(iter(doubled.items()))}"
