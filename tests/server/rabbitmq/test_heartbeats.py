@@ -49,6 +49,7 @@ def test_a_real_brokers_heartbeats(broker: Any) -> None:
         peer.ask(METADATA, array([]))
         peer.waiting.clear()
         assert peer.read().key == HEARTBEAT
+    peer = opened(broker, 1)
     keys = []
     with pytest.raises((EOFError, ConnectionError)):
         while True:
