@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz.campaign import DOORS, Campaign, case
 
 SEED = 20_261_121
-CASES = 192
+CASES = 96
 
 
 @pytest.mark.parametrize("door", DOORS)

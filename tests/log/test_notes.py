@@ -131,10 +131,10 @@ CHILD = textwrap.dedent(
 )
 
 
-@pytest.mark.parametrize("fsync", ["never", "always"])
+@pytest.mark.parametrize("fsync", ["never", pytest.param("always", marks=pytest.mark.nightly)])
 def test_notes_and_records_survive_kill_9_together(tmp_path: Path, fsync: str) -> None:
     acknowledged = -1
-    for round_ in range(3):
+    for round_ in range(2):
         child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), fsync], stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         for _ in range(5 + 4 * round_):

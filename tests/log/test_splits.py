@@ -383,7 +383,7 @@ def test_an_error_of_any_file_operation_leaves_a_log_that_goes_on(
     assert refused >= (10 if history else 5)
 
 
-@pytest.mark.parametrize("way", ["close", "history"])
+@pytest.mark.parametrize("way", ["close", pytest.param("history", marks=pytest.mark.nightly)])
 def test_kill_9_leaves_the_old_partitions_or_the_new(tmp_path: Path, way: str) -> None:
     """A process is killed before each of its file operations in turn, see split_killer.py."""
     with ReferenceLog(tmp_path / "log") as log:
