@@ -35,6 +35,7 @@ def not_opened(folder: Path, stream: str, partition_id: str, config: StreamConfi
     return Partition.__new__(Partition)
 
 
+@pytest.mark.usefixtures("unforced")
 def test_a_flipped_bit_in_the_metadata_hides_no_partition_and_changes_no_setting(tmp_path: Path) -> None:
     with ReferenceLog(tmp_path) as log:
         log.create_stream("s", 3, StreamConfig(retention_max_bytes=90_000))
@@ -105,6 +106,7 @@ def test_without_a_recovery_point_a_flipped_bit_is_still_an_error(tmp_path: Path
         assert path.read_bytes() == damaged
 
 
+@pytest.mark.usefixtures("unforced")
 def test_a_flipped_bit_in_an_index_is_noticed(tmp_path: Path) -> None:
     index = SegmentIndex(10)
     for n, stamp in enumerate([5, -3, 9]):

@@ -501,6 +501,7 @@ def test_a_segment_is_rolled_by_its_first_append_also_after_a_start(tmp_path: Pa
         assert partition.segment_count == 2
 
 
+@pytest.mark.usefixtures("unforced")
 def test_cut_at_every_byte_of_the_last_of_several_segments(tmp_path: Path) -> None:
     values = [b"%d" % n * 40 for n in range(8)]
     with ReferenceLog(tmp_path / "log") as log:

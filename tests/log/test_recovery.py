@@ -54,6 +54,7 @@ def reopen(folder: Path) -> list[bytes]:
         return all_values(log.stream("s").partitions["0"])
 
 
+@pytest.mark.usefixtures("unforced")
 @pytest.mark.parametrize("point", ["kept", "missing"])
 def test_cut_at_every_byte_keeps_exactly_the_whole_batches(written: Path, tmp_path: Path, point: str) -> None:
     ends = batch_ends(written)
@@ -88,6 +89,7 @@ def all_of(byte: int) -> list[int]:
 BITS = pytest.mark.parametrize("bits", [one_of, pytest.param(all_of, marks=pytest.mark.nightly)])
 
 
+@pytest.mark.usefixtures("unforced")
 @BITS
 def test_every_flipped_bit_is_an_error_that_names_file_and_position(
     written: Path, bits: Callable[[int], list[int]]
@@ -110,6 +112,7 @@ def test_every_flipped_bit_is_an_error_that_names_file_and_position(
     assert reopen(written) == VALUES
 
 
+@pytest.mark.usefixtures("unforced")
 @BITS
 def test_flipped_bits_in_closed_segments_are_never_served(tmp_path: Path, bits: Callable[[int], list[int]]) -> None:
     with ReferenceLog(tmp_path) as log:

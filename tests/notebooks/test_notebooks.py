@@ -126,7 +126,7 @@ def _execute(path: Path, folder: Path) -> Any:
     return notebook
 
 
-@pytest.mark.nightly  # `make test` runs the tour as on Databricks, in the run's own Spark
+@pytest.mark.nightly  # each has a process, a Spark and a log of its own
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_from_top_to_bottom(path: Path, executed: Callable[[Path], Any]) -> None:
     notebook = executed(path)

@@ -111,10 +111,8 @@ def plotted(figures: list[Any], title: str) -> list[float]:
     return list(heights.values())
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["tour", *(pytest.param(name, marks=pytest.mark.nightly) for name in sorted(SHOWN_BY_RUN) if name != "tour")],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted(SHOWN_BY_RUN))
 def test_it_runs_there_and_again(
     name: str, tmp_path: Path, urls: dict[str, str], figures: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,7 +128,8 @@ def test_p32_nothing_is_left_of_a_client_that_went_away(door: Door) -> None:
     assert partition._listeners == []
 
 
-def test_p32_a_stream_that_is_deleted_ends_its_responses(door: Door) -> None:
+def test_p32_a_stream_that_is_deleted_ends_its_responses(doors: Doors) -> None:
+    door = doors(checkpoint_interval_ms=100)
     door.create()
     with opened(door, stream="y") as response:
         until_cursor(response)
