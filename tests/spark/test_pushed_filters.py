@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from datetime import date, datetime, timedelta, timezone
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +19,7 @@ from spark_streams.filters.columns import mask
 from spark_streams.filters.row_columns import feed_columns, message_columns
 from spark_streams.options import parse_source
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
-from spark_streams.spark.pushed_filters import Columns, push, translate
+from spark_streams.spark.pushed_filters import Columns, push, translate, wants_filters
 
 sql = pytest.importorskip("pyspark.sql.datasource")
 if not hasattr(sql, "EqualTo"):
@@ -325,3 +329,35 @@ def test_any_text_is_taken_or_given_back(text: str) -> None:
     for condition in (sql.EqualTo(S, text), sql.StringContains(S, text), sql.In(S, (text, "x"))):
         read, left = push(options(), [condition], message=True)
         assert (read.filter is None) == (left == [condition])
+
+
+WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+@pytest.mark.parametrize(("name", "wanted"), [(WORKER, True), ("pyspark.sql.worker.plan_data_source_read", False)])
+def test_filters_are_wanted_in_the_program_that_hands_them_over(
+    name: str, wanted: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Elsewhere a reader with ``pushFilters`` would fail, so it has none and says so."""
+    given = {"url": "amqp://h", "stream": "orders"}
+    main = ModuleType("__main__")
+    main.__spec__ = ModuleSpec(name, None)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.delitem(sys.modules, WORKER, raising=False)
+    asking = parse_source({**given, "pushdown": "true"}, streaming=False)
+    with caplog.at_level(logging.WARNING, "spark_streams"):
+        assert wants_filters(asking) is wanted
+        told = [record.getMessage() for record in caplog.records if record.name.startswith("spark_streams")]
+        assert [text.startswith("stream 'orders': option 'pushdown' has no effect") for text in told] == [True] * (
+            not wanted
+        )
+        monkeypatch.setitem(sys.modules, WORKER, ModuleType(WORKER))
+        assert wants_filters(asking)
+        assert not wants_filters(parse_source(given, streaming=False))
+
+
+def test_filters_are_not_wanted_by_a_program_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    monkeypatch.delitem(sys.modules, WORKER, raising=False)
+    options = parse_source({"url": "amqp://h", "stream": "orders", "pushdown": "true"}, streaming=False)
+    assert not wants_filters(options)

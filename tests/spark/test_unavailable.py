@@ -65,7 +65,7 @@ def test_a_stream_does_not_start(before_4_2: bool) -> None:
         query.source.initial()
 
 
-@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize("start", ["earliest", "latest", NAMED, '{"orders-0": "earliest"}'])
 def test_a_stream_starts_without_it_and_reads_it_from_its_beginning_when_it_comes(
     start: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,7 +80,7 @@ def test_a_stream_starts_without_it_and_reads_it_from_its_beginning_when_it_come
     assert GONE not in query.committed["partitions"]
     log.unavailable = set()
     query.drain()
-    assert sorted(query.rows) == everything(log)[0 if start == "earliest" else 5 :]
+    assert sorted(query.rows) == everything(log)[5 if start == "latest" else 0 :]
 
 
 def test_with_losses_to_fail_the_query_a_running_stream_fails() -> None:

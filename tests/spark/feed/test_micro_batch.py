@@ -20,7 +20,7 @@ from spark_streams.errors import (
 from spark_streams.spark.spooled import follower as following
 from spark_streams.spark.spooled import followers, micro_batch, written
 from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
-from tests.spark.feed.batches import Life, together, values
+from tests.spark.feed.batches import WAIT_S, Life, together, values
 
 
 def files(folder: Path) -> list[Path]:
@@ -60,6 +60,18 @@ class TestEachEventOnce:
                 feed.add(1, *numbered(500, 510))
                 assert values(again.until(10)) == numbered(500, 510)
                 assert feed.served == served + 10
+
+    def test_the_newest_offset_tells_how_far_each_partition_is(self) -> None:
+        parts = {0: Part(numbered(0, 30)), 1: Part(numbered(100, 110))}
+        with BadFeed(parts, page=lambda: 10, every=10) as feed, Life(feed.url) as life:
+            assert len(life.until(40)) == 40
+            deadline = time.monotonic() + WAIT_S
+            while None in (newest := life.batches.newest())["lag"].values():
+                assert time.monotonic() < deadline, newest
+                time.sleep(0.01)
+            assert newest["partitions"] == life.offset["partitions"]
+            assert newest["fetched"] == newest["lag"] == {"0": 0, "1": 0}
+            assert newest["planned"]["events"].keys() <= {"0", "1"}
 
     def test_c08_events_behind_the_last_cursor_are_not_emitted(self) -> None:
         body = b'{"event": {"n": 0}}\n{"cursor": "a"}\n{"event": {"n": 1}}\n{"event": {"n": 2}}\n'
