@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SPARK_PLANNING = [
     f"spark_streams/spark/{name}.py"
     for name in (
-        *("batch_plan", "batch_progress", "lag", "limit", "loss", "micro_batch", "numeric", "observed", "patience"),
+        *("batch_plan", "batch_progress", "lag", "limit", "loss", "micro_batch", "numeric", "patience"),
         *("progress", "pruning", "pushed_filters", "ranges", "stored", "walks", "witnesses", "write_columns"),
         *("write_schema", "spooled/filtering", "spooled/follower", "spooled/followers", "spooled/lineage"),
         *("spooled/manifests", "spooled/micro_batch", "spooled/offset", "spooled/pages", "spooled/reader"),
@@ -50,7 +50,7 @@ ROOMS = {
     "spark_streams/position.py": "tests/test_position.py tests/options tests/spark",
     "spark_streams/planning.py": "tests/test_planning.py tests/spark",
     "spark_streams/fresh_secrets.py": "tests/test_fresh_secrets.py",
-    "spark_streams/spark": "tests/spark tests/test_planning.py",
+    "spark_streams/spark": "tests/spark tests/test_planning.py tests/test_monitoring.py",
     "spark_streams/client": "tests/client",
     "spark_streams/client/feed": "tests/client/feed",
     "spark_streams/client/rabbit": "tests/client/rabbitmq",

@@ -263,6 +263,18 @@ class TestLimits:
         with BadFeed({0: Part(numbered(0, 200))}, page=lambda: 100, every=50) as feed, Life(feed.url) as life:
             assert [len(life.step(7)) for _ in range(4)] == [50] * 4
 
+    def test_what_another_partition_took_leaves_no_room_for_a_whole_checkpoint(self) -> None:
+        with (
+            BadFeed({p: Part(numbered(0, 30)) for p in range(2)}, page=lambda: 10, every=10) as feed,
+            Life(feed.url) as life,
+        ):
+            assert len(life.until(10, 12)) == 10
+            deadline = time.monotonic() + WAIT_S
+            while sum(life.batches.newest()["fetched"].values()) < 50:  # so that both have something
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert [len(life.step(12)) for _ in range(5)] == [10] * 5
+
     def test_max_bytes_per_trigger_also_bounds_what_is_read_ahead(self) -> None:
         event = b'{"x": "%b"}' % (b"x" * 1_000)
         with (

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_streams.client.feed import Dialect
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.row_schema import spark_schema
 from spark_streams.spark.spooled import reader as readers
 from spark_streams.spark.spooled.reader import FeedBatchReader, feed_stream_reader
+from spark_streams.spark.spooled.tasks import address_of
 from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
-from tests.spark.feed.batches import Life
+from tests.spark.feed.batches import Life, options_of
 
 SCHEMA = spark_schema(COMMON_SCHEMA)
 
@@ -82,3 +84,16 @@ def test_sparks_own_placeholder_has_no_rows() -> None:
 
     reader = FeedBatchReader(parse_feed_source({"url": "http://127.0.0.1:1/x"}, streaming=False), SCHEMA)
     assert list(reader.read(InputPartition(None))) == []
+
+
+@pytest.mark.parametrize("dialect", ["v1", "v2a", "v2b"])
+def test_a_client_speaks_the_dialect_that_the_user_said(dialect: str) -> None:
+    more = {"partitions": "2"} if dialect == "v1" else {}
+    options = options_of("http://h/x", dialect=dialect, **more)
+    assert address_of(options).dialect is Dialect(dialect)
+    assert address_of(options, Dialect.V2A).dialect is Dialect.V2A
+
+
+def test_a_client_finds_out_the_dialect_unless_it_is_known() -> None:
+    assert address_of(options_of("http://h/x")).dialect is None
+    assert address_of(options_of("http://h/x"), Dialect.V2B).dialect is Dialect.V2B

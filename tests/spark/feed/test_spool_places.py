@@ -46,17 +46,20 @@ def test_manifests_in_an_object_store(store: ObjectStore) -> None:
     assert list(store.objects) == ["bucket/spools/q/batch-00000000000000000002.json"]
 
 
-def test_a_query_that_spools_to_an_object_store(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", [PLACE, f"{PLACE}/"])
+def test_a_query_that_spools_to_an_object_store(
+    place: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same rows after a restart, from the store and not from the feed, and nothing left behind."""
     monkeypatch.setattr(written, "FILE_BYTES", 2_000)
     with BadFeed({0: Part(numbered(0, 500)), 1: Part(numbered(500, 700))}, page=lambda: 60, every=7) as feed:
-        with Life(feed.url, spoolLocation=PLACE) as life:
+        with Life(feed.url, spoolLocation=place) as life:
             rows = life.until(100, 100)
             end = life.plan(100)
             planned = life.rows(end)
             assert planned and {Path(each).suffix for each in list(store.objects)} == {".ndjson", ".json"}
         feed.faults = [Reply(b"", 500)] * 1_000
-        with Life(feed.url, life.offset, spoolLocation=PLACE) as again:
+        with Life(feed.url, life.offset, spoolLocation=place) as again:
             assert again.rows(end) == planned
             feed.faults.clear()
             again.offset = end
