@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -14,8 +15,10 @@ import pytest
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Header, LogConfig, Partition, ReferenceLog, StreamConfig
 from spark_streams.log.batching import Batching, encode_records, reframe
+from spark_streams.log.partition import Appended
 from spark_streams.log.record_batch import FEW_RECORDS, parse_header, seal, single_record
 from spark_streams.log.records import decode_batches, record_headers
+from spark_streams.log.sequences import SequenceKind
 from tests.log.reading import all_values
 
 GOLDEN = (Path(__file__).parent / "golden" / "kafka-python-notes.hex").read_text().split("\n")
@@ -101,6 +104,26 @@ def test_batches_that_come_encoded_keep_their_headers(tmp_path: Path, config: St
         batching = Batching(config, 0, 5 if config.timestamp_type == "append" else None)
         (_, first), _ = reframe(encoded, batching)
         assert first[61:] == bytes.fromhex(GOLDEN[1])[61:]
+
+
+@pytest.mark.parametrize("kind", ["append", "create"])
+def test_batches_that_come_encoded_get_the_time_of_their_append(kind: Literal["append", "create"]) -> None:
+    config = StreamConfig(timestamp_type=kind, segment_max_age_ms=60_000)
+    sealed = seal(single_record(b"a"), 1, base_offset=7, base_timestamp=77, max_timestamp=77, attributes=0)
+    clock = [0]
+    with ReferenceLog(None, LogConfig(fsync="never"), clock=lambda: clock[0]) as log:
+        partition = log.create_stream("s", 1, config).partitions["0"]
+        for offset, now in enumerate((1_000, 5_000, 90_000)):
+            clock[0] = now
+            assert partition.append_batches(sealed) == Appended(offset, offset, now)
+        records = partition.read(0), partition.read(2)
+        found = [int(ms) for each in records if each is not None for ms in each.timestamps]
+        assert found == ([1_000, 5_000, 90_000] if kind == "append" else [77] * 3)
+        assert partition.segment_count == 2, "the last one came too late for the segment of the first"
+
+
+def test_the_note_of_publishers_is_small() -> None:
+    assert SequenceKind(b"publishers", "x").note_of({"a": 7, "b": 8}) == (b"publishers", b'{"a":7,"b":8}')
 
 
 def test_notes_survive_another_start(tmp_path: Path) -> None:
