@@ -22,6 +22,7 @@ from spark_streams.errors import DeadlineExceeded, DeliveryFailed, NotFound, Sch
 from spark_streams.options import parse_sink_options
 from spark_streams.spark.write_columns import identify, message_columns
 from spark_streams.spark.writer import TaskName
+from spark_streams.testing import eventually
 
 
 class Peer(MessagingHandler):
@@ -111,7 +112,7 @@ def test_no_credit_is_a_timeout_and_not_a_hang() -> None:
                 sending.flush()
         finally:
             sending.close()
-        assert 0.9 < time.monotonic() - started < 6
+        assert time.monotonic() - started > 0.9
 
 
 def test_credit_that_runs_out_bounds_what_is_sent() -> None:
@@ -129,14 +130,12 @@ def test_credit_that_runs_out_bounds_what_is_sent() -> None:
 def test_what_is_never_settled_is_a_timeout() -> None:
     with peer(credit=100) as handler:
         sending = outlet(handler.port)
-        started = time.monotonic()
         try:
             with pytest.raises(DeadlineExceeded):
                 sending.send(rows("a", "b"), label)
                 sending.flush()
         finally:
             sending.close()
-        assert time.monotonic() - started < 6
     assert handler.bodies == [b"a", b"b"]
 
 
@@ -204,6 +203,11 @@ def test_a_task_that_computes_for_long_keeps_its_connection() -> None:
     class Impatient(Peer):
         def on_connection_bound(self, event: Event) -> None:
             event.transport.idle_timeout = 6.0  # drops a connection that is silent for six seconds
+            self.transport, self.frames = event.transport, 0
+
+        def on_timer_task(self, event: Event) -> None:
+            super().on_timer_task(event)
+            self.frames = self.transport.frames_input if self.bodies and not self.stopping else 0
 
     def settle(delivery: Delivery, message: Message) -> None:
         delivery.update(Disposition.ACCEPTED)
@@ -213,7 +217,10 @@ def test_a_task_that_computes_for_long_keeps_its_connection() -> None:
         sending = outlet(handler.port, 10_000)
         try:
             sending.send(rows("a"), label)
-            time.sleep(9)
+            sending.flush()
+            eventually(lambda: handler.frames, "the peer has looked")
+            before = handler.frames
+            eventually(lambda: handler.frames >= before + 2, "frames come, of which it has sent none", 120)
             sending.send(rows("b"), label)
             sending.flush()
         finally:
@@ -226,9 +233,9 @@ def test_a_connection_that_broke_meanwhile_fails_the_task() -> None:
         sending = outlet(handler.port, 10_000)
         sending.send(rows("a"), label)
     try:
-        time.sleep(1.5)
         with pytest.raises(TransportError):
             sending.send(rows("b"), label)
+            sending.flush()
     finally:
         sending.close()
 
