@@ -22,6 +22,14 @@ def log_process_v2b(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogPro
         yield process
 
 
+def by_day(*dialects: str) -> pytest.MarkDecorator:
+    """Have a test be in `make test` in these dialects, and at night in the others."""
+    params = [
+        pytest.param(each, marks=[] if each in dialects else [pytest.mark.nightly]) for each in ("v1", "v2a", "v2b")
+    ]
+    return pytest.mark.parametrize("feeds", params, indirect=True)
+
+
 class Feed:
     """A feed of the log, read in one dialect.
 
