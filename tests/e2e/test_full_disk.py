@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from spark_streams.testing import StreamFactory
+from spark_streams.testing import StreamFactory, eventually
 from tests.faults.full_disk.disk import Disk
 from tests.faults.full_disk.scenarios import LARGE, Doors
+from tests.fuzz.witness import peer_of, read_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -30,15 +32,13 @@ def options(doors: Doors, name: str, **more: str) -> dict[str, str]:
     return {"url": doors.urls[door].replace("//", "//guest:guest@"), "stream": "s", **more}
 
 
-def copy(spark: SparkSession, origin: dict[str, str], name: str, target: dict[str, str], checkpoint: Path) -> None:
-    """Copy what there is now; the checkpoint is that of the copy before."""
+def start(
+    spark: SparkSession, origin: dict[str, str], name: str, target: dict[str, str], checkpoint: Path, **trigger: bool
+) -> Any:
+    """Start a copy, or start it again where it was."""
     frame = spark.readStream.format("amqp-events").options(**origin).load().select("value")
     writer = frame.writeStream.format(name).options(**target).option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(availableNow=True).start()
-    try:
-        assert query.awaitTermination(WAIT_S)
-    finally:
-        query.stop()
+    return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
 
 
 @pytest.mark.parametrize("name", SAID)
@@ -58,21 +58,24 @@ def test_a_query_whose_log_has_no_room(
         target, checkpoint = options(doors, name, requestTimeout="5000"), tmp_path / "checkpoint"
 
         def stored() -> list[str]:
-            reader = spark.read.format(name).options(**options(doors, name, startingOffsets="earliest"))
-            return [bytes(row.value).decode() for row in reader.load().select("value").collect()]
+            door = "amqp" if name == "amqp-events" else name
+            return [event.decode() for event in read_all(peer_of(doors.urls, door, "s"))]
 
         orders.produce(events[:10])
-        copy(spark, origin, name, target, checkpoint)
-        assert stored() == events[:10]
-        disk.fill()
-        orders.produce(events[10:])
-        with pytest.raises(StreamingQueryException) as caught:
-            copy(spark, origin, name, target, checkpoint)
+        query = start(spark, origin, name, target, checkpoint)
+        try:
+            eventually(lambda: stored() == events[:10], "the first half is copied", WAIT_S, query=query)
+            disk.fill()
+            orders.produce(events[10:])
+            with pytest.raises(StreamingQueryException) as caught:
+                query.awaitTermination(WAIT_S)
+        finally:
+            query.stop()
         assert SAID[name] in str(caught.value)
         during = stored()
         assert during[:10] == events[:10] and len(during) < 20, "reads go on, and not all was taken"
         disk.free()
-        copy(spark, origin, name, target, checkpoint)
+        assert start(spark, origin, name, target, checkpoint, availableNow=True).awaitTermination(WAIT_S)
         found = Counter(stored())
     assert found.keys() == set(events)
     if name != "amqp-events":  # which is at least once
