@@ -14,7 +14,7 @@ from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.spooled.micro_batch import FeedBatches
 from spark_streams.spark.spooled.tasks import FeedTask, read_task
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 def options_of(url: str, **more: str) -> FeedSourceOptions:
