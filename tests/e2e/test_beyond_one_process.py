@@ -1,4 +1,7 @@
-"""Spark Connect, and a cluster of two workers: nothing may depend on driver and executors sharing a process."""
+"""Spark Connect, and a cluster of two workers: nothing may depend on driver and executors sharing a process.
+
+Of Spark Connect `make test` has test_connect.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 PROGRAM = Path(__file__).with_name("all_formats.py")
 
