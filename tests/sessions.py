@@ -24,6 +24,7 @@ def running_session(master: str = "local[2]", *, log_level: str = "ERROR", **set
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.authenticate.socketTimeout", "300s")
         .config("spark.sql.session.timeZone", "UTC")
     )
     for name, value in settings.items():
