@@ -1,10 +1,10 @@
 """The package, installed as the README and the example project say, with the newest and the lowest Spark.
 
-The commands are those of the two pages, letter for letter; the constraints are given by the environment. The newest Spark
-is the one that constraints.txt names for the Python that runs this: 4.3 from 3.11 on.
+The commands are those of the two pages, letter for letter; the constraints are given by the environment. The newest
+Spark is the one that constraints.txt names for the Python that runs this: 4.3 from 3.11 on.
 
-Each environment is kept in .venv-wheel-<Spark> as long as pyproject.toml and the constraints stay as they are; the package
-itself is built and installed anew every time.
+Each environment is kept in .venv-wheel-<Spark> as long as pyproject.toml and the constraints stay as they are; the
+package itself is built and installed anew every time.
 """
 
 from __future__ import annotations
