@@ -301,14 +301,12 @@ def test_a_peer_that_keeps_events_back_is_at_fault() -> None:
 
 
 def test_a_peer_that_does_not_answer_drain_ends_in_a_deadline() -> None:
-    begun = time.monotonic()
     with (
         FakePeer(Script(events=[("01", b"")], answers_drain=False)) as peer,
         client(peer.port, timeout_ms=1_500) as reader,
         pytest.raises(DeadlineExceeded, match=r"'orders' partition '0' at 127.0.0.1:\d+: no events.* within 1500 ms"),
     ):
         fetched(reader, read(EARLIEST, "20"))
-    assert time.monotonic() - begun < 15
 
 
 def test_a_server_that_stops_answering_ends_in_a_deadline() -> None:

