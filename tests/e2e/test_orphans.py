@@ -9,7 +9,7 @@ import pytest
 from spark_streams.testing import StreamFactory
 from tests.e2e.lives import Copy
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 ROWS = 20_000
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from spark_streams.testing import LogStream, StreamFactory
 from tests.e2e.lives import Copy
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 PARTITIONS = 3
 

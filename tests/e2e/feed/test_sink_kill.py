@@ -47,7 +47,7 @@ def values(log: ReferenceLog, name: str) -> list[str]:
 @pytest.mark.parametrize(
     "kills", [pytest.param(2, id="2 kills"), pytest.param(10, id="10 kills", marks=pytest.mark.nightly)]
 )
-@pytest.mark.parametrize("where", ["door", "folder"])
+@pytest.mark.parametrize("where", ["door", pytest.param("folder", marks=pytest.mark.nightly)])
 def test_every_row_is_there_once(reference_log: StreamFactory, tmp_path: Path, kills: int, where: str) -> None:
     orders = reference_log.create("orders", PARTITIONS)
     expected = [f"{partition}-{n}" for partition in range(PARTITIONS) for n in range(ROWS)]

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from tests.client.feed.scripted import BadFeed, Part, numbered
 from tests.e2e.lives import Copy
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 EVENTS_A_KILL = 1_500
 """Of each partition: more than the lives that are killed can write."""
