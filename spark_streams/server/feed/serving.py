@@ -44,43 +44,8 @@ END_S = 1
 """How long clients may take to read what they are told at the end."""
 
 
-LOOK_S = 0.005
-
-
 class _Guest(uvicorn.Server):
-    """A server that leaves signals alone, and ends when it is told to: uvicorn looks ten times a second."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._told = asyncio.Event()
-
-    def end(self) -> None:
-        """Have it stop."""
-        self.should_exit = True
-        self._told.set()
-
-    async def main_loop(self) -> None:
-        """Keep the date of the answers' heads, as uvicorn does."""
-        counter = 0
-        while not await self.on_tick(counter):
-            counter = (counter + 1) % 864_000
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._told.wait(), 0.1)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End what there is; requests that take longer than ``stop`` waits are cancelled."""
-        for server in self.servers:
-            server.close()
-        for listener in sockets or []:
-            listener.close()
-        for connection in list(self.server_state.connections):
-            connection.shutdown()
-        loop = asyncio.get_running_loop()
-        end = loop.time() + 2 * END_S
-        while (self.server_state.connections or self.server_state.tasks) and loop.time() < end:
-            await asyncio.sleep(LOOK_S)
-        for task in self.server_state.tasks:
-            task.cancel()
+    """A server that leaves signals alone."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -113,6 +78,7 @@ class HttpServer:
             backlog=BACKLOG,
             h11_max_incomplete_event_size=config.max_head_bytes,
             timeout_keep_alive=config.idle_timeout_ms // 1000 + 1,  # ours comes first, and is exact
+            timeout_graceful_shutdown=2 * END_S,
         )
         settings.load()
         door.drop = self._drop
@@ -140,7 +106,11 @@ class HttpServer:
         if self._task is None:
             self._listener.close()
             return
-        self._server.end()
+        self._server.should_exit = True
+        # uvicorn would look ten times a second whether it is to end, and again whether connections have.
+        for server in self._server.servers:
+            server.close()
+        await asyncio.sleep(0)
         await asyncio.wait({self._task}, timeout=END_S)
         for connection in list(self._server.server_state.connections):
             _abort(connection)
