@@ -6,7 +6,16 @@ import pickle
 
 import pytest
 
-from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint, Secret, Tls, parse_url, redact_url, with_tls_scheme
+from spark_streams.endpoint import (
+    HTTP_SCHEMES,
+    RABBITMQ_SCHEMES,
+    Endpoint,
+    Secret,
+    Tls,
+    parse_url,
+    redact_url,
+    with_tls_scheme,
+)
 from spark_streams.errors import OptionError
 
 
@@ -73,6 +82,25 @@ def test_a_secret_shows_nowhere() -> None:
     assert pickle.loads(frozen) == endpoint
     assert secret.reveal() == "hunter2"
     assert secret != Secret("hunter3")
+
+
+@pytest.mark.parametrize("value", ["", "hunter2", "pässwörd", "\0", "\udc80 of a name with bytes that are no UTF-8"])
+def test_a_secret_survives_a_pickle_which_does_not_show_it(value: str) -> None:
+    frozen = pickle.dumps(Secret(value))
+    assert pickle.loads(frozen) == Secret(value) and pickle.loads(frozen).reveal() == value
+    assert len(value) < 2 or value.encode("utf-8", "surrogatepass") not in frozen
+
+
+def test_secrets_are_the_same_when_what_they_hide_is() -> None:
+    assert {Secret("a"), Secret("a"), Secret("b")} == {Secret("b"), Secret("a")}
+    assert Secret("a") != "a" and hash(Secret("a")) == hash(Secret("a")) != hash(Secret("b"))
+
+
+@pytest.mark.parametrize("url", ["http://h/a\nb", "https://h/a?x\ny", "http://me:hunter2@h/a b"])
+def test_blanks_in_addresses_are_refused(url: str) -> None:
+    with pytest.raises(OptionError, match="has a blank in it") as refused:
+        parse_url(url, schemes=HTTP_SCHEMES)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_redact_url_hides_up_to_the_last_at_sign() -> None:
