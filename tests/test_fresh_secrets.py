@@ -84,6 +84,31 @@ def test_a_callable_is_called_each_time() -> None:
     assert secret.reveal() != first and secret.stamp() is None
 
 
+class Vault:
+    """What a function may belong to."""
+
+    @staticmethod
+    def secret() -> str:
+        """Give a secret."""
+        return "geheim-3"
+
+
+def test_a_callable_may_belong_to_a_class() -> None:
+    assert CalledSecret(f"{HERE}:Vault.secret", "tokenProvider").reveal() == "geheim-3"
+
+
+def test_the_largest_file_is_taken(file: Path) -> None:
+    file.write_bytes(b"x" * MAX_BYTES)
+    assert FileSecret(str(file), "tokenFile").reveal() == "x" * MAX_BYTES
+
+
+def test_what_can_be_no_path_is_an_error() -> None:
+    secret = FileSecret("a\0b", "tokenFile")
+    assert secret.stamp() is None
+    with pytest.raises(OptionError, match=r"option 'tokenFile': .*cannot be read here: no path"):
+        secret.reveal()
+
+
 def test_only_where_it_comes_from_is_pickled_and_shown(file: Path) -> None:
     for secret in (FileSecret(str(file), "tokenFile"), CalledSecret(f"{HERE}:counted", "tokenProvider")):
         secret.reveal()
@@ -92,6 +117,7 @@ def test_only_where_it_comes_from_is_pickled_and_shown(file: Path) -> None:
         assert hash(pickle.loads(pickled)) == hash(secret) and type(pickle.loads(pickled)) is type(secret)
         assert "geheim" not in repr(secret) and secret.source in repr(secret) and str(secret) == f"{secret}" == "***"
         assert secret != Secret("geheim-1") and Secret("") != secret
+        assert hash(secret) != hash(FileSecret("another", "tokenFile"))
 
 
 @pytest.mark.parametrize(
@@ -100,6 +126,7 @@ def test_only_where_it_comes_from_is_pickled_and_shown(file: Path) -> None:
         (b"", "is empty, or no UTF-8"),
         (b"\n \n", "is empty, or no UTF-8"),
         (b"geheim\xff", "is empty, or no UTF-8"),
+        (b"x" * (MAX_BYTES + 1), f"has more than {MAX_BYTES} bytes"),
         (b"geheim" * MAX_BYTES, f"has more than {MAX_BYTES} bytes"),
         (None, "cannot be read here: No such file"),
     ],
@@ -128,6 +155,7 @@ def test_a_file_without_a_secret_is_an_error(file: Path, content: bytes | None, 
 def test_a_callable_without_a_secret_is_an_error(source: str, said: str) -> None:
     with pytest.raises(OptionError, match=said) as caught:
         CalledSecret(source, "tokenProvider").reveal()
+    assert str(caught.value).startswith("option 'tokenProvider': ")
     assert "geheim" not in str(caught.value)
     assert caught.value.__context__ is None or caught.value.__suppress_context__, "a traceback shows what it said"
 
