@@ -275,3 +275,33 @@ def test_rows_come_back(sent: list[dict[str, Any]], left_out: set[str]) -> None:
             expected = [g if k is None else k for k, g in zip(expected, groups, strict=True)]
         found = back[name].to_pylist()
         assert found == expected, name
+
+
+def test_a_rows_key_takes_the_place_of_its_annotation_and_of_no_other_rows() -> None:
+    key, other = "event-streams-group-key", "x-opt-a"
+    found = encoded(
+        value=[b"0", b"1", b"2", b"3", b"4"],
+        key=["k0", None, "k2", "k3", None],
+        message_annotations=pa.array(
+            [[(key, "a0"), (other, "b0")], [(key, "a1")], [(other, "b2"), (key, "a2")], [(other, "b3")], None], TEXT_MAP
+        ),
+    )
+    assert [decode_message(raw).message_annotations for raw in found] == [
+        {key: "k0", other: "b0"},
+        {key: "a1"},
+        {key: "k2", other: "b2"},
+        {key: "k3", other: "b3"},
+        None,
+    ]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("ms"), pa.timestamp("us", tz="Europe/Oslo")])
+def test_instants_of_any_kind_are_milliseconds_rounded_down(kind: pa.DataType) -> None:
+    scale = 1000 if kind.unit == "us" else 1
+    instants = pa.array([1585672841000 * scale, -386380800000 * scale, -1, None], pa.int64()).cast(kind)
+    expiry = pa.StructArray.from_arrays([instants], ["absolute_expiry_time"])
+    found = [decode_message(raw) for raw in encoded(value=[b""] * 4, timestamp=instants, properties=expiry)]
+    places = [each.properties or [] for each in found]
+    for place in (8, 9):  # absolute-expiry-time and creation-time
+        at = [part[place] if len(part) > place else None for part in places]
+        assert at == [Timestamp(1585672841000), Timestamp(-386380800000), Timestamp(-1), None]
