@@ -38,7 +38,8 @@ class ByModule(LoadFileScheduling):
             self._sparks.append(node)
         first = next((module for module in self.workqueue if not starts_spark(module)), None)
         if node in self._sparks:
-            return next((module for module in self.workqueue if starts_spark(module)), first)
+            # Those of few tests first: they are the long ones, with lives of queries that are killed.
+            return next((module for module in reversed(self.workqueue) if starts_spark(module)), first)
         return first
 
     def _assign_work_unit(self, node: Any) -> None:
