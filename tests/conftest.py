@@ -14,6 +14,8 @@ from tests.sessions import running_session
 
 # Spark reads conf/spark-defaults.conf itself, in every session that a test starts, and in processes of their own too.
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).resolve().parents[1] / "conf"))
+# Short lives: what the JVM's second compiler and its parallel collector cost comes back only after minutes.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # Spark gives up after 15 s where its own processes find each other; a busy machine takes longer.
 os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "300")
 

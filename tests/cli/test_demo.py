@@ -48,6 +48,7 @@ def marked(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.nightly  # `.ci/run` runs the demo itself
 @pytest.mark.spark
 def test_the_demo_shows_what_happened_and_leaves_nothing(tmp_path: Path) -> None:
     demo = start(tmp_path, "--events", "2000", "--seconds", "1")

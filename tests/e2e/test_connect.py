@@ -1,6 +1,6 @@
 """All formats through Spark Connect: its server runs beside the run's Spark, its client in this process.
 
-Nothing may need a classic session. The nightly test_beyond_one_process.py has a server in a process of its own.
+Nothing may need a classic session. test_beyond_one_process.py has a server in a process of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import spark_streams
 from spark_streams.testing import StreamFactory
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 
 @pytest.fixture

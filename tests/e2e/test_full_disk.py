@@ -41,7 +41,9 @@ def start(
     return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize(
+    "name", ["rabbitmq-stream", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("amqp-events", "feedapi"))]
+)
 def test_a_query_whose_log_has_no_room(
     spark: SparkSession,
     reference_log: StreamFactory,

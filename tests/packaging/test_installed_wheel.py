@@ -178,6 +178,7 @@ def test_the_command_is_installed(installed: tuple[str, Path], tmp_path: Path) -
     assert said.startswith("spark-streams 0.")
 
 
+@pytest.mark.nightly
 def test_the_example_project_runs_as_its_page_says(installed: tuple[str, Path], tmp_path: Path) -> None:
     spark, _ = installed
     if INSTALLED_BY[spark] != EXAMPLE:

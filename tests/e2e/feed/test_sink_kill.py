@@ -45,9 +45,14 @@ def values(log: ReferenceLog, name: str) -> list[str]:
 @pytest.mark.usefixtures("streams_of_feeds")
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
-    "kills", [pytest.param(2, id="2 kills"), pytest.param(10, id="10 kills", marks=pytest.mark.nightly)]
+    ("where", "kills"),
+    [
+        pytest.param("door", 1, id="door, once"),
+        pytest.param("door", 10, id="door, ten times", marks=pytest.mark.nightly),
+        pytest.param("folder", 2, id="folder, twice", marks=pytest.mark.nightly),
+        pytest.param("folder", 10, id="folder, ten times", marks=pytest.mark.nightly),
+    ],
 )
-@pytest.mark.parametrize("where", ["door", pytest.param("folder", marks=pytest.mark.nightly)])
 def test_every_row_is_there_once(reference_log: StreamFactory, tmp_path: Path, kills: int, where: str) -> None:
     orders = reference_log.create("orders", PARTITIONS)
     expected = [f"{partition}-{n}" for partition in range(PARTITIONS) for n in range(ROWS)]
