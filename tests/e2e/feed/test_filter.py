@@ -130,7 +130,7 @@ def spool(tmp_path: Path) -> dict[str, str]:
 
 
 class TestStream:
-    @by_day("v2a")
+    @pytest.mark.nightly  # by day test_filters.py restarts a stream of each format
     def test_over_restarts(self, spark: SparkSession, feed: Counted, query: KeptQuery, spool: dict[str, str]) -> None:
         for first in range(0, 8_000, 2_000):
             feed.append(first, first + 2_000, partition=first // 2_000 % 2)

@@ -217,6 +217,7 @@ def uncommit(checkpoint: Path) -> None:
         checksum.unlink()
 
 
+@pytest.mark.nightly  # three copies; by day the kill test writes a micro-batch again
 @pytest.mark.usefixtures("streams_of_feeds")
 def test_a_micro_batch_that_is_written_again_adds_nothing(create: Callable[..., Feed], spark: SparkSession) -> None:
     feed, copies = create(3), create(2, "copies")

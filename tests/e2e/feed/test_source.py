@@ -227,6 +227,7 @@ class ZeroEventHub:
         self.thread.join(20)
 
 
+@pytest.mark.nightly  # by day version 1 is read from the log
 def test_servers_of_the_zeroeventhub_package(spark: SparkSession, query: KeptQuery, tmp_path: Path) -> None:
     """Thousands of events, four partitions; batch, stream, and a restart."""
     counts = [1_200, 900, 1, 850]
