@@ -46,7 +46,7 @@ typecheck: $(READY)  ## mypy, strict, on everything that is shipped
 	@ln -s $(CURDIR)/pyspark_*.py build/mypy/
 	@cd build/mypy && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p spark_streams -m pyspark_amqp_events -m pyspark_feedapi -m pyspark_rabbitmq_stream
 
-test: lint typecheck unit  ## what a change must pass, in ten minutes: lint, types, and all tests but the nightly ones
+test: lint typecheck unit  ## what a change must pass: lint, types, and all tests but the nightly ones
 
 unit: $(READY)  ## the tests of `make test`, those marked `rabbitmq` too where a real RabbitMQ can be started
 	@bash conf/system-requirements.sh java
