@@ -8,6 +8,8 @@ READY := $(VENV)/.ready
 # Runs what follows beside a RabbitMQ of its own; without one, saying why in a line, where none can be started.
 WITH_BROKER := $(BIN)/python tests/real_rabbitmq/broker.py run --
 export SPARK_CONF_DIR := $(CURDIR)/conf
+# Tests and queries start hundreds of processes: only the first compiles what they import.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The supported Sparks beside the highest, which constraints.txt names.
 OLDER_SPARKS := 4.0.5 4.1.4 4.2.1
@@ -44,7 +46,7 @@ typecheck: $(READY)  ## mypy, strict, on everything that is shipped
 	@ln -s $(CURDIR)/sinks build/mypy/spark_streams/sinks
 	@# mypy cannot follow the package-dir mapping of pyproject.toml: it sees the same files through this view.
 	@ln -s $(CURDIR)/pyspark_*.py build/mypy/
-	@cd build/mypy && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p spark_streams -m pyspark_amqp_events -m pyspark_feedapi -m pyspark_rabbitmq_stream
+	@cd build/mypy && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p spark_streams -m pyspark_amqp_events -m pyspark_feedapi -m pyspark_rabbitmq_stream
 
 test: lint typecheck unit  ## what a change must pass: lint, types, and all tests but the nightly ones
 

@@ -1,13 +1,14 @@
-"""A streaming query in a process of its own, so that a test can kill all of it: ``python copy_program.py`` + JSON.
+"""Streaming copies in a process of its own, so that a test can kill all of it: ``python copy_program.py`` + JSON.
 
-It reads one format and writes another, or Parquet files, in small steps; with ``drain`` it goes on to the end of now::
+Each reads one format and writes another, or Parquet files, in small steps; with ``drain`` to the end of now::
 
-    {"source": {"format": ..., "options": {...}}, "select": [EXPRESSION, ...],
-     "sink": {"format": ..., "options": {...}}, "checkpoint": FOLDER,
-     "rows": 50, "pause": 0.02, "drain": false}
+    {"copies": {NAME: {"source": {"format": ..., "options": {...}}, "select": [EXPRESSION, ...],
+                       "sink": {"format": ..., "options": {...}}, "checkpoint": FOLDER}},
+     "rows": 50, "pause": 0.02, "hold": null, "held": FOLDER, "cores": 2, "drain": false}
 
 A step is of so many ``rows``, of Arrow batches and of a feed's requests too; ``pause`` seconds lie between two of them,
-and before the first and after the last.
+and before the first and after the last. A task that has passed on ``hold`` rows makes a file ``NAME-<partition>`` in
+folder ``held`` and goes no further.
 """
 
 from __future__ import annotations
@@ -17,70 +18,107 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
+HELD_S = 3_600
+"""Far longer than a life."""
 
-def slowly(rows: int, pause: float) -> Step:
+
+def slowly(rows: int, pause: float, hold: int | None, mark: str) -> Step:
     """Return what passes rows on in small steps, so that a kill finds tasks that have done some of their rows."""
 
     def steps(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        passed = 0
         time.sleep(pause)
         for batch in batches:
             for start in range(0, batch.num_rows, rows):
-                yield batch.slice(start, rows)
+                step = batch.slice(start, rows)
+                yield step
+                passed += step.num_rows
+                if hold is not None and passed >= hold:
+                    context = TaskContext.get()
+                    assert context is not None
+                    Path(f"{mark}-{context.partitionId()}").touch()
+                    time.sleep(HELD_S)
                 time.sleep(pause)
 
     return steps
 
 
-def in_small_requests(rows: int) -> type:
-    """Return the feeds' format with requests of so many rows in place of 50,000: there is much to be interrupted."""
-    from spark_streams.sources.feedapi import FeedDataSource
-
+def interruptible(format: type, rows: int, step: Step | None) -> type:
+    """Return one of our formats whose sink takes the rows of a task in steps, and asks feeds to take as few at once."""
     from spark_streams.spark.writer import StreamWriter, Written
 
-    class InSmallParts(StreamWriter):
+    class Interruptible(StreamWriter):
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
             from spark_streams.client.feed import parts
 
+            usual = parts.MAX_PART_ROWS
             parts.MAX_PART_ROWS = rows
-            return super().write(iterator)
+            try:
+                return super().write(iterator if step is None else step(iterator))
+            finally:
+                parts.MAX_PART_ROWS = usual  # Spark gives the process to other queries, too
 
-    class Feed(FeedDataSource):
+    class Source(format):  # type: ignore[misc]
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-            return InSmallParts(super().streamWriter(schema, overwrite)._sink)
+            return Interruptible(super().streamWriter(schema, overwrite)._sink)
 
-    return Feed
+    return Source
+
+
+def start(spark: Any, given: dict[str, Any]) -> list[Any]:
+    """Start all copies and return their queries."""
+    from spark_streams.sources.amqp_events import AmqpEventsDataSource
+    from spark_streams.sources.feedapi import FeedDataSource
+    from spark_streams.sources.rabbitmq_stream import RabbitStreamDataSource
+
+    import spark_streams
+
+    spark_streams.register(spark)
+    ours = {each.name(): each for each in (AmqpEventsDataSource, RabbitStreamDataSource, FeedDataSource)}
+    trigger = {"availableNow": True} if given["drain"] else {"processingTime": "0 seconds"}
+    queries = []
+    for name, copy in given["copies"].items():
+        source, sink = copy["source"], copy["sink"]
+        step = None
+        if not given["drain"]:
+            step = slowly(given["rows"], given["pause"], given["hold"], f"{given['held']}/{name}")
+        frame = (
+            spark.readStream.format(source["format"]).options(**source["options"]).load().selectExpr(*copy["select"])
+        )
+        if sink["format"] in ours:
+            spark.dataSource.register(interruptible(ours[sink["format"]], given["rows"], step))
+        elif step is not None:
+            frame = frame.mapInArrow(step, frame.schema)
+        writer = frame.writeStream.format(sink["format"]).options(**sink["options"])
+        queries.append(writer.option("checkpointLocation", copy["checkpoint"]).trigger(**trigger).start())
+    return queries
 
 
 def main(given: dict[str, Any]) -> None:
     from pyspark.sql import SparkSession
 
-    import spark_streams
-
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(f"local[{given['cores']}]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(given["rows"]))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    spark_streams.register(spark)
-    source, sink = given["source"], given["sink"]
-    if sink["format"] == "feedapi":
-        spark.dataSource.register(in_small_requests(given["rows"]))
-    frame = spark.readStream.format(source["format"]).options(**source["options"]).load().selectExpr(*given["select"])
+    queries = start(spark, given)
     if not given["drain"]:
-        frame = frame.mapInArrow(slowly(given["rows"], given["pause"]), frame.schema)
-    writer = frame.writeStream.format(sink["format"]).options(**sink["options"])
-    trigger = {"availableNow": True} if given["drain"] else {"processingTime": "0 seconds"}
-    writer.option("checkpointLocation", given["checkpoint"]).trigger(**trigger).start().awaitTermination()
+        spark.streams.awaitAnyTermination()
+    for query in queries:
+        query.awaitTermination()
     spark.stop()
 
 

@@ -5,49 +5,87 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+import spark_streams
 from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
+from tests.e2e import copy_program
 
-PROGRAM = Path(__file__).with_name("copy_program.py")
+PROGRAM = Path(copy_program.__file__)
 START_S = 300
 """How long any of its steps may take: a guard against hanging."""
 
 
 class Copy:
-    """A copy over its lives.
+    """One copy of a job.
 
     Args:
-        folder: where its checkpoint and what it says go.
-        given: what the program takes, but for ``checkpoint`` and ``drain``.
+        given: its ``source``, ``select`` and ``sink``.
+        checkpoint: where it notes what is done.
     """
 
-    def __init__(self, folder: Path, given: dict[str, Any]) -> None:
-        self.checkpoint = folder / "checkpoint"
-        self.output = folder / "output.txt"
-        self._given = {"rows": 50, "pause": 0.02} | given | {"checkpoint": str(self.checkpoint)}
-        self._running: subprocess.Popen[bytes] | None = None
+    def __init__(self, given: Mapping[str, Any], checkpoint: Path) -> None:
+        self.given = {**given, "checkpoint": str(checkpoint)}
+        self._checkpoint = checkpoint
 
     def newest(self, kind: str) -> int:
         """The newest micro-batch of ``offsets`` or ``commits``, -1 where there is none."""
-        return max((int(each.name) for each in (self.checkpoint / kind).glob("[0-9]*")), default=-1)
+        return max((int(each.name) for each in (self._checkpoint / kind).glob("[0-9]*")), default=-1)
 
     def in_the_middle(self) -> bool:
         """Whether a micro-batch is planned and not done."""
         return self.newest("offsets") > self.newest("commits")
 
+
+class Job:
+    """A program of copies, over its lives.
+
+    Args:
+        folder: where checkpoints and what it says go.
+        copies: name to ``source``, ``select`` and ``sink``.
+        rows: of a step.
+        pause: seconds between two steps.
+        cores: how many tasks may run at a time.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        copies: Mapping[str, Mapping[str, Any]],
+        *,
+        rows: int = 50,
+        pause: float = 0.02,
+        cores: int = 2,
+    ) -> None:
+        self.output = folder / "output.txt"
+        self.copies = {name: Copy(given, folder / f"checkpoint-{name}") for name, given in copies.items()}
+        self._held = folder / "held"
+        self._given = {
+            "copies": {name: copy.given for name, copy in self.copies.items()},
+            "rows": rows,
+            "pause": pause,
+            "hold": None,
+            "held": str(self._held),
+            "cores": cores,
+            "drain": False,
+        }
+        self._running: subprocess.Popen[bytes] | None = None
+
     @contextlib.contextmanager
-    def life(self, *, drain: bool = False) -> Iterator[None]:
-        """One life; it ends with kill -9 of all its processes."""
-        command = [sys.executable, str(PROGRAM), json.dumps(self._given | {"drain": drain})]
+    def life(self, *, drain: bool = False, hold: int | None = None) -> Iterator[None]:
+        """One life; it ends with kill -9 of all its processes. Its tasks stop when they have done ``hold`` rows."""
+        shutil.rmtree(self._held, ignore_errors=True)
+        self._held.mkdir()
+        command = [sys.executable, str(PROGRAM), json.dumps(self._given | {"drain": drain, "hold": hold})]
         with self.output.open("ab") as file:
             running = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
             self._running = running
@@ -92,12 +130,22 @@ class Copy:
             assert time.monotonic() < deadline, self.said()
             time.sleep(pause_s)
 
-    def drain(self) -> None:
-        """Live until all that is there now is done.
+    def holds(self, name: str) -> bool:
+        """Whether a task of a copy has done the rows that it may do in this life."""
+        return any(self._held.glob(f"{name}-*"))
+
+    def drain(self, spark: Any = None) -> None:
+        """Live until all that is there now is done: in a process of its own, or in a Spark that runs already.
 
         Before 4.2 Spark runs one micro-batch then: the one that was cut short, if there is one, takes another life.
         """
-        for _ in range(2 if self.in_the_middle() and not HAS_ADMISSION_CONTROL else 1):
+        cut_short = any(copy.in_the_middle() for copy in self.copies.values())
+        for _ in range(2 if cut_short and not HAS_ADMISSION_CONTROL else 1):
+            if spark is not None:
+                for query in copy_program.start(spark, self._given | {"drain": True}):
+                    assert query.awaitTermination(START_S), query.lastProgress
+                spark_streams.register(spark)
+                continue
             with self.life(drain=True):
                 assert self._running is not None
                 assert self._running.wait(START_S) == 0, self.said()

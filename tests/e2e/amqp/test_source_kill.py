@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_streams.testing import LogStream, StreamFactory
-from tests.e2e.lives import Copy
+from tests.e2e.lives import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
@@ -30,16 +30,13 @@ def killed_and_restarted(spark: SparkSession, orders: LogStream, folder: Path, k
     if rate_limits:
         options["maxOffsetsPerTrigger"] = "100"
     out = folder / "out"
-    copy = Copy(
-        folder,
-        {
-            "source": {"format": "amqp-events", "options": options},
-            "select": ["partition", "offset", "value"],
-            "sink": {"format": "parquet", "options": {"path": str(out)}},
-            "rows": 1_000,
-            "pause": 0.25,
-        },
-    )
+    given = {
+        "source": {"format": "amqp-events", "options": options},
+        "select": ["partition", "offset", "value"],
+        "sink": {"format": "parquet", "options": {"path": str(out)}},
+    }
+    job = Job(folder, {"orders": given}, rows=1_000, pause=0.25)
+    copy = job.copies["orders"]
     chance = random.Random(kills)
     in_the_middle = 0
     for kill in range(kills):
@@ -56,12 +53,12 @@ def killed_and_restarted(spark: SparkSession, orders: LogStream, folder: Path, k
                 return False
             return copy.in_the_middle() and bool(files(out) - before)
 
-        with copy.life():
-            copy.wait(is_in_the_middle_of_a_batch, 0.01)
+        with job.life():
+            job.wait(is_in_the_middle_of_a_batch, 0.01)
             time.sleep(chance.random() * 0.4)
         in_the_middle += copy.in_the_middle()
     produce(300 * kills, 50)
-    copy.drain()
+    job.drain()
     rows = [(row.partition, row.offset, bytes(row.value).decode()) for row in spark.read.parquet(str(out)).collect()]
     assert len(rows) == len(expected)
     assert sorted(rows) == sorted(expected)

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.client.feed.scripted import BadFeed, Part, numbered
-from tests.e2e.lives import Copy
+from tests.e2e.lives import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
@@ -48,23 +48,20 @@ def test_every_event_is_there_once(spark: SparkSession, tmp_path: Path, kills: i
             "pollInterval": "50",
             "spoolLocation": str(tmp_path / "spool"),
         }
-        copy = Copy(
-            tmp_path,
-            {
-                "source": {"format": "feedapi", "options": source},
-                "select": ["partition", "cast(value AS STRING) AS value"],
-                "sink": {"format": "parquet", "options": {"path": str(tmp_path / "files")}},
-                "rows": 100,
-                "pause": 0.05,
-            },
-        )
+        given = {
+            "source": {"format": "feedapi", "options": source},
+            "select": ["partition", "cast(value AS STRING) AS value"],
+            "sink": {"format": "parquet", "options": {"path": str(tmp_path / "files")}},
+        }
+        job = Job(tmp_path, {"orders": given}, rows=100, pause=0.05)
+        copy = job.copies["orders"]
         for _ in range(kills):
             before = copy.newest("offsets")
-            with copy.life():
-                copy.wait(lambda before=before: copy.newest("offsets") > before, 0.02)
+            with job.life():
+                job.wait(lambda before=before: copy.newest("offsets") > before, 0.02)
                 time.sleep(chance.uniform(0, 0.8))
             interrupted += copy.in_the_middle()
-        copy.drain()
+        job.drain()
     found = collections.Counter(row.value for row in spark.read.parquet(str(tmp_path / "files")).collect())
     expected = {each.decode() for part in parts.values() for each in part.events}
     doubled = {text: count for text, count in found.items() if count > 1}
@@ -73,4 +70,4 @@ def test_every_event_is_there_once(spark: SparkSession, tmp_path: Path, kills: i
     assert not missing, f"{len(missing)} events are not there, such as {next(iter(missing))}"
     assert set(found) == expected
     assert interrupted or kills < 5, "no kill came in the middle of a micro-batch"
-    assert "are lost, they are fetched again" not in copy.output.read_text()
+    assert "are lost, they are fetched again" not in job.output.read_text()
