@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from tests.sessions import running_session
+from tests.spark_home import spark_home
 
 # Spark reads conf/spark-defaults.conf itself, in every session that a test starts, and in processes of their own too.
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).resolve().parents[1] / "conf"))
 # Short lives: what the JVM's second compiler and its parallel collector cost comes back only after minutes.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_HOME", str(spark_home()))
 # Spark gives up after 15 s where its own processes find each other; a busy machine takes longer.
 os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "300")
 

@@ -30,6 +30,8 @@ SPARKS = {"newest": ROOT / "constraints.txt", "4.0": HERE / "constraints-spark-4
 EXAMPLE = "docs/example-project/README.md"
 INSTALLED_BY = {"newest": "README.md", "4.0": EXAMPLE}
 """The page whose command installs the package with that Spark."""
+OUTSIDE = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+"""The environment of what runs in another Python than this."""
 MODULES_AT_TOP = {"spark_streams", "pyspark_amqp_events", "pyspark_feedapi", "pyspark_rabbitmq_stream"}
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -43,7 +45,8 @@ def pinned_spark(constraints: Path) -> str:
 
 def run(*command: Any, **more: Any) -> str:
     """Run a command, away from the checkout, and return what it prints; fail with all it said."""
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600, **more)
+    given = {"env": OUTSIDE, **more}
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600, **given)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -99,7 +102,7 @@ def shell(spark: str, line: str, folder: Path) -> str:
     """Run a line of a page in a folder, in the environment with that Spark, and return what it prints."""
     environment = ROOT / f".venv-wheel-{spark}"
     variables = {
-        **os.environ,
+        **OUTSIDE,
         "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
         "VIRTUAL_ENV": str(environment),
         "PIP_CONSTRAINT": str(SPARKS[spark]),
