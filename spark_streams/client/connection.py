@@ -319,7 +319,9 @@ class Connection:
         """
         end = time.monotonic() + wait_s
         while (left := end - (now := time.monotonic())) > 0:
-            # What has been written counts at a tick alone, so one comes before each wait: it says when the next is due.
+            # What has been written counts at a tick alone, so one comes after it and before each wait: it says when the
+            # next is due. Written after a tick, it would put the next heartbeat off by a whole time-out.
+            self._flush()
             due = self._engine.tick(now)
             blocked = self._flush()
             if self._poll(min(left, max(due - now, 0.0)) if due else left, write=blocked):

@@ -180,9 +180,9 @@ def test_a_password_from_elsewhere_is_asked_for_at_each_connection(protocol: str
 
             def partitions() -> int:
                 if protocol == "amqp":
-                    with AmqpClient(endpoint, timeout_ms=10_000) as amqp:
+                    with AmqpClient(endpoint, timeout_ms=120_000) as amqp:
                         return len(amqp.describe("orders").partitions)
-                with RabbitClient(endpoint, timeout_ms=10_000) as broker:
+                with RabbitClient(endpoint, timeout_ms=120_000) as broker:
                     return len(broker.describe("orders").partitions)
 
             assert partitions() == 1

@@ -70,9 +70,9 @@ def partitions(endpoint: Endpoint) -> int:
         ) as feed:
             return len(feed.discover().partitions)
     if endpoint.scheme in RABBITMQ_SCHEMES:
-        with RabbitClient(endpoint, timeout_ms=10_000) as broker:
+        with RabbitClient(endpoint, timeout_ms=120_000) as broker:
             return len(broker.describe("orders").partitions)
-    with AmqpClient(endpoint, timeout_ms=10_000) as amqp:
+    with AmqpClient(endpoint, timeout_ms=120_000) as amqp:
         return len(amqp.describe("orders").partitions)
 
 

@@ -75,7 +75,7 @@ def test_what_was_confirmed_outlives_a_crash_and_a_range_goes_on_after_it(
         assert peer.subscribe(1, confirmed, FIRST) == 1
         return sum(chunk(frame).records for frame in peer.barrier(confirmed))
 
-    with own.stream() as stream, own.client(timeout_ms=30_000) as client, own.client(timeout_ms=30_000) as other:
+    with own.stream() as stream, own.client(timeout_ms=120_000) as client, own.client(timeout_ms=120_000) as other:
         own.publish(stream, [amqp(b"%07d" % i + filler) for i in range(COUNT)])
         end = latest(client, stream)
         before = other.describe(stream)
@@ -126,7 +126,7 @@ def test_a_broker_that_crashes_under_an_attempt(own: Broker, own_rabbitmq: Own) 
         streams = (single, together)
         for come_to in (9_000, 20_000):
             publishers = [
-                TaskPublisher(own.endpoint, RabbitPublishing(timeout_ms=10_000, **how), identity) for how in WAYS
+                TaskPublisher(own.endpoint, RabbitPublishing(timeout_ms=120_000, **how), identity) for how in WAYS
             ]
             for publisher, stream in zip(publishers, streams, strict=True):
                 send(publisher, rows[:come_to], stream)

@@ -40,7 +40,7 @@ OPAQUE = ["!", "a4c5", "a4c50", "a4c6 x", "b'b", "z~"]
 
 
 def client_of(fake: FakeNode, **options: Any) -> AmqpClient:
-    return AmqpClient(Endpoint("amqp", "127.0.0.1", fake.port), timeout_ms=5_000, **options)
+    return AmqpClient(Endpoint("amqp", "127.0.0.1", fake.port), timeout_ms=120_000, **options)
 
 
 def read(start: Any = EARLIEST, end: str = OPAQUE[-1], **options: Any) -> RangeRead:
@@ -231,7 +231,7 @@ def test_es_213_the_node_tells_the_thiefs_epoch(node: Any) -> None:
     node.create()
     port = int(node.url.rsplit(":", 1)[1])
     endpoint = Endpoint("amqp", "127.0.0.1", port, "guest", Secret("guest"))
-    connection = Connection(endpoint, timeout_ms=5_000)
+    connection = Connection(endpoint, timeout_ms=120_000)
     link = attach_receiver(
         connection, "orders", "attach", deadline=Deadline(5_000), partition="0", consumer_group="g", epoch=4
     )

@@ -116,7 +116,7 @@ def test_plain_to_a_tls_port(certificates: Path) -> None:
 
 def test_tls_to_a_plain_port() -> None:
     with FakePeer(Script()) as peer:
-        fault = failure(endpoint(peer.port, Tls()), timeout_ms=30_000)
+        fault = failure(endpoint(peer.port, Tls()), timeout_ms=120_000)
     assert isinstance(fault, ConnectFailed)
     assert "write amqp:// instead of amqps://" in str(fault)
 
@@ -141,7 +141,7 @@ def test_a_certificate_that_verifies_gets_through(certificates: Path) -> None:
     log = [(f"{n:05d}", b"x" * n) for n in range(3_000)]
     with FakePeer(Script(events=log)) as peer, tls_port(certificates, peer.port) as port:
         where = Endpoint("amqps", "127.0.0.1", port, None, None, Tls(str(certificates / "ca.pem")))
-        with AmqpClient(where, timeout_ms=3_000) as client:
+        with AmqpClient(where, timeout_ms=120_000) as client:
             assert client.describe("orders").partitions["0"].latest == "02999"
             read = RangeRead("orders", "0", EARLIEST, "02999", ("offset", "value"))
             batches = list(client.fetch(read, max_rows=700))
@@ -180,7 +180,7 @@ def test_wrong_password() -> None:
 
     with (
         listener(authenticate) as port,
-        AmqpClient(endpoint(port), timeout_ms=3_000) as client,
+        AmqpClient(endpoint(port), timeout_ms=120_000) as client,
         pytest.raises(AuthenticationFailed) as failed,
     ):
         client.describe("orders")

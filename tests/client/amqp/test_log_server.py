@@ -244,14 +244,14 @@ def test_tls_and_a_client_certificate(certificates: Path, tmp_path: Path) -> Non
         log.create_stream("orders", 1)
         port = int(server.urls["amqp"].rpartition(":")[2])
         by_password = Endpoint("amqps", "127.0.0.1", port, "guest", Secret("guest"), Tls(pem["ca"]))
-        with AmqpClient(by_password, timeout_ms=5_000) as sender:
+        with AmqpClient(by_password, timeout_ms=120_000) as sender:
             publish(sender, "orders", sent)
         by_certificate = Endpoint("amqps", "127.0.0.1", port, None, None, Tls(pem["ca"], pem["client"]))
-        with AmqpClient(by_certificate, timeout_ms=5_000) as reader:
+        with AmqpClient(by_certificate, timeout_ms=120_000) as reader:
             end = reader.describe("orders").partitions["0"].latest
             assert values(reader, rows("orders", end), max_rows=1_000) == sent
         nobody = Endpoint("amqps", "127.0.0.1", port, None, None, Tls(pem["ca"]))
-        with AmqpClient(nobody, timeout_ms=5_000) as stranger, pytest.raises(AuthenticationFailed, match="PLAIN"):
+        with AmqpClient(nobody, timeout_ms=120_000) as stranger, pytest.raises(AuthenticationFailed, match="PLAIN"):
             stranger.describe("orders")
         plain = Endpoint("amqp", "127.0.0.1", port, "guest", Secret("guest"))
         with AmqpClient(plain, timeout_ms=2_000) as wrong, pytest.raises(ConnectFailed, match="write amqps://"):

@@ -203,7 +203,8 @@ def test_a_connection_that_nobody_turns_is_closed_by_its_peer() -> None:
                 link.flush()
 
 
-def test_heartbeats_come_in_half_the_time_that_the_peer_names(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("since_s", [1, 3], ids=["before one is due", "after one was due"])
+def test_heartbeats_come_in_half_the_time_that_the_peer_names(monkeypatch: pytest.MonkeyPatch, since_s: int) -> None:
     """While an outcome is waited for, and after what was sent: a peer may close at the very time-out that it names."""
     script = Script(idle_timeout_ms=8_000, deny_outcome=lambda n: "hold")
     with FakePeer(script) as peer, client(peer.port) as sender:
@@ -211,7 +212,7 @@ def test_heartbeats_come_in_half_the_time_that_the_peer_names(monkeypatch: pytes
         connection = link._link.connection
         with monkeypatch.context() as patched:
             moved = Moved(connection, patched)
-            moved.now += 1
+            moved.now += since_s
             patched.setattr(connection, "turn", lambda wait_s: False)  # what is sent goes out in the turn that waits
             link.send(payloads(0, 1), label)
             assert not connection._await(20)

@@ -264,7 +264,7 @@ class TestFetch:
             yield LINES if taken else b"too late"
 
         feed.faults = [Reply(slowly(), chunked=chunked, length=False)]
-        with client_of(feed.url, "v2a", timeout_ms=30_000) as patient:
+        with client_of(feed.url, "v2a", timeout_ms=120_000) as patient:
             for block in patient.fetch(0, "_first"):
                 taken.append(block)
         assert taken == [LINES, LINES]

@@ -70,7 +70,7 @@ class Broker:
 
     def client(self, port: int | None = None, **how: Any) -> RabbitClient:
         endpoint = self.endpoint if port is None else replace(self.endpoint, port=port)
-        return RabbitClient(endpoint, **{"timeout_ms": 10_000, **how})
+        return RabbitClient(endpoint, **{"timeout_ms": 120_000, **how})
 
     @contextmanager
     def stream(self, name: str | None = None, /, **arguments: str) -> Iterator[str]:

@@ -55,7 +55,7 @@ def write(
     **how: Any,
 ) -> None:
     """One attempt at a task, from its connection to its last confirm."""
-    publisher = TaskPublisher(endpoint, RabbitPublishing(**{"timeout_ms": 60_000, **how}), identity)
+    publisher = TaskPublisher(endpoint, RabbitPublishing(**{"timeout_ms": 120_000, **how}), identity)
     if confirm_within_ms is not None:  # the time-out for connecting stays
         publisher._outgoing._timeout_ms = confirm_within_ms
     try:

@@ -157,7 +157,7 @@ def test_a_partition_that_is_missing_for_a_moment_is_waited_for(code: int) -> No
         key.METADATA: metadata_of,
     }
     with Scripted(script) as broker:
-        client = client_module.RabbitClient(broker.endpoint, super_stream=True, timeout_ms=5_000)
+        client = client_module.RabbitClient(broker.endpoint, super_stream=True, timeout_ms=120_000)
         with client:
             assert [*client.describe(S).partitions] == ["s-0", "s-1"]
 
@@ -184,7 +184,7 @@ def test_partitions_that_cannot_be_reached_or_are_all_gone_are_an_error(
     codes: tuple[int, int], fault: type[Exception]
 ) -> None:
     with a_super_stream({"s-0": codes[0], "s-1": codes[1]}) as broker:
-        client = client_module.RabbitClient(broker.endpoint, super_stream=True, timeout_ms=5_000)
+        client = client_module.RabbitClient(broker.endpoint, super_stream=True, timeout_ms=120_000)
         with client, pytest.raises(fault, match=r"stream 's-\d'"):
             client.describe(S)
 
@@ -197,7 +197,7 @@ def test_a_partition_that_stays_missing_is_told_and_never_left_out() -> None:
         def asked() -> int:
             return sum(kind == key.STREAM_STATS and body.endswith(b"s-1") for kind, body in broker.seen)
 
-        with client_module.RabbitClient(broker.endpoint, super_stream=True, timeout_ms=5_000) as client:
+        with client_module.RabbitClient(broker.endpoint, super_stream=True, timeout_ms=120_000) as client:
             described = client.describe(S)
             assert [*described.partitions] == ["s-0", "s-2"]
             assert described.unavailable == {"s-1": "stream-does-not-exist (0x02)"}
@@ -217,7 +217,7 @@ def test_a_partition_that_may_not_be_read_is_told_at_once() -> None:
         key.STREAM_STATS: answers(key.STREAM_STATS, (0x10, array([]))),
     }
     with Scripted(script) as broker:
-        client = client_module.RabbitClient(broker.endpoint, super_stream=True, timeout_ms=5_000)
+        client = client_module.RabbitClient(broker.endpoint, super_stream=True, timeout_ms=120_000)
         with client, pytest.raises(Refused, match="access-refused"):
             client.describe(S)
         assert [kind for kind, _ in broker.seen].count(key.STREAM_STATS) == 1

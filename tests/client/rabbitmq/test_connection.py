@@ -54,7 +54,7 @@ def ask(connection: Connection) -> StreamStatsAnswer:
 )
 def test_a_peer_that_is_no_broker(greeting: bytes) -> None:
     with Scripted(greeting=greeting) as peer, pytest.raises(ConnectFailed, match=r"does not speak.*5552") as raised:
-        Connection(peer.endpoint, timeout_ms=5_000)
+        Connection(peer.endpoint, timeout_ms=120_000)
     assert not raised.value.retriable
 
 
@@ -63,7 +63,7 @@ def test_a_peer_that_hangs_up_may_be_a_broker_that_starts() -> None:
         Scripted({key.PEER_PROPERTIES: lambda wire, *_: wire.hang_up()}) as peer,
         pytest.raises(ConnectFailed, match=r"without a word.*wants TLS") as raised,
     ):
-        Connection(peer.endpoint, timeout_ms=5_000)
+        Connection(peer.endpoint, timeout_ms=120_000)
     assert raised.value.retriable
 
 
@@ -87,12 +87,12 @@ def test_nobody_listens() -> None:
     with Scripted() as peer:
         endpoint = peer.endpoint
     with pytest.raises(ConnectFailed) as raised:
-        Connection(endpoint, timeout_ms=5_000)
+        Connection(endpoint, timeout_ms=120_000)
     assert raised.value.retriable
 
 
 def test_versions_are_not_asked_of_brokers_that_would_close(broker: Broker) -> None:
-    with Connection(broker.endpoint, timeout_ms=5_000) as connection:
+    with Connection(broker.endpoint, timeout_ms=120_000) as connection:
         assert bool(connection.versions) != broker.is_old
         assert (StreamStats.KEY in connection.versions) != broker.is_old
 
@@ -104,7 +104,7 @@ def test_versions_are_not_asked_of_brokers_that_would_close(broker: Broker) -> N
 def test_credentials_that_are_refused(code: int) -> None:
     script = {key.SASL_AUTHENTICATE: lambda wire, n, _: wire.answer(key.SASL_AUTHENTICATE, n, code)}
     with Scripted(script) as peer, pytest.raises(AuthenticationFailed, match=f"0x{code:02x}") as raised:
-        Connection(peer.endpoint, timeout_ms=5_000)
+        Connection(peer.endpoint, timeout_ms=120_000)
     assert not raised.value.retriable
     assert "Secret" not in str(raised.value)
 
@@ -112,7 +112,7 @@ def test_credentials_that_are_refused(code: int) -> None:
 def test_a_wrong_password(broker: Broker) -> None:
     endpoint = replace(broker.endpoint, password=Secret("wr0ng"))
     with pytest.raises(AuthenticationFailed, match=r"authentication-failure \(0x08\).*password") as raised:
-        RabbitClient(endpoint, timeout_ms=5_000).describe("no-such-stream")
+        RabbitClient(endpoint, timeout_ms=120_000).describe("no-such-stream")
     assert "wr0ng" not in str(raised.value)
 
 
@@ -124,7 +124,7 @@ def test_a_wrong_password(broker: Broker) -> None:
 )
 def test_a_virtual_host_that_is_not_there(broker: Broker) -> None:
     with pytest.raises(Refused, match=r"virtual-host-access-failure \(0x0c\).*virtual host") as raised:
-        RabbitClient(replace(broker.endpoint, vhost="no such"), timeout_ms=5_000).describe("no-such-stream")
+        RabbitClient(replace(broker.endpoint, vhost="no such"), timeout_ms=120_000).describe("no-such-stream")
     assert not raised.value.retriable
 
 
@@ -148,13 +148,13 @@ def test_only_plain_is_spoken_without_a_certificate() -> None:
         Scripted(script) as peer,
         pytest.raises(AuthenticationFailed, match="does not offer PLAIN, it offers EXTERNAL"),
     ):
-        Connection(peer.endpoint, timeout_ms=5_000)
+        Connection(peer.endpoint, timeout_ms=120_000)
 
 
 def test_a_broker_that_asks_for_a_second_step() -> None:
     script = {key.SASL_AUTHENTICATE: lambda wire, n, _: wire.answer(key.SASL_AUTHENTICATE, n, 0x0A, b"\0\0\0\1x")}
     with Scripted(script) as peer, pytest.raises(AuthenticationFailed, match="second step"):
-        Connection(peer.endpoint, timeout_ms=5_000)
+        Connection(peer.endpoint, timeout_ms=120_000)
 
 
 def test_tls_with_a_password_and_with_a_certificate(tmp_path: Path, certificates: Path) -> None:
@@ -170,17 +170,17 @@ def test_tls_with_a_password_and_with_a_certificate(tmp_path: Path, certificates
         own = Endpoint(
             "rabbitmq-stream+tls", "127.0.0.1", port, "guest", Secret("guest"), Tls(str(certificates / "ca.pem"))
         )
-        with Connection(own, timeout_ms=5_000) as connection, pytest.raises(NotFound):
+        with Connection(own, timeout_ms=120_000) as connection, pytest.raises(NotFound):
             ask(connection)
         client = str(certificates / "client.pem")
         external = replace(own, username=None, password=None, tls=Tls(str(certificates / "ca.pem"), client, client))
-        with Connection(external, timeout_ms=5_000) as connection, pytest.raises(NotFound):
+        with Connection(external, timeout_ms=120_000) as connection, pytest.raises(NotFound):
             ask(connection)
         with pytest.raises(ConnectFailed) as raised:
-            Connection(replace(own, tls=Tls()), timeout_ms=5_000)
+            Connection(replace(own, tls=Tls()), timeout_ms=120_000)
         assert "verif" in str(raised.value)
         with pytest.raises(ConnectFailed, match="wants TLS"):
-            Connection(replace(own, tls=None), timeout_ms=5_000)
+            Connection(replace(own, tls=None), timeout_ms=120_000)
 
 
 # --- codes
@@ -194,7 +194,7 @@ def test_every_code_is_an_error_of_its_own(code: int) -> None:
     elif code == 0x02:
         expected = NotFound
     script = {key.STREAM_STATS: lambda wire, n, _: wire.answer(key.STREAM_STATS, n, code, array([]))}
-    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=5_000) as connection:
+    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
         with pytest.raises(PeerError, match=f"stream 's': stats: .*0x{code:02x}") as raised:
             ask(connection)
         assert type(raised.value) is expected
@@ -204,7 +204,7 @@ def test_every_code_is_an_error_of_its_own(code: int) -> None:
 
 def test_a_refusal_may_end_after_its_code() -> None:
     script = {key.STREAM_STATS: lambda wire, n, _: wire.answer(key.STREAM_STATS, n, 0x10)}
-    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=5_000) as connection, pytest.raises(Refused):
+    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection, pytest.raises(Refused):
         ask(connection)
 
 
@@ -219,7 +219,7 @@ def test_what_comes_before_an_answer_is_kept_in_its_order() -> None:
         wire.answer(key.STREAM_STATS, number, 1, stats(first_chunk_id=7))
         wire.send(key.CREDIT | RESPONSE, struct.pack(">HB", 4, 9))
 
-    with Scripted({key.STREAM_STATS: answer}) as peer, Connection(peer.endpoint, timeout_ms=5_000) as connection:
+    with Scripted({key.STREAM_STATS: answer}) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
         assert ask(connection).values == {"first_chunk_id": 7}
         events = [connection.receive(5) for _ in range(4)]
         assert [e.buffer[e.end - 1 : e.end] for e in events if isinstance(e, Frame)] == [b"a", b"b"]
@@ -235,7 +235,7 @@ def test_a_chunk_may_be_larger_than_a_frame() -> None:
         wire.send(key.DELIVER, deliver(0, [large]))
         wire.answer(key.STREAM_STATS, number, 1, stats())
 
-    with Scripted({key.STREAM_STATS: answer}) as peer, Connection(peer.endpoint, timeout_ms=5_000) as connection:
+    with Scripted({key.STREAM_STATS: answer}) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
         ask(connection)
         event = connection.receive(5)
         assert isinstance(event, Frame)
@@ -259,7 +259,7 @@ def test_broken_frames_end_the_connection(sent: bytes, fault: type[SparkStreamsE
         wire.raw(sent)
         wire.hang_up()
 
-    with Scripted({key.STREAM_STATS: answer}) as peer, Connection(peer.endpoint, timeout_ms=5_000) as connection:
+    with Scripted({key.STREAM_STATS: answer}) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
         with pytest.raises(fault, match=words):
             ask(connection)
         assert connection.broken
@@ -271,7 +271,7 @@ def test_an_answer_of_another_kind() -> None:
     script = {key.STREAM_STATS: lambda wire, n, _: wire.answer(key.OPEN, n, 1, array([]))}
     with (
         Scripted(script) as peer,
-        Connection(peer.endpoint, timeout_ms=5_000) as connection,
+        Connection(peer.endpoint, timeout_ms=120_000) as connection,
         pytest.raises(RemoteProtocolError, match="answered with OpenAnswer"),
     ):
         ask(connection)
@@ -280,7 +280,7 @@ def test_an_answer_of_another_kind() -> None:
 def test_a_connection_without_an_answer_is_given_up() -> None:
     """An answer that comes too late would be taken for another's; and a peer that fell silent may stay so."""
     silent = {key.STREAM_STATS: lambda wire, number, body: None}
-    with Scripted(silent) as peer, Connection(peer.endpoint, timeout_ms=5_000) as connection:
+    with Scripted(silent) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
         connection.timeout_ms = 300
         with pytest.raises(DeadlineExceeded, match="stream 's': stats: no answer"):
             ask(connection)
@@ -305,7 +305,7 @@ def test_a_broker_that_closes_says_why(code: int, fault: type[PeerError], retria
         closed.set()
 
     script = {key.STREAM_STATS: close, key.CLOSE | RESPONSE: answered}
-    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=5_000) as connection:
+    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
         with pytest.raises(fault, match="the broker closed the connection") as raised:
             ask(connection)
         assert raised.value.retriable == retriable
@@ -318,7 +318,7 @@ def test_closing_is_announced_and_does_not_wait_for_ever(monkeypatch: pytest.Mon
     monkeypatch.setattr("spark_streams.client.rabbit.connection.CLOSE_TIMEOUT_MS", 100)
     read = threading.Event()
     with Scripted({key.CLOSE: lambda *_: read.set()}) as peer:
-        connection = Connection(peer.endpoint, timeout_ms=5_000)
+        connection = Connection(peer.endpoint, timeout_ms=120_000)
         connection.close()
         connection.close()
         assert connection.broken
@@ -346,7 +346,7 @@ def test_a_connection_that_waits_shows_that_it_lives(clients_clock: Any) -> None
         answered.set()
 
     script = {key.SASL_AUTHENTICATE: _tuned(1), key.HEARTBEAT: beat}
-    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=60_000) as connection:
+    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
         for _ in range(10):  # five seconds
             clients_clock.now += 0.5
             assert connection.receive(0) is None, "heartbeats are nothing that a caller sees"
@@ -359,7 +359,7 @@ def test_a_connection_that_waits_shows_that_it_lives(clients_clock: Any) -> None
 def test_a_dead_broker_is_noticed(clients_clock: Any) -> None:
     with (
         Scripted({key.SASL_AUTHENTICATE: _tuned(1)}) as peer,
-        Connection(peer.endpoint, timeout_ms=60_000) as connection,
+        Connection(peer.endpoint, timeout_ms=120_000) as connection,
     ):
         clients_clock.now += 2.9
         assert connection.receive(0) is None

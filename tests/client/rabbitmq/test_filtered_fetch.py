@@ -246,7 +246,7 @@ def test_a_bound_below_what_is_retained_or_beyond_the_range() -> None:
 def test_what_is_asked_of_the_broker() -> None:
     def properties(condition: str, filters: FilterValues | None) -> bytes:
         with Scripted(Chunks(deliver(0, [b"x"])).script(0)) as broker:
-            with RabbitClient(broker.endpoint, timeout_ms=5_000, filters=filters) as client:
+            with RabbitClient(broker.endpoint, timeout_ms=120_000, filters=filters) as client:
                 read(client, "s", condition, 0)
             # Behind id, name, position (of type first) and credit.
             return next(body for kind, body in broker.seen if kind == key.SUBSCRIBE)[8:]

@@ -336,7 +336,7 @@ def test_two_attempts_at_once(broker: Broker, how: dict[str, Any]) -> None:
 def test_an_attempt_that_wakes_up_after_the_next_micro_batch(broker: Broker) -> None:
     rows, later = some(1_500), some(10, "later ")
     with broker.stream() as stream:
-        late = TaskPublisher(broker.endpoint, RabbitPublishing(timeout_ms=10_000), IDENTITY)
+        late = TaskPublisher(broker.endpoint, RabbitPublishing(timeout_ms=120_000), IDENTITY)
         send(late, rows[:1_100], stream)  # the stream is asked, and the first window goes out
         write(broker.endpoint, rows, stream, IDENTITY)
         write(broker.endpoint, later, stream, NEXT)

@@ -88,7 +88,7 @@ def test_partitions_are_in_the_order_that_the_broker_tells() -> None:
     names = ["s-10", "s-2", "s-1"]
     with (
         Scripted({key.PARTITIONS: listed(names)}) as broker,
-        Connection(broker.endpoint, timeout_ms=5_000) as connected,
+        Connection(broker.endpoint, timeout_ms=120_000) as connected,
     ):
         router = open_router(connected, "s", by_binding_key=False)
         assert router.partitions == tuple(names)
@@ -102,7 +102,7 @@ def test_partitions_are_in_the_order_that_the_broker_tells() -> None:
 def test_a_super_stream_that_cannot_be_used(code: int, error: type[Exception], by_binding_key: bool) -> None:
     with (
         Scripted({key.PARTITIONS: listed([], code)}) as broker,
-        Connection(broker.endpoint, timeout_ms=5_000) as connected,
+        Connection(broker.endpoint, timeout_ms=120_000) as connected,
         pytest.raises(error, match="super stream 'orders'"),
     ):
         open_router(connected, "orders", by_binding_key)
@@ -111,7 +111,7 @@ def test_a_super_stream_that_cannot_be_used(code: int, error: type[Exception], b
 def test_each_binding_key_is_asked_for_once() -> None:
     routes = Routes({"eu": ["s-0"], "us": ["s-1"], "all": ["s-0", "s-1"]})
     script = {key.PARTITIONS: listed(["s-0", "s-1"]), key.ROUTE: routes}
-    with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=5_000) as connected:
+    with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=120_000) as connected:
         router = open_router(connected, "s", by_binding_key=True)
         for _ in range(2):
             routed = router.route(pa.array(["eu", "us", "eu", "all", "us"]), named(0))
@@ -121,7 +121,7 @@ def test_each_binding_key_is_asked_for_once() -> None:
 
 def test_a_binding_key_that_leads_nowhere_names_its_first_row() -> None:
     script = {key.PARTITIONS: listed(["s-0"]), key.ROUTE: Routes({"eu": ["s-0"]})}
-    with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=5_000) as connected:
+    with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=120_000) as connected:
         router = open_router(connected, "orders", by_binding_key=True)
         for _ in range(2):
             with pytest.raises(DeliveryFailed) as caught:
@@ -137,7 +137,7 @@ def test_a_binding_key_that_leads_nowhere_names_its_first_row() -> None:
 @pytest.mark.parametrize("by_binding_key", [True, False])
 def test_a_null_key_names_its_row(by_binding_key: bool) -> None:
     script = {key.PARTITIONS: listed(["s-0"]), key.ROUTE: Routes({"eu": ["s-0"]})}
-    with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=5_000) as connected:
+    with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=120_000) as connected:
         router = open_router(connected, "orders", by_binding_key)
         with pytest.raises(
             DeliveryFailed, match=r"row 7 was not routed by stream 'orders': unroutable: its key is null"
@@ -157,7 +157,7 @@ def test_super_streams_of_a_broker(broker: Broker) -> None:
         content = text(name) + array([text(n) for n in names]) + array([text(k) for k in keys]) + pairs({})
         assert peer.ask(key.CREATE_SUPER_STREAM, content).code == 1
         try:
-            with Connection(broker.endpoint, timeout_ms=10_000) as connected:
+            with Connection(broker.endpoint, timeout_ms=120_000) as connected:
                 bound = open_router(connected, name, by_binding_key=True)
                 assert bound.partitions == tuple(names)
                 assert placed(bound, ["us", "eu", "us"]) == {0: names[1], 1: names[0], 2: names[1]}

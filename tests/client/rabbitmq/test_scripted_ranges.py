@@ -162,7 +162,7 @@ def test_an_active_consumer_answers_with_where_its_range_starts() -> None:
     script = {**chunks.script(4), key.SUBSCRIBE: subscribe, key.CONSUMER_UPDATE | key.RESPONSE: activated}
     with Scripted(script) as broker:
         consumer = Consumer("group", single_active=True)
-        client = client_module.RabbitClient(broker.endpoint, timeout_ms=5_000, consumer=consumer)
+        client = client_module.RabbitClient(broker.endpoint, timeout_ms=120_000, consumer=consumer)
         with client:
             assert read(client, S, 4, At(text(4)))["value"].to_pylist() == [b"b"]
     assert answered == [struct.pack(">IHHQ", 9, 1, 4, 4)]
@@ -179,7 +179,7 @@ def test_filters_are_asked_of_the_broker_and_kept_by_the_client() -> None:
     script = {**chunks.script(2), key.SUBSCRIBE: subscribe}
     with Scripted(script) as broker:
         filters = FilterValues(("red", "blue"), True, "application_properties.color")
-        client = client_module.RabbitClient(broker.endpoint, timeout_ms=5_000, filters=filters)
+        client = client_module.RabbitClient(broker.endpoint, timeout_ms=120_000, filters=filters)
         with client:
             assert read(client, S, 2)["value"].to_pylist() == [b"1", b"3"]
     asked = {"filter.0": "red", "filter.1": "blue", "match-unfiltered": "true", "x-opt-selections": "true"}
@@ -194,6 +194,6 @@ def test_filters_by_key_and_by_property() -> None:
     for taken_from, expected in (("key", [b"1"]), ("properties.subject", [b"2"]), ("properties.user_id", [])):
         with Scripted(Chunks(chunk).script(3)) as broker:
             filters = FilterValues(("g",), False, taken_from)
-            client = client_module.RabbitClient(broker.endpoint, timeout_ms=5_000, filters=filters)
+            client = client_module.RabbitClient(broker.endpoint, timeout_ms=120_000, filters=filters)
             with client:
                 assert read(client, S, 3)["value"].to_pylist() == expected, taken_from

@@ -29,7 +29,7 @@ def test_by_password_and_by_certificate() -> None:
     certificate = Tls(str(folder / "tls/ca.pem"), str(folder / "tls/client.pem"), str(folder / "tls/client.key"))
     by_certificate = replace(with_password, username=None, password=None, tls=certificate)
     for endpoint in (with_password, by_certificate):
-        with Connection(endpoint, timeout_ms=10_000) as connection, pytest.raises(NotFound, match="does-not-exist"):
+        with Connection(endpoint, timeout_ms=120_000) as connection, pytest.raises(NotFound, match="does-not-exist"):
             connection.request(StreamStats("no-such-stream"), StreamStatsAnswer, "stats")
     with pytest.raises(ConnectFailed, match="verif"):
-        Connection(replace(with_password, tls=Tls()), timeout_ms=10_000)
+        Connection(replace(with_password, tls=Tls()), timeout_ms=120_000)
