@@ -71,7 +71,7 @@ class Door:
     def __init__(self, stream: LogStream, name: str) -> None:
         self.stream, self.name = stream, name
         self.prefix = f"{stream.name}-" if name == "rabbitmq-stream" else ""
-        self.more = {"requestTimeout": "20000"}
+        self.more = {"requestTimeout": "120000"}
         if name == "feedapi":
             self.more |= {"pollInterval": "50", "pageSize": "50", "keyField": "/k", "timestampField": "/at"}
 

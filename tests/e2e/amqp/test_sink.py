@@ -36,7 +36,7 @@ DDL = """
 
 def options(orders: LogStream, stream: str | None = None, **more: str) -> dict[str, str]:
     """Options for a stream, or for the log's streams that rows name; the password is one of them."""
-    given = {"url": orders.process.urls["amqp"], "username": "guest", "password": "guest", "requestTimeout": "20000"}
+    given = {"url": orders.process.urls["amqp"], "username": "guest", "password": "guest", "requestTimeout": "120000"}
     return given | ({"stream": stream or orders.name} if stream != "" else {}) | more
 
 

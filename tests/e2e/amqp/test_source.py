@@ -61,12 +61,12 @@ def numbers(low: int, high: int, prefix: str = "e") -> list[str]:
 
 
 def options(orders: LogStream, **more: str) -> dict[str, str]:
-    return orders.options("amqp-events", **{"requestTimeout": "20000", **more})
+    return orders.options("amqp-events", **{"requestTimeout": "120000", **more})
 
 
 def in_process(server: Any, **more: str) -> dict[str, str]:
     """Options for stream ``orders`` of a log in this process."""
-    given = {"url": server.urls["amqp"].replace("//", "//guest:guest@"), "stream": "orders", "requestTimeout": "20000"}
+    given = {"url": server.urls["amqp"].replace("//", "//guest:guest@"), "stream": "orders", "requestTimeout": "120000"}
     return given | more
 
 

@@ -63,7 +63,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def read(**more: str) -> list[bytes]:
-    options = parse_source({"stream": "orders", "requestTimeout": "10000", **more}, streaming=False)
+    options = parse_source({"stream": "orders", "requestTimeout": "120000", **more}, streaming=False)
     schema = pa.schema([("value", pa.binary())])
     planned = plan_batch(options, ("value",), connect)
     return [v for p in planned for b in read_range(options, p, schema, connect) for v in b.column(0).to_pylist()]

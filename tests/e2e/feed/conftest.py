@@ -43,7 +43,7 @@ class Feed:
 
     def options(self, **more: str) -> dict[str, str]:
         """What a reader needs, and more."""
-        given = {"requestTimeout": "20000", "pollInterval": "50"}
+        given = {"requestTimeout": "120000", "pollInterval": "50"}
         if self.dialect == "v1":
             given |= {"dialect": "v1", "partitions": str(self.stream.partitions)}
         return self.stream.options("feedapi", **(given | more))

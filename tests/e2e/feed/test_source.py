@@ -234,7 +234,7 @@ def test_servers_of_the_zeroeventhub_package(spark: SparkSession, query: KeptQue
     events: list[list[dict[str, Any]]] = [[{"n": n, "text": f"ä{n}\u2028"} for n in range(count)] for count in counts]
     expected = {str(p): list(range(count)) for p, count in enumerate(counts)}
     with ZeroEventHub(events) as server:
-        options = {"url": server.url, "stream": "hub", "partitions": "4", "requestTimeout": "20000"}
+        options = {"url": server.url, "stream": "hub", "partitions": "4", "requestTimeout": "120000"}
         frame = spark.read.format("feedapi").options(**options).load()
         assert numbers(frame) == expected
         assert {row.stream for row in frame.select("stream").distinct().collect()} == {"hub"}

@@ -44,7 +44,7 @@ def read_here(url: str, *, on_batch: Callable[[int], None] | None = None, **more
         on_batch: called with the number of rows of each Arrow batch, before the next one is asked for.
         more: options.
     """
-    options = parse_rabbit_source({"url": url, "requestTimeout": "20000", **more}, streaming=False)
+    options = parse_rabbit_source({"url": url, "requestTimeout": "120000", **more}, streaming=False)
     out: Rows = {}
     for planned in plan_batch(options, tuple(SCHEMA.names), connect):
         for batch in read_range(options, planned, SCHEMA, connect):
@@ -92,7 +92,7 @@ class Queries:
 
     def options(self, stream: str | None = None, **more: str) -> dict[str, str]:
         """Options for a stream, unless ``superStream`` is given."""
-        given = {"url": self.broker.url, "requestTimeout": "20000"}
+        given = {"url": self.broker.url, "requestTimeout": "120000"}
         return given | ({} if stream is None else {"stream": stream}) | more
 
     def batch(self, stream: str | None = None, schema: str | None = None, **more: str) -> DataFrame:

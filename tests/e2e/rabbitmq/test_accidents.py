@@ -108,7 +108,7 @@ def test_a_silent_reconnect_hiding_a_truncated_range(broker: Broker, strict: boo
     orders = broker.create(**SMALL)
     broker.publish(orders, ["y" * 1_000] * 150, each=5)
     with TcpProxy(broker.address) as line:
-        given = {"url": line.url(broker.url), "stream": orders, "requestTimeout": "20000"}
+        given = {"url": line.url(broker.url), "stream": orders, "requestTimeout": "120000"}
         with connect(parse_rabbit_source(given, streaming=False)) as client:
             read = RangeRead(orders, orders, EARLIEST, offset(149), ("offset",), fail_on_data_loss=strict)
             batches = client.fetch(read, max_rows=5)

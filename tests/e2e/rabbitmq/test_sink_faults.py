@@ -24,7 +24,7 @@ from tests.real_rabbitmq.by_hand import PUBLISH_CONFIRM
 
 pytestmark = pytest.mark.spark
 
-FEW = {"maxInFlight": "200", "requestTimeout": "3000"}
+FEW = {"maxInFlight": "200"}
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_confirms_that_stay_away(queries: Queries, broker: Broker, rows: DataFra
     orders = broker.create()
     line = Mute(frames)
     with TcpProxy(broker.address, rewrite=line) as proxy:
-        message = queries.not_written(rows, orders, **FEW | {"url": proxy.url(broker.url)})
+        message = queries.not_written(rows, orders, **FEW, url=proxy.url(broker.url), requestTimeout="3000")
     assert line.swallowed > 0, "the broker did confirm"
     # Without an identity publishing ids are the rows' numbers, from 1.
     first = next(row for row in range(5_000) if row + 1 not in line.confirmed)

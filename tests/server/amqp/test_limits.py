@@ -29,7 +29,7 @@ def works(node: Any, **options: Any) -> bool:
 
 def dial(node: Any) -> socket.socket:
     parts = urlsplit(node.url)
-    return socket.create_connection((parts.hostname, parts.port), timeout=5)
+    return socket.create_connection((parts.hostname, parts.port), timeout=120)
 
 
 def until_closed(plain: socket.socket, limit_s: float = 5) -> bytes:

@@ -97,7 +97,7 @@ def test_a_stop_keeps_no_idle_connection_and_no_port(doors: Doors) -> None:
     port = urlsplit(door.url).port
     door.server.stop()
     with pytest.raises(OSError):
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port), timeout=120).close()
 
 
 def test_pages_are_compressed_when_they_are_large_and_it_is_wanted(doors: Doors) -> None:

@@ -86,7 +86,7 @@ def test_every_event_is_there_once_after_kills(tmp_path: Path) -> None:
             cursor = "_first"
             while True:
                 page = requests.get(
-                    served.url, params={"partition": partition, "cursor": cursor, "pageSizeHint": 5000}, timeout=20
+                    served.url, params={"partition": partition, "cursor": cursor, "pageSizeHint": 5000}, timeout=120
                 )
                 lines = [json.loads(line) for line in page.content.split(b"\n")[:-1]]
                 found += [line["event"]["n"] for line in lines if "event" in line]

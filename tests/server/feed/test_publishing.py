@@ -120,7 +120,7 @@ def test_packed_bodies_and_limits(doors: Doors) -> None:
     assert door.post(line, Content_Encoding="br").status_code == 415
     assert door.post(line * 100).status_code == 413
     chunked = requests.post(
-        f"{door.url}/orders", data=iter([line] * 100), headers={"Content-Type": "application/x-ndjson"}, timeout=20
+        f"{door.url}/orders", data=iter([line] * 100), headers={"Content-Type": "application/x-ndjson"}, timeout=120
     )
     assert chunked.status_code == 413
     assert everything(door) == [{}]

@@ -23,7 +23,7 @@ def options_of(url: str, **more: str) -> FeedSourceOptions:
         "url": url if url.count("/") > 2 else f"{url}/orders",
         "startingOffsets": "earliest",
         "pollInterval": "10",
-        "requestTimeout": "5000",
+        "requestTimeout": "120000",
     }
     return parse_feed_source(given | more, streaming=True)
 

@@ -86,7 +86,7 @@ class FilteringFeed(BadFeed):
 
 def batch_options(url: str, **more: str) -> FeedSourceOptions:
     """Return the options of a batch query."""
-    return parse_feed_source({"url": f"{url}/orders", "requestTimeout": "5000", **more}, streaming=False)
+    return parse_feed_source({"url": f"{url}/orders", "requestTimeout": "120000", **more}, streaming=False)
 
 
 def batch_rows(
