@@ -80,7 +80,7 @@ def test_a_broker_that_never_tunes() -> None:
         Scripted({key.SASL_AUTHENTICATE: lambda wire, n, _: wire.answer(key.SASL_AUTHENTICATE, n)}) as peer,
         pytest.raises(DeadlineExceeded, match="no tune"),
     ):
-        Connection(peer.endpoint, timeout_ms=1_500)
+        Connection(peer.endpoint, timeout_ms=5_000)
 
 
 def test_nobody_listens() -> None:

@@ -194,7 +194,7 @@ def test_connections_that_break_lose_and_repeat_nothing(broker: Broker) -> None:
 
 
 def test_what_is_not_there_in_time_is_a_loss_and_no_end(broker: Broker) -> None:
-    with broker.stream() as stream, broker.client(timeout_ms=600) as client:
+    with broker.stream() as stream, broker.client(timeout_ms=2_000) as client:
         broker.publish(stream, [amqp(b"0"), amqp(b"1")])
         with pytest.raises(PositionLost, match=r"its last offset is '0{19}1'"):
             read(client, stream, 50)

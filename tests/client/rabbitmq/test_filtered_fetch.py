@@ -168,7 +168,7 @@ def test_connections_that_break_lose_and_repeat_nothing(broker: Broker) -> None:
 
 
 def test_what_is_not_there_in_time_is_a_loss_and_no_end(broker: Broker) -> None:
-    with broker.stream() as stream, broker.client(timeout_ms=600, filters=COLOR) as client:
+    with broker.stream() as stream, broker.client(timeout_ms=2_000, filters=COLOR) as client:
         broker.publish(stream, [amqp(b"0", "red"), amqp(b"1", "green")])
         # How long the client waits is the same on every broker.
         conditions = ("color = 'violet'", "body_size = 9", "offset > 1")

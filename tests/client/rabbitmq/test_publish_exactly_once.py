@@ -378,7 +378,7 @@ def test_rows_that_are_there_count_only_once_the_broker_confirms_them() -> None:
     assert again.ids == [(0, last)]
     silent = Taking(never, sequence=last)
     with silent.serve() as broker, pytest.raises(DeliveryFailed, match=r"row 1099 was not confirmed .*no-confirm"):
-        write(broker.endpoint, rows, "orders", IDENTITY, timeout_ms=1_500)
+        write(broker.endpoint, rows, "orders", IDENTITY, timeout_ms=5_000)
 
 
 def test_an_attempt_ends_with_its_connection(door: Broker) -> None:

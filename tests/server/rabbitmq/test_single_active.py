@@ -358,7 +358,7 @@ def test_an_answer_without_a_type_ends_the_connection(broker: Any) -> None:
 
 
 def test_a_consumer_that_does_not_answer_loses_its_connection(doors: Callable[..., Any]) -> None:
-    door = doors(consumer_update_timeout_ms=1_500)
+    door = doors(consumer_update_timeout_ms=5_000)
     stream, silent, next_one = door.stream(), door.peer(), door.peer()
     publish_one(silent, stream, b"x")
     for peer in (silent, next_one):
