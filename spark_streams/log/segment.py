@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log.files import OpenFile, ReadAhead, read_exactly, write_all
@@ -51,8 +52,16 @@ def check_place(header: BatchHeader, offset: int, bytes_left: int) -> None:
         raise BatchFault(f"the batch says {header.size} bytes, {bytes_left} are there")
 
 
+class _Visible(NamedTuple):
+    """What readers may see of a segment."""
+
+    end: int
+    next_offset: int
+    last_batch_place: tuple[int, int] | None
+
+
 class Segment:
-    """One segment; ``end`` is how many of its bytes are whole batches that readers may see.
+    """One segment.
 
     The active segment holds its file open and its index in memory. A closed one holds neither, so that a log of
     thousands of segments takes no more descriptors and memory than a short one: its file is opened for each read, its
@@ -61,19 +70,31 @@ class Segment:
 
     def __init__(self, folder: Path, base_offset: int, interval_bytes: int) -> None:
         self.base_offset = base_offset
-        self.next_offset = base_offset
         self.path = folder / (format_offset(base_offset) + LOG_SUFFIX)
         self.index_path = self.path.with_suffix(INDEX_SUFFIX)
-        self.end = 0
+        self._visible = _Visible(0, base_offset, None)
         self.sealed = False
         self.first_append_ms: int | None = None
         self.last_append_ms: int | None = None
-        self.last_batch_place: tuple[int, int] | None = None
-        """Position and base offset of the last batch; None where the index has to tell it."""
         self.interval_bytes = interval_bytes
         self._file: OpenFile | None = None
         self._index: SegmentIndex | None = None
         self._max_timestamp: int | None = None
+
+    @property
+    def end(self) -> int:
+        """How many of its bytes are whole batches that readers may see."""
+        return self._visible.end
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after that of the last record that readers may see."""
+        return self._visible.next_offset
+
+    @property
+    def last_batch_place(self) -> tuple[int, int] | None:
+        """Position and base offset of the last batch; None where the index has to tell it."""
+        return self._visible.last_batch_place
 
     def open_active(self) -> None:
         """Open, or make, the segment that is appended to; nothing of it is visible yet."""
@@ -84,8 +105,7 @@ class Segment:
         """Take on a segment that is followed by another, which starts at ``next_offset``: nothing of it is read."""
         status = self.path.stat()
         self.sealed = True
-        self.end = status.st_size
-        self.next_offset = next_offset
+        self._visible = _Visible(status.st_size, next_offset, None)
         self.last_append_ms = self.first_append_ms = status.st_mtime_ns // 1_000_000
 
     def let_go(self) -> None:
@@ -161,12 +181,10 @@ class Segment:
             self.take(header)
 
     def take(self, header: BatchHeader) -> None:
-        """Make the batch that lies at ``end`` visible; ``next_offset``, which readers look at first, comes last."""
-        self._held_index().add(header.base_offset, self.end, batch_max_timestamp(header))
+        """Make the batch that lies at ``end`` visible, in one step: readers in other threads see all of it or none."""
         position = self.end
-        self.end = position + header.size
-        self.last_batch_place = position, header.base_offset
-        self.next_offset = header.next_offset
+        self._held_index().add(header.base_offset, position, batch_max_timestamp(header))
+        self._visible = _Visible(position + header.size, header.next_offset, (position, header.base_offset))
 
     def _held_index(self) -> SegmentIndex:
         if self._index is None:

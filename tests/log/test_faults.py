@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import google_crc32c
@@ -388,6 +389,31 @@ def test_readers_beside_appends_rolls_and_retention(tmp_path: Path) -> None:
         assert not odd
         assert looked[0] > 0
         assert partition.first_offset > 0
+
+
+def test_a_reader_at_each_step_of_an_append(tmp_path: Path) -> None:
+    """It never sees records that lie beyond ``next_offset``, whose end it could not read on from."""
+    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
+        partition = log.create_stream("s").partitions["0"]
+        partition.append([b"first"])
+        looked = 0
+
+        def look(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+            nonlocal looked
+            looked += 1
+            records = partition.read(0)
+            assert records is not None
+            assert partition.read(len(records)) is None
+            assert len(records) == partition.next_offset
+            return look
+
+        take = segment_module.Segment.take.__code__
+        sys.settrace(lambda frame, event, argument: look if frame.f_code is take else None)
+        try:
+            partition.append([b"second", b"third"])
+        finally:
+            sys.settrace(None)
+        assert looked > 2
 
 
 def test_a_listener_that_fails_fails_no_append(tmp_path: Path) -> None:
