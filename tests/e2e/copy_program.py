@@ -51,8 +51,11 @@ def slowly(rows: int, pause: float, hold: int | None, mark: str) -> Step:
     return steps
 
 
-def interruptible(format: type, rows: int, step: Step | None) -> type:
-    """Return one of our formats whose sink takes the rows of a task in steps, and asks feeds to take as few at once."""
+def interruptible(format: type, own_name: str, rows: int, step: Step | None) -> type:
+    """Return one of our formats whose sink takes the rows of a task in steps, and asks feeds to take as few at once.
+
+    It has a name of its own: Spark 4.0 lets no other format have the name of one that it has found by itself.
+    """
     from spark_streams.spark.writer import StreamWriter, Written
 
     class Interruptible(StreamWriter):
@@ -67,6 +70,10 @@ def interruptible(format: type, rows: int, step: Step | None) -> type:
                 parts.MAX_PART_ROWS = usual  # Spark gives the process to other queries, too
 
     class Source(format):  # type: ignore[misc]
+        @classmethod
+        def name(cls) -> str:
+            return own_name
+
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
             return Interruptible(super().streamWriter(schema, overwrite)._sink)
 
@@ -93,11 +100,13 @@ def start(spark: Any, given: dict[str, Any]) -> list[Any]:
         frame = (
             spark.readStream.format(source["format"]).options(**source["options"]).load().selectExpr(*copy["select"])
         )
+        written = sink["format"]
         if sink["format"] in ours:
-            spark.dataSource.register(interruptible(ours[sink["format"]], given["rows"], step))
+            written = f"{name}-in-steps"
+            spark.dataSource.register(interruptible(ours[sink["format"]], written, given["rows"], step))
         elif step is not None:
             frame = frame.mapInArrow(step, frame.schema)
-        writer = frame.writeStream.format(sink["format"]).options(**sink["options"])
+        writer = frame.writeStream.format(written).options(**sink["options"])
         queries.append(writer.option("checkpointLocation", copy["checkpoint"]).trigger(**trigger).start())
     return queries
 

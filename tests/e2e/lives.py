@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 
-import spark_streams
 from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
 from tests.e2e import copy_program
 
@@ -144,7 +143,6 @@ class Job:
             if spark is not None:
                 for query in copy_program.start(spark, self._given | {"drain": True}):
                     assert query.awaitTermination(START_S), query.lastProgress
-                spark_streams.register(spark)
                 continue
             with self.life(drain=True):
                 assert self._running is not None
