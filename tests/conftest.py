@@ -17,6 +17,7 @@ from tests.spark_home import spark_home
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).resolve().parents[1] / "conf"))
 # Short lives: what the JVM's second compiler and its parallel collector cost comes back only after minutes.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Where Python finds pyspark compiled.
 os.environ.setdefault("SPARK_HOME", str(spark_home()))
 # Spark gives up after 15 s where its own processes find each other; a busy machine takes longer.
 os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "300")

@@ -4,10 +4,11 @@ Each reads one format and writes another, or Parquet files, in small steps; with
 
     {"copies": {NAME: {"source": {"format": ..., "options": {...}}, "select": [EXPRESSION, ...],
                        "sink": {"format": ..., "options": {...}}, "checkpoint": FOLDER}},
-     "rows": 50, "pause": 0.02, "hold": null, "held": FOLDER, "cores": 2, "drain": false}
+     "rows": 50, "pause": 0.02, "in_sink": false, "hold": null, "held": FOLDER, "cores": 2, "drain": false}
 
 A step is of so many ``rows``, of Arrow batches and of a feed's requests too; ``pause`` seconds lie between two of them,
-and before the first and after the last. A task that has passed on ``hold`` rows makes a file ``NAME-<partition>`` in
+and before the first and after the last. Steps are made before the sink, with Spark's buffers between, or ``in_sink``,
+which has to be one of ours. A task that has passed on ``hold`` rows makes a file ``NAME-<partition>`` in
 folder ``held`` and goes no further.
 """
 
@@ -101,11 +102,11 @@ def start(spark: Any, given: dict[str, Any]) -> list[Any]:
             spark.readStream.format(source["format"]).options(**source["options"]).load().selectExpr(*copy["select"])
         )
         written = sink["format"]
+        if step is not None and not given["in_sink"]:
+            frame, step = frame.mapInArrow(step, frame.schema), None
         if sink["format"] in ours:
             written = f"{name}-in-steps"
             spark.dataSource.register(interruptible(ours[sink["format"]], written, given["rows"], step))
-        elif step is not None:
-            frame = frame.mapInArrow(step, frame.schema)
         writer = frame.writeStream.format(written).options(**sink["options"])
         queries.append(writer.option("checkpointLocation", copy["checkpoint"]).trigger(**trigger).start())
     return queries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class Job:
         copies: name to ``source``, ``select`` and ``sink``.
         rows: of a step.
         pause: seconds between two steps.
+        in_sink: whether sinks, which have all rows at once then, make the steps, or something before them.
         cores: how many tasks may run at a time.
     """
 
@@ -63,6 +65,7 @@ class Job:
         *,
         rows: int = 50,
         pause: float = 0.02,
+        in_sink: bool = False,
         cores: int = 2,
     ) -> None:
         self.output = folder / "output.txt"
@@ -72,6 +75,7 @@ class Job:
             "copies": {name: copy.given for name, copy in self.copies.items()},
             "rows": rows,
             "pause": pause,
+            "in_sink": in_sink,
             "hold": None,
             "held": str(self._held),
             "cores": cores,
@@ -151,6 +155,16 @@ class Job:
     def said(self) -> str:
         """The last words of its lives."""
         return self.output.read_text(errors="replace")[-4_000:]
+
+
+def check_once(rows: Iterable[Any], expected: set[Any]) -> None:
+    """Check that each row that was to come has come, once, and no other."""
+    found = collections.Counter(rows)
+    doubled = {row: count for row, count in found.items() if count > 1}
+    assert not doubled, f"{len(doubled)} rows are there more than once, such as {next(iter(doubled.items()))}"
+    missing = expected - found.keys()
+    assert not missing, f"{len(missing)} rows are not there, such as {next(iter(missing))}"
+    assert found.keys() == expected
 
 
 def _below(pid: int) -> list[psutil.Process]:

@@ -22,7 +22,7 @@ from spark_streams.log import ReferenceLog
 from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
 from spark_streams.testing import StreamFactory
 from spark_streams.wire.columns import Block, decode_columns
-from tests.e2e.lives import Job
+from tests.e2e.lives import Job, check_once
 from tests.e2e.rabbitmq.broker import Broker, body
 from tests.e2e.rabbitmq.conftest import broker as broker
 from tests.e2e.stored import stored
@@ -56,15 +56,6 @@ class Target(ABC):
     @abstractmethod
     def check(self, expected: set[str]) -> None:
         """Compare what is stored with what was to be copied."""
-
-
-def each_once(values: list[str], expected: set[str]) -> None:
-    found = collections.Counter(values)
-    doubled = {text: count for text, count in found.items() if count > 1}
-    assert not doubled, f"{len(doubled)} rows are there more than once, such as {next(iter(doubled.items()))}"
-    missing = expected - found.keys()
-    assert not missing, f"{len(missing)} rows are not there, such as {next(iter(missing))}"
-    assert found.keys() == expected
 
 
 def limited() -> dict[str, str]:
@@ -135,7 +126,7 @@ class RabbitMq(Target):
             self.broker.publish(f"{self.orders}-{partition}", [body(text) for text in texts])
 
     def check(self, expected: set[str]) -> None:
-        each_once([text for i in range(PARTITIONS) for text in self.broker.bodies(f"{self.copies}-{i}")], expected)
+        check_once([text for i in range(PARTITIONS) for text in self.broker.bodies(f"{self.copies}-{i}")], expected)
 
 
 class Feed(OfTheLog):
@@ -165,7 +156,7 @@ class Feed(OfTheLog):
         return sum(each.stat().st_size for each in (self.folder / "streams").rglob("*.log"))
 
     def check(self, expected: set[str]) -> None:
-        each_once(self.copies.values() if self.where == "door" else list(self._in_the_folder()), expected)
+        check_once(self.copies.values() if self.where == "door" else list(self._in_the_folder()), expected)
 
     def _in_the_folder(self) -> Iterator[str]:
         with ReferenceLog(self.folder) as log:
@@ -209,9 +200,8 @@ def test_every_row_is_there(
     targets = {"amqp": Amqp(reference_log), "rabbitmq": RabbitMq(broker, more)}
     if HAS_ADMISSION_CONTROL:  # which streams of feeds need
         targets["feed"] = Feed(reference_log, tmp_path, where)
-    job = Job(
-        tmp_path, {name: target.given for name, target in targets.items()}, rows=100, cores=len(targets) * PARTITIONS
-    )
+    given = {name: target.given for name, target in targets.items()}
+    job = Job(tmp_path, given, rows=100, in_sink=True, cores=len(targets) * PARTITIONS)
     seed = int.from_bytes(os.urandom(4), "big")
     print(f"random seed {seed}")
     chance = random.Random(seed)

@@ -8,7 +8,6 @@ others are killed at random.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import os
 import random
@@ -24,7 +23,7 @@ from pyspark.sql import SparkSession
 from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
 from spark_streams.testing import StreamFactory
 from tests.client.feed.scripted import BadFeed, Part, numbered
-from tests.e2e.lives import Job
+from tests.e2e.lives import Job, check_once
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
@@ -140,10 +139,6 @@ def test_every_event_is_there_once(spark: SparkSession, reference_log: StreamFac
             assert not holds or all(copy.in_the_middle() for copy in job.copies.values())
         job.drain()
     for name, origin in origins.items():
-        found = collections.Counter(tuple(row) for row in spark.read.parquet(str(tmp_path / f"files-{name}")).collect())
-        doubled = {row: count for row, count in found.items() if count > 1}
-        assert not doubled, f"{len(doubled)} events are there more than once, such as {next(iter(doubled.items()))}"
-        missing = set(origin.expected) - set(found)
-        assert not missing, f"{len(missing)} events are not there, such as {next(iter(missing))}"
-        assert found.keys() == set(origin.expected)
+        rows = spark.read.parquet(str(tmp_path / f"files-{name}")).collect()
+        check_once(map(tuple, rows), set(origin.expected))
     assert "are lost, they are fetched again" not in job.output.read_text()
