@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import BY_DAY
 from tests.sessions import running_session
 from tests.spark_home import spark_home
 
@@ -30,13 +31,13 @@ MARKS = pytest.StashKey[dict[str, tuple[Path, set[str]]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have profile ``ci`` give the same examples whatever else the process imported.
+    """Have the profile of the day give the same examples whatever else the process imported.
 
     Hypothesis draws some from the literals of the modules that are loaded, which depend on the tests that ran before.
     """
     from hypothesis.internal.conjecture import providers
 
-    if config.getoption("--hypothesis-profile", None) == "ci" and hasattr(providers, "_get_local_constants"):
+    if config.getoption("--hypothesis-profile", None) == BY_DAY and hasattr(providers, "_get_local_constants"):
         providers._get_local_constants = lambda: providers._local_constants
 
 

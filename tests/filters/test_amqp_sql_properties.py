@@ -33,6 +33,7 @@ from spark_streams.wire.types import (
     ULong,
     UShort,
 )
+from tests.examples import examples
 
 ORDER = PaddedDecimalOrder(20)
 TEXTS = [
@@ -313,7 +314,7 @@ def matching(text: str, events: list[dict[str, Any]]) -> list[bool]:
     return list(whole)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(filters, st.lists(messages(), min_size=1, max_size=8), st.booleans())
 def test_columns_agree_with_the_model(
     condition: tuple[str, Condition], events: list[dict[str, Any]], many: bool
@@ -327,7 +328,7 @@ def test_columns_agree_with_the_model(
             assert bool(found[number]) is (expected is True), (text, event)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(st.sampled_from("ax.p[]()'\"=<>!%_,-+5 \n"), max_size=30) | st.text(max_size=20))
 def test_any_text_is_read_or_refused_with_a_column(text: str) -> None:
     from spark_streams.errors import FilterError

@@ -26,6 +26,7 @@ from spark_streams.filters.nodes import (
     any_of,
     property_of,
 )
+from tests.examples import examples
 
 TEXTS = (property_of("x"), property_of("y"), KEY)
 NUMBERS = (EVENT_TIME, BODY_SIZE)
@@ -155,13 +156,13 @@ def in_columns(expression: Expression, table: Table, offset: int = 0) -> list[bo
 
 
 @pytest.mark.parametrize("offset", [0, 3])
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(expression=expressions, table=tables)
 def test_columns_say_what_rows_say(offset: int, expression: Expression, table: Table) -> None:
     assert in_columns(expression, table, offset) == row_by_row(expression, table)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(predicate=predicates(), values=text_columns)
 @example(Predicate(KEY, Operator.CONTAINS_ANY, (",",), ValueType.STRING), ['["a","b"]', *["b"] * 5])
 @example(Predicate(KEY, Operator.LIKE, ("%" * 1200 + "a_" * 3,), ValueType.STRING), ["abac", "abacad", *[None] * 4])

@@ -30,6 +30,7 @@ from spark_streams.filters.nodes import (
 )
 from spark_streams.filters.row_columns import columns_needed, feed_columns, message_columns
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA, PROPERTIES_TYPE
+from tests.examples import examples
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 FIELDS = [PROPERTIES_TYPE.field(i).name for i in range(PROPERTIES_TYPE.num_fields)]
@@ -128,7 +129,7 @@ references = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(rows=tables, asked=st.lists(references, min_size=1, max_size=4), cut=st.integers(0, 3))
 def test_messages(rows: list[dict[str, Any]], asked: list[Reference], cut: int) -> None:
     batch = pa.RecordBatch.from_pylist(rows, schema=MESSAGE_SCHEMA).slice(cut)
@@ -141,7 +142,7 @@ def predicate(reference: Reference) -> Predicate:
     return Predicate(reference, Operator.IS_NULL)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(rows=tables, reference=references)
 def test_the_columns_needed_are_enough(rows: list[dict[str, Any]], reference: Reference) -> None:
     needed = columns_needed(predicate(reference))
@@ -205,7 +206,7 @@ member_names = st.sampled_from(["a", "0", "a/b", "~1", "é", ""])
 objects = st.dictionaries(member_names, json_values, max_size=4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     events=st.one_of(st.lists(objects, max_size=4), st.lists(st.one_of(objects, json_values), max_size=4)),
     name=member_names,

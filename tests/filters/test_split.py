@@ -29,10 +29,11 @@ from spark_streams.wire.columns_row import PROPERTY_FIELDS
 from spark_streams.wire.columns_typed import typed_columns
 from spark_streams.wire.message import Data, Message, encode_message
 from spark_streams.wire.values import ULong
+from tests.examples import examples
 from tests.filters.events import TEXTS, VALUES, Event, events, expressions
 from tests.filters.sql_peers import Parsed, Peer, passes
 
-EXAMPLES = 300
+EXAMPLES = examples(300)
 IDENTIFIERS = (str, ULong, bytes, uuid.UUID)
 """The types of message ids."""
 

@@ -17,6 +17,7 @@ from spark_streams.log import NO_TIMESTAMP, Partition, ReferenceLog, StreamConfi
 from spark_streams.log.first_matching import Place, place_of
 from spark_streams.log.segment import LOG_SUFFIX, Segment
 from spark_streams.wire.columns import encode_columns
+from tests.examples import examples
 
 TINY = StreamConfig(timestamp_type="create", segment_max_bytes=600, index_interval_bytes=150)
 Row = tuple[int | None, str | None]
@@ -86,7 +87,7 @@ texts = st.recursive(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(rows=row_lists, asked=st.lists(st.tuples(texts, st.integers(0, COUNT)), min_size=8, max_size=8))
 def test_as_a_scan_finds_it(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Row], asked: list[tuple[str, int]]
@@ -99,7 +100,7 @@ def test_as_a_scan_finds_it(
             assert log.first_matching("orders", "0", parse(text), start) == expected(rows, parse(text), start), text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rows=row_lists, text=texts)
 @example([(0, "a")] * COUNT, "offset >= 3 OR publish_time >= 5")
 def test_no_place_leaves_out_a_match(rows: list[Row], text: str) -> None:
@@ -209,7 +210,7 @@ def test_only_the_stretches_that_can_match_are_read(log: ReferenceLog, monkeypat
     assert len(read) == 1, "the second; the others exclude every record by themselves"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(rows=row_lists, offset=st.integers(0, COUNT), target=st.integers(-8, 8))
 def test_skipping_to_a_time_passes_over_nothing_later(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Row], offset: int, target: int

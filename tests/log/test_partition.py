@@ -15,6 +15,7 @@ from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, 
 from spark_streams.log.files import OpenFile
 from spark_streams.log.index import SegmentIndex
 from spark_streams.log.segment import Segment
+from tests.examples import examples
 
 
 class Clock:
@@ -143,7 +144,7 @@ def test_n03_lookup_equals_a_linear_scan(tmp_path: Path, shape: str) -> None:
         assert partition.offset_of_max_timestamp() == (linear(instants, max(real)) if real else None)  # N-10
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.lists(st.one_of(st.none(), st.integers(-20, 20)), min_size=1, max_size=5), min_size=1, max_size=25),
     st.lists(st.integers(-22, 22), min_size=1, max_size=5),

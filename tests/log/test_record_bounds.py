@@ -24,6 +24,7 @@ from spark_streams.log.record_batch import (
     single_record,
 )
 from spark_streams.log.record_bounds import record_bounds
+from tests.examples import examples
 
 
 @contextmanager
@@ -159,7 +160,7 @@ def batches_of(seed: int, count: int, junk: bytes) -> tuple[bytes, list[tuple[in
 SMALL = {"FEW_RECORDS": 4, "WORTHWHILE_RUN": 2, "FIRST_WINDOW": 60, "LAST_WINDOW": 500}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 1_500), st.binary(max_size=5))
 def test_guesses_find_what_steps_find(seed: int, count: int, junk: bytes) -> None:
     buffer, batches = batches_of(seed, count, junk)
@@ -170,7 +171,7 @@ def test_guesses_find_what_steps_find(seed: int, count: int, junk: bytes) -> Non
         assert outcome(buffer, batches) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 700),
@@ -200,7 +201,7 @@ def test_damage_gives_the_same_fault_or_the_same_records(
         assert outcome(bytes(damaged), batches) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.sampled_from([0, 0, 0, 12, 14, 16, 0x80, 0x81, 1, 0xFF]), max_size=200), st.integers(1, 60))
 def test_garbage_gives_the_same_fault_or_the_same_records(garbage: list[int], count: int) -> None:
     batch = seal(bytes(garbage), count, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0)

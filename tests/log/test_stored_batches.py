@@ -17,6 +17,7 @@ from spark_streams.log import stored_batches as walk_module
 from spark_streams.log.partition import PartitionClosed
 from spark_streams.log.record_batch import HEADER_BYTES
 from spark_streams.log.records import Records, record_headers
+from tests.examples import examples
 
 
 def as_read(partition: Partition, max_bytes: int = 1 << 20) -> list[tuple[int, int, int, tuple[Header, ...]]]:
@@ -51,7 +52,7 @@ appends = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(appends, st.booleans(), st.sampled_from([1_000, 50_000, 64 << 20]), st.integers(0, 2**32))
 def test_the_walk_tells_what_reading_tells(
     parts: list[tuple[int, int, bytes | None, int | None, list[Header]]], append_time: bool, segment: int, any_: int

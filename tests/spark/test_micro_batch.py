@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import CheckpointError, OptionError, PositionLost
+from tests.examples import examples
 from tests.spark.fake_client import FakeLog, name
 from tests.spark.fake_query import Query, everything
 
@@ -500,7 +501,7 @@ def test_without_a_start_losses_are_noticed_when_planned() -> None:
         query.source.reads(end, query.source.next_end_without_start())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.booleans()), max_size=12),
     st.integers(1, 6),

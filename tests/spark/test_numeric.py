@@ -12,6 +12,7 @@ from spark_streams.position import EARLIEST, After, At, Position
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.numeric import NumericWalk, events_between
 from spark_streams.spark.walks import split_points
+from tests.examples import examples
 from tests.spark.fake_client import FakeLog, FakePartition, digits, name
 from tests.spark.fake_query import Query, everything
 
@@ -67,7 +68,7 @@ def test_split_points_of_a_walk_over_numbers() -> None:
     assert split_points(NumericWalk(EARLIEST, lambda: digits(3)), digits(12), [4, 3, 3]) == [digits(6), digits(9)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 9), st.integers(1, 12))
 def test_min_partitions_without_a_question(one: int, two: int, removed: int, tasks: int) -> None:
     log = FakeLog("0", "1", numeric=True)

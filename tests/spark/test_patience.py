@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import Refused
+from tests.examples import examples
 from tests.spark.fake_client import FakeClient, FakeLog, digits, name
 from tests.spark.fake_query import Query, everything
 
@@ -144,7 +145,7 @@ def test_where_events_cannot_be_counted_batches_do_not_wait_and_the_log_says_so_
     assert len([r for r in caplog.records if "do not wait for 'minOffsetsPerTrigger'" in r.getMessage()]) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.booleans(), st.integers(1, 90)), max_size=12),
     st.one_of(st.none(), st.integers(10, 14)),

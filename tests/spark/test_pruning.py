@@ -25,6 +25,7 @@ from spark_streams.spark.filter_log import filter_line
 from spark_streams.spark.pruning import can_match
 from spark_streams.spark.row_schema import spark_schema
 from spark_streams.spark.spooled.reader import feed_batch_reader
+from tests.examples import examples
 from tests.spark.fake_client import FakeLog, FakePartition, digits, name
 from tests.spark.fake_query import Query
 
@@ -114,7 +115,7 @@ texts = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(text=texts, start=st.integers(-1, 9), inclusive=st.booleans(), end=st.integers(0, 9))
 def test_nothing_that_matches_is_left_out(text: str, start: int, inclusive: bool, end: int) -> None:
     held = FakePartition()

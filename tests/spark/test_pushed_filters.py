@@ -20,6 +20,7 @@ from spark_streams.filters.row_columns import feed_columns, message_columns
 from spark_streams.options import parse_source
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.pushed_filters import Columns, push, translate, wants_filters
+from tests.examples import examples
 
 sql = pytest.importorskip("pyspark.sql.datasource")
 if not hasattr(sql, "EqualTo"):
@@ -184,7 +185,7 @@ def passing(events: list[dict[str, Any]], conditions: list[Any]) -> list[bool]:
     return [all(spark(condition, event) is True for condition in conditions) for event in events]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(events=rows, conditions=filters, message=st.booleans())
 def test_what_is_taken_and_what_is_given_back_are_the_whole(events: list, conditions: list, message: bool) -> None:
     if not message:
@@ -202,7 +203,7 @@ def test_what_is_taken_and_what_is_given_back_are_the_whole(events: list, condit
     assert after == passing(events, conditions)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(conditions=filters)
 def test_what_is_taken_can_be_said_in_text(conditions: list) -> None:
     """The log line and ``filter explain`` show it."""

@@ -17,6 +17,7 @@ from spark_streams.position import EARLIEST
 from spark_streams.spark import reader
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.ranges import PlannedRead
+from tests.examples import examples
 from tests.spark.fake_client import FakeClient, FakeLog, FakePartition, digits, name
 from tests.spark.fake_query import Query, everything
 
@@ -158,7 +159,7 @@ def test_without_a_start_a_missing_partition_goes_on_where_it_was(restarts: str)
     assert sorted(rows) == everything(log)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["0", "1"]), st.integers(0, 5), st.booleans(), st.sets(st.sampled_from(["0", "1"]))),

@@ -31,6 +31,7 @@ from spark_streams.wire.columns import encode_columns
 from spark_streams.wire.message import Data, Message, encode_message
 from spark_streams.wire.types import Char, Float, Symbol, Timestamp, UInt, ULong
 from tests.client.amqp.fake_peer import FakePeer, Script
+from tests.examples import examples
 from tests.faults.proxy import TcpProxy
 from tests.filters.trees import joins, predicates
 
@@ -187,7 +188,7 @@ PLACES = (*NAMES, "properties.subject", "properties.message_id", "properties.gro
 trees = st.recursive(about(PLACES) | predicates(), joins, max_leaves=5)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(expression=trees)
 def test_any_filter_gives_the_rows_of_the_whole_filter(served: Served, expression: Expression) -> None:
     try:

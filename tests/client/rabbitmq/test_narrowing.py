@@ -36,6 +36,7 @@ from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
 from spark_streams.server.rabbit.filter_values import Sought
 from tests.client.rabbitmq.brokers import Broker, amqp, text
+from tests.examples import examples
 from tests.filters.trees import joins
 
 STREAM = "mixed"
@@ -138,7 +139,7 @@ def expected(expression: Expression, start: Earliest | At | After, end: int, now
 
 
 @pytest.mark.parametrize("lets_through", ["what it should", "some more", "everything"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(expression=expressions, start=starts, end=ends, unfiltered=st.booleans(), data=st.data())
 def test_pushed_and_residual_are_the_whole(
     door: Broker,

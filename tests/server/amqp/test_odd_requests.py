@@ -15,6 +15,7 @@ from proton import Delivery, Described, Link, Message, Terminus, symbol, ulong
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, ServerThread
+from tests.examples import examples
 from tests.server.amqp.raw_peer import (
     DA_CODE,
     EARLIEST,
@@ -190,7 +191,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
         yield server
 
 
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @QUICK

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spark_streams.log import NO_TIMESTAMP
 from spark_streams.server.rabbit.stored_form import ESCAPE, stored_form, unescape
+from tests.examples import examples
 
 DATA = b"\x00Su\xa0\x05hello"
 HEADER = b"\x00Sp\xc0\x02\x01A"
@@ -51,7 +52,7 @@ def published_again(values: pa.LargeBinaryArray) -> list[bytes]:
     ]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(rows=messages.filter(bool), gap=st.sampled_from([b"", b"\0\0\0\x07", b"\x00Su"]))
 @example(rows=[ESCAPE], gap=b"")
 @example(rows=[ESCAPE + ESCAPE], gap=b"")
@@ -63,7 +64,7 @@ def test_what_was_published_comes_back_byte_for_byte(rows: list[bytes], gap: byt
     assert published_again(stored.values) == rows
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(rows=messages.filter(bool))
 def test_another_implementation_reads_whatever_was_escaped_as_one_data_section(rows: list[bytes]) -> None:
     stored = stored_form(*laid_out(rows, b""))

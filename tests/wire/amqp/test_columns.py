@@ -18,6 +18,7 @@ from spark_streams.wire import columns_decode, sections
 from spark_streams.wire.columns import COLUMN_TYPES, NO_TIMESTAMP, Block, decode_columns, incoming_columns
 from spark_streams.wire.columns_row import row_columns
 from spark_streams.wire.message import decode_message
+from tests.examples import examples
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -327,14 +328,14 @@ def in_columns(raws: list[bytes], names: list[str], gap: bytes = b"") -> dict[st
     return {name: plain(array) for name, array in columns.items()}
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(st.lists(messages, max_size=8), st.sampled_from([b"", b"\x00\x53\x75"]))
 def test_a_block_gives_what_its_messages_give(raws: list[bytes], gap: bytes) -> None:
     names = MESSAGE_COLUMNS + DELIVERY_COLUMNS
     assert in_columns(raws, names, gap) == one_by_one(raws, names)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(common_messages, min_size=1, max_size=8))
 def test_common_messages_take_the_lockstep_walk_alone(raws: list[bytes]) -> None:
     names = MESSAGE_COLUMNS + DELIVERY_COLUMNS
@@ -346,14 +347,14 @@ def test_common_messages_take_the_lockstep_walk_alone(raws: list[bytes]) -> None
     assert columns == one_by_one(raws, names)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(messages, max_size=5), st.sets(st.sampled_from(MESSAGE_COLUMNS + DELIVERY_COLUMNS), min_size=1))
 def test_any_subset_of_columns(raws: list[bytes], chosen: set[str]) -> None:
     names = sorted(chosen)
     assert in_columns(raws, names) == one_by_one(raws, names)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(messages)
 def test_a_message_of_the_property_tests_is_a_message(raw: bytes) -> None:
     decode_message(raw)
@@ -401,7 +402,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(raw)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(damaged(), st.lists(messages, max_size=2))
 @example(b"\x00\x53\x74\xc1\x00", [])
 @example(b"\x00\x53\x74\xd1\x00\x00\x00\x04\xff\xff\xff\xfe", [])
@@ -427,13 +428,13 @@ any_delivery = maps(
 ).map(lambda value: section(0x71, value))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(any_delivery, min_size=1, max_size=3))
 def test_delivery_annotations_of_any_type(raws: list[bytes]) -> None:
     assert outcome(in_columns, raws, DELIVERY_COLUMNS) == outcome(one_by_one, raws, DELIVERY_COLUMNS)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.one_of(st.binary(max_size=60), st.binary(max_size=40).map(lambda b: b"\x00\x53\x71\xc1" + b)))
 def test_garbage_is_refused_or_decoded_but_nothing_else(raw: bytes) -> None:
     for names in (MESSAGE_COLUMNS + DELIVERY_COLUMNS, DELIVERY_COLUMNS, ["value"], ["key"], ["message"]):
@@ -449,7 +450,7 @@ def test_garbage_is_refused_or_decoded_but_nothing_else(raw: bytes) -> None:
 # ------------------------------------------------------------ what a log node reads
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.one_of(messages, st.binary(max_size=20)), max_size=6))
 def test_incoming_columns_give_what_the_messages_give(raws: list[bytes]) -> None:
     names = ["group_key", "target_partition", "creation_time_ms"]
@@ -493,7 +494,7 @@ def test_broken_text_in_the_group_key_marks_its_message_only() -> None:
     assert incoming.group_key.to_pylist() == ["é", None, None, "k", None]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(st.one_of(common_messages, damaged()), max_size=6))
 def test_thorough_marks_what_no_reader_can_decode(raws: list[bytes]) -> None:
     incoming = incoming_columns(block(raws), thorough=True)

@@ -18,6 +18,7 @@ from spark_streams.wire import message as m
 from spark_streams.wire.columns import Block, decode_columns, encode_columns
 from spark_streams.wire.message import Amqp, Data, decode_message, encode_message
 from spark_streams.wire.types import Symbol, Timestamp
+from tests.examples import examples
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
 
@@ -246,7 +247,7 @@ row = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(row, min_size=1, max_size=6), st.sets(st.sampled_from(["key", "properties", "message_annotations"])))
 def test_rows_come_back(sent: list[dict[str, Any]], left_out: set[str]) -> None:
     names = [name for name in sent[0] if name not in left_out]

@@ -9,6 +9,7 @@ from proton import SASL, Connection, Transport
 
 from spark_streams.errors import AuthenticationFailed, LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.sasl import AMQP_HEADER, SASL_HEADER, SaslClient, SaslServer
+from tests.examples import examples
 
 # By hand from AMQP 1.0 part 5 §5.3: size, doff 2, type 1, two ignored bytes, described list.
 MECHANISMS = bytes.fromhex("0000002102010000005340c01401e01102a305504c41494e0845585445524e414c")
@@ -190,7 +191,7 @@ def test_our_own_faults() -> None:
     assert "cret" not in str(caught.value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=80), st.booleans(), st.integers(0, 60))
 def test_garbage_is_a_protocol_error_or_nothing(garbage: bytes, framed: bool, cut: int) -> None:
     if framed:

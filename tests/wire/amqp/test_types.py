@@ -34,6 +34,7 @@ from spark_streams.wire.types import (
     decode_value,
     encode_value,
 )
+from tests.examples import examples
 
 INTEGERS = (UByte, UShort, UInt, ULong, Byte, Short, Int, Long, Timestamp)
 float32s = st.floats(width=32, allow_nan=False).map(Float)
@@ -90,7 +91,7 @@ def typed(value: Any) -> Any:
     return (type(value), value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(values, st.binary(max_size=3))
 def test_what_is_encoded_decodes_to_itself(value: Any, after: bytes) -> None:
     raw = encode_value(value)
@@ -99,7 +100,7 @@ def test_what_is_encoded_decodes_to_itself(value: Any, after: bytes) -> None:
     assert typed(decoded) == typed(value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(values.filter(lambda value: not described_twice(value)))
 def test_proton_reads_it_and_we_read_what_proton_writes(value: Any) -> None:
     raw = encode_value(value)
@@ -132,7 +133,7 @@ def widened(value: Any) -> Any:
     return typed(value)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.one_of(st.binary(max_size=40), st.builds(lambda v, n: encode_value(v)[:n], values, st.integers(0, 60))))
 @example(b"\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x40")
 @example(b"\xd0\x00\x00\x00\x04\xff\xff\xff\xff")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columns_row import TimestampOverflow
 from spark_streams.wire.feed.pointer import extract_text, extract_timestamp, parse_pointer
+from tests.examples import examples
 
 # The newline between two members is not the RFC's.
 RFC_6901 = rb"""{"foo": ["bar", "baz"], "": 0, "a/b": 1, "c%d": 2, "e^f": 3, "g|h": 4, "i\\j": 5,
@@ -120,7 +121,7 @@ def events_of(kinds: list[str]) -> st.SearchStrategy[list[str]]:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.one_of(events_of([*NUMBERS, "null"]), events_of(["true", "false", "null"]), events_of(["1.5", '"a"'])))
 @example(['{"k":1.5,"x":{"k":2.5}}', '{"x":{"k":2.5}}'])
 @example(['{"x":"\\"k\\":2.5","k":1.50}'])

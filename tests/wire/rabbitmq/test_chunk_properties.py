@@ -31,6 +31,7 @@ from spark_streams.wire.rabbit.published import (
 from spark_streams.wire.rabbit.stored_chunk import decode_stored_chunk, encode_stored_chunk
 from spark_streams.wire.rabbit.sub_batches import pack_sub_batch
 from spark_streams.wire.rabbit.tracking import Tracking, decode_tracking, encode_tracking
+from tests.examples import examples
 
 bodies = st.one_of(
     st.lists(st.binary(max_size=40)),
@@ -161,7 +162,7 @@ def one_by_one(raw: bytes, at: int, end: int, count: int, before: int) -> tuple[
     return starts, ends, at
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     messages=bodies,
     wrong=st.none() | st.tuples(st.integers(0, 10_000), st.sampled_from([0x80000000, 0xFFFFFFFF, 256, 0, 5])),
@@ -272,7 +273,7 @@ def good(name: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data())
 def test_mutated_bytes(name: str, data: st.DataObject) -> None:
     raw = bytearray(data.draw(st.sampled_from(good(name))))
@@ -285,7 +286,7 @@ def test_mutated_bytes(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Compression if kind])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), plain=st.sampled_from([b"a" * 3000, bytes(range(256)) * 3, b"x"]))
 def test_mutated_compressed_bytes(kind: Compression, data: st.DataObject, plain: bytes) -> None:
     raw = bytearray(compress(kind, plain))
@@ -309,7 +310,7 @@ def test_garbage_is_not_inflated(kind: Compression, raw: bytes, size: int) -> No
         assert kind.name.lower() in str(fault)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     records=st.integers(0, 2**32 - 1),
     count=st.integers(1, 2**16 - 1),
