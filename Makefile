@@ -10,6 +10,8 @@ WITH_BROKER := $(BIN)/python tests/real_rabbitmq/broker.py run --
 export SPARK_CONF_DIR := $(CURDIR)/conf
 # Tests and queries start hundreds of processes: only the first compiles what they import.
 unexport PYTHONDONTWRITEBYTECODE
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+$(READY) .venv-spark-%/.ready: export DIST_EXTRA_CONFIG := $(CURDIR)/conf/wheels.cfg
 
 # The supported Sparks beside the highest, which constraints.txt names.
 OLDER_SPARKS := 4.0.5 4.1.4 4.2.1
@@ -32,7 +34,7 @@ setup: $(READY)  ## make .venv with the exact versions of constraints.txt
 $(READY): pyproject.toml constraints.txt conf/system-requirements.sh
 	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@
 
 lint: $(READY)  ## ruff: rules and formatting
@@ -69,7 +71,7 @@ fuzz: $(READY)  ## throw broken bytes at the three doors for SECONDS (600) of ti
 	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler java
 	@[ -x .venv-spark-$*/bin/python ] || $(PYTHON) -m venv .venv-spark-$*
 	@grep -v '^pyspark==' constraints.txt > .venv-spark-$*/constraints.txt
-	@.venv-spark-$*/bin/python -m pip install --quiet --disable-pip-version-check \
+	@.venv-spark-$*/bin/python $(PIP_INSTALL) \
 		-c .venv-spark-$*/constraints.txt -e '.[spark,connect,test]' 'pyspark[sql,connect]==$*'
 	@touch $@
 
@@ -83,7 +85,7 @@ soak: $(READY)  ## ten minutes of random faults on the way, on all three protoco
 	@$(BIN)/python tests/faults/soak.py --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 mutation: $(READY)  ## which changes of FOLDER=spark_streams/filters (or of a module) its tests do not mind; SAMPLE=200, SEED=1
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[mutation]'
 	@nice -n 15 $(BIN)/python tests/mutation.py $(or $(FOLDER),spark_streams/filters) --sample $(or $(SAMPLE),200) --seed $(or $(SEED),1)
 
 bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub and requests, and filters, as ratios

@@ -106,6 +106,7 @@ def shell(spark: str, line: str, folder: Path) -> str:
         "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
         "VIRTUAL_ENV": str(environment),
         "PIP_CONSTRAINT": str(SPARKS[spark]),
+        "DIST_EXTRA_CONFIG": str(ROOT / "conf" / "wheels.cfg"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     return run("bash", "-c", line, cwd=folder, env=variables)
