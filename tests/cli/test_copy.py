@@ -86,7 +86,7 @@ def test_copy_follows_until_ctrl_c_and_says_where_it_is(reference_log: StreamFac
     origin.produce(["b"])
     wait_for(copies, ["a", "b"])
     process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=30)
+    out, said = process.communicate(timeout=120)
     assert process.returncode == 130
     assert out.startswith("2 events copied")
     told = json.loads(said.strip().splitlines()[-1])
@@ -94,7 +94,7 @@ def test_copy_follows_until_ctrl_c_and_says_where_it_is(reference_log: StreamFac
 
 
 def wait_for(stream: LogStream, values: list[str]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while stream.values() != values:
         assert time.monotonic() < deadline, f"{stream.values()}, expected {values}"
         time.sleep(0.05)

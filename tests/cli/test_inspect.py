@@ -171,7 +171,7 @@ def test_inspect_tells_of_splits(reference_log: StreamFactory) -> None:
     stream = reference_log.create()
     stream.produce(["a"])
     where = url(stream, "feedapi")
-    requests.post(f"{where}/partitions/0/split?into=2", timeout=30).raise_for_status()
+    requests.post(f"{where}/partitions/0/split?into=2", timeout=120).raise_for_status()
     parent, first, second = json.loads(run("inspect", where, "--json").stdout)["partitions"]
     assert (parent["closed"], first["starts after"], second["starts after"]) == ("yes", 0, 0)
 

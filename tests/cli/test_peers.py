@@ -71,7 +71,7 @@ def test_tail_follows_a_feed(reference_log: StreamFactory) -> None:
     assert process.stdout.readline() == "a\n"
     stream.produce(["b", "c", "d"])
     assert process.stdout.read() == "b\nc\n"
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
 
 
 def test_tail_of_a_version_1_feed(reference_log: StreamFactory) -> None:

@@ -53,7 +53,7 @@ def doors(tmp_path: Path, authority: Authority) -> Iterator[dict[str, str]]:
                 headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/x-ndjson"},
                 verify=where[1],
                 cert=where[2],
-                timeout=60,
+                timeout=120,
             )
             assert answer.status_code == 200, answer.text
             yield server.urls
@@ -141,7 +141,7 @@ def test_copy_from_a_tls_peer_to_a_plain_one(
             target = f"{plain.urls['feedapi']}/copies"
             done = run("copy", peer(doors, "amqp"), target, *tls, "--from-password-file", secret_files["password"])
             assert done.exit_code == 0, done.stderr
-            assert requests.get(f"{target}?partition=0&cursor=_first", timeout=60).text.count('{"n": 1}') == 1
+            assert requests.get(f"{target}?partition=0&cursor=_first", timeout=120).text.count('{"n": 1}') == 1
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_serve_takes_secrets_from_files(serve: Callable[..., Served], tmp_path: 
         url = served.doors["amqp"].replace("//", f"//{user}@")
         assert peers.run("log", "info", url, "orders").exit_code == code, user
     feed = f"{served.doors['feedapi']}/orders"
-    assert requests.get(feed, timeout=60).status_code == 401
-    assert requests.get(feed, headers={"Authorization": "Bearer geheim-token"}, timeout=60).status_code == 200
+    assert requests.get(feed, timeout=120).status_code == 401
+    assert requests.get(feed, headers={"Authorization": "Bearer geheim-token"}, timeout=120).status_code == 200
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_the_settings_of_the_door_page(tmp_path: Path) -> None:
 
 def test_the_program_of_the_door_page() -> None:
     (program,) = blocks(DOOR, "python")
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"rabbitmq-stream://127\.0\.0\.1:\d+\n", done.stdout)
 

@@ -102,7 +102,7 @@ class Job:
                 for each in others:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         each.kill()
-                running.wait(30)
+                running.wait(120)
                 _wait_for_the_end(others)
 
     def lose_spark(self) -> None:

@@ -236,7 +236,7 @@ def pages(served: Served, connect: bool, shown: Shown) -> None:
 
 
 def fetch(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:
         return bytes(answer.read())
 
 

@@ -57,7 +57,7 @@ def test_a_query_whose_log_has_no_room(
     disk = Disk(tmp_path / "log", monkeypatch)
     with Doors(tmp_path / "log") as doors:
         doors.log.create_stream("s")
-        target, checkpoint = options(doors, name, requestTimeout="5000"), tmp_path / "checkpoint"
+        target, checkpoint = options(doors, name, requestTimeout="10000"), tmp_path / "checkpoint"
 
         def stored() -> list[str]:
             door = "amqp" if name == "amqp-events" else name

@@ -78,7 +78,7 @@ class DoorProcess:
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.close()
-            self._process.wait(60)
+            self._process.wait(120)
         except (OSError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()

@@ -316,7 +316,7 @@ def test_close_and_delete_while_appends_and_reads_run(tmp_path: Path) -> None:
         threading.Event().wait(0.01)
     log.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
     assert not odd
     assert sorted(acknowledged) == list(range(len(acknowledged)))
@@ -385,7 +385,7 @@ def test_readers_beside_appends_rolls_and_retention(tmp_path: Path) -> None:
                 log.enforce_retention()
         done.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(120)
         assert not odd
         assert looked[0] > 0
         assert partition.first_offset > 0

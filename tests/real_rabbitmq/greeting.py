@@ -22,7 +22,7 @@ def peer_version(peer: socket.socket) -> str:
 
 def make_first_stream(port: int) -> None:
     """Create and delete a stream, for which the broker starts what all streams need."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as peer:
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as peer:
         peer_version(peer)
         ask(peer, 0x0012)
         ask(peer, 0x0013, b"\0\5PLAIN" + struct.pack(">I", 12) + b"\0guest\0guest")

@@ -183,4 +183,4 @@ def test_a_log_does_not_outlive_a_process_that_is_killed() -> None:
         log = psutil.Process(int(owner.stdout.readline()))
         assert "serve" in log.cmdline()
         owner.kill()
-    log.wait(60)
+    log.wait(120)

@@ -117,7 +117,7 @@ class FakeNode:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(120)
         self._listener.close()
 
     def _accept(self) -> None:

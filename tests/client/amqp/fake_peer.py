@@ -77,12 +77,12 @@ class FakePeer(MessagingHandler):
 
     def __enter__(self) -> FakePeer:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(120)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(120)
         assert not self._thread.is_alive()
         if self.fault is not None:
             raise self.fault

@@ -32,7 +32,7 @@ def events(count: int, first: int = 0, size: int = 0) -> list[tuple[str, bytes]]
     return [(f"{n:020d}", b"event %d" % n + b"x" * size) for n in range(first, first + count)]
 
 
-def client(port: int, timeout_ms: int = 5_000, **more: object) -> AmqpClient:
+def client(port: int, timeout_ms: int = 120_000, **more: object) -> AmqpClient:
     return AmqpClient(Endpoint("amqp", "127.0.0.1", port), timeout_ms=timeout_ms, **more)
 
 
@@ -188,7 +188,7 @@ def test_a_delivery_of_another_partition_is_rejected_es_118(settled: bool) -> No
     with FakePeer(script) as peer, client(peer.port) as reader:
         with pytest.raises(RemoteProtocolError, match="from partition '1'"):
             fetched(reader, read(EARLIEST, events(3)[-1][0]))
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 240
         while not peer.detached and time.monotonic() < deadline:
             time.sleep(0.01)
     conditions = [c for c in peer.detached if c is not None]
@@ -303,8 +303,8 @@ def test_a_peer_that_keeps_events_back_is_at_fault() -> None:
 def test_a_peer_that_does_not_answer_drain_ends_in_a_deadline() -> None:
     with (
         FakePeer(Script(events=[("01", b"")], answers_drain=False)) as peer,
-        client(peer.port, timeout_ms=1_500) as reader,
-        pytest.raises(DeadlineExceeded, match=r"'orders' partition '0' at 127.0.0.1:\d+: no events.* within 1500 ms"),
+        client(peer.port, timeout_ms=3_000) as reader,
+        pytest.raises(DeadlineExceeded, match=r"'orders' partition '0' at 127.0.0.1:\d+: no events.* within 3000 ms"),
     ):
         fetched(reader, read(EARLIEST, "20"))
 
@@ -314,7 +314,7 @@ def test_a_server_that_stops_answering_ends_in_a_deadline() -> None:
     with (
         FakePeer(Script(events=log)) as peer,
         TcpProxy(peer.port) as proxy,
-        client(proxy.port, timeout_ms=700) as reader,
+        client(proxy.port, timeout_ms=2_000) as reader,
     ):
         batches = reader.fetch(read(EARLIEST, log[-1][0]), max_rows=1_000)
         assert next(batches).num_rows

@@ -102,11 +102,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served.close()
 
 
-def client(port: int, timeout_ms: int = 5_000) -> AmqpClient:
+def client(port: int, timeout_ms: int = 120_000) -> AmqpClient:
     return AmqpClient(Endpoint("amqp", "127.0.0.1", port, "guest", Secret("guest")), timeout_ms=timeout_ms)
 
 
-def anonymous(port: int, timeout_ms: int = 5_000) -> AmqpClient:
+def anonymous(port: int, timeout_ms: int = 120_000) -> AmqpClient:
     return AmqpClient(Endpoint("amqp", "127.0.0.1", port), timeout_ms=timeout_ms)
 
 
@@ -308,7 +308,7 @@ def test_a_peer_that_refuses_a_filter_is_read_without(condition: str, caplog: py
 
 def test_a_peer_that_takes_long_to_find_nothing_gets_its_time() -> None:
     script = Script(events=numbered(3), full_sql=True, latest="00009", answers_drain=False)
-    with FakePeer(script) as peer, anonymous(peer.port, timeout_ms=1_500) as reader:
+    with FakePeer(script) as peer, anonymous(peer.port, timeout_ms=3_000) as reader:
         timer = threading.Timer(3.5, lambda: setattr(script, "answers_drain", True))
         timer.start()
         assert offsets(reader, filtered("kind IS NULL", "00009", After("00002"), stream="orders")) == []
@@ -321,7 +321,7 @@ def test_its_time_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(events=numbered(3), full_sql=True, latest="00009", answers_drain=False)
     with (
         FakePeer(script) as peer,
-        anonymous(peer.port, timeout_ms=1_500) as reader,
+        anonymous(peer.port, timeout_ms=3_000) as reader,
         pytest.raises(DeadlineExceeded, match="no answer to drain"),
     ):
         offsets(reader, filtered("kind IS NULL", "00009", After("00002"), stream="orders"))

@@ -29,7 +29,7 @@ from spark_streams.wire.columns import encode_columns
 from tests.faults.proxy import TcpProxy
 
 
-def client(server: Any, *, port: int | None = None, password: str = "guest", timeout_ms: int = 5_000) -> AmqpClient:
+def client(server: Any, *, port: int | None = None, password: str = "guest", timeout_ms: int = 120_000) -> AmqpClient:
     port = port if port is not None else int(server.urls["amqp"].rpartition(":")[2])
     return AmqpClient(Endpoint("amqp", "127.0.0.1", port, "guest", Secret(password)), timeout_ms=timeout_ms)
 
@@ -222,7 +222,7 @@ def test_memory_columns_and_threads_do_not_mix(log_server: Any) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert results == [sent, sent]
 
 
@@ -254,14 +254,14 @@ def test_tls_and_a_client_certificate(certificates: Path, tmp_path: Path) -> Non
         with AmqpClient(nobody, timeout_ms=120_000) as stranger, pytest.raises(AuthenticationFailed, match="PLAIN"):
             stranger.describe("orders")
         plain = Endpoint("amqp", "127.0.0.1", port, "guest", Secret("guest"))
-        with AmqpClient(plain, timeout_ms=2_000) as wrong, pytest.raises(ConnectFailed, match="write amqps://"):
+        with AmqpClient(plain, timeout_ms=120_000) as wrong, pytest.raises(ConnectFailed, match="write amqps://"):
             wrong.describe("orders")
 
 
 def test_tls_to_the_plain_door(log_server: Any) -> None:
     port = int(log_server.urls["amqp"].rpartition(":")[2])
     endpoint = Endpoint("amqps", "127.0.0.1", port, "guest", Secret("guest"), Tls())
-    with AmqpClient(endpoint, timeout_ms=2_000) as wrong, pytest.raises(ConnectFailed, match="write amqp:// instead"):
+    with AmqpClient(endpoint, timeout_ms=120_000) as wrong, pytest.raises(ConnectFailed, match="write amqp:// instead"):
         wrong.describe("orders")
 
 

@@ -13,7 +13,7 @@ from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.faults.proxy import TcpProxy
 
 
-def client(port: int, timeout_ms: int = 5_000) -> AmqpClient:
+def client(port: int, timeout_ms: int = 120_000) -> AmqpClient:
     return AmqpClient(Endpoint("amqp", "127.0.0.1", port), timeout_ms=timeout_ms)
 
 
@@ -73,7 +73,7 @@ def test_a_cut_connection_does_not_lose_or_repeat_an_offset() -> None:
 
 
 def test_a_walk_with_a_silent_peer_ends_in_a_deadline() -> None:
-    with FakePeer(Script(events=events(3), answers_drain=False)) as peer, client(peer.port, 1_500) as reader:
+    with FakePeer(Script(events=events(3), answers_drain=False)) as peer, client(peer.port, 3_000) as reader:
         walk = reader.offsets("orders", "0", EARLIEST, None)
         assert walk.take(3) == [o for o, _ in events(3)]
         with pytest.raises(DeadlineExceeded, match="no answer to drain"):
@@ -146,7 +146,7 @@ def test_answers_that_break_the_rules(extra: dict, words: str) -> None:
 def test_no_answer_ends_in_a_deadline() -> None:
     with (
         FakePeer(Script(answers_info=False)) as peer,
-        client(peer.port, 1_500) as reader,
-        pytest.raises(DeadlineExceeded, match=r"127.0.0.1:\d+: no answer from 'orders/\$info' within 1500 ms"),
+        client(peer.port, 3_000) as reader,
+        pytest.raises(DeadlineExceeded, match=r"127.0.0.1:\d+: no answer from 'orders/\$info' within 3000 ms"),
     ):
         reader.describe("orders")

@@ -133,7 +133,7 @@ class BadServer:
             self.feed.changed.notify_all()
         self._http.shutdown()
         self._http.server_close()
-        self._thread.join(10)
+        self._thread.join(120)
 
     def fail(self, *faults: str) -> None:
         """Let the next fetches go wrong, one fault each; an empty text is a fetch that goes well."""

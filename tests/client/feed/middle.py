@@ -48,7 +48,7 @@ class Middle:
                 chosen = fault(len(middle.posts))
                 middle.posts.append(headers)
                 if chosen is None or chosen.passed:
-                    answer = requests.post(door + self.path, data=body, headers=headers, timeout=30)
+                    answer = requests.post(door + self.path, data=body, headers=headers, timeout=120)
                     if chosen is None:
                         self.answer(answer.status_code, {}, answer.content)
                         return

@@ -20,7 +20,7 @@ from tests.client.feed.bad_server import FAULTS, BadServer, Behaviour
 def get(url: str, pairs: dict[str, str] | None = None, **headers: str) -> tuple[int, bytes]:
     address = url + ("?" + urlencode(pairs) if pairs else "")
     try:
-        with urlopen(Request(address, headers=headers), timeout=10) as response:
+        with urlopen(Request(address, headers=headers), timeout=120) as response:
             return response.status, response.read()
     except HTTPError as error:
         with error:

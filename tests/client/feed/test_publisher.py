@@ -245,7 +245,7 @@ def test_attempts_at_once(feed: Feed) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert not faults
     assert feed.values() == expected(0, 300)
 

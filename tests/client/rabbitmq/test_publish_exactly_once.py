@@ -328,7 +328,7 @@ def test_two_attempts_at_once(broker: Broker, how: dict[str, Any]) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(120)
         assert faults == []
         assert held(broker, stream) == texts(rows)
 

@@ -47,7 +47,7 @@ def failure(taking: Taking, rows: list[bytes] = ROWS, **how: Any) -> DeliveryFai
 
 def eventually(condition: Callable[[], bool]) -> None:
     """Return when it holds: the broker's thread reads what came before the connection ended."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

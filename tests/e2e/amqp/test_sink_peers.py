@@ -75,12 +75,12 @@ def peer(
     handler = kind(credit, settle)
     thread = threading.Thread(target=Container(handler).run, daemon=True)
     thread.start()
-    assert handler.listening.wait(10)
+    assert handler.listening.wait(120)
     try:
         yield handler
     finally:
         handler.stopping = True
-        thread.join(10)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -265,11 +265,11 @@ def test_a_link_that_is_refused_is_not_found() -> None:
     handler = Refusing(0, None)
     thread = threading.Thread(target=Container(handler).run, daemon=True)
     thread.start()
-    assert handler.listening.wait(10)
+    assert handler.listening.wait(120)
     try:
         sink = AmqpSink(parse_sink_options({"url": f"amqp://127.0.0.1:{handler.port}", "stream": "orders"}))
         with pytest.raises(NotFound, match="no node 'orders'"):
             sink.check()
     finally:
         handler.stopping = True
-        thread.join(10)
+        thread.join(120)

@@ -154,7 +154,7 @@ def test_the_pypi_client_of_version_1_reads_what_is_written(create: Callable[...
 
     async def read() -> dict[int, list[Any]]:
         found: dict[int, list[Any]] = {0: [], 1: []}
-        async with httpx.AsyncClient(timeout=30) as session:
+        async with httpx.AsyncClient(timeout=120) as session:
             client = zeroeventhub.Client(feed.url, len(found), session)
             for partition, events in found.items():
                 cursor, before = zeroeventhub.FIRST_CURSOR, None

@@ -224,7 +224,7 @@ class ZeroEventHub:
 
     def __exit__(self, *_: object) -> None:
         self.server.should_exit = True
-        self.thread.join(20)
+        self.thread.join(120)
 
 
 @pytest.mark.nightly  # by day version 1 is read from the log

@@ -104,11 +104,11 @@ def test_confirms_that_stay_away(queries: Queries, broker: Broker, rows: DataFra
     orders = broker.create()
     line = Mute(frames)
     with TcpProxy(broker.address, rewrite=line) as proxy:
-        message = queries.not_written(rows, orders, **FEW, url=proxy.url(broker.url), requestTimeout="3000")
+        message = queries.not_written(rows, orders, **FEW, url=proxy.url(broker.url), requestTimeout="6000")
     assert line.swallowed > 0, "the broker did confirm"
     # Without an identity publishing ids are the rows' numbers, from 1.
     first = next(row for row in range(5_000) if row + 1 not in line.confirmed)
     assert first > 0 if frames else first == 0
     assert "DeliveryFailed" in message
     assert f"row {first} of Spark partition 0 was not confirmed by stream '{orders}': no-confirm" in message
-    assert "within 3000 ms" in message
+    assert "within 6000 ms" in message

@@ -155,10 +155,10 @@ def test_a_single_active_consumer_beside_another_one_fails(queries: Queries, bro
     more = {"superStream": orders, "consumerName": "billing", "singleActiveConsumer": "true", **EARLIEST}
     # The first of two consumers stays the active one of partition 0.
     with another_consumer(broker, orders, f"{orders}-0"):
-        message = queries.start(**more, requestTimeout="3000").failure()
+        message = queries.start(**more, requestTimeout="10000").failure()
         assert "DeadlineExceeded" in message
         assert f"stream '{orders}-0': another consumer of 'billing' is the active one, for longer than" in message
-        assert "option 'requestTimeout' (3000 ms)" in message
+        assert "option 'requestTimeout' (10000 ms)" in message
     assert queries.drain(**more).bodies() == expected
 
 
@@ -174,7 +174,7 @@ def test_a_single_active_consumer_beside_another_one_fails_in_time(
         another_consumer(broker, orders, f"{orders}-0"),
         pytest.raises(DeadlineExceeded, match="another consumer of 'billing' is the active one, for longer than"),
     ):
-        read_here(broker.url, requestTimeout="3000", **more)
+        read_here(broker.url, requestTimeout="6000", **more)
     assert read_here(broker.url, **more) == {f"{orders}-{n}": numbers(0, 100) for n in range(2)}
 
 

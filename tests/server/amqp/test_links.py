@@ -80,7 +80,7 @@ def test_with_fsync_always_acceptance_waits_for_the_disk_and_others_do_not(
     original, appends, go_on = Partition.append, [], threading.Event()
 
     def slow(self: Partition, values: Any, *rest: Any, **notes: Any) -> Any:
-        go_on.wait(20)
+        go_on.wait(120)
         appends.append(len(values))
         return original(self, values, *rest, **notes)
 
@@ -218,7 +218,7 @@ def test_a_receiver_that_does_not_read_holds_up_nobody_and_no_memory(start: Star
     assert psutil.Process().memory_info().rss - before < 40 << 20
     reader = peer_of(server)
     assert len(reader.receiver("orders", filter=EARLIEST).take(20)) == 20
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 240
     while server.call(lambda: [c.write_paused for c in server.server._amqp_connections]).count(True) != 1:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -248,7 +248,7 @@ def test_a_durable_terminus_is_kept_for_its_timeout(start: Start, timeout_s: int
     receiver.take(1)
     first.pause(0.05)
     first.drop()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 240
     while server.call(lambda: len(server.server._amqp_connections)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -315,7 +315,7 @@ def test_connections_that_ended_leave_nothing_behind(start: Start) -> None:
         peer.sender("orders").send(b"x")
         peer.receiver("orders", filter=EARLIEST, properties={symbol("event-streams-consumer-group"): "g"}).take(1)
         (peer.close if n % 2 else peer.drop)()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 240
     while server.call(lambda: len(server.server._amqp_connections)) and time.monotonic() < deadline:
         time.sleep(0.01)
     node = server.server._node

@@ -49,7 +49,7 @@ class Rhea:
         port = int(self.node.url.rsplit(":", 1)[1])
         run = {"port": port, "username": "guest", "password": password, "steps": steps}
         done = subprocess.run(
-            ["node", str(self.script)], input=json.dumps(run), capture_output=True, text=True, timeout=30, check=True
+            ["node", str(self.script)], input=json.dumps(run), capture_output=True, text=True, timeout=120, check=True
         )
         return json.loads(done.stdout.splitlines()[0])
 

@@ -55,7 +55,7 @@ def test_es_401_each_message_tells_how_things_are_now(node: Any) -> None:
 def test_es_402_more_credit_gives_more_messages(node: Any) -> None:
     node.create()
     receiver = node.peer().receiver("orders/$info")
-    bodies = [e.body for e in receiver.take(3, timeout_s=15)]
+    bodies = [e.body for e in receiver.take(3, timeout_s=120)]
     assert len(bodies) == 3 and bodies[0] == bodies[1] == bodies[2]
 
 

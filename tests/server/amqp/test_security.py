@@ -64,7 +64,7 @@ def test_anonymous_only_where_configured(nodes: Any) -> None:
 def exchange(node: Any, sent: bytes, *, reply: int = 1 << 16) -> bytes:
     """Send bytes on a fresh socket and return all that comes until the node closes it."""
     parts = urlsplit(node.url)
-    with socket.create_connection((parts.hostname, parts.port), timeout=10) as plain:
+    with socket.create_connection((parts.hostname, parts.port), timeout=120) as plain:
         plain.sendall(sent)
         received = b""
         while len(received) < reply:

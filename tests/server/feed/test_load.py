@@ -62,7 +62,7 @@ def test_a_client_that_takes_nothing_is_dropped(doors: Doors) -> None:
     fill(door, 20_000)
     quiet = asked(door, "stream=y")
     connections = door.server.server._http._server.server_state.connections
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 240
     while connections and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not connections
@@ -119,7 +119,7 @@ def test_a_large_compressed_page_is_one_gzip_member(doors: Doors) -> None:
     door = doors()
     fill(door, 5_000)
     where = urlsplit(door.url)
-    connection = http.client.HTTPConnection(where.netloc, timeout=30)
+    connection = http.client.HTTPConnection(where.netloc, timeout=120)
     connection.request(
         "GET", "/orders?partition=0&cursor=_first&pageSizeHint=5000", headers={"Accept-Encoding": "gzip"}
     )
@@ -146,7 +146,7 @@ def test_many_clients_at_once(doors: Doors) -> None:
         session, cursor, count = requests.Session(), "_first", 0
         while True:
             query: dict[str, Any] = {"partition": 0, "cursor": cursor, "pageSizeHint": 700}
-            page = Page(session.get(f"{door.url}/orders", params=query, timeout=30))
+            page = Page(session.get(f"{door.url}/orders", params=query, timeout=120))
             count += len(page.events)
             if page.cursor == cursor:
                 break
@@ -171,7 +171,7 @@ def test_more_connections_than_allowed_are_answered_503(doors: Doors) -> None:
     assert door.get().status_code == 503
     for each in quiet:
         each.close()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 240
     while door.get().status_code == 503 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert door.get().status_code == 200
@@ -216,7 +216,7 @@ def test_a_corrupt_log_is_a_500_or_an_end_that_is_none(doors: Doors, monkeypatch
 
 def test_kept_connections_serve_many_requests(door: Door) -> None:
     door.create()
-    connection = http.client.HTTPConnection(urlsplit(door.url).netloc, timeout=30)
+    connection = http.client.HTTPConnection(urlsplit(door.url).netloc, timeout=120)
     for _ in range(20):
         connection.request("GET", "/orders")
         response = connection.getresponse()

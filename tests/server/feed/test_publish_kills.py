@@ -37,7 +37,7 @@ class Served:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(120)
 
 
 def write(served: Served, writer: int, confirmed: list[int]) -> None:
@@ -52,7 +52,7 @@ def write(served: Served, writer: int, confirmed: list[int]) -> None:
         }
         while True:
             try:
-                answer = requests.post(served.url, data=body, headers=headers, timeout=10)
+                answer = requests.post(served.url, data=body, headers=headers, timeout=120)
             except requests.RequestException:
                 time.sleep(0.05)
                 continue

@@ -234,7 +234,7 @@ def test_the_same_request_from_many_at_once(doors: Doors, fsync: Any) -> None:
                 "Idempotency-Key": "writer",
                 "Idempotency-Sequence": str(sequence),
             }
-            answers.append(requests.post(f"{door.url}/orders", data=body, headers=headers, timeout=30).json())
+            answers.append(requests.post(f"{door.url}/orders", data=body, headers=headers, timeout=120).json())
 
     threads = [threading.Thread(target=publish) for _ in range(6)]
     for thread in threads:
@@ -363,10 +363,10 @@ def test_settings_that_cannot_be(door: Door, given: dict[str, Any], words: str) 
 def test_a_feed_is_deleted_with_its_events(door: Door) -> None:
     door.put("orders", partitions=2)
     door.append([b"{}"])
-    deleted = door.session.delete(f"{door.url}/orders", timeout=30)
+    deleted = door.session.delete(f"{door.url}/orders", timeout=120)
     assert (deleted.status_code, deleted.content) == (204, b"")
     assert door.get("orders").status_code == 404
-    assert door.session.delete(f"{door.url}/orders", timeout=30).status_code == 404
+    assert door.session.delete(f"{door.url}/orders", timeout=120).status_code == 404
     door.put("orders", partitions=2)
     assert door.read() == []
 

@@ -231,7 +231,7 @@ def test_publishing_goes_on_while_partitions_split(door: Door) -> None:
                     "Idempotency-Key": f"writer-{writer}",
                     "Idempotency-Sequence": str(sequence),
                 }
-                answer = session.post(f"{door.url}/orders", data=body, headers=headers, timeout=30)
+                answer = session.post(f"{door.url}/orders", data=body, headers=headers, timeout=120)
                 if answer.status_code != 200:
                     failures.append(answer.text)
 
@@ -286,7 +286,7 @@ def test_an_open_response_ends_when_its_partition_does(doors: Doors, history: st
     door = doors(checkpoint_interval_ms=200)
     door.create()
     publish(door, 0, 10)
-    connection = http.client.HTTPConnection(urlsplit(door.url).netloc, timeout=30)
+    connection = http.client.HTTPConnection(urlsplit(door.url).netloc, timeout=120)
     connection.request("GET", "/orders?partition=0&cursor=_first&stream=y")
     response = connection.getresponse()
     while "cursor" not in json.loads(response.readline()):

@@ -115,7 +115,7 @@ async def read_all(door: Door, partitions: int, page_size: int | None) -> dict[i
     httpx = pytest.importorskip("httpx")
     zeroeventhub = pytest.importorskip("zeroeventhub")
     found: dict[int, list[Any]] = {}
-    async with httpx.AsyncClient(timeout=30) as http:
+    async with httpx.AsyncClient(timeout=120) as http:
         client = client_of(door, partitions, http)
         for partition in range(partitions):
             events: list[Any] = found.setdefault(partition, [])
@@ -173,7 +173,7 @@ def test_the_zeroeventhub_client_asks_for_headers(door: Door) -> None:
     door.append([b"{}", b"{}"], application_properties=properties)
 
     async def read() -> list[Any]:
-        async with httpx.AsyncClient(timeout=30) as http:
+        async with httpx.AsyncClient(timeout=120) as http:
             client = client_of(door, 1, http)
             cursors = [zeroeventhub.Cursor(0, zeroeventhub.FIRST_CURSOR)]
             return [each async for each in client.fetch_events(cursors, headers=zeroeventhub.ALL_HEADERS)]

@@ -104,7 +104,7 @@ def hostile_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with LogProcess(arguments=["--config", str(folder / "log.toml"), *streams]) as process:
         line = b'{"event":"' + b"x" * BIG_ROW_BYTES + b'"}\n'
         for _ in range(BIG_ROWS // 96):
-            answer = requests.post(f"{process.urls['feedapi']}/big", line * 96, headers=NDJSON, timeout=60)
+            answer = requests.post(f"{process.urls['feedapi']}/big", line * 96, headers=NDJSON, timeout=120)
             assert answer.status_code == 200
         served = Served(process)
         served.step()

@@ -135,7 +135,7 @@ def from_address(url: str, host: str) -> Peer:
     peer = Peer(url)
     port = peer.socket.getpeername()[1]
     peer.close()
-    peer.socket = socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(host, 0))
+    peer.socket = socket.create_connection(("127.0.0.1", port), timeout=120, source_address=(host, 0))
     peer.stream = peer.socket.makefile("rb")
     return peer
 

@@ -250,7 +250,7 @@ def test_references_survive_kills_with_what_they_published(
             peer.publish(1, entries[start : start + 50])
         last = max(peer.confirmed(len(entries)))
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(20)
+        process.wait(120)
         peer.close()
     again = doors(folder="killed")
     assert read_all(again, "orders") == [b"%d" % i for i in range(1, last + 1)]
@@ -327,14 +327,14 @@ def test_with_fsync_always_what_follows_a_failed_append_is_refused(
     def slow(self: Partition, *arguments: Any, **named: Any) -> Any:
         if next(failing, False):
             begun.set()
-            go_on.wait(20)
+            go_on.wait(120)
             raise OSError(errno.EIO, "Input/output error")
         return original(self, *arguments, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(Partition, "append", slow)
         peer.publish(1, [plain(1, b"1"), plain(2, b"2")])
-        assert begun.wait(20)
+        assert begun.wait(120)
         # Another attempt at the same: 1 and 2 are under way, so only 3 is new. It must not be stored without them.
         other.publish(2, [plain(i, b"%d" % i) for i in (1, 2, 3)])
         door.taken_in()

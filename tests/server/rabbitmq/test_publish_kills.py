@@ -89,7 +89,7 @@ def test_what_followed_a_failed_append_in_the_same_round_is_not_stored(
     def choosy(self: Partition, values: Any, *arguments: Any, **named: Any) -> Any:
         if len(values) == 1:
             begun.set()
-            go_on.wait(20)  # the others come meanwhile, and are appended in one round
+            go_on.wait(120)  # the others come meanwhile, and are appended in one round
         if len(values) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         return original(self, values, *arguments, **named)
@@ -97,7 +97,7 @@ def test_what_followed_a_failed_append_in_the_same_round_is_not_stored(
     with monkeypatch.context() as patched:
         patched.setattr(Partition, "append", choosy)
         peer.publish(1, [plain(1, b"1")])
-        assert begun.wait(20)
+        assert begun.wait(120)
         for ids in ((2, 3, 4), (5, 6)):
             peer.publish(1, [plain(i, b"%d" % i) for i in ids])
             door.taken_in()

@@ -43,7 +43,7 @@ def test_everything_arrives_in_order() -> None:
     reader = threading.Thread(target=read)
     reader.start()
     asyncio.run(write())
-    reader.join(20)
+    reader.join(120)
     theirs.close()
     assert bytes(received) == expected
 

@@ -91,7 +91,7 @@ def test_a_place_that_is_slow_to_write_to_does_not_hold_up_who_counts(
 
     def slowly(self: PageWriter, piece: Any) -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         write(self, piece)
 
     monkeypatch.setattr(PageWriter, "write", slowly)
@@ -100,16 +100,16 @@ def test_a_place_that_is_slow_to_write_to_does_not_hold_up_who_counts(
     )
     thread.start()
     try:
-        assert begun.wait(30)
+        assert begun.wait(120)
         counted: list[int] = []
         counting = threading.Thread(
             target=lambda: counted.extend((pages.waiting_events, pages.waiting_bytes)), daemon=True
         )
         counting.start()
-        counting.join(30)
+        counting.join(120)
         assert counted == [1, len(block)]
     finally:
         go_on.set()
-        thread.join(30)
+        thread.join(120)
     cut = pages.cut(None, 1 << 20)
     assert cut is not None and cut.events == 2
