@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
+
+from spark_streams.testing import LogProcess, StreamFactory
+from tests.real_rabbitmq.conftest import rabbitmq_url as rabbitmq_url
+
+if TYPE_CHECKING:
+    from tests.e2e.places import Place
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +29,34 @@ def streams_of_feeds(rate_limits: bool) -> None:
     """For tests that read a feed as a stream."""
     if not rate_limits:
         pytest.skip("streams of feeds need Spark 4.2")
+
+
+@pytest.fixture(scope="session")
+def log_process_v2b(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogProcess]:
+    """The reference log, its door for feeds speaking version 2b."""
+    settings = tmp_path_factory.mktemp("v2b") / "log.toml"
+    settings.write_text('[feedapi]\ndialect = "v2b"\n')
+    with LogProcess(arguments=["--config", str(settings)]) as process:
+        yield process
+
+
+@pytest.fixture
+def create(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[int], Place]]:
+    """A function that makes a stream of so many partitions, in each place in turn (tests/e2e/places.py)."""
+    from tests.e2e import places
+    from tests.e2e.rabbitmq.conftest import Real
+
+    format, _, dialect = request.param.rpartition("-v") if "-v" in request.param else (request.param, "", "")
+    with contextlib.ExitStack() as stack:
+        if request.param == places.REAL:
+            broker = Real(request.getfixturevalue("rabbitmq_url"))
+            stack.callback(broker.close)
+            yield lambda partitions: places.OnRabbitMQ(broker, partitions)
+            return
+        log = request.getfixturevalue("log_process_v2b" if dialect == "2b" else "reference_log_process")
+        streams = StreamFactory(log)
+        if dialect:
+            spool = str(tmp_path / "spool")
+            yield lambda partitions: places.InFeed(streams.create("orders", partitions), f"v{dialect}", spool)
+        else:
+            yield lambda partitions: places.InLog(format, streams.create("orders", partitions))

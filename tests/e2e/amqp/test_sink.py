@@ -241,29 +241,11 @@ def test_an_unknown_partition_is_an_error_that_names_the_row(spark: SparkSession
 @pytest.mark.parametrize(
     ("given", "frame", "words"),
     [
-        ({"stream": "ordres"}, "SELECT 'a' AS value", ["NotFound", "ordres"]),
         ({"password": "wrong-guess"}, "SELECT 'a' AS value", ["AuthenticationFailed"]),
         pytest.param(
             {"requestTimout": "1"},
             "SELECT 'a' AS value",
             ["OptionError", "requesttimout", "requestTimeout"],
-            marks=pytest.mark.nightly,
-        ),
-        pytest.param(
-            {"startingOffsets": "latest"},
-            "SELECT 'a' AS value",
-            ["OptionError", "startingOffsets", "reading"],
-            marks=pytest.mark.nightly,
-        ),
-        (
-            {},
-            "SELECT 'a' AS value, 1 AS custmer",
-            ["SchemaError", "unknown column 'custmer'", "'application_properties'"],
-        ),
-        pytest.param(
-            {},
-            "SELECT 1.5D AS value",
-            ["SchemaError", "column 'value' is DOUBLE, expected STRING or BINARY"],
             marks=pytest.mark.nightly,
         ),
         pytest.param({}, "SELECT 'a' AS key", ["SchemaError", "there is no column 'value'"], marks=pytest.mark.nightly),
@@ -287,19 +269,6 @@ def test_a_row_without_a_stream_is_named(spark: SparkSession, orders: LogStream)
     )
     with pytest.raises(PySparkException, match=r"row 1 of Spark partition 0 \(key 'l'.* has null in column 'stream'"):
         write(frame.coalesce(1), options(orders, ""))
-
-
-def test_overwrite_is_refused(spark: SparkSession, orders: LogStream) -> None:
-    writer = spark.range(1).selectExpr("'a' AS value").write.format("amqp-events").options(**options(orders))
-    with pytest.raises(PySparkException, match=r"'overwrite' cannot be done.*use mode 'append'"):
-        writer.mode("overwrite").save()
-
-
-@pytest.mark.nightly
-def test_output_mode_complete_is_refused(spark: SparkSession, orders: LogStream, tmp_path: Path) -> None:
-    counts = numbers(spark, tmp_path, [5]).groupBy(F.substring("value", 1, 1).alias("value")).count().select("value")
-    with pytest.raises(PySparkException, match="'complete' cannot be done"):
-        drain(counts, orders, tmp_path, output_mode="complete")
 
 
 # --- streams

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import proton
-import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -238,72 +236,6 @@ def test_a_users_schema(spark: SparkSession, orders: LogStream) -> None:
 
 
 # --- streams
-
-
-def test_a_stream_starts_at_the_latest_event_and_remembers_it(
-    spark: SparkSession, orders: LogStream, query: KeptQuery
-) -> None:
-    frame = load(spark, options(orders))
-    query.start(frame)
-    query.wait_for_batch(0)
-    query.stop()
-    append(orders, "0", numbers(10, 12))
-    query.start(frame)
-    query.wait_for_batch(1)
-    append(orders, "1", numbers(10, 11))
-    query.wait_for_batch(2)
-    assert values(query.rows) == {"0": ["e10", "e11"], "1": ["e10"]}
-
-
-def test_available_now_with_a_limit_and_restarts(
-    spark: SparkSession, orders: LogStream, query: KeptQuery, rate_limits: bool
-) -> None:
-    frame = load(spark, options(orders, startingOffsets="earliest", maxOffsetsPerTrigger="6"))
-    if not rate_limits:
-        query.start(frame, availableNow=True)
-        words = f"option 'maxOffsetsPerTrigger': needs Spark 4.2 or later, this is {pyspark.__version__}"
-        assert words in failure(query)
-        unlimited = load(spark, options(orders, startingOffsets="earliest"))
-        assert query.drain(unlimited) == [20]
-        assert query.drain(unlimited) == []
-        return
-    assert query.drain(frame) == [6, 6, 6, 2]
-    append(orders, "0", numbers(10, 17))
-    append(orders, "1", numbers(10, 11))
-    sizes = query.drain(frame)
-    assert sum(sizes) == 8
-    assert max(sizes) == 6
-    assert values(query.rows) == {"0": numbers(0, 17), "1": numbers(0, 11)}
-    # As Spark does it before 4.2: one micro-batch of all there is, and none where there is nothing.
-    append(orders, "1", numbers(11, 24))
-    unlimited = load(spark, options(orders, startingOffsets="earliest"))
-    assert query.drain(unlimited) == [13]
-    assert query.drain(unlimited) == []
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("most", [{}, {"maxOffsetsPerTrigger": "30"}])
-def test_a_stream_waits_for_a_minimum_and_other_triggers_do_not(
-    spark: SparkSession, orders: LogStream, query: KeptQuery, rate_limits: bool, most: dict[str, str]
-) -> None:
-    frame = load(spark, options(orders, minOffsetsPerTrigger="30", maxTriggerDelay="1h", **most))
-    query.start(frame)
-    if not rate_limits:
-        assert "OffsetsPerTrigger': needs Spark 4.2 or later" in failure(query)
-        return
-    query.wait_for_batch(0)
-    append(orders, "0", numbers(10, 39))
-    time.sleep(2)  # dozens of triggers, each of which could have run a batch
-    assert query.committed() == {0}
-    append(orders, "1", numbers(10, 11))
-    query.wait_for_batch(1)
-    query.stop()
-    assert values(query.rows) == {"0": numbers(10, 39), "1": ["e10"]}
-    append(orders, "1", numbers(11, 12))
-    assert query.drain(frame) == [1]
-    append(orders, "1", numbers(12, 14))
-    assert query.start(frame, once=True).awaitTermination(WAIT_S)
-    assert values(query.rows)["1"] == numbers(10, 14)
 
 
 def test_a_group_reads_batch_after_batch(

@@ -13,15 +13,6 @@ from spark_streams.testing import KeptQuery, LogProcess, LogStream, StreamFactor
 WAIT_S = 120
 
 
-@pytest.fixture(scope="session")
-def log_process_v2b(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogProcess]:
-    """The reference log, its door speaking version 2b."""
-    settings = tmp_path_factory.mktemp("v2b") / "log.toml"
-    settings.write_text('[feedapi]\ndialect = "v2b"\n')
-    with LogProcess(arguments=["--config", str(settings)]) as process:
-        yield process
-
-
 def by_day(*dialects: str) -> pytest.MarkDecorator:
     """Have a test be in `make test` in these dialects, and at night in the others."""
     params = [

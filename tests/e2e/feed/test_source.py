@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from spark_streams.sources.feedapi import FeedDataSource
 
 from spark_streams.errors import SparkStreamsError
-from spark_streams.testing import KeptQuery, eventually
+from spark_streams.testing import KeptQuery
 from tests.e2e.feed.conftest import WAIT_S, Feed, Feeds, by_day, load
 
 pytestmark = pytest.mark.spark
@@ -102,43 +102,6 @@ class TestBatch:
 
 
 class TestStream:
-    @by_day("v2b")
-    def test_restart_from_the_checkpoint(
-        self, spark: SparkSession, feeds: Feeds, query: KeptQuery, tmp_path: Path
-    ) -> None:
-        feed = feeds.create(3)
-        append(feed, 0, 0, 600)
-        append(feed, 1, 0, 300)
-        options = feed.options(
-            startingOffsets="earliest",
-            maxOffsetsPerTrigger="300",
-            pageSize="100",
-            spoolLocation=str(tmp_path / "spool"),
-        )
-        frame = load(spark, options)
-        query.start(frame)
-        query.wait_for_rows(300)
-        query.stop()
-        append(feed, 2, 0, 100)
-        query.drain(frame)
-        assert numbers(query.rows) == {"0": list(range(600)), "1": list(range(300)), "2": list(range(100))}
-        assert max(query.sizes) <= 300
-        append(feed, 0, 600, 610)
-        query.drain(frame)
-        assert numbers(query.rows)["0"] == list(range(610))
-
-    @by_day("v1", "v2a")
-    def test_latest_and_what_comes_while_it_runs(self, spark: SparkSession, feeds: Feeds, query: KeptQuery) -> None:
-        feed = feeds.create(3)
-        append(feed, 0, 0, 100)
-        query.start(load(spark, feed.options()))
-        offsets = query.checkpoint / "offsets"
-        eventually(lambda: list(offsets.glob("[0-9]*")), "the query knows where it starts", WAIT_S)
-        append(feed, 0, 100, 150)
-        append(feed, 2, 0, 50)
-        query.wait_for_rows(100)
-        assert numbers(query.rows) == {"0": list(range(100, 150)), "2": list(range(50))}
-
     def test_without_columns(self, spark: SparkSession, feed: Feed, query: KeptQuery) -> None:
         append(feed, 0, 0, 1_000)
         frame = spark.readStream.format("feedapi").options(**feed.options(startingOffsets="earliest")).load()

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 import proton
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from rstream import AMQPMessage, Consumer, ConsumerOffsetSpecification, OffsetType, amqp_decoder
 
 from tests.e2e.rabbitmq.broker import COMPRESSIONS, Broker, Stored, numbers, on_both, records
@@ -324,14 +323,10 @@ def half_until(file: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
 @pytest.mark.parametrize(
     ("given", "frame", "words"),
     [
-        ({"stream": "no-such"}, "SELECT 'a' AS value", ["NotFound", "no-such"]),
         at_night({"superStream": "no-such"}, "SELECT 'a' AS value, 'k' AS key", ["NotFound", "no-such"]),
         at_night({"superStream": "no-such"}, "SELECT 'a' AS value", ["SchemaError", "no column 'key'"]),
         ({"stream": "x", "password": "wrong-guess"}, "SELECT 'a' AS value", ["AuthenticationFailed"]),
-        at_night({"stream": "x", "startingOffsets": "latest"}, "SELECT 'a' AS value", ["OptionError", "reading"]),
         at_night({"stream": "x", "compression": "gzip"}, "SELECT 'a' AS value", ["OptionError", "subEntrySize"]),
-        ({"stream": "x"}, "SELECT 'a' AS value, 1 AS custmer", ["SchemaError", "unknown column 'custmer'"]),
-        at_night({"stream": "x"}, "SELECT 1.5D AS value", ["SchemaError", "expected STRING or BINARY"]),
     ],
 )
 def test_faults_are_told_before_any_task_starts(
@@ -342,11 +337,3 @@ def test_faults_are_told_before_any_task_starts(
     assert all(word in message for word in words), message
     assert "Failed to initialize Python data source writer" in message, "it failed on the driver"
     assert "wrong-guess" not in message
-
-
-def test_modes_that_replace_events_are_refused(queries: Queries, broker: Broker, spark: SparkSession) -> None:
-    orders = broker.create()
-    frame: DataFrame = spark.sql("SELECT 'a' AS value")
-    writer = frame.write.format("rabbitmq-stream").options(**queries.options(orders))
-    with pytest.raises(PySparkException, match=r"'overwrite' cannot be done.*use mode 'append'"):
-        writer.mode("overwrite").save()

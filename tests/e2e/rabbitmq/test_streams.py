@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from spark_streams.client import retry
 from spark_streams.errors import DeadlineExceeded
 from spark_streams.testing import eventually
-from tests.e2e.rabbitmq.broker import Broker, numbers, offset, on_both
+from tests.e2e.rabbitmq.broker import Broker, numbers, on_both
 from tests.e2e.rabbitmq.queries import Queries, read_here
 from tests.real_rabbitmq import by_hand
 from tests.real_rabbitmq.by_hand import Peer
@@ -22,35 +21,6 @@ from tests.real_rabbitmq.by_hand import Peer
 pytestmark = pytest.mark.spark
 
 EARLIEST = {"startingOffsets": "earliest"}
-
-
-def test_a_stream_starts_at_the_latest_event_and_remembers_it(queries: Queries, broker: Broker) -> None:
-    orders = broker.create()
-    broker.publish(orders, numbers(0, 10))
-    query = queries.start(orders)
-    query.wait_for_batch(0)
-    query.stop()
-    broker.publish(orders, numbers(10, 12))
-    query = queries.start(orders)
-    query.wait_for_rows(2)
-    broker.publish(orders, numbers(12, 15))
-    query.wait_for_rows(5)
-    assert query.bodies() == {orders: numbers(10, 15)}
-    assert query.sizes[0] == 0
-
-
-def test_available_now_and_restarts_read_nothing_twice(queries: Queries, broker: Broker) -> None:
-    orders = broker.create_super(2)
-    names = [f"{orders}-{n}" for n in range(2)]
-    more = {"superStream": orders, "startingOffsets": json.dumps({names[0]: 3, names[1]: offset(3)})}
-    for name in names:
-        broker.publish(name, numbers(0, 10))
-    assert queries.drain(**more).bodies() == {names[0]: numbers(3, 10), names[1]: numbers(4, 10)}
-    assert queries.drain(**more).sizes == [13]
-    broker.publish(names[0], numbers(10, 14))
-    query = queries.drain(**more)
-    assert query.bodies() == {names[0]: numbers(3, 14), names[1]: numbers(4, 10)}
-    assert query.sizes == [13, 4]
 
 
 def test_a_limit_is_shared_in_proportion_over_splits_and_lag_is_told(
@@ -73,28 +43,6 @@ def test_a_limit_is_shared_in_proportion_over_splits_and_lag_is_told(
     lags = [json.loads(each["latestOffset"])["lag"] for each in told]
     assert lags[0] == dict(zip(names, (36, 18, 6), strict=True))
     assert lags[2] == dict.fromkeys(names, 0)
-
-
-@pytest.mark.nightly  # in this process, of all clients: tests/spark/test_patience.py
-def test_a_stream_waits_for_a_minimum(queries: Queries, broker: Broker, rate_limits: bool) -> None:
-    if not rate_limits:
-        pytest.skip("this Spark tells no limits")
-    orders = broker.create()
-    broker.publish(orders, numbers(0, 10))
-    more = {"minOffsetsPerTrigger": "30", "pollInterval": "50"}
-    query = queries.start(orders, maxTriggerDelay="1h", **more)
-    query.wait_for_batch(0)
-    broker.publish(orders, numbers(10, 39))
-    time.sleep(1.5)  # dozens of triggers, each of which could have run a batch
-    assert query.committed() == {0}
-    broker.publish(orders, numbers(39, 40))
-    query.wait_for_rows(30)
-    assert query.sizes == [0, 30]
-    broker.publish(orders, numbers(40, 41))
-    query.stop()
-    query = queries.start(orders, maxTriggerDelay="1s", **more)
-    query.wait_for_rows(31)
-    assert query.bodies() == {orders: numbers(10, 41)}
 
 
 @pytest.mark.usefixtures("own_log")
