@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.examples import BY_DAY
+from tests.examples import BY_DAY, SAME
 from tests.sessions import running_session
 from tests.spark_home import spark_home
 
@@ -31,13 +31,14 @@ MARKS = pytest.StashKey[dict[str, tuple[Path, set[str]]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the profile of the day give the same examples whatever else the process imported.
+    """Have the profiles without chance give the same examples whatever else the process imported.
 
     Hypothesis draws some from the literals of the modules that are loaded, which depend on the tests that ran before.
     """
     from hypothesis.internal.conjecture import providers
 
-    if config.getoption("--hypothesis-profile", None) == BY_DAY and hasattr(providers, "_get_local_constants"):
+    profile = config.getoption("--hypothesis-profile", None)
+    if profile in (BY_DAY, SAME) and hasattr(providers, "_get_local_constants"):
         providers._get_local_constants = lambda: providers._local_constants
 
 

@@ -72,7 +72,7 @@ def workplace(target: str) -> Path:
         "do_not_mutate": LEFT_OUT,
         "also_copy": ["docs", "conf"],
         "pytest_add_cli_args_test_selection": tests_of(target),
-        "pytest_add_cli_args": ["--hypothesis-profile=ci", "-m", "not spark and not nightly and not rabbitmq"],
+        "pytest_add_cli_args": ["--hypothesis-profile=same", "-m", "not spark and not nightly and not rabbitmq"],
         "timeout_constant": 4.0,
         "track_dependencies": False,
         "use_setproctitle": False,

@@ -47,3 +47,6 @@ def test_all_at_night_and_by_day_a_share_always_the_same(
     assert "{'many': 240, 'few': 20, 'as usual': 100}" in night
     assert "{'many': 60, 'few': 20, 'as usual': 25}" in day
     assert printed(pytester, "ci") == day
+    same = printed(pytester, "same")
+    assert "{'many': 240, 'few': 20, 'as usual': 100}" in same
+    assert printed(pytester, "same") == same
