@@ -309,7 +309,7 @@ def test_a_peer_that_refuses_a_filter_is_read_without(condition: str, caplog: py
 def test_a_peer_that_takes_long_to_find_nothing_gets_its_time() -> None:
     script = Script(events=numbered(3), full_sql=True, latest="00009", answers_drain=False)
     with FakePeer(script) as peer, anonymous(peer.port, timeout_ms=3_000) as reader:
-        timer = threading.Timer(3.5, lambda: setattr(script, "answers_drain", True))
+        timer = threading.Timer(7, lambda: setattr(script, "answers_drain", True))
         timer.start()
         assert offsets(reader, filtered("kind IS NULL", "00009", After("00002"), stream="orders")) == []
         timer.join()

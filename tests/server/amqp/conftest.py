@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.server.patience import PATIENT
+
 
 class Node:
     """A served log, and connections to it that end with the test."""
@@ -74,7 +76,7 @@ def nodes(tmp_path: Path) -> Iterator[Any]:
         def start(*, clock: Any = None, folder: str = "log", log_config: Any = None, **config: Any) -> Node:
             extra = {} if clock is None else {"clock": clock}
             log = stack.enter_context(ReferenceLog(tmp_path / folder, log_config or LogConfig(), **extra))
-            server = stack.enter_context(ServerThread(log, AmqpConfig(port=0, **config)))
+            server = stack.enter_context(ServerThread(log, AmqpConfig(port=0, **{**PATIENT, **config})))
             node = Node(server, log)
             stack.callback(node.close)
             return node
@@ -84,6 +86,6 @@ def nodes(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def node(nodes: Any) -> Node:
-    """A node with the default configuration."""
+    """A node with the default configuration, and patience (tests/server/patience.py)."""
     started: Node = nodes()
     return started

@@ -32,7 +32,7 @@ def dial(node: Any) -> socket.socket:
     return socket.create_connection((parts.hostname, parts.port), timeout=120)
 
 
-def until_closed(plain: socket.socket, limit_s: float = 5) -> bytes:
+def until_closed(plain: socket.socket, limit_s: float = 120) -> bytes:
     """Return what the node says before it closes the socket."""
     received, end = b"", time.monotonic() + limit_s
     while time.monotonic() < end:

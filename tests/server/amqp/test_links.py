@@ -20,6 +20,7 @@ from spark_streams.server.consumer_link import ConsumerLink
 from tests.server.amqp.raw_links import Receiver
 from tests.server.amqp.raw_peer import Peer
 from tests.server.amqp.raw_words import EARLIEST, Ended, Refused, encode
+from tests.server.patience import HOUR_MS, PATIENT
 
 Start = Callable[..., ServerThread]
 
@@ -29,9 +30,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def started(fsync: Any = "interval", **config: Any) -> ServerThread:
+            patient = {**PATIENT, "idle_timeout_ms": HOUR_MS, **config}
             log = stack.enter_context(ReferenceLog(tmp_path / "log", LogConfig(fsync=fsync)))
             log.create_stream("orders", 2)
-            return stack.enter_context(ServerThread(log, AmqpConfig(port=0, **config)))
+            return stack.enter_context(ServerThread(log, AmqpConfig(port=0, **patient)))
 
         yield started
 

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 import requests
 
+from tests.server.patience import HOUR_MS, PATIENT
+
 TIMEOUT_S = 30
 
 
@@ -142,7 +144,7 @@ def doors(tmp_path: Path) -> Iterator[Callable[..., Door]]:
             extra = {} if clock is None else {"clock": clock}
             log = stack.enter_context(ReferenceLog(tmp_path / folder, log_config or LogConfig(), **extra))
             beside = (AmqpConfig(port=0), RabbitConfig(port=0)) if others else (None, None)
-            settings = FeedConfig(port=0, **config)
+            settings = FeedConfig(port=0, **{**PATIENT, "idle_timeout_ms": HOUR_MS, **config})
             server = stack.enter_context(ServerThread(log, *beside, settings))
             door = Door(server, log, settings)
             stack.callback(door.close)
@@ -153,7 +155,7 @@ def doors(tmp_path: Path) -> Iterator[Callable[..., Door]]:
 
 @pytest.fixture
 def door(doors: Callable[..., Door]) -> Door:
-    """A door with the default configuration."""
+    """A door with the default configuration, and patience (tests/server/patience.py)."""
     return doors()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.real_rabbitmq.by_hand import DELIVER, Peer
+from tests.server.patience import PATIENT
 
 VERSIONS = ((DELIVER, 1, 2),)
 
@@ -95,7 +96,7 @@ def doors(tmp_path: Path) -> Iterator[Callable[..., Door]]:
             extra = {} if clock is None else {"clock": clock}
             log = stack.enter_context(ReferenceLog(tmp_path / folder, log_config or LogConfig(), **extra))
             beside = AmqpConfig(port=0) if amqp else None
-            server = stack.enter_context(ServerThread(log, beside, RabbitConfig(port=0, **config)))
+            server = stack.enter_context(ServerThread(log, beside, RabbitConfig(port=0, **{**PATIENT, **config})))
             door = Door(server, log)
             stack.callback(door.close)
             return door
@@ -105,7 +106,7 @@ def doors(tmp_path: Path) -> Iterator[Callable[..., Door]]:
 
 @pytest.fixture
 def door(doors: Callable[..., Door]) -> Door:
-    """A door with the default configuration."""
+    """A door with the default configuration, and patience (tests/server/patience.py)."""
     return doors()
 
 

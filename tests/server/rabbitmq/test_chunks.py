@@ -422,7 +422,8 @@ def test_a_stream_that_is_deleted_in_mid_delivery_sets_the_connection_free(door:
     assert 0 < len(list(slow.take(DELIVER))) < 100
 
 
-def test_what_ended_leaves_nothing_behind(door: Any) -> None:
+def test_what_ended_leaves_nothing_behind(doors: Callable[..., Any]) -> None:
+    door = doors(heartbeat_s=3_600)
     stream, other = door.stream(), door.stream("other")
     peers = [door.peer() for _ in range(3)]
     for number, peer in enumerate(peers):

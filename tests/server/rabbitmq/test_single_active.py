@@ -380,7 +380,8 @@ def test_a_door_that_does_not_know_the_command_delivers_to_all(doors: Callable[.
         assert firsts(peer, stream) == [0]
 
 
-def test_groups_leave_nothing_behind(door: Any) -> None:
+def test_groups_leave_nothing_behind(doors: Callable[..., Any]) -> None:
+    door = doors(heartbeat_s=3_600)
     stream, peer = door.stream(), door.peer()
     for number in range(3):
         assert peer.subscribe(number, stream, FIRST, 10, group(f"group-{number}")) == 1

@@ -120,7 +120,7 @@ class TestPlanned:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Though the feed never answers the same twice."""
-        monkeypatch.setattr(followers, "GATHER_S", 30.0)
+        monkeypatch.setattr(followers, "GATHER_S", 600.0)
         with BadFeed({0: Part(numbered(0, 90)), 1: Part(numbered(0, 50))}, page=lambda: 40, every=20) as feed:
             feed.shuffled = True
             feed.same_cursors = False
@@ -346,7 +346,7 @@ class TestLimits:
                 assert values(life.until(3)) == numbered(10, 13)
 
     def test_min_partitions_splits_at_checkpoints(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(followers, "GATHER_S", 30.0)
+        monkeypatch.setattr(followers, "GATHER_S", 600.0)
         with (
             BadFeed({0: Part(numbered(0, 400)), 1: Part(numbered(0, 40))}, page=lambda: 100, every=10) as feed,
             Life(feed.url, minPartitions="6", spoolLocation=str(tmp_path)) as life,
@@ -610,7 +610,7 @@ class TestFaults:
             with pytest.raises(kind, match=r"127\.0\.0\.1"):
                 life.still(20)
             for thread in life.batches._followers.each.values():
-                thread.join(120)
+                thread.join(60)  # half of what a request may take
                 assert not thread.is_alive()
 
     def test_events_that_are_gone_are_a_loss(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -640,7 +640,7 @@ class TestFaults:
             life.batches.close()
             for thread in life.batches._followers.each.values():
                 assert thread.daemon
-                thread.join(120)
+                thread.join(60)  # half of what a request may take
                 assert not thread.is_alive()
 
     def test_a_partition_that_hangs_does_not_hold_up_others(self) -> None:

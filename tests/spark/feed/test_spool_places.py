@@ -106,7 +106,7 @@ def test_a_place_that_is_slow_to_write_to_does_not_hold_up_who_counts(
             target=lambda: counted.extend((pages.waiting_events, pages.waiting_bytes)), daemon=True
         )
         counting.start()
-        counting.join(120)
+        counting.join(60)  # while the other one is held
         assert counted == [1, len(block)]
     finally:
         go_on.set()

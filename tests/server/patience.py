@@ -1,0 +1,7 @@
+"""Doors that wait for their peers longer than tests wait for doors: what a door ends by itself, no time-out ended."""
+
+from __future__ import annotations
+
+HOUR_MS = 3_600_000
+PATIENT = {"handshake_timeout_ms": HOUR_MS, "write_timeout_ms": HOUR_MS}
+"""Of each door's settings, what peers are not told."""
