@@ -10,6 +10,8 @@ WITH_BROKER := $(BIN)/python tests/real_rabbitmq/broker.py run --
 export SPARK_CONF_DIR := $(CURDIR)/conf
 # Tests and queries start hundreds of processes: only the first compiles what they import.
 unexport PYTHONDONTWRITEBYTECODE
+
+# conf/wheels.cfg: pyspark is built from its archive, into a wheel that only goes from here to there.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 $(READY) .venv-spark-%/.ready: export DIST_EXTRA_CONFIG := $(CURDIR)/conf/wheels.cfg
 

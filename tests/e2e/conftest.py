@@ -46,17 +46,15 @@ def create(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
     from tests.e2e import places
     from tests.e2e.rabbitmq.conftest import Real
 
-    format, _, dialect = request.param.rpartition("-v") if "-v" in request.param else (request.param, "", "")
-    with contextlib.ExitStack() as stack:
-        if request.param == places.REAL:
-            broker = Real(request.getfixturevalue("rabbitmq_url"))
-            stack.callback(broker.close)
+    if request.param == places.REAL:
+        with contextlib.closing(Real(request.getfixturevalue("rabbitmq_url"))) as broker:
             yield lambda partitions: places.OnRabbitMQ(broker, partitions)
-            return
-        log = request.getfixturevalue("log_process_v2b" if dialect == "2b" else "reference_log_process")
-        streams = StreamFactory(log)
-        if dialect:
-            spool = str(tmp_path / "spool")
-            yield lambda partitions: places.InFeed(streams.create("orders", partitions), f"v{dialect}", spool)
-        else:
-            yield lambda partitions: places.InLog(format, streams.create("orders", partitions))
+        return
+    format, dialect = places.IN_LOG[request.param]
+    log = request.getfixturevalue("log_process_v2b" if dialect == "v2b" else "reference_log_process")
+    streams = StreamFactory(log)
+    if dialect:
+        spool = str(tmp_path / "spool")
+        yield lambda partitions: places.InFeed(streams.create("orders", partitions), dialect, spool)
+    else:
+        yield lambda partitions: places.InLog(format, streams.create("orders", partitions))

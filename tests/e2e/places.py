@@ -12,11 +12,16 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_streams.testing import LogStream
-from tests.e2e.feed.conftest import Feed
+from tests.e2e.by_day import nightly_unless
+from tests.e2e.feed.conftest import DIALECTS, Feed
 from tests.e2e.rabbitmq.broker import Broker
 
-DIALECTS = ("v1", "v2a", "v2b")
-IN_LOG = ("amqp-events", "rabbitmq-stream", *(f"feedapi-{dialect}" for dialect in DIALECTS))
+IN_LOG = {
+    "amqp-events": ("amqp-events", ""),
+    "rabbitmq-stream": ("rabbitmq-stream", ""),
+    **{f"feedapi-{dialect}": ("feedapi", dialect) for dialect in DIALECTS},
+}
+"""The format, and the dialect if there are such, of a place in the log."""
 REAL = "rabbitmq-stream-of-RabbitMQ"
 
 
@@ -25,8 +30,8 @@ def places(*by_day: str, of: tuple[str, ...] = (*IN_LOG, REAL)) -> pytest.MarkDe
     assert set(by_day) <= set(of)
     params = []
     for each in of:
-        marks = [] if each in by_day else [pytest.mark.nightly]
-        params.append(pytest.param(each, marks=[*marks, pytest.mark.rabbitmq] if each == REAL else marks))
+        real = [pytest.mark.rabbitmq] if each == REAL else []
+        params.append(pytest.param(each, marks=[*nightly_unless(each in by_day), *real]))
     return pytest.mark.parametrize("create", params, indirect=True)
 
 

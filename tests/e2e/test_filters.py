@@ -26,24 +26,13 @@ from spark_streams.filters import parse, to_protobuf
 from spark_streams.options import parse_rabbit_source, parse_source
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.testing import KeptQuery, LogProcess, LogStream, StreamFactory
+from tests.e2e.by_day import FORMATS, in_turn
 
 pytestmark = pytest.mark.spark
 
 EVENTS = 300
 """Numbered from 0 in their JSON; what else an event has follows from its number."""
 REGIONS = ("eu-north", "eu-south", "us", "as")
-FORMATS = ("amqp-events", "rabbitmq-stream", "feedapi")
-
-
-def in_turn(*cases: Any, formats: Callable[[Any], tuple[str, ...]] = lambda case: FORMATS) -> list[Any]:
-    """Each case through each door: one of them by day, another one for each case, and all at night."""
-    return [
-        pytest.param(
-            name, case, id=f"{name}-{case}", marks=[] if number % len(formats(case)) == at else [pytest.mark.nightly]
-        )
-        for number, case in enumerate(cases)
-        for at, name in enumerate(formats(case))
-    ]
 
 
 def key(number: int) -> str | None:
@@ -179,7 +168,7 @@ CONDITIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("door", "text"), in_turn(*CONDITIONS), indirect=["door"])
+@pytest.mark.parametrize(("door", "text"), in_turn(CONDITIONS), indirect=["door"])
 def test_a_batch_query_reads_what_matches(spark: SparkSession, door: Door, text: str) -> None:
     assert numbers(door.batch(spark, filter=text)) == [n for n in range(EVENTS) if CONDITIONS[text](event(n))]
 
@@ -314,7 +303,7 @@ STARTS: dict[str, Callable[[int], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("door", "text"), in_turn(*STARTS), indirect=["door"])
+@pytest.mark.parametrize(("door", "text"), in_turn(STARTS), indirect=["door"])
 def test_a_batch_query_starts_at_the_first_match(
     spark: SparkSession, door: Door, everything: Callable[[Door], list[Row]], text: str
 ) -> None:
@@ -415,7 +404,7 @@ def plan_of(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
-@pytest.mark.parametrize(("door", "condition"), in_turn(*PUSHED, formats=formats_of), indirect=["door"])
+@pytest.mark.parametrize(("door", "condition"), in_turn(PUSHED, formats=formats_of), indirect=["door"])
 def test_what_spark_pushes_gives_the_same_rows(
     pushing: SparkSession, door: Door, everything: Callable[[Door], list[Row]], condition: str
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,12 @@ from spark_streams.rows import MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.testing import eventually
 from spark_streams.wire.columns import encode_columns
+from tests.e2e.by_day import FORMATS, by_day
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-FORMATS = ["amqp-events", "rabbitmq-stream", "feedapi"]
 WAIT_S = 240
 SMALL = StreamConfig(segment_max_bytes=2_000, retention_max_bytes=2_000)
-
-
-def by_day(*formats: str, of: Sequence[str] = FORMATS) -> pytest.MarkDecorator:
-    """Have a test be in `make test` for these formats, and at night for the others."""
-    params = [pytest.param(each, marks=[] if each in formats else [pytest.mark.nightly]) for each in of]
-    return pytest.mark.parametrize("log", params, indirect=True)
 
 
 class Log:
@@ -106,7 +100,7 @@ def run(spark: SparkSession, log: Log, folder: Path, name: str, look: Callable[[
     return query
 
 
-@by_day("rabbitmq-stream", "feedapi")
+@by_day("log", "rabbitmq-stream", "feedapi")
 def test_lag_rates_and_bytes(spark: SparkSession, log: Log, tmp_path: Path, rate_limits: bool) -> None:
     zero, one = log.partition(0), log.partition(1)
     log.append(0, *(f"a{n}" for n in range(10)))
@@ -162,7 +156,7 @@ def test_lag_rates_and_bytes(spark: SparkSession, log: Log, tmp_path: Path, rate
         assert last["lag"] == {zero: 0, one: 0}
 
 
-@by_day("amqp-events")
+@by_day("log", "amqp-events")
 def test_filters_and_losses(
     spark: SparkSession, log: Log, tmp_path: Path, rate_limits: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,7 +192,7 @@ def test_filters_and_losses(
     assert log.stream in warning
 
 
-@by_day("feedapi", of=FORMATS[1:])
+@by_day("log", "feedapi", of=FORMATS[1:])
 def test_filters_that_are_pushed(spark: SparkSession, log: Log, tmp_path: Path, rate_limits: bool) -> None:
     """By the filter values of messages, and to a filter that the feed's discovery offers; SQL is pushed above."""
     more = {"startingOffsets": "earliest", "filter": "key = 'a'"}
@@ -228,7 +222,7 @@ def test_filters_that_are_pushed(spark: SparkSession, log: Log, tmp_path: Path, 
         assert (pushed, residual) == ({"filter values 'a'"}, {more["filter"]}), "other values may pass a bloom filter"
 
 
-@by_day("amqp-events")
+@by_day("log", "amqp-events")
 def test_what_tasks_log_is_a_table_of_sparks(spark: SparkSession, log: Log) -> None:
     if not hasattr(spark.tvf, "python_worker_logs"):
         pytest.skip("Spark collects what Python loggers say from 4.1 on")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tests.e2e.by_day import in_turn
 from tests.e2e.places import Place, places
 
 pytestmark = pytest.mark.spark
@@ -18,29 +18,21 @@ FORMATS = ("amqp-events", "rabbitmq-stream", "feedapi-v2a")
 Create = Callable[[int], Place]
 
 
-def in_turn(*cases: Any) -> pytest.MarkDecorator:
-    """Each case in each format: in one of them by day, another one for each case, and at night in all."""
-    return pytest.mark.parametrize(
-        ("create", "more", "frame", "words"),
-        [
-            pytest.param(
-                name, *case, id=f"{name}-{case[1]}", marks=[] if number % len(FORMATS) == at else [pytest.mark.nightly]
-            )
-            for number, case in enumerate(cases)
-            for at, name in enumerate(FORMATS)
-        ],
-        indirect=["create"],
-    )
+FAULTS: dict[str, tuple[dict[str, str], str, list[str]]] = {
+    "an option of reading": (
+        {"startingOffsets": "latest"},
+        "SELECT 'a' AS value",
+        ["OptionError", "startingOffsets", "reading"],
+    ),
+    "a column misspelt": ({}, "SELECT 'a' AS value, 1 AS custmer", ["SchemaError", "unknown column 'custmer'"]),
+    "a type": ({}, "SELECT 1.5D AS value", ["SchemaError", "column 'value' is DOUBLE, expected STRING or BINARY"]),
+}
+"""Name to options, the frame that is written, and what the error says."""
 
 
-@in_turn(
-    ({"startingOffsets": "latest"}, "SELECT 'a' AS value", ["OptionError", "startingOffsets", "reading"]),
-    ({}, "SELECT 'a' AS value, 1 AS custmer", ["SchemaError", "unknown column 'custmer'"]),
-    ({}, "SELECT 1.5D AS value", ["SchemaError", "column 'value' is DOUBLE, expected STRING or BINARY"]),
-)
-def test_faults_are_told_before_any_task_starts(
-    spark: SparkSession, create: Create, more: dict[str, str], frame: str, words: list[str]
-) -> None:
+@pytest.mark.parametrize(("create", "fault"), in_turn(FAULTS, lambda fault: FORMATS), indirect=["create"])
+def test_faults_are_told_before_any_task_starts(spark: SparkSession, create: Create, fault: str) -> None:
+    more, frame, words = FAULTS[fault]
     assert_refused(spark, create(1), frame, words, **more)
 
 

@@ -65,6 +65,10 @@ def test_available_now_with_a_limit_and_restarts_read_all_once(
         if orders.format != "feedapi":  # which is read in whole pages
             assert sizes == [40, 40, 10]
         assert query.drain(limited) == []
+        orders.append(1, 30, 80)
+        sizes = query.drain(limited)
+        assert sum(sizes) == 50
+        assert max(sizes) <= 40
     else:
         query.start(limited, availableNow=True)
         with pytest.raises(PySparkException) as caught:
@@ -72,13 +76,15 @@ def test_available_now_with_a_limit_and_restarts_read_all_once(
         words = f"option 'maxOffsetsPerTrigger': needs Spark 4.2 or later, this is {pyspark.__version__}"
         assert words in str(caught.value)
         assert query.drain(unlimited) == [90]
-    orders.append(1, 30, 43)
+        orders.append(1, 30, 80)
+        assert query.drain(unlimited) == [50]
+    orders.append(1, 80, 93)
     sizes = query.drain(unlimited)
     assert sum(sizes) == 13
     if orders.format != "feedapi":
         assert sizes == [13], "one micro-batch of all there is"
     assert query.drain(unlimited) == [], "and none where there is nothing"
-    assert orders.numbers(query.rows) == {0: [*range(60)], 1: [*range(43)]}
+    assert orders.numbers(query.rows) == {0: [*range(60)], 1: [*range(93)]}
 
 
 # A feed does not say how much it has.  In this process, of all clients: tests/spark/test_patience.py.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,12 @@ from typing import Any
 import pytest
 
 from spark_streams.testing import KeptQuery, LogProcess, LogStream, StreamFactory
+from tests.e2e.by_day import by_day
 
 WAIT_S = 120
-
-
-def by_day(*dialects: str) -> pytest.MarkDecorator:
-    """Have a test be in `make test` in these dialects, and at night in the others."""
-    params = [
-        pytest.param(each, marks=[] if each in dialects else [pytest.mark.nightly]) for each in ("v1", "v2a", "v2b")
-    ]
-    return pytest.mark.parametrize("feeds", params, indirect=True)
+DIALECTS = ("v1", "v2a", "v2b")
+in_dialects = functools.partial(by_day, "feeds", of=DIALECTS)
+"""These by day, the others at night."""
 
 
 class Feed:
@@ -56,7 +53,7 @@ class Feeds:
         return Feed(self.streams.create("orders", partitions), self.dialect)
 
 
-@pytest.fixture(params=["v1", "v2a", "v2b"])
+@pytest.fixture(params=DIALECTS)
 def feeds(request: pytest.FixtureRequest, reference_log_process: LogProcess) -> Feeds:
     """Feeds in each dialect in turn; doors speak version 1 beside either version 2."""
     process = request.getfixturevalue("log_process_v2b") if request.param == "v2b" else reference_log_process

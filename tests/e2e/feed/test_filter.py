@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_streams.testing import KeptQuery
-from tests.e2e.feed.conftest import Feed, Feeds, by_day, load
+from tests.e2e.feed.conftest import Feed, Feeds, in_dialects, load
 
 pytestmark = pytest.mark.spark
 
@@ -93,7 +93,7 @@ def batch(spark: SparkSession, feed: Counted, **more: str) -> list[int]:
 
 
 class TestBatch:
-    @by_day("v2a")
+    @in_dialects("v2a")
     def test_the_filter_is_pushed_where_the_feed_can(self, spark: SparkSession, feed: Counted) -> None:
         for first in range(0, 20_000, 2_000):
             feed.append(first, first + 2_000, partition=first // 2_000 % 2)
@@ -112,7 +112,7 @@ class TestBatch:
         assert count == len(wanted)
         assert batch(spark, feed, filter=text, filterFields="none") == wanted
 
-    @by_day("v1")
+    @in_dialects("v1")
     def test_starts_at_the_first_match(self, spark: SparkSession, feed: Counted) -> None:
         feed.append(0, 500)
         feed.append(500, 900, partition=1)
@@ -157,7 +157,7 @@ class TestStream:
             query.drain(load(spark, spool | feed.options(filter="type = 'order' AND n >= 10000")))
             assert [n for n in numbers(query.rows) if n >= 10_000] == chosen(10_000, 10_100, "order")
 
-    @by_day("v2b")
+    @in_dialects("v2b")
     def test_starts_at_the_first_match_once(
         self, spark: SparkSession, feed: Counted, query: KeptQuery, spool: dict[str, str]
     ) -> None:

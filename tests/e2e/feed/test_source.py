@@ -16,7 +16,7 @@ from spark_streams.sources.feedapi import FeedDataSource
 
 from spark_streams.errors import SparkStreamsError
 from spark_streams.testing import KeptQuery
-from tests.e2e.feed.conftest import WAIT_S, Feed, Feeds, by_day, load
+from tests.e2e.feed.conftest import WAIT_S, Feed, Feeds, in_dialects, load
 
 pytestmark = pytest.mark.spark
 
@@ -63,7 +63,7 @@ class TestBatch:
         assert row.offset
         assert frame.count() == 3_701
 
-    @by_day("v2a")
+    @in_dialects("v2a")
     def test_from_cursor_to_cursor(self, spark: SparkSession, feeds: Feeds) -> None:
         feed = feeds.create(3)
         append(feed, 0, 0, 2_000)
