@@ -22,11 +22,9 @@ import argparse
 import contextlib
 import json
 import os
-import random
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -36,40 +34,23 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from debian import SUITES, CannotStart, root_file_system
-from greeting import make_first_stream, peer_version
+from greeting import make_first_stream
+from node import (
+    CONFIGURATION,
+    PLUGINS,
+    PROGRAMS,
+    end,
+    free_ports,
+    inside_of,
+    make_certificates,
+    runs,
+    spawn,
+    start_node,
+)
 
-PROGRAMS = "/usr/lib/rabbitmq/bin"
-PLUGINS = ("rabbitmq_stream", "rabbitmq_auth_mechanism_ssl")
-START_TIMEOUT_S = 120
-STOP_TIMEOUT_S = 30
 SETTLED_S = 4
 ATTEMPTS = 3
 """Another process may take a port between its choice and the broker's start."""
-
-
-CONFIGURATION = """\
-listeners.tcp.1 = 127.0.0.1:{amqp}
-stream.listeners.tcp.1 = 127.0.0.1:{stream}
-stream.listeners.ssl.1 = 127.0.0.1:{tls}
-stream.advertised_host = 127.0.0.1
-stream.advertised_port = {stream}
-stream.advertised_tls_host = 127.0.0.1
-stream.advertised_tls_port = {tls}
-ssl_options.cacertfile = {folder}/tls/ca.pem
-ssl_options.certfile = {folder}/tls/server.pem
-ssl_options.keyfile = {folder}/tls/server.key
-ssl_options.verify = verify_peer
-ssl_options.fail_if_no_peer_cert = false
-ssl_cert_login_from = common_name
-auth_mechanisms.1 = PLAIN
-auth_mechanisms.2 = AMQPLAIN
-auth_mechanisms.3 = EXTERNAL
-cluster_name = spark-streams
-vm_memory_high_watermark.absolute = 1GiB
-vm_memory_calculation_strategy = allocated
-disk_free_limit.absolute = 50MB
-log.file.level = info
-"""
 
 
 class PortTaken(CannotStart):
@@ -158,84 +139,6 @@ def start_once(root: Path) -> Broker:
     return broker
 
 
-def start_node(root: Path, environment: dict[str, str], port: int, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """Start the Erlang node and return it, and its version, once it answers; end it when it does not."""
-    node = spawn(root, [f"{PROGRAMS}/rabbitmq-server"], environment, folder / "node.out")
-    try:
-        return node, wait_for_answer(port, node)
-    except BaseException as error:
-        end(node.pid, signal.SIGKILL)
-        if isinstance(error, TimeoutError):
-            raise CannotStart(f"RabbitMQ did not start ({error}), see {folder}") from None
-        raise
-
-
-def make_certificates(root: Path, folder: Path, environment: dict[str, str]) -> None:
-    """Make an authority, and what it signs for the broker and for a client whose user is guest."""
-    script = f"""
-        set -e; mkdir {folder}; cd {folder}
-        new="openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30"
-        $new -subj /CN=spark-streams-tests -keyout ca.key -out ca.pem
-        signed="$new -CA ca.pem -CAkey ca.key -addext basicConstraints=critical,CA:FALSE"
-        $signed -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1,DNS:localhost -keyout server.key -out server.pem
-        $signed -subj /CN=guest -keyout client.key -out client.pem
-    """
-    command = inside_of(root, ["sh", "-c", script])
-    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        raise CannotStart(f"openssl made no certificates: {made.stderr.strip().splitlines()[-1:]}")
-
-
-def spawn(root: Path, command: list[str], environment: dict[str, str], output: Path) -> subprocess.Popen[bytes]:
-    """Start a process of its own session, in ``root`` as user rabbitmq, or as it is when ``root`` is ``/``."""
-    with output.open("wb") as file:
-        return subprocess.Popen(
-            inside_of(root, command),
-            env=environment,
-            cwd=environment["HOME"] if root == Path("/") else "/",
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-
-def inside_of(root: Path, command: list[str]) -> list[str]:
-    """Return the command that runs ``command`` in the file system ``root``."""
-    if root == Path("/"):
-        return command
-    return ["chroot", "--userspec=rabbitmq:rabbitmq", str(root), *command]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ``count`` loopback ports that nobody listens on now.
-
-    Where there are such, the system gives them to nobody who asks for any: they stay free while the broker is down.
-    """
-    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    ports = range(10_000, first_given if first_given > 20_000 else 60_000)
-    found: list[int] = []
-    for port in random.SystemRandom().sample(ports, len(ports)):
-        with contextlib.suppress(OSError), socket.socket() as each:
-            each.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise CannotStart(f"{count} free ports were expected, there are {len(found)}")
-
-
-def wait_for_answer(port: int, node: subprocess.Popen[bytes]) -> str:
-    """Return the version that the broker's PeerProperties answer tells; TimeoutError when there will be none."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if node.poll() is not None:
-            raise TimeoutError(f"it ended with status {node.returncode}")
-        with contextlib.suppress(OSError, EOFError), socket.create_connection(("127.0.0.1", port), timeout=5) as peer:
-            return peer_version(peer)
-        time.sleep(0.2)
-    raise TimeoutError(f"no answer in {START_TIMEOUT_S} s")
-
-
 def save(broker: Broker) -> None:
     """Keep what ``load`` returns."""
     (Path(broker.folder) / "broker.json").write_text(json.dumps(asdict(broker)))
@@ -269,24 +172,6 @@ def restart(broker: Broker) -> Broker:
     restarted = replace(broker, version=version, pids=(again.pid, mapper))
     save(restarted)
     return restarted
-
-
-def end(pid: int, how: signal.Signals) -> None:
-    """Signal the process ``pid`` and wait until it and the session it leads are gone, by SIGKILL if it takes long."""
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, how)
-        while runs(pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def runs(pid: int) -> bool:
-    """Tell whether there is such a process that has not ended; one that its parent has not waited for yet has ended."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def control(broker: Broker, *arguments: str) -> int:
