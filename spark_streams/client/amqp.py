@@ -102,8 +102,8 @@ class AmqpClient:
             if not connection.broken:
                 connection.turn()
 
-    def describe(self, stream: str) -> StreamDescription:
-        """Return the partitions of a stream and what they retain, as the peer says it now.
+    def describe(self, stream: str, *, certain: bool = False) -> StreamDescription:
+        """Return the partitions of a stream and what they retain, as the peer says it now; that is ``certain``.
 
         Raises:
             NotFound: no such stream.

@@ -40,11 +40,16 @@ class Driver:
         self._described_at = 0.0
         self._numeric: bool | None = None
 
-    def describe(self, *, fresh: bool = False) -> StreamDescription:
-        """Return the partitions and their bounds, not older than the poll interval (``fresh``: asked now)."""
+    def describe(self, *, fresh: bool = False, certain: bool = False) -> StreamDescription:
+        """Return the partitions and their bounds, not older than the poll interval.
+
+        Args:
+            fresh: asked now.
+            certain: asked now of who cannot be behind another node: the only answer that proves a loss.
+        """
         age_ms = (self._clock() - self._described_at) * 1000
-        if fresh or self._description is None or age_ms >= self.options.poll_interval_ms:
-            self._description = self.ask(lambda client: client.describe(self.options.stream))
+        if fresh or certain or self._description is None or age_ms >= self.options.poll_interval_ms:
+            self._description = self.ask(lambda client: client.describe(self.options.stream, certain=certain))
             self._described_at = self._clock()
         return self._description
 

@@ -42,8 +42,8 @@ class LogClient(Protocol):
         self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
 
-    def describe(self, stream: str) -> StreamDescription:
-        """Return the partitions and their bounds."""
+    def describe(self, stream: str, *, certain: bool = False) -> StreamDescription:
+        """Return the partitions and their bounds; where nodes follow others, they may be old unless ``certain``."""
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return the number of events after each position, from it on for ``At``; None where the peer does not tell."""

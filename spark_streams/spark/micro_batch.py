@@ -249,7 +249,7 @@ class MicroBatches:
         description = self._driver.describe()
         spans, losses = retained_spans(begin, stop, description, replayed=replayed)
         if losses:
-            description = self._driver.describe(fresh=True)
+            description = self._driver.describe(certain=True)
             spans, losses = retained_spans(begin, stop, description, replayed=replayed)
         spans, strange = self._of_the_same_log(begin, stop, spans)
         self._report(losses + strange)
@@ -299,8 +299,8 @@ class MicroBatches:
         description = self._driver.describe()
         ends, losses = new_ends(begin, description)
         if losses:
-            # What was said a moment ago may be older than the position: only a new answer proves a loss.
-            description = self._driver.describe(fresh=True)
+            # What was said a moment ago, or by a node that follows, may be older than the position.
+            description = self._driver.describe(certain=True)
             ends, losses = new_ends(begin, description)
         self._report(losses)
         return description, ends

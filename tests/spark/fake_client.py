@@ -110,6 +110,8 @@ class FakeLog:
         """Partitions that the stream names, and that are not there."""
         self.stored: list[tuple[str, dict[str, str]]] = []
         """Positions stored with the log, each with its reference."""
+        self.behind = 0
+        """How many of the newest events of each partition the nodes that follow do not have yet."""
         self.broken = 0
         """How many of the next questions find the connection broken."""
 
@@ -152,7 +154,7 @@ class FakeClient:
     def __exit__(self, *fault: object) -> None:
         self.log = self.log
 
-    def describe(self, stream: str) -> StreamDescription:
+    def describe(self, stream: str, *, certain: bool = False) -> StreamDescription:
         self.log.described += 1
         if stream != self.log.stream:
             raise NotFound("amqp:not-found", "no such log", f"attach to '{stream}/$info'")
@@ -161,10 +163,11 @@ class FakeClient:
         for p, held in self.log.partitions.items():
             if p in self.log.hidden | self.log.unavailable:
                 continue
-            some = held.first < held.next
+            end = held.next if certain else held.next - self.log.behind
+            some = held.first < end
             bounds[p] = Bounds(
                 held.spell(held.first) if some else None,
-                held.spell(held.next - 1) if some else None,
+                held.spell(end - 1) if some else None,
                 held.spell(held.first - 1) if tells and held.first else None,
                 tells,
             )

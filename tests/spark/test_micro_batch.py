@@ -318,6 +318,32 @@ def test_a_cached_answer_older_than_the_position_is_no_loss() -> None:
     assert query.source.next_end(other.committed, None) == other.committed
 
 
+def test_what_a_node_that_is_behind_says_is_no_loss() -> None:
+    log = FakeLog("0", numeric=True)
+    log.partitions["0"].append(5)
+    query = Query(log, startingOffsets="earliest")
+    query.batch()
+    for behind in (2, 5):
+        query.restart()
+        log.behind = behind
+        assert query.batch() == -1, "nothing is new, and nothing was lost"
+    log.partitions["0"].append(3)
+    query.batch()
+    log.behind = 0
+    query.drain()
+    assert query.rows == everything(log)
+
+
+def test_a_batch_planned_before_a_restart_is_read_from_a_node_that_is_behind() -> None:
+    log = FakeLog("0", numeric=True)
+    log.partitions["0"].append(5)
+    query = Query(log, startingOffsets="earliest")
+    start, end = query.plan()
+    query.restart()
+    log.behind = 3
+    assert query.read(start, end) == everything(log)
+
+
 # --- user's positions
 
 

@@ -329,8 +329,8 @@ def test_a_stream_that_is_missing_when_it_was_just_seen_to_be_another_waits(monk
     create_again(log, "orders-0", 8)
     describe = FakeClient.describe
 
-    def missing_when_asked_again(self: FakeClient, stream: str):
-        described = describe(self, stream)
+    def missing_when_asked_again(self: FakeClient, stream: str, **how: bool):
+        described = describe(self, stream, **how)
         log.hidden = {"orders-0"}
         return described
 

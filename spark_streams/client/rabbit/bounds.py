@@ -22,6 +22,7 @@ from typing import Final
 
 from spark_streams.client.model import Bounds
 from spark_streams.client.rabbit.connection import Connection
+from spark_streams.client.rabbit.faults import not_ready
 from spark_streams.client.rabbit.offsets import MAX_OFFSET, offset_text
 from spark_streams.client.rabbit.subscription import Subscription
 from spark_streams.errors import RemoteProtocolError
@@ -62,16 +63,20 @@ def extent(connection: Connection, stream: str) -> Extent:
     """Ask what a stream holds now.
 
     Raises:
+        Refused: stream-not-available: the node does not know it yet (``faults.is_unavailable``).
         PeerError: the broker refused, with the code's name: there is no such stream, no permission …
         RemoteProtocolError: an offset above 2^63-1.
     """
     if StreamStats.KEY in connection.versions:
         answer = connection.request(StreamStats(stream), StreamStatsAnswer, f"stream '{stream}': stats")
         values = answer.values
-        first = values.get("first_chunk_id", -1)
+        first, committed = values.get("first_chunk_id", -1), values.get("committed_chunk_id", -1)
+        if values.get("committed_offset", committed) < 0 <= values.get("last_chunk_id", -1):
+            # A member that was just started, or elected: the stream is not empty, as it would seem.
+            why = "the node has messages of it, and does not know yet which of them are committed"
+            raise not_ready(f"stream '{stream}': stats", why)
         if "committed_offset" in values:
             return _checked(stream, first, values["committed_offset"])
-        committed = values.get("committed_chunk_id", -1)
         if committed < 0:
             return _checked(stream, first, -1)
         last = probe(connection, stream, _LAST)

@@ -128,8 +128,11 @@ class RabbitClient:
 
         self._retrying(ask)
 
-    def describe(self, stream: str) -> StreamDescription:
+    def describe(self, stream: str, *, certain: bool = False) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the broker says it now.
+
+        A node that follows may be behind what another one has told. Asked for what is ``certain``, the leader of each
+        stream says it.
 
         A partition that the super stream has, and that is not there or cannot be reached for a moment, is waited for.
         One that does not come back is ``unavailable``, and is not waited for again; one that exists and has no member
@@ -149,7 +152,7 @@ class RabbitClient:
             gone: dict[str, NotFound] = {}
             for name in self.partitions(stream):
                 try:
-                    there[name] = self._bounds(name)
+                    there[name] = self._bounds(name, certain)
                 except NotFound as fault:
                     if not self._super_stream:
                         raise
@@ -171,8 +174,9 @@ class RabbitClient:
         self._gone = frozenset(described.unavailable)
         return described
 
-    def _bounds(self, name: str) -> Bounds:
-        return bounds.to_bounds(self._near(name, lambda connection: bounds.extent(connection, name)))
+    def _bounds(self, name: str, certain: bool) -> Bounds:
+        at = self._at_leader if certain else self._near
+        return bounds.to_bounds(at(name, lambda connection: bounds.extent(connection, name)))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return what the broker says about itself, and ``commands``: names of those that it takes, with versions.
@@ -390,6 +394,25 @@ class RabbitClient:
                 self._nodes[stream] = node
                 return found
             raise
+
+    def _at_leader(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
+        """Run an operation on the node that leads the stream; the only member of a stream is its leader.
+
+        Raises:
+            PeerError: of the operation.
+            Refused: the stream has no leader now.
+        """
+        what = f"stream '{stream}': metadata"
+        answer = self._connection().request(Metadata((stream,)), MetadataAnswer, what)
+        nodes = {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
+        for each in answer.streams:
+            if each.code != ResponseCode.OK:
+                raise refusal(each.code, what)
+            if {*each.replicas} <= {each.leader}:
+                return self._near(stream, operation)
+            if each.leader in nodes:
+                return operation(self._connection(nodes[each.leader]))
+        raise refusal(ResponseCode.STREAM_NOT_AVAILABLE, what)
 
     def _members(self, stream: str) -> list[tuple[str, int]]:
         answer = self._connection().request(Metadata((stream,)), MetadataAnswer, f"stream '{stream}': metadata")

@@ -14,7 +14,7 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, NotFound, PeerError, Refused, SparkStreamsError
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
 
-__all__ = ["advice", "close_fault", "is_unavailable", "not_a_broker", "refusal"]
+__all__ = ["advice", "close_fault", "is_unavailable", "not_a_broker", "not_ready", "refusal"]
 
 _AUTHENTICATION: Final = frozenset(
     {
@@ -62,6 +62,13 @@ def refusal(code: int, what: str) -> PeerError:
     refused = Refused(name, told, what)
     refused.retriable = code in _TRANSIENT
     return refused
+
+
+def not_ready(what: str, why: str) -> Refused:
+    """Return the error for a node that cannot tell yet; other members of the stream may, and itself soon."""
+    fault = Refused(code_name(ResponseCode.STREAM_NOT_AVAILABLE), why, what)
+    fault.retriable = True
+    return fault
 
 
 def is_unavailable(fault: SparkStreamsError) -> bool:

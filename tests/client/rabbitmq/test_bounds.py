@@ -14,6 +14,7 @@ from spark_streams.errors import (
     LocalProtocolError,
     NotFound,
     OptionError,
+    PeerError,
     Refused,
 )
 from spark_streams.position import EARLIEST, LATEST, After, At
@@ -128,6 +129,35 @@ def test_a_broker_between_3_11_and_4_3_is_asked_for_its_last_chunk() -> None:
         bounds = client.describe(S).partitions[S]
         assert (bounds.earliest, bounds.latest, bounds.truncated) == (text(7), text(42), text(6))
         assert asked[0][1:] == key.text(S) + key.LAST + b"\0\1"
+
+
+@pytest.mark.parametrize("tells", [{"committed_offset": -1}, {}], ids=["4.3", "3.11"])
+@pytest.mark.parametrize("ask", ["describe", "remaining", "first_at_time"])
+def test_a_node_that_does_not_know_yet_what_is_committed_is_asked_again(tells: dict[str, int], ask: str) -> None:
+    """As RabbitMQ 4.3.6 answers for some milliseconds after a member was started or elected."""
+    unknown = stats(first_chunk_id=0, last_chunk_id=9, committed_chunk_id=-1, **tells)
+    script = {
+        key.STREAM_STATS: answers(key.STREAM_STATS, (1, unknown), (1, unknown), (1, EXACT)),
+        key.METADATA: metadata_of,
+        key.RESOLVE_OFFSET: lambda wire, n, _: wire.answer(key.RESOLVE_OFFSET, n, 1, struct.pack(">HQ", 4, 3)),
+    }
+    with Scripted(script) as broker, broker.client() as client:
+        if ask == "describe":
+            assert client.describe(S).partitions[S].latest == text(9)
+        elif ask == "remaining":
+            assert client.remaining(S, {S: EARLIEST}) == {S: 10}
+        else:
+            assert client.first_at_time(S, S, 5) == text(3)
+        assert [kind for kind, _ in broker.seen].count(key.STREAM_STATS) == 3
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_node_that_never_knows_what_is_committed_is_an_error() -> None:
+    """As it is while most members of the stream are down."""
+    unknown = stats(first_chunk_id=0, last_chunk_id=9, committed_chunk_id=-1, committed_offset=-1)
+    script = {key.STREAM_STATS: answers(key.STREAM_STATS, (1, unknown)), key.METADATA: metadata_of}
+    with Scripted(script) as broker, broker.client() as client, pytest.raises(Refused, match="does not know yet which"):
+        client.describe(S)
 
 
 def test_tracking_behind_the_last_user_chunk_counts() -> None:
@@ -252,6 +282,56 @@ def test_a_stream_without_a_member_on_this_node_is_read_where_it_has_one() -> No
             assert client.describe(S).partitions[S].latest == text(9)
             assert [kind for kind, _ in broker.seen].count(key.STREAM_STATS) == 1, "it is known now"
             assert (broker.connections, member.connections) == (1, 1)
+
+
+def led(by: int, *others: int) -> bytes:
+    """The answer to Metadata about a stream whose members listen on these ports."""
+    nodes = [
+        struct.pack(">H", n) + key.text("127.0.0.1") + struct.pack(">I", port) for n, port in enumerate((by, *others))
+    ]
+    replicas = array([struct.pack(">H", n + 1) for n in range(len(others))])
+    return array(nodes) + array([key.text(S) + struct.pack(">HH", 1, 0) + replicas])
+
+
+def test_the_leader_is_asked_what_is_certain() -> None:
+    """The node that we know may be behind."""
+    old = stats(first_chunk_id=0, last_chunk_id=0, committed_chunk_id=0, committed_offset=3)
+    with Scripted({key.STREAM_STATS: answers(key.STREAM_STATS, (1, EXACT))}) as leader:
+
+        def where(wire: Wire, number: int, _: bytes) -> None:
+            wire.send(key.METADATA | key.RESPONSE, struct.pack(">I", number) + led(leader.port, broker.port))
+
+        script = {key.STREAM_STATS: answers(key.STREAM_STATS, (1, old)), key.METADATA: where}
+        with Scripted(script) as broker, broker.client() as client:
+            assert client.describe(S).partitions[S].latest == text(3)
+            assert leader.connections == 0
+            assert client.describe(S, certain=True).partitions[S].latest == text(9)
+
+
+def test_the_only_member_of_a_stream_is_its_leader() -> None:
+    """Whatever it advertises: in a container, often nothing that can be reached."""
+    script = {
+        key.STREAM_STATS: answers(key.STREAM_STATS, (1, EXACT)),
+        key.METADATA: lambda wire, n, _: wire.send(key.METADATA | key.RESPONSE, struct.pack(">I", n) + led(1)),
+    }
+    with Scripted(script) as broker, broker.client() as client:
+        assert client.describe(S, certain=True).partitions[S].latest == text(9)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(("code", "fault"), [(1, "stream-not-available"), (6, "stream-not-available"), (2, "does-not")])
+def test_without_a_leader_nothing_is_certain(code: int, fault: str) -> None:
+    nodes = [struct.pack(">H", 1) + key.text("127.0.0.1") + struct.pack(">I", 1)]
+    replicas = array([struct.pack(">H", 1)])
+    told = array(nodes) + array([key.text(S) + struct.pack(">HH", code, 0xFFFF) + replicas])
+    script = {
+        key.STREAM_STATS: answers(key.STREAM_STATS, (1, EXACT)),
+        key.METADATA: lambda wire, n, _: wire.send(key.METADATA | key.RESPONSE, struct.pack(">I", n) + told),
+    }
+    with Scripted(script) as broker, broker.client() as client:
+        with pytest.raises(PeerError, match=fault):
+            client.describe(S, certain=True)
+        assert client.describe(S).partitions[S].latest == text(9)
 
 
 def test_a_node_that_went_away_is_forgotten() -> None:
