@@ -6,13 +6,15 @@ is. A test that restarts its broker asks for `own_rabbitmq`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -48,29 +50,76 @@ def rabbitmq_310_url() -> str:
 
 
 class Own(NamedTuple):
-    """A broker of one process: its address, and what kills it with kill -9 and starts it on the same port and data."""
+    """A node that a test may do anything to.
+
+    Args:
+        url: its address.
+        folder: where the program that started it keeps what it is.
+    """
 
     url: str
-    restart: Callable[[], None]
+    folder: str
+
+    def restart(self) -> None:
+        """Kill it with kill -9, if it runs, and start it on the same port and data."""
+        self.command("restart")
+
+    def kill(self) -> None:
+        """Kill it with kill -9; ``restart`` brings it back."""
+        os.kill(self._kept()["pids"][0], signal.SIGKILL)
+
+    def control(self, *arguments: str) -> str:
+        """Run rabbitmqctl, or the program rabbitmq-… that comes first, on it and return what it says."""
+        return self.command("ctl", *arguments)
+
+    @property
+    def name(self) -> str:
+        """What the nodes of its cluster call it."""
+        return str(self._kept()["environment"]["RABBITMQ_NODENAME"])
+
+    @property
+    def cluster(self) -> list[Own]:
+        """All nodes of its cluster, this one first."""
+        return [Own(self._kept(folder)["url"], folder) for folder in self._kept()["cluster"]]
+
+    def command(self, action: str, *arguments: str) -> str:
+        """Have the program do something to it and return what it says."""
+        command = [sys.executable, str(SCRIPT), action, self.folder, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def _kept(self, folder: str | None = None) -> Any:
+        return json.loads((Path(folder or self.folder) / "broker.json").read_text())
 
 
-@pytest.fixture(scope="session")
-def own_rabbitmq(rabbitmq_url: str) -> Iterator[Own]:
-    """A RabbitMQ that nobody else uses, like the one of `rabbitmq_url`; it takes seconds to start, and to restart."""
+@contextlib.contextmanager
+def started(nodes: int) -> Iterator[Own]:
+    """RabbitMQ of so many nodes that nobody else uses, like the one of `rabbitmq_url`; the first node of them."""
     if FOLDER not in os.environ:
         pytest.skip(f"only a RabbitMQ that was started here can be started twice: {FOLDER} is not set")
     root = json.loads((Path(os.environ[FOLDER]) / "broker.json").read_text())["root"]
-    command = [sys.executable, str(SCRIPT), "run", "--root", root, "--", sys.executable, "-c", TELL]
+    options = ["--root", root, "--nodes", str(nodes)]
+    command = [sys.executable, str(SCRIPT), "run", *options, "--", sys.executable, "-c", TELL]
     others = {name: value for name, value in os.environ.items() if name not in (URL, FOLDER)}
     # The command ends with its input, and with it the broker: at the latest when this process ends, however it does.
     with subprocess.Popen(command, env=others, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         url, folder = running.stdout.readline().split()
         assert url != "None", "RabbitMQ did not start a second time; it says why on stderr"
-
-        def restart() -> None:
-            command = [sys.executable, str(SCRIPT), "restart", folder]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-        yield Own(url, restart)
+        yield Own(url, folder)
         running.communicate(timeout=120)
+
+
+@pytest.fixture(scope="session")
+def own_rabbitmq(rabbitmq_url: str) -> Iterator[Own]:
+    """A RabbitMQ for what stops it; it takes seconds to start, and to restart."""
+    with started(1) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def rabbitmq_cluster(rabbitmq_url: str) -> Iterator[list[Own]]:
+    """Three nodes of RabbitMQ that are a cluster; streams have a replica on each."""
+    with started(3) as node:
+        yield node.cluster

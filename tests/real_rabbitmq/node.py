@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
+import secrets
 import signal
 import socket
 import subprocess
+import tempfile
 import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from debian import CannotStart
@@ -44,16 +48,124 @@ log.file.level = info
 """
 
 
-def start_node(root: Path, environment: dict[str, str], port: int, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """Start the Erlang node and return it, and its version, once it answers; end it when it does not."""
-    node = spawn(root, [f"{PROGRAMS}/rabbitmq-server"], environment, folder / "node.out")
-    try:
-        return node, wait_for_answer(port, node)
-    except BaseException as error:
-        end(node.pid, signal.SIGKILL)
-        if isinstance(error, TimeoutError):
-            raise CannotStart(f"RabbitMQ did not start ({error}), see {folder}") from None
-        raise
+CLUSTER = """\
+cluster_formation.peer_discovery_backend = classic_config
+cluster_formation.target_cluster_size_hint = {count}
+"""
+KEPT = "broker.json"
+"""The file in a node's folder that says what it is."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of RabbitMQ, as ``start`` prints it and ``broker.json`` in its folder keeps it.
+
+    Args:
+        folder: its own.
+        root: the file system that it runs in.
+        cluster: the folders of all nodes, its own among them.
+        environment: of its processes.
+        pids: of the node, and of the mapper that tells its cluster where it is; none before it runs.
+        version: of RabbitMQ.
+    """
+
+    url: str
+    tls_url: str
+    folder: str
+    root: str
+    cluster: tuple[str, ...]
+    environment: dict[str, str]
+    pids: tuple[int, ...] = ()
+    version: str = ""
+
+    @property
+    def port(self) -> int:
+        """Where it speaks the streams protocol."""
+        return int(self.url.rpartition(":")[2])
+
+
+def save(node: Node) -> None:
+    """Keep what ``load`` returns."""
+    (Path(node.folder) / KEPT).write_text(json.dumps(asdict(node)))
+
+
+def load(folder: Path) -> Node:
+    """Return the node that runs in ``folder``."""
+    kept = json.loads((folder / KEPT).read_text())
+    return Node(**{**kept, "pids": tuple(kept["pids"]), "cluster": tuple(kept["cluster"])})
+
+
+def configure(root: Path, count: int) -> list[Node]:
+    """Make the folders of a node, or of the nodes of a cluster, with what each is told."""
+    mapper, *ports = free_ports(1 + 4 * count)
+    names = [f"spark-streams-{secrets.token_hex(4)}@localhost" for _ in range(count)]
+    folders = [Path(tempfile.mkdtemp(prefix="spark-streams-rabbitmq-", dir=root / "tmp")) for _ in names]
+    cookie = secrets.token_hex(16)
+    cluster = CLUSTER.format(count=count) if count > 1 else ""
+    for number, name in enumerate(names if count > 1 else [], 1):
+        cluster += f"cluster_formation.classic_config.nodes.{number} = {name}\n"
+    nodes = []
+    for name, folder in zip(names, folders, strict=True):
+        stream, tls, amqp, distribution, *ports = ports
+        inside = "/" / folder.relative_to(root)
+        settings = CONFIGURATION.format(stream=stream, tls=tls, amqp=amqp, folder=inside)
+        (folder / "rabbitmq.conf").write_text(settings + cluster)
+        (folder / "enabled_plugins").write_text(f"[{','.join(PLUGINS)}].\n")
+        (folder / "rabbitmq-env.conf").write_text("")
+        (folder / ".erlang.cookie").write_text(cookie)
+        (folder / ".erlang.cookie").chmod(0o400)
+        environment = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "LANG": "C.UTF-8",
+            "HOME": str(inside),
+            "RABBITMQ_NODENAME": name,
+            "RABBITMQ_CONF_ENV_FILE": f"{inside}/rabbitmq-env.conf",
+            "RABBITMQ_CONFIG_FILE": f"{inside}/rabbitmq.conf",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{inside}/enabled_plugins",
+            "RABBITMQ_MNESIA_BASE": f"{inside}/data",
+            "RABBITMQ_LOG_BASE": f"{inside}/log",
+            "RABBITMQ_PID_FILE": f"{inside}/pid",
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
+            " -kernel inet_dist_use_interface {127,0,0,1}",
+            "ERL_EPMD_PORT": str(mapper),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RUNNING_UNDER_SYSTEMD": "true",  # RabbitMQ's script becomes the Erlang process instead of waiting for it
+        }
+        if root != Path("/"):
+            subprocess.run(["chroot", str(root), "chown", "-R", "rabbitmq:rabbitmq", str(inside)], check=True)
+        make_certificates(root, inside / "tls", environment)
+        url = f"rabbitmq-stream://guest:guest@127.0.0.1:{stream}"
+        tls_url = f"rabbitmq-stream+tls://guest:guest@127.0.0.1:{tls}"
+        nodes.append(Node(url, tls_url, str(folder), str(root), tuple(map(str, folders)), environment))
+    return nodes
+
+
+def start_mapper(node: Node) -> int:
+    """Start what tells the nodes of a cluster where the others are; return its process id."""
+    command = ["epmd", "-port", node.environment["ERL_EPMD_PORT"], "-address", "127.0.0.1"]
+    return spawn(Path(node.root), command, node.environment, Path(node.folder) / "epmd.out").pid
+
+
+def start_nodes(nodes: list[Node], mapper: int) -> list[Node]:
+    """Start nodes that do not run, and return what they are once each answers; end them when one does not."""
+    with contextlib.ExitStack() as unless_all:
+        running = []
+        for node in nodes:
+            command = [f"{PROGRAMS}/rabbitmq-server"]
+            running.append(spawn(Path(node.root), command, node.environment, Path(node.folder) / "node.out"))
+            unless_all.callback(end, running[-1].pid, signal.SIGKILL)
+        started = []
+        for node, process in zip(nodes, running, strict=True):
+            try:
+                version = wait_for_answer(node.port, process)
+            except TimeoutError as error:
+                raise CannotStart(f"RabbitMQ did not start ({error}), see {node.folder}") from None
+            started.append(replace(node, version=version, pids=(process.pid, mapper)))
+        for node in started:
+            save(node)
+        unless_all.pop_all()
+    return started
 
 
 def make_certificates(root: Path, folder: Path, environment: dict[str, str]) -> None:

@@ -1,0 +1,171 @@
+"""A cluster of three RabbitMQ nodes under source and sink: streams that other nodes hold, leaders that move, nodes that
+are killed with kill -9.  The node that ``url`` names lives.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_streams.testing import KeptQuery, eventually
+from tests.e2e.rabbitmq.broker import numbers
+from tests.e2e.rabbitmq.conftest import Real
+from tests.e2e.rabbitmq.queries import FORMAT, values
+from tests.real_rabbitmq import by_hand
+from tests.real_rabbitmq.by_hand import array, text
+from tests.real_rabbitmq.conftest import Own
+from tests.real_rabbitmq.conftest import rabbitmq_cluster as rabbitmq_cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.rabbitmq, pytest.mark.nightly, pytest.mark.timeout(600)]
+
+WAIT_S = 240
+PARTITIONS = 3
+ROWS = 3_000
+"""Of each partition, in each step."""
+
+
+class Cluster:
+    """Nodes, and streams on them that end with the nodes."""
+
+    def __init__(self, nodes: list[Own]) -> None:
+        self.nodes = nodes
+        self.brokers = [Real(node.url) for node in nodes]
+        """Each node, asked by hand."""
+
+    def options(self, **more: str) -> dict[str, str]:
+        """What finds the cluster: its first node."""
+        return {"url": self.nodes[0].url, "requestTimeout": "120000", **more}
+
+    def leader(self, stream: str) -> int:
+        """The number of the node that leads a stream, -1 while none does."""
+        with self.brokers[0].peer() as peer:
+            body = peer.ask(by_hand.METADATA, array([text(stream)])).body
+        ports, at = {}, 4
+        for _ in range(struct.unpack_from(">I", body)[0]):
+            reference, length = struct.unpack_from(">HH", body, at)
+            (ports[reference],) = struct.unpack_from(">I", body, at + 4 + length)
+            at += 8 + length
+        (length,) = struct.unpack_from(">H", body, at + 4)
+        code, leader = struct.unpack_from(">HH", body, at + 6 + length)
+        urls = [node.url.rpartition(":")[2] for node in self.nodes]
+        return urls.index(str(ports[leader])) if code == 1 and leader in ports else -1
+
+    def move(self, stream: str, number: int) -> None:
+        """Have a node lead a stream; the broker holds an election, in which the node is preferred, and may lose."""
+
+        def elected() -> bool:
+            to = ("--preferred-leader-node", self.nodes[number].name)
+            self.nodes[0].control("rabbitmq-streams", "restart_stream", stream, *to)
+            return self.leader(stream) == number
+
+        eventually(elected, f"node {number} leads {stream}", WAIT_S)
+
+    def publish(self, stream: str, messages: list[str]) -> None:
+        """Publish where the stream's leader is."""
+        eventually(lambda: self.leader(stream) >= 0, f"{stream} has a leader", WAIT_S)
+        self.brokers[self.leader(stream)].publish(stream, messages)
+
+
+@pytest.fixture
+def cluster(rabbitmq_cluster: list[Own]) -> Cluster:
+    return Cluster(rabbitmq_cluster)
+
+
+def test_streams_that_only_another_node_holds(spark: SparkSession, cluster: Cluster) -> None:
+    there = cluster.brokers[2].create("elsewhere", initial_cluster_size="1")
+    options = cluster.options(stream=there)
+    sent = numbers(0, 500)
+    frame = spark.createDataFrame([(each,) for each in sent], "value STRING").coalesce(1)
+    frame.write.format(FORMAT).options(**options).mode("append").save()
+    assert cluster.leader(there) == 2
+    assert cluster.brokers[2].bodies(there) == sent
+    with cluster.brokers[0].peer() as peer:
+        assert peer.subscribe(1, there, by_hand.FIRST) != 1, "the node of `url` has it not"
+    assert values(spark.read.format(FORMAT).options(**options).load()) == {there: sent}
+
+
+class Copy:
+    """A streaming query from one super stream to another, which somebody starts again when it ends.
+
+    A session whose master is ``local[2]`` tries no task again: a connection that breaks under the sink ends the query.
+    """
+
+    def __init__(self, frame: DataFrame, options: dict[str, str]) -> None:
+        self._writer = frame.writeStream.format(FORMAT).options(**options).trigger(processingTime="0 seconds")
+        self.faults: list[str] = []
+        self.query = self._writer.start()
+
+    def goes_on(self) -> None:
+        """Start it again where it has ended."""
+        if not self.query.isActive:
+            self.faults.append(str(self.query.exception()))
+            assert len(self.faults) < 20, self.faults
+            self.query = self._writer.start()
+
+
+def test_leaders_move_and_nodes_are_killed_under_source_and_sink(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """What is copied is there once, in order; and a query that only reads goes on by itself."""
+    orders, copies = (cluster.brokers[0].create_super(PARTITIONS, name) for name in ("orders", "copies"))
+    streams = [f"{each}-{n}" for each in (orders, copies) for n in range(PARTITIONS)]
+    limit = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "900"}
+    frame = spark.readStream.format(FORMAT).options(**cluster.options(superStream=orders, **limit)).load()
+    copied = frame.selectExpr("value", f"replace(partition, '{orders}', '{copies}') AS stream")
+    read = spark.readStream.format(FORMAT).options(**cluster.options(superStream=copies, **limit)).load()
+    sent = 0
+
+    def publish() -> None:
+        nonlocal sent
+        for n in range(PARTITIONS):
+            cluster.publish(f"{orders}-{n}", numbers(sent, sent + ROWS))
+        sent += ROWS
+
+    def came(count: int) -> bool:
+        copy.goes_on()
+        return len(query.rows) >= count
+
+    def through() -> None:
+        eventually(lambda: came(PARTITIONS * sent), f"all rows, {sent} in each partition", WAIT_S, query=query.running)
+
+    with KeptQuery(tmp_path, timeout_s=WAIT_S) as query:
+        copy = Copy(copied, cluster.options(checkpointLocation=str(tmp_path / "copy")))
+        try:
+            query.start(read.select("partition", "offset", "value"))
+            publish()
+            for n, stream in enumerate(streams):
+                cluster.move(stream, n % 3)
+            publish()
+            through()
+            for number in (1, 2):
+                led = [stream for stream in streams if cluster.leader(stream) == number]
+                assert led, "a kill that nobody notices proves nothing"
+                while len(query.rows) >= PARTITIONS * sent:  # so that there is something left to do when it dies
+                    before = len(query.rows)
+                    publish()
+                    eventually(lambda before=before: came(before + 1), "the first rows", WAIT_S, query=query.running)
+                cluster.nodes[number].kill()
+                publish()
+                through()
+                assert number not in [cluster.leader(stream) for stream in streams]
+                cluster.nodes[number].restart()
+                cluster.nodes[0].control("rabbitmq-upgrade", "await_online_quorum_plus_one")
+                cluster.move(led[0], number)
+            through()
+        finally:
+            copy.query.stop()
+    expected = {f"{copies}-{n}": numbers(0, sent) for n in range(PARTITIONS)}
+    assert in_order(query) == expected, "each once, and in order"
+    assert {stream: cluster.brokers[0].bodies(stream) for stream in expected} == expected
+    assert all("spark_streams.errors." in fault for fault in copy.faults), copy.faults
+
+
+def in_order(query: KeptQuery) -> dict[str, list[str]]:
+    """Partition to bodies, as they came."""
+    found: dict[str, list[str]] = {}
+    for row in query.rows:
+        found.setdefault(row.partition, []).append(bytes(row.value).decode())
+    return found
