@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -102,8 +102,8 @@ class AmqpClient:
             if not connection.broken:
                 connection.turn()
 
-    def describe(self, stream: str, *, certain: bool = False) -> StreamDescription:
-        """Return the partitions of a stream and what they retain, as the peer says it now; that is ``certain``.
+    def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
+        """Return the partitions of a stream and what they retain, as the peer says it now; all of that is ``certain``.
 
         Raises:
             NotFound: no such stream.

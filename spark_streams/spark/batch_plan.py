@@ -66,6 +66,9 @@ def _stop(wanted: Position, partition: str, bounds: Bounds, driver: Driver) -> A
     if bounds.latest is None:
         return None
     newest = After(bounds.latest)
+    if isinstance(wanted, (At, After)) and order(wanted) > order(newest):
+        now = driver.describe(certain=[partition]).partitions.get(partition, bounds)
+        newest = After(now.latest or bounds.latest)
     if isinstance(wanted, AtTime):
         offset = driver.first_at_time(partition, wanted.timestamp_ms)
         return newest if offset is None else At(offset)

@@ -40,12 +40,12 @@ class Driver:
         self._described_at = 0.0
         self._numeric: bool | None = None
 
-    def describe(self, *, fresh: bool = False, certain: bool = False) -> StreamDescription:
+    def describe(self, *, fresh: bool = False, certain: Collection[str] = ()) -> StreamDescription:
         """Return the partitions and their bounds, not older than the poll interval.
 
         Args:
             fresh: asked now.
-            certain: asked now of who cannot be behind another node: the only answer that proves a loss.
+            certain: partitions that may have lost something. Who cannot be behind other nodes is asked now.
         """
         age_ms = (self._clock() - self._described_at) * 1000
         if fresh or certain or self._description is None or age_ms >= self.options.poll_interval_ms:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
 from typing import Protocol
 
@@ -42,8 +42,13 @@ class LogClient(Protocol):
         self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
 
-    def describe(self, stream: str, *, certain: bool = False) -> StreamDescription:
-        """Return the partitions and their bounds; where nodes follow others, they may be old unless ``certain``."""
+    def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
+        """Return the partitions and their bounds.
+
+        Args:
+            stream: the stream's name.
+            certain: partitions of which a node that is behind others must not tell.
+        """
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return the number of events after each position, from it on for ``At``; None where the peer does not tell."""

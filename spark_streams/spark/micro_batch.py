@@ -33,7 +33,7 @@ from spark_streams.spark.log_client import Connect
 from spark_streams.spark.loss import DataLoss, LossPolicy, ending
 from spark_streams.spark.patience import Patience
 from spark_streams.spark.pruning import matching_ranges
-from spark_streams.spark.ranges import PlannedRead, Resolved, range_read, resolve_start, span_start
+from spark_streams.spark.ranges import PlannedRead, Resolved, order, range_read, resolve_start, span_start
 from spark_streams.spark.witnesses import Witnesses, without
 
 __all__ = ["MicroBatches"]
@@ -187,10 +187,10 @@ class MicroBatches:
         done = self._last_end
         if done is not None:
             self._progress.reached(done, lambda: self._lag.after(done))  # Spark asks again after its batch
-        description = self._driver.describe()
+        last = {**self._left_out, **(self._last_end.partitions if self._last_end is not None else {})}
+        description = self._description_not_before(last)
         if self._first is None:
             self._first = description
-        last = {**self._left_out, **(self._last_end.partitions if self._last_end is not None else {})}
         ends: dict[str, Position] = {
             # An empty partition has no newest event to name: what was there before still says it best.
             p: last[p] if p in last and bounds.latest is None and bounds.truncated is None else ending(bounds)
@@ -209,6 +209,19 @@ class MicroBatches:
         spans = {} if before is None else _spans(before.partitions, ends)
         self._progress.planned(self._last_end, {"": None} if before is None else self._driver.count(spans))
         return self._last_end.to_json()
+
+    def _description_not_before(self, last: Mapping[str, Position]) -> StreamDescription:
+        """Describe the stream so that nothing ends before where it was seen to end, unless events were lost.
+
+        Spark would take such an end, and events would come again. After a restart nobody says what the last end was.
+        """
+        description = self._driver.describe()
+        doubtful = [
+            p
+            for p, bounds in description.partitions.items()
+            if self._last_end is None or (p in last and order(ending(bounds)) < order(last[p]))
+        ]
+        return self._driver.describe(certain=doubtful) if doubtful else description
 
     def newest(self) -> dict[str, Any]:
         """Return where the log ends now, and what there is to tell of the last planned batch (``BatchProgress``).
@@ -249,7 +262,7 @@ class MicroBatches:
         description = self._driver.describe()
         spans, losses = retained_spans(begin, stop, description, replayed=replayed)
         if losses:
-            description = self._driver.describe(certain=True)
+            description = self._driver.describe(fresh=True, certain=_partitions(losses))
             spans, losses = retained_spans(begin, stop, description, replayed=replayed)
         spans, strange = self._of_the_same_log(begin, stop, spans)
         self._report(losses + strange)
@@ -299,8 +312,8 @@ class MicroBatches:
         description = self._driver.describe()
         ends, losses = new_ends(begin, description)
         if losses:
-            # What was said a moment ago, or by a node that follows, may be older than the position.
-            description = self._driver.describe(certain=True)
+            # What was said a moment ago, or by a node that is behind, may be older than the position.
+            description = self._driver.describe(fresh=True, certain=_partitions(losses))
             ends, losses = new_ends(begin, description)
         self._report(losses)
         return description, ends
@@ -317,6 +330,10 @@ class MicroBatches:
                 "use another checkpointLocation for another stream"
             )
         return checkpoint
+
+
+def _partitions(losses: list[DataLoss]) -> set[str]:
+    return {loss.partition for loss in losses if loss.partition is not None}
 
 
 def _spans(begins: Mapping[str, Position], ends: Mapping[str, Position]) -> dict[str, tuple[Resolved, str]]:

@@ -122,6 +122,8 @@ def resolve_start(
         return beginning(bounds)
     if driver.offsets_are_numbers() and is_next(wanted, bounds):
         return ending(bounds)
+    if missing(wanted, bounds) is not None or beyond(wanted, bounds) is not None:
+        bounds = driver.describe(certain=[partition]).partitions.get(partition, bounds)
     available = missing(wanted, bounds)
     if available is not None:
         policy.report(partition, str(wanted), available)

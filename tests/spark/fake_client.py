@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pyarrow as pa
 
@@ -154,7 +154,7 @@ class FakeClient:
     def __exit__(self, *fault: object) -> None:
         self.log = self.log
 
-    def describe(self, stream: str, *, certain: bool = False) -> StreamDescription:
+    def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
         self.log.described += 1
         if stream != self.log.stream:
             raise NotFound("amqp:not-found", "no such log", f"attach to '{stream}/$info'")
@@ -163,7 +163,7 @@ class FakeClient:
         for p, held in self.log.partitions.items():
             if p in self.log.hidden | self.log.unavailable:
                 continue
-            end = held.next if certain else held.next - self.log.behind
+            end = held.next if p in certain else held.next - self.log.behind
             some = held.first < end
             bounds[p] = Bounds(
                 held.spell(held.first) if some else None,

@@ -527,6 +527,27 @@ def test_without_a_start_losses_are_noticed_when_planned() -> None:
         query.source.reads(end, query.source.next_end_without_start())
 
 
+def test_without_a_start_a_node_that_is_behind_neither_loses_nor_repeats() -> None:
+    log = FakeLog("0", "1", numeric=True)
+    for held in log.partitions.values():
+        held.append(10)
+    query = Query(log, startingOffsets="earliest")
+    end = query.source.next_end_without_start()
+    rows = query.read(query.source.initial(), end)
+    for restart in (False, True):
+        if restart:
+            query.restart()
+        query.clock.now += 1
+        log.partitions["1"].append(2)
+        log.behind = 3
+        start, end = end, query.source.next_end_without_start()
+        rows += query.read(start, end)
+    log.behind = 0
+    query.clock.now += 1
+    rows += query.read(end, query.source.next_end_without_start())
+    assert sorted(rows) == everything(log)
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.booleans()), max_size=12),

@@ -110,6 +110,21 @@ def test_the_number_that_the_next_event_will_get_is_a_start(events: int, removed
     assert query.rows == everything(log)[events:]
 
 
+def test_a_node_that_is_behind_does_not_say_what_is_there() -> None:
+    log = FakeLog("0", numeric=True)
+    log.partitions["0"].append(10)
+    log.behind = 4
+    starting = {"startingOffsets": f'{{"0": {{"at": "{digits(8)}"}}}}'}
+    query = Query(log, **starting)
+    assert query.batch() == 2, "its leader was asked"
+    query.clock.now += 1
+    assert query.batch() == -1
+    ending = {"endingOffsets": f'{{"0": {{"after": "{digits(9)}"}}}}'}
+    options = parse_source({"url": "amqp://h", "stream": "orders", **starting, **ending}, streaming=False)
+    (planned,) = plan_batch(options, ("offset",), log.connect)
+    assert (planned.read.start, planned.read.end) == (At(digits(8)), digits(9))
+
+
 @pytest.mark.parametrize(("numeric", "start"), [(True, digits(6)), (True, digits(7)), (False, name(5))])
 def test_a_start_beyond_it_is_a_loss(numeric: bool, start: str) -> None:
     log = FakeLog("0", numeric=numeric)

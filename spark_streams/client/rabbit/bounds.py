@@ -35,7 +35,7 @@ from spark_streams.wire.rabbit.consuming import (
 )
 from spark_streams.wire.rabbit.streams import StreamStats, StreamStatsAnswer
 
-__all__ = ["Extent", "chunk_at", "extent", "first_at_time", "probe", "to_bounds", "witness"]
+__all__ = ["Extent", "chunk_at", "extent", "first_at_time", "probe", "settled", "to_bounds", "witness"]
 
 _FIRST: Final = OffsetSpecification(OffsetType.FIRST)
 _LAST: Final = OffsetSpecification(OffsetType.LAST)
@@ -68,13 +68,11 @@ def extent(connection: Connection, stream: str) -> Extent:
         RemoteProtocolError: an offset above 2^63-1.
     """
     if StreamStats.KEY in connection.versions:
-        answer = connection.request(StreamStats(stream), StreamStatsAnswer, f"stream '{stream}': stats")
-        values = answer.values
+        values = _stats(connection, stream)
         first, committed = values.get("first_chunk_id", -1), values.get("committed_chunk_id", -1)
-        if values.get("committed_offset", committed) < 0 <= values.get("last_chunk_id", -1):
+        if values.get("committed_offset", committed) < 0 <= max(first, values.get("last_chunk_id", -1)):
             # A member that was just started, or elected: the stream is not empty, as it would seem.
-            why = "the node has messages of it, and does not know yet which of them are committed"
-            raise not_ready(f"stream '{stream}': stats", why)
+            raise not_ready(_what(stream), "the node has messages, and does not know yet which of them are committed")
         if "committed_offset" in values:
             return _checked(stream, first, values["committed_offset"])
         if committed < 0:
@@ -90,6 +88,37 @@ def extent(connection: Connection, stream: str) -> Extent:
             return _checked(stream, oldest.first_offset, newest.next_offset - 1)
         time.sleep(_PAUSE_S)
     raise RemoteProtocolError(f"stream '{stream}': it has a first chunk and never a last one")
+
+
+def settled(connection: Connection, stream: str, had: dict[tuple[str, str], int]) -> Extent:
+    """Ask the leader what a stream holds, all that it had when it was first asked included.
+
+    A leader that was just elected learns from the other members what is committed, those that are behind included:
+    for a moment it tells less than the leader before it told.
+
+    Args:
+        connection: to the leader.
+        stream: which.
+        had: what each leader had, by stream and address, to be kept while it is asked again.
+
+    Raises:
+        Refused: stream-not-available: not all of that is committed yet.
+        As ``extent``.
+    """
+    if StreamStats.KEY in connection.versions:
+        values = _stats(connection, stream)
+        awaited = had.setdefault((stream, connection.endpoint.address), values.get("last_chunk_id", -1))
+        if values.get("committed_chunk_id", -1) < awaited:
+            raise not_ready(_what(stream), "its leader has messages that are not committed: too few members are there")
+    return extent(connection, stream)
+
+
+def _stats(connection: Connection, stream: str) -> Mapping[str, int]:
+    return connection.request(StreamStats(stream), StreamStatsAnswer, _what(stream)).values
+
+
+def _what(stream: str) -> str:
+    return f"stream '{stream}': stats"
 
 
 def _checked(stream: str, first: int, last: int) -> Extent:

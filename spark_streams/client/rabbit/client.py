@@ -5,7 +5,7 @@ Connections are opened when they are first needed, and kept. A stream whose memb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, TypeVar
@@ -23,7 +23,7 @@ from spark_streams.client.rabbit.subscription import Subscription, properties_of
 from spark_streams.client.retry import patiently
 from spark_streams.client.walk import OffsetWalk
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import LocalProtocolError, NotFound, OptionError, Refused, SparkStreamsError
+from spark_streams.errors import ConnectFailed, LocalProtocolError, NotFound, OptionError, Refused, SparkStreamsError
 from spark_streams.filters.nodes import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 from spark_streams.wire.rabbit.chunk import ChunkHeader
@@ -128,11 +128,10 @@ class RabbitClient:
 
         self._retrying(ask)
 
-    def describe(self, stream: str, *, certain: bool = False) -> StreamDescription:
+    def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the broker says it now.
 
-        A node that follows may be behind what another one has told. Asked for what is ``certain``, the leader of each
-        stream says it.
+        A node may be behind what another one has told. Of ``certain`` partitions the leader is asked.
 
         A partition that the super stream has, and that is not there or cannot be reached for a moment, is waited for.
         One that does not come back is ``unavailable``, and is not waited for again; one that exists and has no member
@@ -144,6 +143,7 @@ class RabbitClient:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
         """
         found: StreamDescription | None = None
+        had: dict[tuple[str, str], int] = {}
 
         def ask() -> StreamDescription:
             nonlocal found
@@ -152,7 +152,8 @@ class RabbitClient:
             gone: dict[str, NotFound] = {}
             for name in self.partitions(stream):
                 try:
-                    there[name] = self._bounds(name, certain)
+                    extent = self._certain(name, had) if name in certain else self._extent(name)
+                    there[name] = bounds.to_bounds(extent)
                 except NotFound as fault:
                     if not self._super_stream:
                         raise
@@ -174,9 +175,11 @@ class RabbitClient:
         self._gone = frozenset(described.unavailable)
         return described
 
-    def _bounds(self, name: str, certain: bool) -> Bounds:
-        at = self._at_leader if certain else self._near
-        return bounds.to_bounds(at(name, lambda connection: bounds.extent(connection, name)))
+    def _extent(self, stream: str) -> bounds.Extent:
+        return self._near(stream, lambda connection: bounds.extent(connection, stream))
+
+    def _certain(self, stream: str, had: dict[tuple[str, str], int]) -> bounds.Extent:
+        return self._at_leader(stream, lambda connection: bounds.settled(connection, stream, had))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return what the broker says about itself, and ``commands``: names of those that it takes, with versions.
@@ -255,11 +258,7 @@ class RabbitClient:
         Raises:
             As ``describe`` and ``fetch``.
         """
-
-        def end() -> int | None:
-            return self._near(partition, lambda connection: bounds.extent(connection, partition)).last
-
-        last = self._retrying(end)
+        last = self._retrying(lambda: self._extent(partition).last)
         if last is None:
             return None
         read = RangeRead(
@@ -333,14 +332,23 @@ class RabbitClient:
         def subscribe(offset: OffsetSpecification, credit: int) -> Subscription:
             return self._near(name, lambda connection: Subscription(connection, name, offset, credit, properties))
 
-        def extent() -> bounds.Extent:
-            return self._near(name, lambda connection: bounds.extent(connection, name))
+        def certain() -> bounds.Extent:
+            had: dict[tuple[str, str], int] = {}
+            return self._retrying(lambda: self._certain(name, had))
 
         def chunk_at(offset: int) -> ChunkHeader | None:
             return self._near(name, lambda connection: bounds.chunk_at(connection, name, offset))
 
         reader = RangeReader(
-            read, how, subscribe, extent, chunk_at, max_rows=max_rows, max_bytes=max_bytes, timeout_ms=self._timeout_ms
+            read,
+            how,
+            subscribe,
+            lambda: self._extent(name),
+            certain,
+            chunk_at,
+            max_rows=max_rows,
+            max_bytes=max_bytes,
+            timeout_ms=self._timeout_ms,
         )
         return reader.batches()
 
@@ -396,11 +404,12 @@ class RabbitClient:
             raise
 
     def _at_leader(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
-        """Run an operation on the node that leads the stream; the only member of a stream is its leader.
+        """Run an operation on the node that leads the stream.
 
         Raises:
             PeerError: of the operation.
             Refused: the stream has no leader now.
+            ConnectFailed: it cannot be reached, and there are other members, which may be behind.
         """
         what = f"stream '{stream}': metadata"
         answer = self._connection().request(Metadata((stream,)), MetadataAnswer, what)
@@ -408,10 +417,14 @@ class RabbitClient:
         for each in answer.streams:
             if each.code != ResponseCode.OK:
                 raise refusal(each.code, what)
-            if {*each.replicas} <= {each.leader}:
-                return self._near(stream, operation)
-            if each.leader in nodes:
+            if each.leader not in nodes:
+                break
+            try:
                 return operation(self._connection(nodes[each.leader]))
+            except ConnectFailed:
+                if {*each.replicas} - {each.leader}:
+                    raise
+                return self._near(stream, operation)  # alone, as in a container, it may advertise anything
         raise refusal(ResponseCode.STREAM_NOT_AVAILABLE, what)
 
     def _members(self, stream: str) -> list[tuple[str, int]]:

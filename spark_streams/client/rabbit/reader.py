@@ -84,6 +84,7 @@ class RangeReader:
         narrowed: which rows are wanted.
         subscribe: opens a subscription at a position, with so much credit.
         extent: what the stream holds now, by the node that the subscription is on.
+        certain: what it holds now, by its leader.
         chunk_at: the chunk of any kind that holds an offset, else the first one behind it, else None.
         max_rows: rows of a batch at most.
         max_bytes: a batch takes no further chunk, and no further row of a chunk, once it has this many bytes.
@@ -96,6 +97,7 @@ class RangeReader:
         narrowed: Narrowed,
         subscribe: Callable[[OffsetSpecification, int], Subscription],
         extent: Callable[[], Extent],
+        certain: Callable[[], Extent],
         chunk_at: Callable[[int], ChunkHeader | None],
         *,
         max_rows: int,
@@ -107,6 +109,7 @@ class RangeReader:
         self._lowest = narrowed.first_offset
         self._subscribe = subscribe
         self._extent = extent
+        self._certain = certain
         self._chunk_at = chunk_at
         self._max_rows = max_rows
         self._max_bytes = max_bytes
@@ -250,6 +253,7 @@ class RangeReader:
 
         Raises:
             PositionLost: the stream does not reach the end of the range, for ``timeout_ms`` already.
+            DeadlineExceeded: it does, and this node has not come so far in that time.
         """
         deadline = Deadline(self._timeout_ms)
         while True:
@@ -261,6 +265,12 @@ class RangeReader:
             try:
                 left = deadline.left_s("")
             except DeadlineExceeded:
+                leads = self._certain().last
+                if leads is not None and leads >= self._end:
+                    raise DeadlineExceeded(
+                        f"stream '{self._read.partition}': the node that reads has come to offset {last}, expected "
+                        f"{self._end} as its leader has, within {self._timeout_ms} ms: it is behind, look at that node"
+                    ) from None
                 held = f"its last offset is '{offset_text(last)}'" if last >= 0 else "it holds nothing"
                 self._loss.lost(f"up to offset '{self._read.end}'", held)
                 return True

@@ -10,6 +10,7 @@ import pytest
 from spark_streams.client import Consumer
 from spark_streams.client.rabbit import client as client_module
 from spark_streams.errors import (
+    ConnectFailed,
     DeadlineExceeded,
     LocalProtocolError,
     NotFound,
@@ -131,11 +132,11 @@ def test_a_broker_between_3_11_and_4_3_is_asked_for_its_last_chunk() -> None:
         assert asked[0][1:] == key.text(S) + key.LAST + b"\0\1"
 
 
-@pytest.mark.parametrize("tells", [{"committed_offset": -1}, {}], ids=["4.3", "3.11"])
+@pytest.mark.parametrize("tells", [{"last_chunk_id": 9, "committed_offset": -1}, {}], ids=["4.3", "3.11"])
 @pytest.mark.parametrize("ask", ["describe", "remaining", "first_at_time"])
 def test_a_node_that_does_not_know_yet_what_is_committed_is_asked_again(tells: dict[str, int], ask: str) -> None:
     """As RabbitMQ 4.3.6 answers for some milliseconds after a member was started or elected."""
-    unknown = stats(first_chunk_id=0, last_chunk_id=9, committed_chunk_id=-1, **tells)
+    unknown = stats(first_chunk_id=0, committed_chunk_id=-1, **tells)
     script = {
         key.STREAM_STATS: answers(key.STREAM_STATS, (1, unknown), (1, unknown), (1, EXACT)),
         key.METADATA: metadata_of,
@@ -293,6 +294,11 @@ def led(by: int, *others: int) -> bytes:
     return array(nodes) + array([key.text(S) + struct.pack(">HH", 1, 0) + replicas])
 
 
+def alone(wire: Wire, number: int, _: bytes) -> None:
+    """Answer Metadata: the stream has one member, at an address where nobody listens."""
+    wire.send(key.METADATA | key.RESPONSE, struct.pack(">I", number) + led(1))
+
+
 def test_the_leader_is_asked_what_is_certain() -> None:
     """The node that we know may be behind."""
     old = stats(first_chunk_id=0, last_chunk_id=0, committed_chunk_id=0, committed_offset=3)
@@ -305,17 +311,48 @@ def test_the_leader_is_asked_what_is_certain() -> None:
         with Scripted(script) as broker, broker.client() as client:
             assert client.describe(S).partitions[S].latest == text(3)
             assert leader.connections == 0
-            assert client.describe(S, certain=True).partitions[S].latest == text(9)
+            assert client.describe(S, certain=[S]).partitions[S].latest == text(9)
+            assert client.describe(S).partitions[S].latest == text(3)
+
+
+def test_a_leader_that_was_just_elected_is_asked_until_it_has_again_what_it_had() -> None:
+    """What is committed it learns from the others, of which one may be behind; nobody waits for what comes later."""
+
+    def told(committed: int, last: int) -> tuple[int, bytes]:
+        chunks = {"committed_chunk_id": committed, "last_chunk_id": last}
+        return 1, stats(first_chunk_id=0, **chunks, committed_offset=committed + 4)
+
+    script = {
+        key.STREAM_STATS: answers(key.STREAM_STATS, told(10, 40), told(20, 70), told(40, 90)),
+        key.METADATA: alone,
+    }
+    with Scripted(script) as broker, broker.client() as client:
+        assert client.describe(S, certain=[S]).partitions[S].latest == text(44)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_leader_that_finds_no_majority_proves_no_loss() -> None:
+    few = stats(first_chunk_id=0, committed_chunk_id=10, committed_offset=14, last_chunk_id=40)
+    script = {key.STREAM_STATS: answers(key.STREAM_STATS, (1, few)), key.METADATA: alone}
+    with Scripted(script) as broker, broker.client() as client, pytest.raises(Refused, match="too few members"):
+        client.describe(S, certain=[S])
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_leader_that_cannot_be_reached_is_an_error_where_others_may_be_behind() -> None:
+    script = {
+        key.STREAM_STATS: answers(key.STREAM_STATS, (1, EXACT)),
+        key.METADATA: lambda wire, n, _: wire.send(key.METADATA | key.RESPONSE, struct.pack(">I", n) + led(1, 2)),
+    }
+    with Scripted(script) as broker, broker.client() as client, pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1\b"):
+        client.describe(S, certain=[S])
 
 
 def test_the_only_member_of_a_stream_is_its_leader() -> None:
     """Whatever it advertises: in a container, often nothing that can be reached."""
-    script = {
-        key.STREAM_STATS: answers(key.STREAM_STATS, (1, EXACT)),
-        key.METADATA: lambda wire, n, _: wire.send(key.METADATA | key.RESPONSE, struct.pack(">I", n) + led(1)),
-    }
+    script = {key.STREAM_STATS: answers(key.STREAM_STATS, (1, EXACT)), key.METADATA: alone}
     with Scripted(script) as broker, broker.client() as client:
-        assert client.describe(S, certain=True).partitions[S].latest == text(9)
+        assert client.describe(S, certain=[S]).partitions[S].latest == text(9)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -330,7 +367,7 @@ def test_without_a_leader_nothing_is_certain(code: int, fault: str) -> None:
     }
     with Scripted(script) as broker, broker.client() as client:
         with pytest.raises(PeerError, match=fault):
-            client.describe(S, certain=True)
+            client.describe(S, certain=[S])
         assert client.describe(S).partitions[S].latest == text(9)
 
 

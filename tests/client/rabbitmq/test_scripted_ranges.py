@@ -11,7 +11,18 @@ from spark_streams.client.rabbit import client as client_module
 from spark_streams.errors import DeadlineExceeded, NotFound, PositionLost, Refused, RemoteProtocolError
 from spark_streams.position import EARLIEST, At
 from tests.client.rabbitmq.brokers import amqp, read, text
-from tests.client.rabbitmq.scripted import Chunks, S, Scripted, Wire, answers, deliver, metadata_of, silence
+from tests.client.rabbitmq.scripted import (
+    Chunks,
+    S,
+    Scripted,
+    Wire,
+    answers,
+    deliver,
+    metadata,
+    metadata_of,
+    silence,
+    stats,
+)
 from tests.real_rabbitmq import by_hand as key
 
 
@@ -44,6 +55,24 @@ def test_a_gap_with_nothing_in_it_is_lost_only_if_its_chunk_is_gone() -> None:
         with pytest.raises(PositionLost, match=r"at offset '0+1', but the next offset there is '0+5'"):
             read(client, S, 5)
         assert read(client, S, 5, loss=False)["value"].to_pylist() == [b"a", b"f"]
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("loss", [True, False])
+def test_a_node_that_stays_behind_the_leader_has_lost_nothing(loss: bool) -> None:
+    ahead = stats(first_chunk_id=0, last_chunk_id=1, committed_chunk_id=1, committed_offset=4)
+    with Scripted({key.STREAM_STATS: answers(key.STREAM_STATS, (1, ahead))}) as leader:
+
+        def where(wire: Wire, number: int, _: bytes) -> None:
+            wire.send(key.METADATA | key.RESPONSE, struct.pack(">I", number) + metadata(S, port=leader.port))
+
+        chunks = Chunks(deliver(0, [b"a"]))
+        with (
+            Scripted({**chunks.script(0), key.METADATA: where}) as broker,
+            broker.client(2_000) as client,
+            pytest.raises(DeadlineExceeded, match="has come to offset 0, expected 4 as its leader has"),
+        ):
+            read(client, S, 4, loss=loss)
 
 
 def test_a_broker_that_drops_the_reader_now_and_then() -> None:
