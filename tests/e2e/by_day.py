@@ -26,6 +26,6 @@ def in_turn(cases: Iterable[str], formats: Callable[[str], Sequence[str]] = lamb
     ]
 
 
-def nightly_unless(by_day: bool) -> list[pytest.MarkDecorator]:
+def nightly_unless(chosen: bool) -> list[pytest.MarkDecorator]:
     """The mark of what is not for the day."""
-    return [] if by_day else [pytest.mark.nightly]
+    return [] if chosen else [pytest.mark.nightly]

@@ -33,7 +33,7 @@ from pathlib import Path
 
 from debian import SUITES, CannotStart, root_file_system
 from greeting import make_first_stream
-from node import KEPT, PROGRAMS, Node, configure, end, inside_of, load, runs, start_mapper, start_nodes
+from node import KEPT, PROGRAMS, Node, configure, end, inside_of, load, runs, save, start_mapper, start_nodes
 
 SETTLED_S = 4
 ATTEMPTS = 3
@@ -75,12 +75,16 @@ def start_once(root: Path, count: int) -> list[Node]:
     """Do what ``start`` does, once, on ports that are free now."""
     nodes = configure(root, count)
     mapper = start_mapper(nodes[0])
+    started: list[Node] = []
     try:
         started = start_nodes(nodes, mapper)
         make_first_stream(started[0].port)
+        save(started[0])  # again: `restart` counts from here
     except BaseException as error:
-        end(mapper, signal.SIGKILL)
-        if any("eaddrinuse" in (Path(node.folder) / "node.out").read_text(errors="replace") for node in nodes):
+        for pid in (*(node.pids[0] for node in started), mapper):
+            end(pid, signal.SIGKILL)
+        said = [file.read_text(errors="replace") for node in nodes for file in Path(node.folder).glob("node.out")]
+        if any("eaddrinuse" in text for text in said):
             for node in nodes:
                 shutil.rmtree(node.folder)
             raise PortTaken("another process took a port that was free") from error
@@ -90,8 +94,14 @@ def start_once(root: Path, count: int) -> list[Node]:
 
 def stop(node: Node) -> None:
     """End the processes of the node and of its cluster, politely first, and remove their folders."""
-    cluster = [load(Path(folder)) for folder in node.cluster]
-    for pid in [each.pids[0] for each in cluster] + [node.pids[1]]:
+    pids = [node.pids[1]]
+    for folder in node.cluster:
+        with contextlib.suppress(OSError, ValueError):
+            pids.insert(0, load(Path(folder)).pids[0])
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    for pid in pids:
         end(pid, signal.SIGTERM)
     for folder in node.cluster:
         shutil.rmtree(folder, ignore_errors=True)
@@ -150,11 +160,13 @@ def stopper(node: Node) -> Callable[[], object]:
     end_here, end_there = os.pipe()
     watcher = os.fork()
     if watcher == 0:
-        os.setsid()  # Ctrl-C is for the others
-        os.close(end_there)
-        os.read(end_here, 1)  # returns when nobody holds the other end any more
-        stop(load(Path(node.folder)))  # read now: a test may have restarted it
-        os._exit(0)
+        try:
+            os.setsid()  # Ctrl-C is for the others
+            os.close(end_there)
+            os.read(end_here, 1)  # returns when nobody holds the other end any more
+            stop(node)
+        finally:
+            os._exit(0)
     os.close(end_here)
 
     def stop_now() -> None:

@@ -21,6 +21,8 @@ import pytest
 URL = "RABBITMQ_STREAM_URL"
 FOLDER = "RABBITMQ_STREAM_FOLDER"
 """The folder of a broker that tests/real_rabbitmq/broker.py started here: with it, tests may command it."""
+KEPT = "broker.json"
+"""What a node is, in its folder (tests/real_rabbitmq/node.py)."""
 URL_310 = "RABBITMQ_STREAM_URL_310"
 """A second broker of version 3.10 (no filters, no single active consumer, no StreamStats); tests of it are optional."""
 SCRIPT = Path(__file__).with_name("broker.py")
@@ -79,7 +81,7 @@ class Own(NamedTuple):
 
     @property
     def cluster(self) -> list[Own]:
-        """All nodes of its cluster, this one first."""
+        """All nodes of its cluster, in the order in which they were started."""
         return [Own(self._kept(folder)["url"], folder) for folder in self._kept()["cluster"]]
 
     def command(self, action: str, *arguments: str) -> str:
@@ -90,7 +92,7 @@ class Own(NamedTuple):
         return done.stdout
 
     def _kept(self, folder: str | None = None) -> Any:
-        return json.loads((Path(folder or self.folder) / "broker.json").read_text())
+        return json.loads((Path(folder or self.folder) / KEPT).read_text())
 
 
 @contextlib.contextmanager
@@ -98,7 +100,7 @@ def started(nodes: int) -> Iterator[Own]:
     """RabbitMQ of so many nodes that nobody else uses, like the one of `rabbitmq_url`; the first node of them."""
     if FOLDER not in os.environ:
         pytest.skip(f"only a RabbitMQ that was started here can be started twice: {FOLDER} is not set")
-    root = json.loads((Path(os.environ[FOLDER]) / "broker.json").read_text())["root"]
+    root = json.loads((Path(os.environ[FOLDER]) / KEPT).read_text())["root"]
     options = ["--root", root, "--nodes", str(nodes)]
     command = [sys.executable, str(SCRIPT), "run", *options, "--", sys.executable, "-c", TELL]
     others = {name: value for name, value in os.environ.items() if name not in (URL, FOLDER)}
@@ -108,7 +110,7 @@ def started(nodes: int) -> Iterator[Own]:
         url, folder = running.stdout.readline().split()
         assert url != "None", "RabbitMQ did not start a second time; it says why on stderr"
         yield Own(url, folder)
-        running.communicate(timeout=120)
+        running.communicate(timeout=240)
 
 
 @pytest.fixture(scope="session")

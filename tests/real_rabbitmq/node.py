@@ -155,6 +155,7 @@ def start_nodes(nodes: list[Node], mapper: int) -> list[Node]:
             command = [f"{PROGRAMS}/rabbitmq-server"]
             running.append(spawn(Path(node.root), command, node.environment, Path(node.folder) / "node.out"))
             unless_all.callback(end, running[-1].pid, signal.SIGKILL)
+            save(replace(node, pids=(running[-1].pid, mapper)))
         started = []
         for node, process in zip(nodes, running, strict=True):
             try:

@@ -5,6 +5,7 @@ are killed with kill -9.  The node that ``url`` names lives.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.real_rabbitmq.by_hand import array, text
 from tests.real_rabbitmq.conftest import Own
 from tests.real_rabbitmq.conftest import rabbitmq_cluster as rabbitmq_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.rabbitmq, pytest.mark.nightly, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.rabbitmq, pytest.mark.nightly, pytest.mark.timeout(1_800)]
 
 WAIT_S = 240
 PARTITIONS = 3
@@ -28,7 +29,7 @@ ROWS = 3_000
 
 
 class Cluster:
-    """Nodes, and streams on them that end with the nodes."""
+    """Nodes, and streams on them that end with the test."""
 
     def __init__(self, nodes: list[Own]) -> None:
         self.nodes = nodes
@@ -63,6 +64,15 @@ class Cluster:
 
         eventually(elected, f"node {number} leads {stream}", WAIT_S)
 
+    def create_of_two(self, name: str) -> str:
+        """Create a stream that has a member on node 1 and on one other."""
+        return self.brokers[1].create(name, initial_cluster_size="2")
+
+    def is_elsewhere(self, stream: str) -> bool:
+        """Whether the first node has no member of it."""
+        with self.brokers[0].peer() as peer:
+            return peer.subscribe(1, stream, by_hand.FIRST) != 1
+
     def publish(self, stream: str, messages: list[str]) -> None:
         """Publish where the stream's leader is."""
         eventually(lambda: self.leader(stream) >= 0, f"{stream} has a leader", WAIT_S)
@@ -70,8 +80,11 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(rabbitmq_cluster: list[Own]) -> Cluster:
-    return Cluster(rabbitmq_cluster)
+def cluster(rabbitmq_cluster: list[Own]) -> Iterator[Cluster]:
+    made = Cluster(rabbitmq_cluster)
+    yield made
+    for broker in made.brokers:
+        broker.close()
 
 
 def test_streams_that_only_another_node_holds(spark: SparkSession, cluster: Cluster) -> None:
@@ -82,9 +95,29 @@ def test_streams_that_only_another_node_holds(spark: SparkSession, cluster: Clus
     frame.write.format(FORMAT).options(**options).mode("append").save()
     assert cluster.leader(there) == 2
     assert cluster.brokers[2].bodies(there) == sent
-    with cluster.brokers[0].peer() as peer:
-        assert peer.subscribe(1, there, by_hand.FIRST) != 1, "the node of `url` has it not"
+    assert cluster.is_elsewhere(there)
     assert values(spark.read.format(FORMAT).options(**options).load()) == {there: sent}
+
+
+def test_a_reader_goes_to_another_member_when_its_node_dies(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    there = next(name for n in range(20) if cluster.is_elsewhere(name := cluster.create_of_two(f"two-{n}")))
+    limit = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "300"}
+    frame = spark.readStream.format(FORMAT).options(**cluster.options(stream=there, **limit)).load()
+    leader = cluster.leader(there)
+    (follower,) = {1, 2} - {leader}
+    sent = 0
+    with KeptQuery(tmp_path, timeout_s=WAIT_S) as query:
+        query.start(frame.select("partition", "offset", "value"))
+        while len(query.rows) >= sent:
+            before, sent = len(query.rows), sent + ROWS
+            cluster.publish(there, numbers(sent - ROWS, sent))
+            query.wait_for_rows(before + 1)
+        cluster.nodes[follower].kill()
+        query.wait_for_rows(sent)
+        cluster.nodes[follower].restart()
+    assert in_order(query) == {there: numbers(0, sent)}
 
 
 class Copy:
