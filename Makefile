@@ -58,7 +58,7 @@ unit: $(READY)  ## the tests of `make test`, those marked `rabbitmq` too where a
 	@bash conf/system-requirements.sh java
 	@$(WITH_BROKER) $(BIN)/python $(PYTEST) -m "not nightly"
 
-test-all: $(OLDER_SPARKS:%=.venv-spark-%/.ready)  ## the rest, before a release and every night; PART=2/6 is a sixth of it
+test-all: $(OLDER_SPARKS:%=.venv-spark-%/.ready)  ## the rest, before a release and every night; PART=2/8 is an eighth of it
 	@$(MAKE) --no-print-directory --keep-going nightly $(OLDER_SPARKS:%=test-spark-%)
 
 nightly: $(READY)  ## of the rest, what runs on the highest Spark

@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--part", default="1/1", metavar="I/N", help="only every N-th module, from the I-th on: 2/6")
+    parser.addoption("--part", default="1/1", metavar="I/N", help="only every N-th module, from the I-th on: 2/8")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     yield
     number, _, parts = config.getoption("--part").partition("/")
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        raise pytest.UsageError(f"--part {number}/{parts}: expected I/N with 1 <= I <= N, such as 2/6")
+        raise pytest.UsageError(f"--part {number}/{parts}: expected I/N with 1 <= I <= N, such as 2/8")
     mine = set(sorted({item.path for item in items})[int(number) - 1 :: int(parts)])
     others = [item for item in items if item.path not in mine]
     if others:
