@@ -10,7 +10,7 @@ from spark_streams.spark.filter_log import log_filter
 from spark_streams.spark.log_client import Connect
 from spark_streams.spark.loss import LossPolicy
 from spark_streams.spark.pruning import matching_ranges
-from spark_streams.spark.ranges import PlannedRead, order, range_read, resolve_start
+from spark_streams.spark.ranges import PlannedRead, order, range_read, resolve_start, with_certain
 
 __all__ = ["plan_batch"]
 
@@ -31,7 +31,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
     ending = options.ending or Span(LATEST)
     driver, policy = Driver(options, connect), LossPolicy(options.stream, options.fail_on_data_loss)
     try:
-        description = driver.describe(fresh=True)
+        description = with_certain(driver.describe(fresh=True), driver, options.starting, ending)
         policy.require_available(description)
         require_all(options.starting, description.partitions, description.unavailable)
         require_all(ending, description.partitions, description.unavailable)
@@ -66,9 +66,6 @@ def _stop(wanted: Position, partition: str, bounds: Bounds, driver: Driver) -> A
     if bounds.latest is None:
         return None
     newest = After(bounds.latest)
-    if isinstance(wanted, (At, After)) and order(wanted) > order(newest):
-        now = driver.describe(certain=[partition]).partitions.get(partition, bounds)
-        newest = After(now.latest or bounds.latest)
     if isinstance(wanted, AtTime):
         offset = driver.first_at_time(partition, wanted.timestamp_ms)
         return newest if offset is None else At(offset)

@@ -33,7 +33,7 @@ from spark_streams.spark.log_client import Connect
 from spark_streams.spark.loss import DataLoss, LossPolicy, ending
 from spark_streams.spark.patience import Patience
 from spark_streams.spark.pruning import matching_ranges
-from spark_streams.spark.ranges import PlannedRead, Resolved, order, range_read, resolve_start, span_start
+from spark_streams.spark.ranges import PlannedRead, Resolved, order, range_read, resolve_start, span_start, with_certain
 from spark_streams.spark.witnesses import Witnesses, without
 
 __all__ = ["MicroBatches"]
@@ -97,8 +97,8 @@ class MicroBatches:
         if self._initial is None:
             # Before Spark 4.2 the first end is asked before the start. Both have to come from one description: what
             # came in between would be in a first batch that a restart could not plan again.
-            description = self._first or self._driver.describe()
             starting = self._options.starting
+            description = with_certain(self._first or self._driver.describe(), self._driver, starting)
             self._policy.require_available(description)
             require_all(starting, description.partitions, description.unavailable)
             positions: dict[str, Position] = {

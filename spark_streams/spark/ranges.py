@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from spark_streams.client.model import RangeRead, StreamDescription
+from spark_streams.client.model import Bounds, RangeRead, StreamDescription
 from spark_streams.errors import OptionError
-from spark_streams.options import SourceOptions
+from spark_streams.options import SourceOptions, Span
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
-from spark_streams.spark.driver import Driver
+from spark_streams.spark.driver import Driver, position_in
 from spark_streams.spark.loss import LossPolicy, beginning, beyond, ending, missing
 from spark_streams.spark.numeric import is_next
 
-__all__ = ["PlannedRead", "Resolved", "order", "range_read", "resolve_start", "span_start"]
+__all__ = ["PlannedRead", "Resolved", "order", "range_read", "resolve_start", "span_start", "with_certain"]
 
 Resolved = Earliest | At | After
 """A position that a range can start at."""
@@ -87,6 +87,26 @@ def range_read(
     )
 
 
+def with_certain(description: StreamDescription, driver: Driver, *spans: Span) -> StreamDescription:
+    """Return a description that is certain of the partitions in which it lacks a position that a query names.
+
+    A node that is behind others may have told it; what it says of the other partitions stays.
+    """
+
+    def lacks(wanted: Position, bounds: Bounds) -> bool:
+        if driver.offsets_are_numbers() and is_next(wanted, bounds):
+            return False
+        is_named = isinstance(wanted, (At, After))
+        return is_named and (missing(wanted, bounds) is not None or beyond(wanted, bounds) is not None)
+
+    told = description.partitions
+    doubtful = {p for p in told for span in spans if lacks(position_in(span, p), told[p])}
+    if not doubtful:
+        return description
+    now = driver.describe(certain=doubtful).partitions
+    return replace(description, partitions={p: now.get(p, told[p]) if p in doubtful else told[p] for p in told})
+
+
 def resolve_start(
     wanted: Position, partition: str, description: StreamDescription, driver: Driver, policy: LossPolicy
 ) -> Resolved:
@@ -122,8 +142,6 @@ def resolve_start(
         return beginning(bounds)
     if driver.offsets_are_numbers() and is_next(wanted, bounds):
         return ending(bounds)
-    if missing(wanted, bounds) is not None or beyond(wanted, bounds) is not None:
-        bounds = driver.describe(certain=[partition]).partitions.get(partition, bounds)
     available = missing(wanted, bounds)
     if available is not None:
         policy.report(partition, str(wanted), available)

@@ -26,7 +26,7 @@ from spark_streams.filters import parse, to_protobuf
 from spark_streams.options import parse_rabbit_source, parse_source
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.testing import KeptQuery, LogProcess, LogStream, StreamFactory
-from tests.e2e.by_day import FORMATS, in_turn
+from tests.e2e.by_day import FORMATS, by_day, in_turn
 
 pytestmark = pytest.mark.spark
 
@@ -312,9 +312,7 @@ def test_a_batch_query_starts_at_the_first_match(
     assert numbers(door.batch(spark, startingExpression=text)) == expected
 
 
-@pytest.mark.parametrize(
-    "door", ["amqp-events", pytest.param("rabbitmq-stream", marks=pytest.mark.nightly), "feedapi"], indirect=True
-)
+@by_day("door", "amqp-events", "feedapi")
 def test_no_match_is_the_end_or_an_error(spark: SparkSession, door: Door) -> None:
     assert numbers(door.batch(spark, startingExpression="n = 'x'")) == []
     if door.name == "feedapi":

@@ -6,14 +6,17 @@
     python tests/real_rabbitmq/broker.py stop FOLDER
     python tests/real_rabbitmq/broker.py run [--major 4|3] [--nodes N] -- COMMAND…          COMMAND beside a broker
 
+``--nodes`` makes a cluster of so many. Its first node is the one that is told and printed, and names the folders of
+all (``cluster``); ``ctl`` and ``restart`` are for the node of FOLDER, ``stop`` ends the cluster of it.
+
 ``run`` tells COMMAND about the broker in RABBITMQ_STREAM_URL and RABBITMQ_STREAM_FOLDER. TLS with certificates of an
 authority that is made at the start is on another port (``tls_url``): ca.pem, client.pem and client.key for user guest
 (SASL EXTERNAL) lie in FOLDER/tls.
 
-RabbitMQ runs in a Debian that debian.py keeps in the cache folder, by ``chroot`` as user rabbitmq; or, with
-``--root /``, the machine's own rabbitmq-server as the user who calls. Every broker has its own data, logs, node name,
-cookie and EPMD, listens on free loopback ports only, and is stopped by its own process ids. ``run`` on a machine that
-cannot start one says so in one line and runs the command without the variable.
+RabbitMQ runs in a Debian that debian.py keeps in the cache folder, by ``chroot`` as user rabbitmq; or, with ``--root
+/``, the machine's own rabbitmq-server as the user who calls. Every node has its own data, logs and name, every cluster
+its own cookie and EPMD; they listen on free loopback ports only, and are stopped by their own process ids. ``run`` on a
+machine that cannot start one says so in one line and runs the command without the variable.
 """
 
 from __future__ import annotations

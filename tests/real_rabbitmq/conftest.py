@@ -21,8 +21,6 @@ import pytest
 URL = "RABBITMQ_STREAM_URL"
 FOLDER = "RABBITMQ_STREAM_FOLDER"
 """The folder of a broker that tests/real_rabbitmq/broker.py started here: with it, tests may command it."""
-KEPT = "broker.json"
-"""What a node is, in its folder (tests/real_rabbitmq/node.py)."""
 URL_310 = "RABBITMQ_STREAM_URL_310"
 """A second broker of version 3.10 (no filters, no single active consumer, no StreamStats); tests of it are optional."""
 SCRIPT = Path(__file__).with_name("broker.py")
@@ -51,6 +49,11 @@ def rabbitmq_310_url() -> str:
     return os.environ[URL_310]
 
 
+def kept(folder: str) -> Any:
+    """What the program that started a node keeps of it (``Node`` of tests/real_rabbitmq/node.py)."""
+    return json.loads((Path(folder) / "broker.json").read_text())
+
+
 class Own(NamedTuple):
     """A node that a test may do anything to.
 
@@ -64,44 +67,44 @@ class Own(NamedTuple):
 
     def restart(self) -> None:
         """Kill it with kill -9, if it runs, and start it on the same port and data."""
-        self.command("restart")
+        self._command("restart")
 
     def kill(self) -> None:
         """Kill it with kill -9; ``restart`` brings it back."""
-        os.kill(self._kept()["pids"][0], signal.SIGKILL)
+        os.kill(kept(self.folder)["pids"][0], signal.SIGKILL)
 
     def control(self, *arguments: str) -> str:
         """Run rabbitmqctl, or the program rabbitmq-… that comes first, on it and return what it says."""
-        return self.command("ctl", *arguments)
+        return self._command("ctl", *arguments)
 
     @property
     def name(self) -> str:
         """What the nodes of its cluster call it."""
-        return str(self._kept()["environment"]["RABBITMQ_NODENAME"])
+        return str(kept(self.folder)["environment"]["RABBITMQ_NODENAME"])
 
     @property
     def cluster(self) -> list[Own]:
         """All nodes of its cluster, in the order in which they were started."""
-        return [Own(self._kept(folder)["url"], folder) for folder in self._kept()["cluster"]]
+        return [Own(kept(folder)["url"], folder) for folder in kept(self.folder)["cluster"]]
 
-    def command(self, action: str, *arguments: str) -> str:
-        """Have the program do something to it and return what it says."""
+    def _command(self, action: str, *arguments: str) -> str:
         command = [sys.executable, str(SCRIPT), action, self.folder, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def _kept(self, folder: str | None = None) -> Any:
-        return json.loads((Path(folder or self.folder) / KEPT).read_text())
+
+def shared() -> Own:
+    """The RabbitMQ of `rabbitmq_url`, which tests may command, but not stop; the test is skipped where none may."""
+    if FOLDER not in os.environ:
+        pytest.skip(f"nobody says how to command this RabbitMQ: {FOLDER} is not set")
+    return Own(os.environ[URL], os.environ[FOLDER])
 
 
 @contextlib.contextmanager
 def started(nodes: int) -> Iterator[Own]:
     """RabbitMQ of so many nodes that nobody else uses, like the one of `rabbitmq_url`; the first node of them."""
-    if FOLDER not in os.environ:
-        pytest.skip(f"only a RabbitMQ that was started here can be started twice: {FOLDER} is not set")
-    root = json.loads((Path(os.environ[FOLDER]) / KEPT).read_text())["root"]
-    options = ["--root", root, "--nodes", str(nodes)]
+    options = ["--root", kept(shared().folder)["root"], "--nodes", str(nodes)]
     command = [sys.executable, str(SCRIPT), "run", *options, "--", sys.executable, "-c", TELL]
     others = {name: value for name, value in os.environ.items() if name not in (URL, FOLDER)}
     # The command ends with its input, and with it the broker: at the latest when this process ends, however it does.

@@ -7,12 +7,7 @@ looks at thousands of messages, with values of types that cannot be delivered to
 from __future__ import annotations
 
 import base64
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -22,10 +17,10 @@ from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.wire.message import encode_message
 from tests.filters.sql_peers import Parsed, Peer, passes
 from tests.filters.test_split import Case, cases, message_of
+from tests.real_rabbitmq.conftest import kept, shared
 
 pytestmark = pytest.mark.rabbitmq
 
-CONTROL = Path(__file__).with_name("broker.py")
 BATCH_CHARACTERS = 60_000
 """Of one command line; Linux takes 128 KiB in one argument."""
 ASK = """
@@ -41,9 +36,7 @@ lists:append(lists:map(Ask, [%s])).
 @pytest.fixture(autouse=True)
 def knows_sql(rabbitmq_url: str) -> None:
     """Skip where the broker is another's, or too old."""
-    if "RABBITMQ_STREAM_FOLDER" not in os.environ:
-        pytest.skip("nobody says how to command this RabbitMQ: RABBITMQ_STREAM_FOLDER is not set")
-    version = json.loads((Path(os.environ["RABBITMQ_STREAM_FOLDER"]) / "broker.json").read_text())["version"]
+    version = kept(shared().folder)["version"]
     if tuple(int(part) for part in version.split(".")[:2]) < (4, 2):
         pytest.skip(f"RabbitMQ {version} has no SQL filters: they came with 4.2")
 
@@ -107,7 +100,5 @@ def batches(asked: list[str]) -> list[list[str]]:
 
 def answer(batch: list[str]) -> str:
     """Have the broker evaluate; return T or F for each message."""
-    command = [sys.executable, str(CONTROL), "ctl", os.environ["RABBITMQ_STREAM_FOLDER"], "eval"]
-    done = subprocess.run([*command, ASK % ", ".join(batch)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return "".join(re.findall("[TF]", "".join(re.findall('"([TF]*)"', done.stdout))))
+    said = shared().control("eval", ASK % ", ".join(batch))
+    return "".join(re.findall("[TF]", "".join(re.findall('"([TF]*)"', said))))

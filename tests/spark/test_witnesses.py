@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection
 
 import pyarrow as pa
 import pytest
@@ -329,7 +330,7 @@ def test_a_stream_that_is_missing_when_it_was_just_seen_to_be_another_waits(monk
     create_again(log, "orders-0", 8)
     describe = FakeClient.describe
 
-    def missing_when_asked_again(self: FakeClient, stream: str, **how: bool):
+    def missing_when_asked_again(self: FakeClient, stream: str, **how: Collection[str]):
         described = describe(self, stream, **how)
         log.hidden = {"orders-0"}
         return described

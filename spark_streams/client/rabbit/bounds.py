@@ -22,11 +22,12 @@ from typing import Final
 
 from spark_streams.client.model import Bounds
 from spark_streams.client.rabbit.connection import Connection
-from spark_streams.client.rabbit.faults import not_ready
+from spark_streams.client.rabbit.faults import refusal
 from spark_streams.client.rabbit.offsets import MAX_OFFSET, offset_text
 from spark_streams.client.rabbit.subscription import Subscription
-from spark_streams.errors import RemoteProtocolError
+from spark_streams.errors import PeerError, RemoteProtocolError
 from spark_streams.wire.rabbit.chunk import ChunkHeader
+from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.consuming import (
     OffsetSpecification,
     OffsetType,
@@ -68,18 +69,7 @@ def extent(connection: Connection, stream: str) -> Extent:
         RemoteProtocolError: an offset above 2^63-1.
     """
     if StreamStats.KEY in connection.versions:
-        values = _stats(connection, stream)
-        first, committed = values.get("first_chunk_id", -1), values.get("committed_chunk_id", -1)
-        if values.get("committed_offset", committed) < 0 <= max(first, values.get("last_chunk_id", -1)):
-            # A member that was just started, or elected: the stream is not empty, as it would seem.
-            raise not_ready(_what(stream), "the node has messages, and does not know yet which of them are committed")
-        if "committed_offset" in values:
-            return _checked(stream, first, values["committed_offset"])
-        if committed < 0:
-            return _checked(stream, first, -1)
-        last = probe(connection, stream, _LAST)
-        # Without a user chunk the stream holds tracking chunks only; the id of the last one is its end.
-        return _checked(stream, first, committed if last is None else max(committed, last.next_offset - 1))
+        return _by_stats(connection, stream, _stats(connection, stream))
     for _ in range(_TRIES):
         oldest, newest = probe(connection, stream, _FIRST), probe(connection, stream, _LAST)
         if oldest is None:
@@ -105,20 +95,36 @@ def settled(connection: Connection, stream: str, had: dict[tuple[str, str], int]
         Refused: stream-not-available: not all of that is committed yet.
         As ``extent``.
     """
-    if StreamStats.KEY in connection.versions:
-        values = _stats(connection, stream)
-        awaited = had.setdefault((stream, connection.endpoint.address), values.get("last_chunk_id", -1))
-        if values.get("committed_chunk_id", -1) < awaited:
-            raise not_ready(_what(stream), "its leader has messages that are not committed: too few members are there")
-    return extent(connection, stream)
+    if StreamStats.KEY not in connection.versions:
+        return extent(connection, stream)
+    values = _stats(connection, stream)
+    awaited = had.setdefault((stream, connection.endpoint.address), values.get("last_chunk_id", -1))
+    if values.get("committed_chunk_id", -1) < awaited:
+        raise _not_ready(stream, "its leader has messages that are not committed: too few members are there")
+    return _by_stats(connection, stream, values)
 
 
 def _stats(connection: Connection, stream: str) -> Mapping[str, int]:
-    return connection.request(StreamStats(stream), StreamStatsAnswer, _what(stream)).values
+    return connection.request(StreamStats(stream), StreamStatsAnswer, f"stream '{stream}': stats").values
 
 
-def _what(stream: str) -> str:
-    return f"stream '{stream}': stats"
+def _not_ready(stream: str, why: str) -> PeerError:
+    """Return the error for a node that cannot tell yet: other members may, and itself soon."""
+    return refusal(ResponseCode.STREAM_NOT_AVAILABLE, f"stream '{stream}': stats", why)
+
+
+def _by_stats(connection: Connection, stream: str, values: Mapping[str, int]) -> Extent:
+    first, committed = values.get("first_chunk_id", -1), values.get("committed_chunk_id", -1)
+    if values.get("committed_offset", committed) < 0 <= max(first, values.get("last_chunk_id", -1)):
+        # A member that was just started, or elected: the stream is not empty, as it would seem.
+        raise _not_ready(stream, "the node has messages, and does not know yet which of them are committed")
+    if "committed_offset" in values:
+        return _checked(stream, first, values["committed_offset"])
+    if committed < 0:
+        return _checked(stream, first, -1)
+    last = probe(connection, stream, _LAST)
+    # Without a user chunk the stream holds tracking chunks only; the id of the last one is its end.
+    return _checked(stream, first, committed if last is None else max(committed, last.next_offset - 1))
 
 
 def _checked(stream: str, first: int, last: int) -> Extent:

@@ -31,7 +31,7 @@ from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.commands import COMMANDS
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, StoreOffset
 from spark_streams.wire.rabbit.publishing import PUBLISH_KEY
-from spark_streams.wire.rabbit.streams import Metadata, MetadataAnswer
+from spark_streams.wire.rabbit.streams import Metadata, MetadataAnswer, StreamMetadata
 from spark_streams.wire.rabbit.super_streams import Partitions, PartitionsAnswer
 
 __all__ = ["RabbitClient"]
@@ -411,10 +411,8 @@ class RabbitClient:
             Refused: the stream has no leader now.
             ConnectFailed: it cannot be reached, and there are other members, which may be behind.
         """
-        what = f"stream '{stream}': metadata"
-        answer = self._connection().request(Metadata((stream,)), MetadataAnswer, what)
-        nodes = {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
-        for each in answer.streams:
+        what, (streams, nodes) = f"stream '{stream}': leader", self._placed(stream)
+        for each in streams:
             if each.code != ResponseCode.OK:
                 raise refusal(each.code, what)
             if each.leader not in nodes:
@@ -428,15 +426,19 @@ class RabbitClient:
         raise refusal(ResponseCode.STREAM_NOT_AVAILABLE, what)
 
     def _members(self, stream: str) -> list[tuple[str, int]]:
-        answer = self._connection().request(Metadata((stream,)), MetadataAnswer, f"stream '{stream}': metadata")
-        brokers = {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
+        streams, nodes = self._placed(stream)
         own = (self._endpoint.host, self._endpoint.port)
         return [
-            brokers[reference]
-            for each in answer.streams
+            nodes[reference]
+            for each in streams
             for reference in (*each.replicas, each.leader)
-            if reference in brokers and brokers[reference] != own
+            if reference in nodes and nodes[reference] != own
         ]
+
+    def _placed(self, stream: str) -> tuple[tuple[StreamMetadata, ...], dict[int, tuple[str, int]]]:
+        """Return what the broker says of a stream's members, and where nodes are, by the numbers that it names."""
+        answer = self._connection().request(Metadata((stream,)), MetadataAnswer, f"stream '{stream}': metadata")
+        return answer.streams, {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
 
     def _connection(self, node: tuple[str, int] | None = None) -> Connection:
         if self._closed:

@@ -14,7 +14,7 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, NotFound, PeerError, Refused, SparkStreamsError
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
 
-__all__ = ["advice", "close_fault", "is_unavailable", "not_a_broker", "not_ready", "refusal"]
+__all__ = ["advice", "close_fault", "is_unavailable", "not_a_broker", "refusal"]
 
 _AUTHENTICATION: Final = frozenset(
     {
@@ -46,14 +46,15 @@ def advice(code: int) -> str:
     return _ADVICE.get(ResponseCode(code), "") if code in _ADVICE else ""
 
 
-def refusal(code: int, what: str) -> PeerError:
+def refusal(code: int, what: str, told: str | None = None) -> PeerError:
     """Return the error for a code other than OK.
 
     Args:
         code: the broker's.
         what: what we were doing, such as ``stream 'orders': subscribe``.
+        told: why, or what to do; None for what is told of the code.
     """
-    told = advice(code) or None
+    told = told or advice(code) or None
     name = code_name(code)
     if code in _AUTHENTICATION:
         return AuthenticationFailed(name, told, what)
@@ -62,13 +63,6 @@ def refusal(code: int, what: str) -> PeerError:
     refused = Refused(name, told, what)
     refused.retriable = code in _TRANSIENT
     return refused
-
-
-def not_ready(what: str, why: str) -> Refused:
-    """Return the error for a node that cannot tell yet; other members of the stream may, and itself soon."""
-    fault = Refused(code_name(ResponseCode.STREAM_NOT_AVAILABLE), why, what)
-    fault.retriable = True
-    return fault
 
 
 def is_unavailable(fault: SparkStreamsError) -> bool:

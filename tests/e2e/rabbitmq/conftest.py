@@ -7,9 +7,6 @@ have users with permissions, or a full disk.
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,16 +20,14 @@ from spark_streams.server import Permissions, RabbitConfig, ServerThread
 from spark_streams.testing import LogProcess
 from tests.e2e.rabbitmq.broker import REAL_AT_NIGHT, Broker
 from tests.e2e.rabbitmq.queries import Queries
-from tests.real_rabbitmq import by_hand
-from tests.real_rabbitmq.conftest import FOLDER
 from tests.real_rabbitmq.conftest import rabbitmq_url as rabbitmq_url
+from tests.real_rabbitmq.conftest import shared
 
 CONFIG = RabbitConfig(
     port=0,
     users={"guest": "guest", "outsider": "outsider"},
     permissions={"outsider": Permissions(configure="", write="", read="")},
 )
-CONTROL = Path(by_hand.__file__).with_name("broker.py")
 
 
 class Served(Broker):
@@ -160,12 +155,7 @@ class Real(Broker):
     @staticmethod
     def control(*arguments: str) -> str:
         """Run rabbitmqctl on the broker and return what it says."""
-        if FOLDER not in os.environ:
-            pytest.skip(f"nobody says how to command this RabbitMQ: {FOLDER} is not set")
-        command = [sys.executable, str(CONTROL), "ctl", os.environ[FOLDER], *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return shared().control(*arguments)
 
 
 @pytest.fixture

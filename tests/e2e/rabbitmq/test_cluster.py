@@ -1,5 +1,6 @@
-"""A cluster of three RabbitMQ nodes under source and sink: streams that other nodes hold, leaders that move, nodes that
-are killed with kill -9.  The node that ``url`` names lives.
+"""A cluster of three RabbitMQ nodes under source and sink.
+
+Streams that only other nodes hold, leaders that move, nodes that are killed with kill -9. The node of ``url`` lives.
 """
 
 from __future__ import annotations
