@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 
 from spark_streams.client.model import Bounds, RangeRead
-from spark_streams.errors import PositionLost
+from spark_streams.client.retry import Attempts
+from spark_streams.errors import NotFound, PositionLost, SparkStreamsError
 from spark_streams.position import After, At, Earliest
 
 __all__ = ["LossPolicy", "gone_before", "gone_until"]
@@ -71,5 +72,30 @@ class LossPolicy:
         fault = PositionLost(self._read.stream, self._read.partition, asked, available)
         if self._read.fail_on_data_loss:
             raise fault
+        self._warn(fault)
+
+    def tries_again(self, attempts: Attempts, fault: SparkStreamsError) -> bool:
+        """Pause after a failure, and return whether to try again.
+
+        The stream was there when the range was planned. Where it is not any more it is waited for, as it may be being
+        created again; False when it did not come back, and losing events is no error.
+
+        Raises:
+            SparkStreamsError: ``fault``, when trying again cannot help, or did not.
+        """
+        if not isinstance(fault, NotFound):
+            attempts.after(fault)
+            return True
+        fault.retriable = True
+        try:
+            attempts.after(fault)
+        except NotFound:
+            if self._read.fail_on_data_loss:
+                raise
+            self._warn(fault)
+            return False
+        return True
+
+    def _warn(self, fault: SparkStreamsError) -> None:
         context = {"stream": self._read.stream, "partition": self._read.partition}
         _log.warning("%s (failOnDataLoss is false: going on with what is left)", fault, extra={"context": context})

@@ -80,7 +80,8 @@ class RangeReader:
         Raises:
             PositionLost: events of the range are gone and ``fail_on_data_loss`` is set.
             OwnershipLost: a consumer with a higher epoch took the partition.
-            NotFound, Refused: the peer refused the link.
+            NotFound: the stream was not there for some 40 seconds, and ``fail_on_data_loss`` is set.
+            Refused: the peer refused the link.
             RemoteProtocolError: the peer broke a rule; the message says which.
             TransportError: the connection broke more often than is tried, or the peer fell silent.
         """
@@ -98,7 +99,8 @@ class RangeReader:
                         return
                 return
             except SparkStreamsError as fault:
-                attempts.after(fault)
+                if not self._loss.tries_again(attempts, fault):
+                    return
 
     def _link_cuts(self) -> Iterator[Cut]:
         """Yield what one link delivers; ends when the range does."""

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from spark_streams.client.model import Pushdown, RangeRead, StreamDescription
-from spark_streams.errors import OptionError, SparkStreamsError
+from spark_streams.client.retry import PATIENT, Attempts
+from spark_streams.errors import NotFound, OptionError, SparkStreamsError
 from spark_streams.filters import Expression, read_filter
 from spark_streams.options import SourceOptions, Span
 from spark_streams.planning import chunk_sizes, pieces
@@ -164,16 +165,24 @@ class Driver:
     def ask(self, question: Callable[[LogClient], _T]) -> _T:
         """Ask the client, which is connected when first needed and tries again by itself where that can help.
 
+        A stream that was there and is not any more is waited for, some 40 seconds: who deletes a stream to empty it
+        creates it again.
+
         Raises:
             SparkStreamsError: whatever the client raises; no connection is left open then.
         """
-        if self._client is None:
-            self._client = self._connect(self.options).__enter__()
-        try:
-            return question(self._client)
-        except SparkStreamsError:
-            self.close()
-            raise
+        attempts = Attempts(PATIENT)
+        while True:
+            if self._client is None:
+                self._client = self._connect(self.options).__enter__()
+            try:
+                return question(self._client)
+            except SparkStreamsError as fault:
+                self.close()
+                if self._description is None or not isinstance(fault, NotFound):
+                    raise
+                fault.retriable = True
+                attempts.after(fault)
 
     def close(self) -> None:
         """Disconnect; the next question connects again."""

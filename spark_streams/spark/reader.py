@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.types import StructType
 
 from spark_streams.client.model import RangeRead
-from spark_streams.errors import OptionError, PositionLost
+from spark_streams.errors import NotFound, OptionError, PositionLost, SparkStreamsError
 from spark_streams.options import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, SourceOptions
 from spark_streams.position import Checkpoint
 from spark_streams.spark.batch_plan import plan_batch
@@ -274,14 +274,26 @@ def read_range(
                 batch = batch.filter(pc.less(batch.column("offset"), until)).select(list(read.columns))
             if batch.num_rows:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-        if _created_again(client, planned):
+        try:
+            again = _created_again(client, planned)
+        except NotFound as fault:
+            # All was read, and whether it was of the same log cannot be asked any more.
+            if read.fail_on_data_loss:
+                raise
+            _warn(fault, read)
+            return
+        if again:
             lost = PositionLost(
                 read.stream, read.partition, f"to offset '{read.end}'", "the log was deleted and created again"
             )
             if read.fail_on_data_loss:
                 raise lost
-            context = {"stream": read.stream, "partition": read.partition}
-            _log.warning("%s", lost, extra={"context": context})
+            _warn(lost, read)
+
+
+def _warn(fault: SparkStreamsError, read: RangeRead) -> None:
+    context = {"stream": read.stream, "partition": read.partition}
+    _log.warning("%s (failOnDataLoss is false: going on with what is left)", fault, extra={"context": context})
 
 
 def _created_again(client: LogClient, planned: PlannedRead) -> bool:

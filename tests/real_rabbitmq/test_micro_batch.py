@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 from spark_streams.sources.rabbitmq_stream import connect, connect_store
 
-from spark_streams.errors import PositionLost
+from spark_streams.client import retry
+from spark_streams.errors import NotFound, PositionLost
 from spark_streams.log import ReferenceLog
 from spark_streams.options import parse_rabbit_source
 from spark_streams.position import Checkpoint
@@ -126,6 +127,88 @@ def test_a_stream_created_again_between_two_batches(running: Running, tracked: b
         running.batch()
     running.start(failOnDataLoss="false")
     assert running.drain() == [bodies]
+
+
+def during_pauses(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> list[float]:
+    """Have something done in the third pause before another try; pauses take no time, and are returned in seconds."""
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            do()
+
+    monkeypatch.setattr(retry, "_pause", pause)
+    return pauses
+
+
+def test_a_stream_that_is_missing_for_a_moment_under_a_running_query(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.start(failOnDataLoss="false")
+    running.publish(10)
+    running.drain()
+    running.peer.delete(running.stream)
+    running.peer.close()
+    bodies: list[bytes] = []
+
+    def create_again() -> None:
+        running.create()
+        bodies.extend(running.publish(30))
+
+    during_pauses(monkeypatch, create_again)
+    assert list(chain(*running.drain())) == bodies != []
+
+
+@pytest.mark.parametrize("events", [5, 30])
+def test_a_stream_created_again_between_planning_and_reading(
+    running: Running, events: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.start(failOnDataLoss="false", requestTimeout="2000")
+    running.publish(10)
+    running.drain()
+    running.publish(10)
+    start = running.committed
+    end = json.loads(json.dumps(running.source.next_end(start, None)))
+    (planned,) = running.source.reads(start, end)
+    running.peer.delete(running.stream)
+    running.peer.close()
+    during_pauses(monkeypatch, running.create)
+    read = [row for batch in read_range(running.options, planned, SCHEMA, connect) for row in batch.column(0)]
+    assert read == [], "the new one has nothing yet"
+    running.committed = end
+    bodies = running.publish(events)
+    assert list(chain(*running.drain())) == bodies
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_stream_that_stays_away(running: Running, strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    running.start(failOnDataLoss=str(strict).lower())
+    running.publish(10)
+    end = running.source.next_end(running.source.initial(), None)
+    (planned,) = running.source.reads(running.source.initial(), end)
+    running.peer.delete(running.stream)
+    pauses = during_pauses(monkeypatch, lambda: None)
+    with pytest.raises(NotFound, match="does-not-exist"):
+        running.source.next_end(end, None)
+    assert 35 < sum(pauses) < 45
+    pauses.clear()
+    rows = read_range(running.options, planned, SCHEMA, connect)
+    with pytest.raises(NotFound, match="does-not-exist") if strict else contextlib.nullcontext():
+        assert list(rows) == []
+    assert 35 < sum(pauses) < 45
+    running.peer.create(running.stream)
+
+
+def test_a_query_does_not_wait_for_a_stream_that_it_has_never_seen(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.peer.delete(running.stream)
+    pauses = during_pauses(monkeypatch, lambda: None)
+    with pytest.raises(NotFound, match="does-not-exist"):
+        running.source.initial()
+    assert pauses == []
+    running.peer.create(running.stream)
 
 
 def test_a_stream_that_only_grew_is_the_same(running: Running) -> None:

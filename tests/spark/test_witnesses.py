@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_streams.client import retry
 from spark_streams.client.model import RangeRead
 from spark_streams.errors import PositionLost
 from spark_streams.options import parse_source
@@ -342,6 +343,31 @@ def test_a_stream_that_is_missing_when_it_was_just_seen_to_be_another_waits(monk
     log.hidden, query.rows = set(), []
     query.drain()
     assert query.rows == everything(log)
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_stream_that_is_missing_under_a_running_query_is_waited_for(
+    numbered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = FakeLog(tells=not numbered, numeric=numbered)
+    log.partitions["0"].append(5)
+    query = Query(log, **LENIENT)
+    query.drain()
+    log.stream = "deleted"
+    pauses: list[float] = []
+
+    def create_again(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 4:
+            log.stream, log.incarnation = "orders", "two"
+            log.partitions["0"] = FakePartition(digits if numbered else name, "two")
+            log.partitions["0"].append(3)
+
+    monkeypatch.setattr(retry, "_pause", create_again)
+    query.rows.clear()
+    query.drain()
+    assert query.rows == everything(log)
+    assert len(pauses) == 4
 
 
 def test_without_a_start_a_stream_created_again_is_noticed_when_planned() -> None:

@@ -43,7 +43,7 @@ from spark_streams.client.rabbit.offsets import first_wanted, offset_number, off
 from spark_streams.client.rabbit.rows import Piece, RowDecoder
 from spark_streams.client.rabbit.subscription import Delivered, Subscription
 from spark_streams.client.retry import PATIENT, Attempts, Deadline
-from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
+from spark_streams.errors import DeadlineExceeded, NotFound, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.rabbit.chunk import ChunkHeader, ChunkType, decode_chunk
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType
 
@@ -129,7 +129,8 @@ class RangeReader:
 
         Raises:
             PositionLost: events of the range are gone and ``fail_on_data_loss`` is set.
-            NotFound, Refused: the broker refused.
+            NotFound: the stream was not there for some 40 seconds, and ``fail_on_data_loss`` is set.
+            Refused: the broker refused.
             RemoteProtocolError: the broker broke a rule, such as skipping records, or a chunk fails its check.
             TransportError: the connection broke more often than is tried, or the broker fell silent.
         """
@@ -145,7 +146,8 @@ class RangeReader:
                     attempts.progressed()
                     yield from self._decoder.batches(pieces)
             except SparkStreamsError as fault:
-                attempts.after(fault)
+                if not self._loss.tries_again(attempts, fault):
+                    return
                 self._compare_last()
 
     def _look_at_skipped(self) -> None:
@@ -170,7 +172,7 @@ class RangeReader:
         try:
             now = self._chunk_at(last.first_offset)
         except SparkStreamsError as fault:
-            if not fault.retriable:
+            if not fault.retriable and not isinstance(fault, NotFound):
                 raise
             return  # the next subscription meets the same fault, and is tried again
         if now is None or now.first_offset > last.first_offset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_streams.client import AmqpClient, RangeRead
+from spark_streams.client import AmqpClient, RangeRead, retry
 from spark_streams.endpoint import Endpoint, Secret, Tls
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -92,6 +93,33 @@ def test_keys_route_and_rows_carry_what_was_sent(log_server: Any) -> None:
                     assert seen.setdefault(row["key"], row["partition"]) == partition
                     assert b"event-streams-offset" not in row["message"]
     assert count == 70 and len(seen) == 7
+
+
+@pytest.mark.parametrize("loss", [True, False])
+def test_a_log_that_is_gone_when_its_range_is_read(
+    log_server: Any, loss: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is waited for; created again and shorter, it has lost the range, and it may never come back."""
+    pauses: list[float] = []
+
+    def create_again(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            log_server.log.create_stream("orders", 1)
+
+    log_server.log.create_stream("orders", 1)
+    with client(log_server) as there:
+        publish(there, "orders", [b"%d" % n for n in range(100)])
+        read = rows("orders", there.describe("orders").partitions["0"].latest, fail_on_data_loss=loss)
+        for act, fault in ((create_again, PositionLost), (pauses.append, NotFound)):
+            log_server.log.delete_stream("orders")
+            monkeypatch.setattr(retry, "_pause", act)
+            pauses.clear()
+            caplog.clear()
+            with pytest.raises(fault) if loss else contextlib.nullcontext():
+                assert values(there, read) == []
+            assert loss or "going on with what is left" in caplog.text
+    assert 35 < sum(pauses) < 45
 
 
 def test_wrong_password_and_unknown_stream(log_server: Any) -> None:
