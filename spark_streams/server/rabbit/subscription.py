@@ -20,7 +20,7 @@ from spark_streams.server.rabbit.chunks import ONE_BATCH, READ_BYTES, Chunk
 from spark_streams.server.rabbit.filter_values import Sought
 from spark_streams.server.rabbit.look_ahead import LookAhead
 from spark_streams.server.rabbit.runs import runs_of, selection_of
-from spark_streams.server.rabbit.starting import start_offset
+from spark_streams.server.rabbit.starting import start_offset, start_record
 from spark_streams.wire.rabbit.chunk import SELECTIONS
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType, Subscribe
 from spark_streams.wire.rabbit.delivering import encode_deliver_head
@@ -109,11 +109,11 @@ class Subscription:
         """Return where deliveries would start; type NONE means where the client subscribed. Raises as the log does."""
         if wanted.type == OffsetType.NONE:
             wanted = self._asked
-        read_bytes = ONE_BATCH if self._sought else READ_BYTES
-        return start_offset(self.served.partition, self._chunks, wanted, read_bytes)
+        find = start_record if self._sought else start_offset
+        return find(self.served.partition, self._chunks, wanted)
 
     def start(self, offset: int) -> None:
-        """Deliver from the chunk with this id on."""
+        """Deliver from the chunk with this id on; with filter values, what matches from this record on."""
         self._next = offset
         self._walk = None
         self._pass_on()

@@ -30,7 +30,7 @@ from spark_streams.server.rabbit.filter_values import (
 )
 from spark_streams.server.rabbit.runs import CHUNK_BYTES
 from spark_streams.wire.rabbit.published import decode_publish
-from tests.real_rabbitmq.by_hand import DELIVER, FIRST, Chunk, Peer, filtered, offset
+from tests.real_rabbitmq.by_hand import CONSUMER_UPDATE, DELIVER, FIRST, RESPONSE, Chunk, Peer, filtered, offset
 from tests.server.rabbitmq.consuming import delivered, grant, records
 
 Entry = tuple["str | None", bytes]
@@ -158,6 +158,32 @@ def test_a_start_inside_of_a_batch_begins_with_its_chunk(door: Any) -> None:
     assert peer.subscribe(1, stream, offset(500), 100, {"filter.0": "rare"}) == 1
     found = rows_of(all_delivered(peer, stream))
     assert [row for row in found if row[0] >= 500] == bodies(entries, "rare")[5:]
+
+
+@pytest.mark.parametrize("properties", [{}, {"x-opt-selections": "true"}, {"match-unfiltered": "true"}])
+@pytest.mark.parametrize("start", [1_000, 1_037, 1_038])
+def test_no_chunk_lies_wholly_before_the_offset_that_is_asked_for(
+    broker: Any, properties: dict[str, str], start: int
+) -> None:
+    """Clients leave out what lies before it in the first chunk that comes, and in no other."""
+    stream, peer = broker.stream(), broker.peer()
+    publish(peer, stream, mixed(2_000), each=2_000)
+    assert peer.subscribe(1, stream, offset(start), 10, {"filter.0": "rare", **properties}) == 1
+    first, *others = all_delivered(peer, stream)
+    assert first.first + first.records > start
+    assert all(each.first > start for each in others)
+
+
+def test_no_chunk_lies_wholly_before_the_offset_that_a_consumer_of_a_group_answers(broker: Any) -> None:
+    stream, peer = broker.stream(), broker.peer()
+    publish(peer, stream, mixed(2_000), each=2_000)
+    properties = {"filter.0": "rare", "single-active-consumer": "true", "name": "group"}
+    assert peer.subscribe(1, stream, FIRST, 10, properties) == 1
+    asked = peer.expect(CONSUMER_UPDATE)
+    peer.send(CONSUMER_UPDATE | RESPONSE, struct.pack(">IH", asked.correlation, 1) + offset(1_000))
+    first, *others = all_delivered(peer, stream)
+    assert first.first + first.records > 1_000
+    assert all(each.first > 1_000 for each in others)
 
 
 def test_batches_of_any_kind_side_by_side(doors: Callable[..., Any]) -> None:

@@ -157,6 +157,41 @@ def test_a_filter_on_batches_that_mix_values(broker: Any) -> None:
     run(scenario())
 
 
+def test_a_filter_from_an_offset_on_brings_nothing_from_before(broker: Any) -> None:
+    stream, count = broker.stream(), 2_000
+    rare = [*range(49, count, 50)]
+
+    async def scenario() -> None:
+        async def region(message: Any) -> str:
+            return str(message.application_properties["region"])
+
+        confirmed: list[Any] = []
+        async with producer(broker, filter_value_extractor=region) as writer:
+            batch = [
+                rstream.AMQPMessage(body=b"." * 99, application_properties={"region": "apac" if n in rare else "emea"})
+                for n in range(count)
+            ]
+            await writer.send_batch(stream, batch, on_publish_confirm=confirmed.append)
+            await until(lambda: len(confirmed) == count)
+        got, reader = Received(), consumer(broker)
+        await reader.subscribe(
+            stream,
+            got,
+            decoder=rstream.amqp_decoder,
+            offset_specification=rstream.ConsumerOffsetSpecification(rstream.OffsetType.OFFSET, 1_000),
+            filter_input=rstream.FilterConfiguration(
+                values_to_filter=["apac"],
+                predicate=lambda message: message.application_properties[b"region"] == b"apac",
+                match_unfiltered=False,
+            ),
+        )
+        await until(lambda: got.offsets[stream][-1:] == [count - 1])
+        assert got.offsets[stream] == [n for n in rare if n >= 1_000]
+        await reader.close()
+
+    run(scenario())
+
+
 def test_a_name_goes_on_where_it_was(broker: Any) -> None:
     """rstream asks for the sequence, and numbers what it sends from there on."""
     stream = broker.stream()
