@@ -18,8 +18,10 @@ from spark_streams.options.names import (
     ENDING_OFFSETS_BY_TIMESTAMP,
     ENDING_TIMESTAMP,
     FILTER,
+    FILTER_VALUE_FROM,
     FILTER_VALUES,
     KEY_FIELD,
+    MATCH_UNFILTERED,
     MAX_OFFSETS_PER_TRIGGER,
     MAX_TRIGGER_DELAY,
     MIN_OFFSETS_PER_TRIGGER,
@@ -96,6 +98,10 @@ def default_of(name: str, least: Mapping[str, str], parse: Parse, *, reads: bool
     if name == STARTING_STRATEGY:
         times, expressions = (_word(parsed.latest_when_no_event), _word(parsed.latest_when_no_match))
         return times if times == expressions else f"{times} for instants, {expressions} for an expression"
+    if name == MATCH_UNFILTERED:
+        place = {**least, FILTER_VALUE_FROM: "key"}
+        beside = {each: parse({**place, each: text}) for each, text in ((FILTER, "key = 'a'"), (FILTER_VALUES, "a"))}
+        return ", ".join(f"{_code(parsed.match_unfiltered)} beside {_code(each)}" for each, parsed in beside.items())
     value = parsed
     for field in _FIELDS.get(name, re.sub("([A-Z])", lambda found: "_" + found[1].lower(), name)).split("."):
         value = getattr(value, f"{field}_ms") if hasattr(value, f"{field}_ms") else getattr(value, field)
@@ -105,7 +111,7 @@ def default_of(name: str, least: Mapping[str, str], parse: Parse, *, reads: bool
         return "column `key`" if name == KEY_FIELD and not reads else _NOTHING.get(name, "")
     if name == MAX_TRIGGER_DELAY and value % 60_000 == 0:
         return _code(f"{value // 60_000}m")
-    return _code(str(value).lower() if isinstance(value, bool) else str(value))
+    return _code(value)
 
 
 def _stream(name: str, least: Mapping[str, str], parse: Parse) -> str:
@@ -147,5 +153,5 @@ def _word(latest: bool) -> str:
     return _code("latest" if latest else "error")
 
 
-def _code(value: str) -> str:
-    return f"`{value}`"
+def _code(value: object) -> str:
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"

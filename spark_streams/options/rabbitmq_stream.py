@@ -76,7 +76,8 @@ class RabbitSourceOptions(SourceOptions):
         super_stream: whether ``stream`` names a super stream, so that its partitions are read.
         filter_values: read only messages with one of these filter values; empty for all messages.
         match_unfiltered: whether messages without a filter value are looked at too: with ``filter_values`` they are
-            read, with ``filter`` those of them that match.
+            read, with ``filter`` those of them that match. By default with ``filter`` alone, whose rows do not depend
+            on what publishers do about filter values.
         filter_value_from: where a message has what its publisher took its filter value from: ``key``,
             ``application_properties.<name>`` or ``properties.<field>``; None where that is not known, and so none is
             asked for.
@@ -219,7 +220,6 @@ def _asks(common: SourceOptions) -> bool:
 def _filter(given: Given, common: SourceOptions) -> tuple[tuple[str, ...], bool, str | None]:
     """Return the filter values, whether messages without one match too, and where messages have theirs."""
     text = given.get(FILTER_VALUES)
-    unfiltered = given.boolean(MATCH_UNFILTERED, False)
     taken_from = given.text(FILTER_VALUE_FROM, "such as application_properties.region")
     if taken_from is not None and not VALUE_FROM.fullmatch(taken_from):
         raise OptionError(
@@ -227,8 +227,10 @@ def _filter(given: Given, common: SourceOptions) -> tuple[tuple[str, ...], bool,
             f"'{taken_from}' is no part of a message that a filter value can be compared with, expected 'key', "
             "'application_properties.<name>' or 'properties.<field>' with a text field such as properties.subject",
         )
+    by_expression = text is None and _asks(common)
+    unfiltered = given.boolean(MATCH_UNFILTERED, by_expression and taken_from is not None)
     if text is None:
-        if not _asks(common) and (taken_from is not None or unfiltered):
+        if not by_expression and (taken_from is not None or unfiltered):
             option = FILTER_VALUE_FROM if taken_from is not None else MATCH_UNFILTERED
             raise OptionError(
                 option, f"needs '{FILTER_VALUES}' or '{FILTER}' beside it: all messages are read without them"

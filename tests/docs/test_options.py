@@ -143,3 +143,13 @@ def test_where_reading_starts_and_ends_by_default() -> None:
         told = {row[0]: row[2] for row in rows if len(row) > 3}
         assert told["`startingOffsets`"] == "`latest` in a stream, `earliest` in a batch"
         assert told["`endingOffsets`"] == "`latest`"
+
+
+def test_a_default_that_depends_on_what_stands_beside() -> None:
+    least = {"url": "rabbitmq-stream://host", "stream": "orders", "filterValueFrom": "key"}
+    for beside, expected in (("filter", True), ("filterValues", False)):
+        text = {"filter": "key = 'a'", "filterValues": "a"}[beside]
+        assert parse_rabbit_source({**least, beside: text}, streaming=True).match_unfiltered is expected
+    ((*rows,),) = tables("docs/rabbitmq-stream.md", "Options")
+    (told,) = (row[2] for row in rows if row[0] == "`matchUnfiltered`")
+    assert told == "`true` beside `filter`, `false` beside `filterValues`"

@@ -241,7 +241,6 @@ def test_the_defaults_are_those_of_the_code() -> None:
         "requestTimeout": source.request_timeout_ms,
         "maxTriggerDelay": f"{source.max_trigger_delay_ms // 60_000}m",
         "failOnDataLoss": str(source.fail_on_data_loss).lower(),
-        "matchUnfiltered": str(source.match_unfiltered).lower(),
         "singleActiveConsumer": str(source.single_active_consumer).lower(),
         "storeOffsets": str(source.store_offsets).lower(),
         "timestampOverflow": source.timestamp_overflow,

@@ -203,14 +203,16 @@ def test_where_filter_values_are_is_told_to_expressions() -> None:
         {"startingOffsets": '{"orders": {"expression": "region = \'eu\'"}}'},
     ):
         options = stream(**place, **asking)
-        assert (options.filter_values, options.match_unfiltered) == ((), False)
+        assert (options.filter_values, options.match_unfiltered) == ((), True)
         assert options.filter_value_from == "application_properties.region"
-        assert stream(**place, **asking, matchUnfiltered="true").match_unfiltered
+        assert not stream(**place, **asking, matchUnfiltered="false").match_unfiltered
+        assert not stream(**asking).match_unfiltered
         refused("option 'matchUnfiltered': needs 'filterValueFrom'", **asking, matchUnfiltered="true")
     assert batch(**place, pushdown="true").filter_value_from == "application_properties.region"
     refused("option 'filterValueFrom': needs", batch, **place, pushdown="false")
     both = stream(**place, filter="n > 5", filterValues="eu,us")
     assert (both.filter, both.filter_values) == (read_filter("n > 5"), ("eu", "us"))
+    assert not both.match_unfiltered
 
 
 def test_filters() -> None:

@@ -45,8 +45,8 @@ class RabbitSplit:
     """An expression, split between a broker and the reader.
 
     Args:
-        values: subscribe with ``filter.0``, ``filter.1`` … of these, and ``match-unfiltered`` false: every matching
-            message was published with one of them. None for no filter; never empty.
+        values: subscribe with ``filter.0``, ``filter.1`` … of these: every matching message was published with one of
+            them, or, which ``match-unfiltered`` asks for, with none. None for no filter; never empty.
         first_offset: no message before this one (inclusive) matches: start there, and *drop what the first chunk has
             below it*, for the residual no longer says so. None for no bound; it may lie beyond the end.
         residual: what is still to be checked on each message; None when nothing is.
@@ -123,7 +123,7 @@ def _of_texts(op: Operator, texts: list[str]) -> Pushable[int] | None:
 
 
 class _FilterValues:
-    """Filter values as a target: a message that matches was published with one of them."""
+    """Filter values as a target: a message that matches was published with one of them, or with none."""
 
     def __init__(self, value_from: Reference) -> None:
         self._value_from = value_from

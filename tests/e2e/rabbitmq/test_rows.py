@@ -184,6 +184,27 @@ def test_a_filter_returns_exactly_the_rows_that_match(
     assert read_here(broker.url, stream=painted, **given) == ({painted: expected} if expected else {})
 
 
+@on_both
+def test_publishers_may_set_no_filter_value_and_no_row_is_missing(broker: Broker) -> None:
+    broker.needs(PUBLISH, version=2)
+    paints = broker.create()
+    colors = ["red", "green"] * 17
+    broker.publish(paints, [coloured(f"plain-{color}{n}", color) for n, color in enumerate(colors)])
+    given = {"stream": paints, "filterValueFrom": "application_properties.color"}
+    plain = [f"plain-red{n}" for n in range(0, 34, 2)]
+    asked = {"filter": "color = 'red'"}
+    assert read_here(broker.url, **given, **asked) == read_here(broker.url, stream=paints, **asked) == {paints: plain}
+    assert read_here(broker.url, **given, **asked, matchUnfiltered="false") == {}
+    broker.publish_filtered(paints, [("blue", coloured("blue", "blue"))])
+    broker.publish_filtered(paints, [("red", coloured("red", "red"))])
+    assert read_here(broker.url, **given, **asked) == {paints: [*plain, "red"]}
+    assert read_here(broker.url, **given, **asked, matchUnfiltered="false") == {paints: ["red"]}
+    broker.publish_filtered(paints, [("blue", coloured("blue", "blue")), (None, coloured("beside", "red"))])
+    assert read_here(broker.url, **given, **asked) == {paints: [*plain, "red", "beside"]}
+    since = read_here(broker.url, **given, startingExpression="color = 'green'")
+    assert since[paints][0] == "plain-green1"
+
+
 @pytest.mark.nightly  # in every run: the stream at the end of the next test
 def test_a_filtered_stream_ends_where_nothing_matches_any_more(queries: Queries, broker: Broker, painted: str) -> None:
     given = {"filterValues": "green", "filterValueFrom": "application_properties.color", "startingOffsets": "earliest"}
