@@ -64,6 +64,17 @@ class Answer:
         """The type of the body, such as ``application/json``; empty when it is not said."""
         return str(self._response.headers.get("Content-Type", "")).partition(";")[0].strip().lower()
 
+    @property
+    def tells_end(self) -> bool:
+        """Whether a body that was cut is told from a whole one: by its length, or its last chunk (RFC 9112 §8).
+
+        One that ends with its connection tells nothing, nor does a packed one, which may have been cut before its
+        length was counted.
+        """
+        headers = self._response.headers
+        framed = self._response.raw.chunked or "Content-Length" in headers
+        return bool(framed and headers.get("Content-Encoding", "identity").strip().lower() == "identity")
+
     def pieces(self) -> Iterator[bytes]:
         """Yield the body as it comes, decompressed; what comes in bulk in pieces of about ``PIECE_BYTES``.
 

@@ -21,6 +21,7 @@ from spark_streams.errors import ConnectionLost, NotFound, OptionError, Refused,
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_discovery
 from spark_streams.wire.feed.fetching import LAST, Fetch
+from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 from spark_streams.wire.feed.strict import load_json
 
@@ -212,6 +213,10 @@ class FeedClient:
         It is one call: nothing is tried again, since a second call may answer other pages. Only a token that is out of
         date is replaced first.
 
+        The last line needs no newline, and gets one: newlines separate lines. It is a whole JSON object or an error,
+        and what is left of an object that was cut is none, so no part of a line is ever taken for one, however the
+        body ends.
+
         Args:
             partition: whose events.
             cursor: where to begin: behind it.
@@ -236,9 +241,19 @@ class FeedClient:
                 except RemoteProtocolError as fault:
                     raise RemoteProtocolError(f"{answer.what}: {fault}") from None
                 yield from blocks
-            if lines.tail:
-                said = answer.first_line(lines.tail)
-                raise ConnectionLost(f"{answer.what}: the answer ended inside a line, '{said}'")
+            if tail := lines.tail:
+                if not self._is_line(tail, partition):
+                    said = answer.first_line(tail)
+                    raise ConnectionLost(f"{answer.what}: the answer ended inside a line, '{said}'")
+                yield tail + b"\n"
+
+    def _is_line(self, tail: bytes, partition: int) -> bool:
+        assert self.dialect is not None
+        try:
+            read_line(tail, 1, self.dialect, partition)
+        except RemoteProtocolError:
+            return False
+        return True
 
     def lines(
         self, partition: int, cursor: str, *, stream_ms: int | None = None, values: bool = True
@@ -253,10 +268,11 @@ class FeedClient:
 
         Raises:
             ConnectionLost: the last line that came is none: a feed that fails in the middle of a response may add the
-                words of its error, and can be asked again.
-            RemoteProtocolError: a line is none, and others follow; or as ``fetch``.
+                words of its error, and can be asked again. Or no cursor came, and the body may have been cut.
+            RemoteProtocolError: a line is none, and others follow; or no cursor came; or as ``fetch``.
             SparkStreamsError: as ``fetch``.
         """
+        cursors = 0
         for block in self.fetch(partition, cursor, stream_ms=stream_ms):
             assert self.dialect is not None
             try:
@@ -271,7 +287,13 @@ class FeedClient:
                 if block:
                     yield block, lines
                 raise ConnectionLost(f"{said}; the answer broke off") from None
+            cursors += len(lines.cursors)
             yield block, lines
+        if not cursors:
+            said = f"{self.describe(partition, cursor)}: the response has no cursor"
+            if self._answer is not None and not self._answer.tells_end:
+                raise ConnectionLost(f"{said}; it may have been cut, which a body without a length does not tell")
+            raise RemoteProtocolError(f"{said}, and every response must have one (FeedAPI, 'checkpoint command')")
 
     def describe(self, partition: int, cursor: str) -> str:
         """Return a fetch as messages show it; the dialect has to be known."""
@@ -282,8 +304,8 @@ class FeedClient:
         """Return the cursor behind the last event there is now; the page that came with it is dropped.
 
         Raises:
-            RemoteProtocolError: no cursor came.
-            SparkStreamsError: as ``fetch``, after several tries where that can help.
+            RemoteProtocolError: the cursor is ``_last`` itself.
+            SparkStreamsError: as ``lines``, after several tries where that can help.
         """
 
         def ask() -> str:
@@ -291,8 +313,6 @@ class FeedClient:
             for _, lines in self.lines(partition, LAST, values=False):
                 if len(lines.cursors):
                     last = lines.cursors[-1].as_py()
-            if last is None:
-                raise RemoteProtocolError(f"{self.describe(partition, LAST)}: the response has no cursor")
             if last == LAST:
                 raise RemoteProtocolError(
                     f"{self.describe(partition, LAST)}: the cursor of the response is '{LAST}' itself, which means "

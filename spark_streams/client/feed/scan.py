@@ -19,7 +19,7 @@ from spark_streams.client.feed.rows import FeedRows
 from spark_streams.client.feed.session import Expired
 from spark_streams.client.feed.stops import first_of, until
 from spark_streams.client.retry import Attempts
-from spark_streams.errors import PositionLost, RemoteProtocolError, SparkStreamsError
+from spark_streams.errors import PositionLost, SparkStreamsError
 
 __all__ = ["BEGINNING", "EMPTY_RESPONSES", "FeedRange", "scan"]
 
@@ -76,7 +76,7 @@ def scan(
         return
     attempts = Attempts(PATIENT)
     while True:
-        events, checkpoints = 0, 0
+        events = 0
         cursor_asked = cursor
         try:
             for _, lines in client.lines(wanted.partition, cursor_asked):
@@ -86,7 +86,6 @@ def scan(
                 batch = rows.take(lines)
                 events += lines.count
                 if len(lines.cursors):
-                    checkpoints += len(lines.cursors)
                     before, cursor = cursor, lines.cursors[-1].as_py()
                     if int(lines.covered[-1]) or cursor != before:
                         attempts.progressed()
@@ -106,11 +105,6 @@ def scan(
             pause_for(fault, attempts, client.pause)
             continue
         rows.drop_waiting()
-        if not checkpoints:
-            raise RemoteProtocolError(
-                f"{client.describe(wanted.partition, cursor_asked)}: the response has no cursor, and every response "
-                "must have one (FeedAPI, 'checkpoint command')"
-            )
         empty = 0 if events else empty + 1
         if (not events and cursor == cursor_asked) or empty >= EMPTY_RESPONSES:
             break

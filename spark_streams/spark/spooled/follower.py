@@ -21,7 +21,7 @@ from spark_streams.client.feed.scan import BEGINNING, EMPTY_RESPONSES
 from spark_streams.client.feed.session import Expired
 from spark_streams.client.feed.stops import first_of, until
 from spark_streams.client.retry import Attempts
-from spark_streams.errors import RemoteProtocolError, SparkStreamsError
+from spark_streams.errors import SparkStreamsError
 from spark_streams.spark.spooled.pages import Cut
 from spark_streams.spark.spooled.spool import Spool
 from spark_streams.spark.spooled.written import Written
@@ -211,7 +211,7 @@ class Follower(threading.Thread):
     def _response(self, client: FeedClient, attempts: Attempts, waits: int | None) -> float:
         """Fetch one response; return how long to pause before the next one, in seconds."""
         asked = self.cursor
-        events = checkpoints = 0
+        events = 0
         closed_before = self._closed_with is not None
         searching = self._start_at is not None and not self._start_at.found
         self._wait_for_room(slot=False, events=True)
@@ -226,7 +226,6 @@ class Follower(threading.Thread):
                     lines = until(lines, stop)
                     block = block[: int(lines.ends[-1])]
                 events += lines.count
-                checkpoints += len(lines.cursors)
                 if searching:
                     assert self._start_at is not None and client.dialect is not None
                     block, lines = self._start_at.take(block, lines, client.dialect)
@@ -245,11 +244,6 @@ class Follower(threading.Thread):
                 self._slots.release()
         self._drop_uncovered()
         with self._changed:
-            if not checkpoints and not self._stopping.is_set():
-                raise RemoteProtocolError(
-                    f"{client.describe(self.partition, asked)}: the response has no cursor, and every response must "
-                    "have one (FeedAPI, 'checkpoint command')"
-                )
             attempts.progressed()
             self._empty = 0 if events else self._empty + 1
             same = self.cursor == asked

@@ -234,6 +234,8 @@ class BadFeed(Scripted):
         self.empty_pages = 0
         """So many responses without events, each with another cursor, come before one with events."""
         self.unknown_lines = False
+        self.bare_end = False
+        """Whether the last line of a response has no newline."""
         self.stream = False
         self.stream_ignored = False
         self.waiting_for_ever = False
@@ -336,6 +338,7 @@ class BadFeed(Scripted):
         if "stream" in request and not self.stream_ignored:
             return Reply(self.waiting(partition, at, int(request["stream"])), chunked=True)
         body = b"".join(self.lines(partition, at))
+        body = body.removesuffix(b"\n") if self.bare_end else body
         if self.cuts and at < len(part.events):
             return Reply(body[: self.cuts.pop(0)], chunked=True, cut=True)
         return Reply(body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import gzip
 import time
 import tracemalloc
 import zlib
@@ -33,7 +34,8 @@ from spark_streams.wire.feed.dialect import Dialect
 from tests.client.feed.scripted import QUICK, BadFeed, Part, Reply, Request, Scripted, client_of, numbered, zipped
 
 DISCOVERY = b'{"partitions": [{"id": "0"}, {"id": "1", "closed": true, "lastCursor": "z"}]}'
-LINES = b'{"event": {"n": 1}}\n{"cursor": "c1"}\n'
+EVENT = b'{"event": {"n": 1}}\n'
+LINES = EVENT + b'{"cursor": "c1"}\n'
 
 
 def answers(*replies: Reply) -> Callable[[Request], Reply]:
@@ -278,10 +280,48 @@ class TestFetch:
         with pytest.raises(ConnectionLost):
             read(client)
 
-    @pytest.mark.parametrize("cut", [1, 10, len(LINES) - 1])
-    def test_c18_ended_properly_inside_a_line(self, feed: BadFeed, client: FeedClient, cut: int) -> None:
-        feed.faults = [Reply(LINES[:cut])]
+    @pytest.mark.parametrize("cut", [*range(1, len(EVENT) - 1), *range(len(EVENT) + 1, len(LINES) - 1)])
+    @pytest.mark.parametrize("length", [True, False])
+    def test_c18_ended_properly_inside_a_line(self, feed: BadFeed, client: FeedClient, cut: int, length: bool) -> None:
+        feed.faults = [Reply(LINES[:cut], length=length)]
+        came: list[str] = []
         with pytest.raises(ConnectionLost, match="inside a line"):
+            for _, lines in client.lines(0, "_first"):
+                came += lines.cursors.to_pylist()
+        assert came == []
+
+    @pytest.mark.parametrize("end", [b"", b"\r", b" ", b"\n\r"])
+    @pytest.mark.parametrize("framing", [{"length": True}, {"chunked": True}, {"length": False}])
+    def test_the_last_line_needs_no_newline(
+        self, feed: BadFeed, client: FeedClient, end: bytes, framing: dict[str, bool]
+    ) -> None:
+        feed.faults = [Reply(LINES.removesuffix(b"\n") + end, **framing)]  # type: ignore[arg-type]
+        assert read(client) == ([b'{"n": 1}'], ["c1"])
+
+    def test_blocks_are_of_whole_lines_though_the_last_has_no_newline(self, feed: BadFeed, client: FeedClient) -> None:
+        feed.faults = [Reply(LINES.removesuffix(b"\n"))]
+        assert b"".join(client.fetch(0, "_first")) == LINES
+
+    @pytest.mark.parametrize("size", [1_000, 200_000])
+    def test_a_cut_event_that_ends_with_a_brace_is_none(self, feed: BadFeed, client: FeedClient, size: int) -> None:
+        cut = b'{"event": {"a": {"b": "%b"}}' % (b"x" * size)
+        feed.faults = [Reply(LINES + cut)]
+        with pytest.raises(ConnectionLost, match="inside a line"):
+            for _, lines in client.lines(0, "_first", values=False):
+                assert lines.count == 1
+
+    @pytest.mark.parametrize(("length", "fault"), [(True, RemoteProtocolError), (False, ConnectionLost)])
+    def test_without_a_cursor_a_body_that_ends_with_its_connection_may_be_cut(
+        self, feed: BadFeed, client: FeedClient, length: bool, fault: type[SparkStreamsError]
+    ) -> None:
+        feed.faults = [Reply(EVENT, length=length)]
+        with pytest.raises(fault, match="no cursor"):
+            read(client)
+
+    @pytest.mark.parametrize("cut", range(40, 45))
+    def test_gzip_that_is_cut_is_no_end(self, feed: BadFeed, client: FeedClient, cut: int) -> None:
+        feed.faults = [Reply(gzip.compress(LINES)[:-cut], headers={"Content-Encoding": "gzip"})]
+        with pytest.raises(SparkStreamsError):
             read(client)
 
     def test_words_of_an_error_behind_the_lines_are_a_failure_that_may_pass(

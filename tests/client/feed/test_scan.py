@@ -43,6 +43,7 @@ def test_the_whole_of_a_feed_that_misbehaves(dialect: str, monkeypatch: pytest.M
         feed.same_cursors = False
         feed.empty_pages = 3
         feed.unknown_lines = True
+        feed.bare_end = True
         feed.uncovered = 4
         feed.faults = [Reply(b"", 503)]
         feed.cuts = [1, 50, 400, 999, 77]

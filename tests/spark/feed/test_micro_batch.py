@@ -47,6 +47,13 @@ class TestEachEventOnce:
                     assert mine == numbered(partition * 1_000, partition * 1_000 + 300)
                 assert life.still() == []
 
+    def test_of_a_feed_whose_last_lines_have_no_newline(self, tmp_path: Path) -> None:
+        with BadFeed({0: Part(numbered(0, 100))}, page=lambda: 7, every=3) as feed:
+            feed.bare_end = True
+            with Life(feed.url, spoolLocation=str(tmp_path)) as life:
+                assert values(life.until(100)) == numbered(0, 100)
+                assert feed.served == 100
+
     def test_nothing_is_downloaded_twice(self, tmp_path: Path) -> None:
         with BadFeed({0: Part(numbered(0, 1_000)), 1: Part(numbered(0, 500))}, page=lambda: 33, every=5) as feed:
             with Life(feed.url, spoolLocation=str(tmp_path)) as life:
