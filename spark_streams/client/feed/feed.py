@@ -18,7 +18,7 @@ from spark_streams.client.feed.session import Answer, Conflict, FeedSession, Una
 from spark_streams.client.retry import Attempts, Backoff
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectionLost, NotFound, OptionError, Refused, RemoteProtocolError, SparkStreamsError
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.dialect import NDJSON, ZEH, ZEH_V1, Dialect
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_discovery
 from spark_streams.wire.feed.fetching import LAST, Fetch
 from spark_streams.wire.feed.line import read_line
@@ -32,6 +32,7 @@ _T = TypeVar("_T")
 
 PATIENT: Final = Backoff(attempts=8, first_ms=200, limit_ms=10_000)
 """Eight tries within about 30 s: a service that is deployed anew comes back within that."""
+_ACCEPT_V1: Final = f"{ZEH_V1}, {NDJSON};q=0.9, */*;q=0.5"
 MAX_CONFLICTS: Final = 5
 """A feed that refuses each token that it just gave is told apart from one that changed (C-16)."""
 
@@ -224,7 +225,7 @@ class FeedClient:
                 page of what is there.
 
         Raises:
-            RemoteProtocolError: HTML, or a line that is longer than allowed.
+            RemoteProtocolError: HTML, a version of ZeroEventHub other than 1, or a line that is longer than allowed.
             ConnectionLost: the response ended inside a line (C-18), or the connection broke.
             Conflict: the feed refuses the token that it just gave.
             SparkStreamsError: as ``FeedSession.get``.
@@ -234,6 +235,11 @@ class FeedClient:
             if answer.media_type == "text/html":
                 said = answer.first_line(answer.body())
                 raise RemoteProtocolError(f"{answer.what}: answered HTML, '{said}', where NDJSON was expected")
+            if answer.media_type.startswith(ZEH) and answer.media_type != ZEH_V1:
+                raise RemoteProtocolError(
+                    f"{answer.what}: answered {answer.media_type}, a version of ZeroEventHub that this release does "
+                    f"not know, where {ZEH_V1} was expected"
+                )
             lines = LineBlocks(self.address.max_line_bytes)
             for piece in answer.pieces():
                 try:
@@ -329,8 +335,9 @@ class FeedClient:
             if self.dialect is None or self._filters is None or needs_token:
                 self._discover()
             arguments, below = self._call(partition, cursor, stream_ms)
+            headers = {"Accept": _ACCEPT_V1} if self.dialect is Dialect.V1 else None
             try:
-                return self._session.get(arguments, below=below, wait_ms=wait_ms)
+                return self._session.get(arguments, below=below, wait_ms=wait_ms, headers=headers)
             except Conflict:
                 # The partitions may be others now; whoever plans learns that from its next discovery.
                 if self.dialect is not Dialect.V2B or not left:

@@ -28,6 +28,7 @@ from spark_streams.errors import (
     Refused,
     SparkStreamsError,
 )
+from spark_streams.wire.feed.dialect import NDJSON
 
 __all__ = ["Answer", "Conflict", "Expired", "FeedSession", "Unavailable"]
 
@@ -79,7 +80,7 @@ class FeedSession:
         self._hidden = secrets(endpoint)
         self._session = session = requests.Session()
         # The environment's proxies and authorities are honoured; a netrc file would send what nobody asked for.
-        session.headers["Accept"] = "application/x-ndjson, application/json;q=0.9, */*;q=0.5"
+        session.headers["Accept"] = f"{NDJSON}, application/json;q=0.9, */*;q=0.5"
         if _is_this_machine(endpoint.url):
             # Compressing costs both sides more than loopback does.
             session.headers["Accept-Encoding"] = "identity, gzip;q=0.5"
@@ -120,13 +121,21 @@ class FeedSession:
         path = self._endpoint.url.rstrip("/") + below if below else self._endpoint.url
         return path + ("?" + "&".join(queries) if queries else "")
 
-    def get(self, arguments: Sequence[tuple[str, str]] = (), *, below: str = "", wait_ms: int = 0) -> Answer:
+    def get(
+        self,
+        arguments: Sequence[tuple[str, str]] = (),
+        *,
+        below: str = "",
+        wait_ms: int = 0,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
         """Ask for something; the caller closes the answer.
 
         Args:
             arguments: names and values, not encoded.
             below: a path below the feed's own.
             wait_ms: how much longer than the timeout the feed may be silent, as was agreed with it.
+            headers: beside those of every call, or in their place.
 
         Raises:
             AuthenticationFailed: status 401.
@@ -137,7 +146,7 @@ class FeedSession:
             Refused: any other status than 200.
             ConnectFailed, ConnectionLost, DeadlineExceeded: the network.
         """
-        return self.send("GET", arguments, below=below, wait_ms=wait_ms)
+        return self.send("GET", arguments, below=below, wait_ms=wait_ms, headers=headers)
 
     def send(
         self,

@@ -37,6 +37,7 @@ from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.discovery import discovery_of, token_of
 from spark_streams.server.feed.events import EventCache
+from spark_streams.server.feed.negotiation import page_type, takes_gzip
 from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.refusals import Refusal
@@ -173,7 +174,7 @@ class FeedDoor:
                 self.config,
             )
         events = min(fetch.page_size or self.config.page_size, self.config.max_page_size)
-        return PageResponse(pages, events, _takes_gzip(request), self.drop, self.config)
+        return PageResponse(pages, events, page_type(request, dialect), takes_gzip(request), self.drop, self.config)
 
     def _partition(self, stream: Stream, fetch: Fetch) -> Partition:
         there = stream.partitions
@@ -247,17 +248,3 @@ async def _failed(request: Request, fault: Exception) -> Response:
         return Refusal(507, f"the log cannot be written: {fault}. Send the request again when there is room").response()
     logger.error("%s %s failed: %s", request.method, request.url.path, fault, exc_info=fault)
     return PlainTextResponse("Internal server error\n", 500)
-
-
-def _takes_gzip(request: Request) -> bool:
-    """Return whether a client takes gzip, and would not rather have the bytes as they are (RFC 9110 §12.5.3)."""
-    weights: dict[str, float] = {}
-    for each in request.headers.get("accept-encoding", "").split(","):
-        coding, _, parameters = each.partition(";")
-        name, _, weight = parameters.partition("=")
-        try:
-            weights[coding.strip().lower()] = float(weight) if name.strip().lower() == "q" else 1.0
-        except ValueError:
-            continue
-    gzip = weights.get("gzip", weights.get("*", 0.0))
-    return gzip > 0 and gzip >= weights.get("identity", 0.0)

@@ -21,10 +21,10 @@ from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.pages import Pages
 from spark_streams.server.feed.refusals import Refusal
 from spark_streams.server.waiting import Waiting
+from spark_streams.wire.feed.dialect import NDJSON
 
-__all__ = ["NDJSON", "Drop", "PageResponse", "Stopping", "StreamResponse", "Waits"]
+__all__ = ["Drop", "PageResponse", "Stopping", "StreamResponse", "Waits"]
 
-NDJSON: Final = b"application/x-ndjson"
 GZIP_LEVEL: Final = 1
 LATE_BYTES: Final = 64 << 10
 PART_BYTES: Final = 1 << 20
@@ -150,22 +150,28 @@ class PageResponse(_Response):
     Args:
         pages: where the client stands.
         events: how many it gets at most.
+        media_type: what it is called.
         gzip: whether it takes compressed bytes.
         drop: cuts the connection.
         config: the door's settings.
     """
 
-    def __init__(self, pages: Pages, events: int, gzip: bool, drop: Drop, config: FeedConfig) -> None:
+    def __init__(self, pages: Pages, events: int, media_type: str, gzip: bool, drop: Drop, config: FeedConfig) -> None:
         super().__init__(drop, config)
         self._pages = pages
         self._events = events
+        self._media_type = media_type
         self._gzip = gzip and config.gzip_min_bytes > 0
 
     async def _send(self, writer: _Writer, receive: Receive) -> None:
         pieces = self._pages.page(self._events)
         enough = max(LATE_BYTES, self._config.gzip_min_bytes)
         first, ended = await _gather(pieces, enough)
-        headers = [(b"content-type", NDJSON), (b"cache-control", b"no-store"), (b"vary", b"accept-encoding")]
+        headers = [
+            (b"content-type", self._media_type.encode()),
+            (b"cache-control", b"no-store"),
+            (b"vary", b"accept, accept-encoding"),
+        ]
         compress = self._gzip and len(first) >= self._config.gzip_min_bytes
         if ended and not compress:
             await writer.start([*headers, (b"content-length", b"%d" % len(first))])
@@ -245,7 +251,7 @@ class StreamResponse(_Response):
         try:
             # The first part before the first byte: what is wrong with the request is answered with a status.
             first = await self._some()
-            await writer.start([(b"content-type", NDJSON), (b"cache-control", b"no-store")])
+            await writer.start([(b"content-type", NDJSON.encode()), (b"cache-control", b"no-store")])
             await writer.write(first)
             while not gone.done() and not self._stopping.set and (end is None or loop.time() < end):
                 if self._pages.ended:

@@ -16,8 +16,16 @@ Spec: feedapi-spec SPEC.md of 2023-05 (v2a) and of 2025-05 (v2b), zeroeventhub S
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
-__all__ = ["Dialect"]
+__all__ = ["NDJSON", "ZEH", "ZEH_V1", "Dialect"]
+
+NDJSON: Final = "application/x-ndjson"
+"""The media type of lines of JSON; it does not say of which dialect they are."""
+ZEH: Final = "application/zeh-"
+"""What the media types of ZeroEventHub's versions begin with (zeroeventhub SPEC.md, "Content type", 691d843)."""
+ZEH_V1: Final = f"{ZEH}v1"
+"""The media type of version 1; clients should ask for it, servers may answer NDJSON."""
 
 
 class Dialect(Enum):

@@ -290,6 +290,31 @@ class TestFetch:
                 came += lines.cursors.to_pylist()
         assert came == []
 
+    @pytest.mark.parametrize(("dialect", "first"), [("v1", "application/zeh-v1"), ("v2a", "application/x-ndjson")])
+    def test_version_1_is_asked_for_by_its_media_type(self, dialect: str, first: str) -> None:
+        with BadFeed({0: Part()}, dialect) as feed, client_of(feed.url, dialect, partitions=1) as client:
+            client.discover()
+            read(client)
+            accepted = [each.strip() for each in feed.fetches[-1].headers["Accept"].split(",")]
+        assert accepted[0] == first and "*/*;q=0.5" in accepted
+        assert ("application/x-ndjson;q=0.9" in accepted) == (dialect == "v1")
+
+    @pytest.mark.parametrize(
+        "kind", ["application/zeh-v1", "Application/ZEH-V1; charset=utf-8", "application/x-ndjson"]
+    )
+    def test_version_1_is_taken_by_either_name(self, kind: str) -> None:
+        with BadFeed({0: Part()}, "v1") as feed, client_of(feed.url, "v1", partitions=1) as client:
+            feed.faults = [Reply(b'{"partition": 0, "cursor": "c"}\n', kind=kind)]
+            assert read(client) == ([], ["c"])
+
+    def test_another_version_of_zeroeventhub_is_not_read_as_version_1(self) -> None:
+        with BadFeed({0: Part()}, "v1") as feed, client_of(feed.url, "v1", partitions=1) as client:
+            feed.faults = [Reply(b'{"partition": 0, "cursor": "c"}\n', kind="application/zeh-v2")]
+            with pytest.raises(
+                RemoteProtocolError, match=r"answered application/zeh-v2.*application/zeh-v1 was expected"
+            ):
+                read(client)
+
     @pytest.mark.parametrize("end", [b"", b"\r", b" ", b"\n\r"])
     @pytest.mark.parametrize("framing", [{"length": True}, {"chunked": True}, {"length": False}])
     def test_the_last_line_needs_no_newline(

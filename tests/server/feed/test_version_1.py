@@ -74,6 +74,38 @@ def test_p52_another_number_of_partitions_is_refused_not_emulated(door: Door) ->
     assert "2 partitions" in door.get(n=4, cursor0="_first").text
 
 
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("application/zeh-v1", "application/zeh-v1"),
+        ("application/zeh-v1, application/x-ndjson;q=0.9, */*;q=0.5", "application/zeh-v1"),
+        ("Application/ZEH-V1;q=0.5 , text/html;q=0.9", "application/zeh-v1"),
+        ("application/zeh-v2, application/zeh-v1;q=0.1", "application/zeh-v1"),
+        ("application/zeh-v1;q=0.5, application/x-ndjson", "application/x-ndjson"),
+        ("application/zeh-v1;q=0, */*", "application/x-ndjson"),
+        ("application/zeh-v1;q=much, application/x-ndjson", "application/x-ndjson"),
+        ("application/zeh-v2, */*;q=0.1", "application/x-ndjson"),
+        ("application/x-ndjson", "application/x-ndjson"),
+        ("application/json", "application/x-ndjson"),
+        ("*/*", "application/x-ndjson"),
+        ("", "application/x-ndjson"),
+    ],
+)
+def test_the_answer_has_the_media_type_that_is_asked_for(either: Door, accept: str, kind: str) -> None:
+    either.create()
+    answer = either.get(n=1, cursor0="_first", headers_={"Accept": accept})
+    assert answer.status_code == 200 and answer.headers["content-type"] == kind
+    assert "accept" in answer.headers["vary"].split(", ")
+
+
+def test_a_later_version_alone_is_not_acceptable(door: Door) -> None:
+    door.create()
+    answer = door.get(n=1, cursor0="_first", headers_={"Accept": "application/zeh-v2"})
+    assert answer.status_code == 406 and "application/zeh-v1" in answer.text
+    answer = door.get(partition=0, cursor="_first", headers_={"Accept": "application/zeh-v1"})
+    assert answer.headers["content-type"] == "application/x-ndjson", "version 2 is no ZeroEventHub"
+
+
 def test_page_sizes_of_version_1(door: Door) -> None:
     door.create()
     door.numbers(0, 20)
