@@ -225,8 +225,21 @@ class AmqpClient:
         return self._retrying(lambda: self._at(stream, ask))
 
     def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
-        """Return nothing: what an AMQP event log has is an identity, in ``describe``."""
-        return {}
+        """Return what our log says of the event at each offset, and would say differently of another one there.
+
+        Its identity, in ``describe``, is the same in an older copy of it, and once that is written on, its offsets
+        are, too. Other peers have nothing of the kind.
+
+        Raises:
+            As ``describe``.
+        """
+
+        def ask(connection: Connection, address: str) -> dict[str, str | None]:
+            if connection.properties.get("product") != PRODUCT:
+                return {}
+            return info.witnesses(connection, stream, address, offsets, Deadline(self._timeout_ms))
+
+        return self._retrying(lambda: self._at(info.info_address(stream), ask))
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
         """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""

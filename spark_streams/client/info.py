@@ -4,14 +4,15 @@
 
     {"partitions": [{"partition": symbol, "earliest-offset": symbol|null, "latest-offset": symbol|null,
                      "x-opt-truncated-offset": symbol|null, "x-opt-remaining": ulong, "x-opt-closed": true,
-                     "x-opt-starts-after": symbol, "x-opt-cursor-from": [symbol, …]}, …],
+                     "x-opt-starts-after": symbol, "x-opt-cursor-from": [symbol, …], "x-opt-witness": string}, …],
      "x-opt-incarnation": string}
 
 An information source about the whole log, ``$streams``, is an extension too: ``{"x-opt-streams": [string, …]}``.
 
 The keys that begin with ``x-opt-`` are extensions of the reference log: ``x-opt-remaining`` is there when the link
-property ``x-opt-positions`` (partition to the offset that reading is after) asked for it, the last three where
-partitions were split. Unknown keys are ignored (ES-406).
+property ``x-opt-positions`` (partition to the offset that reading is after) asked for it, ``x-opt-witness`` where
+``x-opt-witnesses`` did (partition to an event's offset), the last three where partitions were split. Unknown keys are
+ignored (ES-406).
 
 Spec: Event Stream Extensions §6.
 """
@@ -32,12 +33,14 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.position import After, At, Earliest, Latest, Position
 from spark_streams.wire.message import Amqp, decode_message
 
-__all__ = ["STREAMS", "describe", "info_address", "list_streams", "remaining"]
+__all__ = ["STREAMS", "describe", "info_address", "list_streams", "remaining", "witnesses"]
 
 STREAMS: Final = "$streams"
 """The address of our log's information source about the whole log; other peers have none."""
 _POSITIONS: Final = "x-opt-positions"
 _REMAINING: Final = "x-opt-remaining"
+_WITNESSES: Final = "x-opt-witnesses"
+_WITNESS: Final = "x-opt-witness"
 _TRUNCATED: Final = "x-opt-truncated-offset"
 _INCARNATION: Final = "x-opt-incarnation"
 _MAX_BYTES: Final = 16 << 20
@@ -109,6 +112,26 @@ def remaining(
     for partition, position in positions.items():
         if isinstance(position, Latest):
             told[partition] = 0
+    return told
+
+
+def witnesses(
+    connection: Connection, stream: str, address: str, offsets: Mapping[str, str], deadline: Deadline
+) -> dict[str, str | None]:
+    """Ask what tells the event at an offset of each partition from any other one that may be there.
+
+    Returns:
+        Partition to a text; None where the event is not retained, or the peer does not tell.
+
+    Raises:
+        as ``describe``.
+    """
+    wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in offsets.items()}
+    told: dict[str, str | None] = dict.fromkeys(offsets)
+    for entry in _entries(_ask(connection, stream, address, deadline, {_WITNESSES: wanted}), stream):
+        partition, text = _partition(entry, stream), entry.get(_WITNESS)
+        if partition in told and isinstance(text, str):
+            told[partition] = str(text)
     return told
 
 

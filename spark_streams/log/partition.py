@@ -448,6 +448,15 @@ class Partition:
             except FileNotFoundError as missing:
                 self._check_removed(segment, missing)
 
+    def batch_with(self, offset: int) -> StoredBatch | None:
+        """Return the stored batch that holds an offset, None when none does (any more, or yet).
+
+        Raises:
+            As ``batches``.
+        """
+        found = next(self.batches(offset), None) if self.first_offset <= offset < self.next_offset else None
+        return found if found is not None and found.first_offset <= offset else None
+
     def last_batch(self) -> StoredBatch | None:
         """Return the last stored batch, None when none is retained; CRCs are not checked.
 

@@ -34,6 +34,7 @@ class StoredBatch(NamedTuple):
         max_timestamp: the largest timestamp of its records, in ms, or the append time; ``NO_TIMESTAMP``: none has one.
         append_time: whether ``max_timestamp`` is the time of the append, and every record's timestamp.
         notes: the record headers of the first record.
+        crc: its CRC-32C, of all but its place.
 
     """
 
@@ -42,6 +43,15 @@ class StoredBatch(NamedTuple):
     max_timestamp: int
     append_time: bool
     notes: tuple[Header, ...]
+    crc: int
+
+    @property
+    def witness(self) -> str:
+        """What tells it from whatever else may be stored at its place, as in an older copy that was written on.
+
+        A batch with the same witness has the same records with the same times, but for one case in 2^32.
+        """
+        return f"{self.first_offset}#{self.crc:08x}"
 
 
 class _Window:
@@ -80,7 +90,7 @@ def walk_segment(segment: Segment, position: int, offset: int) -> Iterator[Store
         except (BatchFault, ValueError) as fault:
             raise CorruptLog(str(segment.path), position, str(fault)) from fault
         yield StoredBatch(
-            header.base_offset, header.next_offset, batch_max_timestamp(header), header.append_time, notes
+            header.base_offset, header.next_offset, batch_max_timestamp(header), header.append_time, notes, header.crc
         )
         position += header.size
         offset = header.next_offset

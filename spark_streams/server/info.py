@@ -13,10 +13,12 @@
           "x-opt-cursor-from"       list of symbols     partitions that left, whose events were redistributed onto it
                                                         and others; the last two only where there are some
           "x-opt-remaining"         ulong               only for partitions that the attach asked about, see below
+          "x-opt-witness"           string              likewise, where the event that was asked about is retained
       "x-opt-incarnation"   string, another one whenever the log is created anew
 
 A receiver whose attach has the link property ``x-opt-positions``, a map of partition to offset or ``@earliest``, is
-told how many retained events come after each.
+told how many retained events come after each. With ``x-opt-witnesses``, a map of partition to offset, it is told what
+tells that event from any other one at its offset: in an older copy of the log that was written on, it is another.
 
 The address ``$streams`` is an information source about the container, an extension: its messages are an amqp-value map
 with ``x-opt-streams``, the sorted names, strings, of the streams that the user may read.
@@ -31,8 +33,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cproton_ffi import ffi, lib
 
+from spark_streams.errors import CorruptLog
 from spark_streams.filters.event_streams import PaddedDecimalOrder
-from spark_streams.log import Partition, Stream, format_offset
+from spark_streams.log import Partition, StoredBatch, Stream, format_offset
+from spark_streams.log.partition import PartitionClosed
 from spark_streams.server.attach import link_properties
 from spark_streams.server.conditions import INVALID_FIELD, LinkRefused
 from spark_streams.server.links import AttachedLink
@@ -41,33 +45,46 @@ from spark_streams.wire.types import Described, Symbol, ULong, encode_value
 if TYPE_CHECKING:
     from spark_streams.server.connection import AmqpConnection
 
-__all__ = ["STREAMS", "InfoLink", "describe", "list_streams", "read_positions"]
+__all__ = ["STREAMS", "WITNESSES", "InfoLink", "describe", "list_streams", "read_positions"]
 
 POSITIONS: Final = "x-opt-positions"
+WITNESSES: Final = "x-opt-witnesses"
 STREAMS: Final = "$streams"
 """The address of the information source about the container."""
 _AMQP_VALUE: Final = ULong(0x77)
 _ORDER: Final = PaddedDecimalOrder(20)
 
 
-def read_positions(link: Any) -> dict[str, str]:
-    """Return what an attach asks about: partition to the offset after which events are counted.
+def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
+    """Return what an attach asks about: partition to an offset, or to ``@earliest`` or ``@latest`` to count from.
+
+    Args:
+        link: the receiver's.
+        name: of the link property.
 
     Raises:
         LinkRefused: the property is no map of symbols.
 
     """
-    asked = link_properties(link).get(POSITIONS)
+    asked = link_properties(link).get(name)
     if asked is None:
         return {}
     if not isinstance(asked, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in asked.items()):
-        raise LinkRefused(INVALID_FIELD, f"link property {POSITIONS}: expected a map of partition to offset")
+        raise LinkRefused(INVALID_FIELD, f"link property {name}: expected a map of partition to offset")
     return {str(k): str(v) for k, v in asked.items()}
 
 
-def describe(stream: Stream, positions: Mapping[str, str]) -> bytes:
-    """Return the encoded message."""
-    partitions = [_partition(partition, positions.get(name)) for name, partition in stream.partitions.items()]
+def describe(stream: Stream, positions: Mapping[str, str], witnessed: Mapping[str, str]) -> bytes:
+    """Return the encoded message.
+
+    Args:
+        stream: the log.
+        positions: partition to what events are counted after.
+        witnessed: partition to the offset of an event whose witness is wanted.
+    """
+    partitions = [
+        _partition(partition, positions.get(name), witnessed.get(name)) for name, partition in stream.partitions.items()
+    ]
     return encode_value(Described(_AMQP_VALUE, {"partitions": partitions, "x-opt-incarnation": stream.incarnation}))
 
 
@@ -76,7 +93,7 @@ def list_streams(names: Iterable[str]) -> bytes:
     return encode_value(Described(_AMQP_VALUE, {"x-opt-streams": sorted(names)}))
 
 
-def _partition(partition: Partition, after: str | None) -> dict[str, object]:
+def _partition(partition: Partition, after: str | None, witnessed: str | None) -> dict[str, object]:
     # The end is read first: what is appended between the two must not make an empty log look inside out.
     end, first = partition.next_offset, partition.first_offset
     removed = partition.last_removed
@@ -95,7 +112,20 @@ def _partition(partition: Partition, after: str | None) -> dict[str, object]:
     if after is not None:
         begin = first if after == "@earliest" else end if after == "@latest" else max(first, _ORDER.upper(after))
         entry["x-opt-remaining"] = ULong(max(0, end - begin))
+    batch = None if witnessed is None else _batch(partition, witnessed)
+    if batch is not None:
+        entry["x-opt-witness"] = batch.witness
     return entry
+
+
+def _batch(partition: Partition, offset: str) -> StoredBatch | None:
+    number = _ORDER.upper(offset) - 1  # of the last event there can be up to it
+    if number < 0 or format_offset(number) != offset:
+        return None
+    try:
+        return partition.batch_with(number)
+    except (CorruptLog, PartitionClosed):
+        return None  # whoever reads it is told
 
 
 class InfoLink(AttachedLink):

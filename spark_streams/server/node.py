@@ -37,7 +37,7 @@ from spark_streams.server.config import AmqpConfig
 from spark_streams.server.consumer_link import ConsumerLink
 from spark_streams.server.cursor import Cursor
 from spark_streams.server.groups import Claim, Groups
-from spark_streams.server.info import STREAMS, InfoLink, describe, list_streams, read_positions
+from spark_streams.server.info import STREAMS, WITNESSES, InfoLink, describe, list_streams, read_positions
 from spark_streams.server.intake import Intake
 from spark_streams.server.line import PlaceInLine
 from spark_streams.server.link_filters import LinkFilters, read_filters
@@ -204,9 +204,13 @@ class Node:
 
     def _info(self, connection: AmqpConnection, link: Any, address: str) -> AttachedLink:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
-        positions = read_positions(link)
+        positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
         open_info(link)
-        return InfoLink(connection, link, stream, lambda: describe(stream, positions), interval_s=self._info_interval_s)
+
+        def message() -> bytes:
+            return describe(stream, positions, witnessed)
+
+        return InfoLink(connection, link, stream, message, interval_s=self._info_interval_s)
 
     def _directory(self, connection: AmqpConnection, link: Any) -> AttachedLink:
         """Open a link that tells which streams there are for this user, and no others."""

@@ -69,10 +69,10 @@ class LogClient(Protocol):
         """Walk from ``start`` to ``end`` (inclusive; None for without end)."""
 
     def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
-        """Return what tells this creation of a partition's log from another, as seen at an offset.
+        """Return what tells what is at an offset of a partition from whatever else may be there.
 
-        It is for peers that give a log no identity. Two answers for one partition and offset that differ mean that the
-        log was deleted and created again in between; equal ones mean nearly always that it was not.
+        Two answers for one partition and offset that differ mean that the log was deleted and created again in between,
+        or restored from an older copy and written on; equal ones mean nearly always that it was not.
 
         Args:
             stream: the stream's name.
@@ -80,7 +80,7 @@ class LogClient(Protocol):
 
         Returns:
             A text for each partition; None or left out where there is nothing at the offset (any more). Empty where
-            the peer has identities (``StreamDescription.incarnation``) or nothing of the kind.
+            the peer has nothing of the kind.
         """
 
     def fetch(self, read: RangeRead, *, max_rows: int = ..., max_bytes: int = ...) -> Iterator[pa.RecordBatch]:

@@ -136,4 +136,9 @@ def beyond(position: Position, bounds: Bounds) -> str | None:
     newest = bounds.latest if bounds.latest is not None else bounds.truncated
     if newest is None:
         return "the partition has never had an event" if bounds.tells_truncated else None
-    return f"the newest event has offset '{newest}'" if newest < position.offset else None
+    if newest >= position.offset:
+        return None
+    return (
+        f"the newest event has offset '{newest}': the log was created again, restored from an older copy, or has lost "
+        "its newest events"
+    )

@@ -29,6 +29,7 @@ from spark_streams.spark.pushed_filters import TakesFilters, wants_filters
 from spark_streams.spark.ranges import PlannedRead
 from spark_streams.spark.row_schema import arrow_schema, chosen_columns
 from spark_streams.spark.stored import ConnectStore, StoredPositions
+from spark_streams.spark.witnesses import CREATED_AGAIN
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -283,9 +284,7 @@ def read_range(
             _warn(fault, read)
             return
         if again:
-            lost = PositionLost(
-                read.stream, read.partition, f"to offset '{read.end}'", "the log was deleted and created again"
-            )
+            lost = PositionLost(read.stream, read.partition, f"to offset '{read.end}'", CREATED_AGAIN)
             if read.fail_on_data_loss:
                 raise lost
             _warn(lost, read)

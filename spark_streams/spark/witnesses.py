@@ -1,4 +1,6 @@
-"""Noticing that a partition was deleted and created again where the peer gives its logs no identity.
+"""Noticing that a partition has other events than those that were read: its log was created again, or is an older copy.
+
+Where the peer gives logs an identity it tells the first, and never the second: a copy has the same.
 
 A witness (``LogClient.witnesses``) is what the peer says about an offset, and says differently of a new log. The
 witnesses of a batch's end go into the checkpoint, and before reading goes on from there they are asked for again.
@@ -15,7 +17,7 @@ from spark_streams.spark.loss import DataLoss
 
 __all__ = ["CREATED_AGAIN", "Witnesses", "without"]
 
-CREATED_AGAIN = "the stream was deleted and created again"
+CREATED_AGAIN = "the stream was deleted and created again, or restored from an older copy"
 """What is there instead of the position."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -100,19 +101,48 @@ def test_no_batches(tmp_path: Path) -> None:
         partition.last_batch()
 
 
+def test_a_batch_is_told_from_any_other_at_its_place(tmp_path: Path) -> None:
+    config = StreamConfig(timestamp_type="create")
+    with ReferenceLog(tmp_path) as log:
+        one, other, same = (log.create_stream(name, 1, config).partitions["0"] for name in ("one", "other", "same"))
+        for partition, last in ((one, [b"d"]), (other, [b"e"]), (same, [b"d"])):
+            partition.append([b"a", b"b"], timestamps=[1, 2])
+            partition.append([b"c"], timestamps=[3])
+            partition.append(last, timestamps=[4])
+        told = [[partition.batch_with(offset) for offset in range(5)] for partition in (one, other, same)]
+        assert [[batch and batch.first_offset for batch in each] for each in told] == [[0, 0, 2, 3, None]] * 3
+        a, b, c = ([batch and batch.witness for batch in each] for each in told)
+        assert a == c
+        assert a[:3] == b[:3]
+        assert len({*a, *b} - {None}) == 4
+
+
+def test_what_was_removed_is_in_no_batch(tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path) as log:
+        config = StreamConfig(segment_max_bytes=200, retention_max_bytes=300)
+        partition = log.create_stream("s", 1, config).partitions["0"]
+        for _ in range(10):
+            partition.append([b"v" * 100])
+        partition.enforce_retention()
+        assert partition.first_offset > 0
+        assert partition.batch_with(partition.first_offset - 1) is None
+        assert partition.batch_with(partition.first_offset) is not None
+        assert partition.batch_with(-1) is None
+
+
 def test_timestamps_of_batches(tmp_path: Path) -> None:
     with ReferenceLog(tmp_path, clock=lambda: 99) as log:
         appended = log.create_stream("append").partitions["0"]
         appended.append([b"a", b"b"], timestamps=[5, 7])
-        assert list(appended.batches(0)) == [StoredBatch(0, 2, 99, True, ())]
+        assert list(appended.batches(0)) == [StoredBatch(0, 2, 99, True, (), ANY)]
         config = StreamConfig(timestamp_type="create", timestamp_format="legacy")
         for name, own in (("extended", StreamConfig(timestamp_type="create")), ("legacy", config)):
             created = log.create_stream(name, 1, own).partitions["0"]
             created.append([b"a", b"b"], timestamps=[7, 5])
             created.append([b"c"])
             assert list(created.batches(0)) == [
-                StoredBatch(0, 2, 7, False, ()),
-                StoredBatch(2, 3, NO_TIMESTAMP, False, ()),
+                StoredBatch(0, 2, 7, False, (), ANY),
+                StoredBatch(2, 3, NO_TIMESTAMP, False, (), ANY),
             ]
 
 
@@ -171,7 +201,7 @@ def test_the_last_batch_after_everything_went(tmp_path: Path) -> None:
         assert partition.last_batch() is None
         assert list(partition.batches(0)) == []
         partition.append([b"v"], notes=[(b"n", None)])
-        assert partition.last_batch() == StoredBatch(18, 19, 1_100, True, ((b"n", None),))
+        assert partition.last_batch() == StoredBatch(18, 19, 1_100, True, ((b"n", None),), ANY)
 
 
 def test_the_last_batch_of_a_closed_segment(tmp_path: Path) -> None:

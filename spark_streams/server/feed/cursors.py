@@ -2,15 +2,19 @@
 
 ::
 
-    1 PPPP SSSSSSSS FFFFFFFF OOOOOOOOOOOOOOOO      hexadecimal, without the spaces
-    │ │    │        │        └ the next event to read
+    2 PPPP SSSSSSSS FFFFFFFF WWWWWWWW OOOOOOOOOOOOOOOO      hexadecimal, without the spaces
+    │ │    │        │        │        └ the next event to read
+    │ │    │        │        └ digest of the witness of the event before that, 00000000 where there is none any more
     │ │    │        └ digest of the set of filters, 00000000 without any
     │ │    └ digest of the stream's incarnation: a stream that was made anew is another one
     │ └ partition
-    └ version
+    └ version; 1 is without the witness
 
 One place has one text under one set of filters, so that clients can tell by equality whether they have got on. Nothing
 else is promised about it.
+
+An older copy of a log has the incarnation of what it is a copy of. Once it is written on, the witness
+(``StoredBatch.witness``) tells its events from those that the cursor's client has read.
 """
 
 from __future__ import annotations
@@ -20,12 +24,14 @@ from collections.abc import Mapping
 from hashlib import blake2s
 from typing import Final, NamedTuple
 
+from spark_streams.log import Partition, StoredBatch
 from spark_streams.server.feed.refusals import Refusal
 
-__all__ = ["Cursors", "Place"]
+__all__ = ["OLDER", "Cursors", "Place"]
 
-_SHAPE: Final = re.compile(r"1([0-9a-f]{4})([0-9a-f]{8})([0-9a-f]{8})([0-9a-f]{16})")
-_NO_FILTERS: Final = "0" * 8
+_SHAPE: Final = re.compile(r"([12])([0-9a-f]{4})([0-9a-f]{8})([0-9a-f]{8})((?:[0-9a-f]{8})?)([0-9a-f]{16})")
+_NONE: Final = "0" * 8
+OLDER: Final = "the log's data was replaced by an older copy, or lost its newest events: start anew"
 
 
 class Place(NamedTuple):
@@ -34,10 +40,12 @@ class Place(NamedTuple):
     Args:
         partition: the partition's number.
         offset: the next event to read.
+        witness: digest of the witness of the event before it, zeros for none.
     """
 
     partition: int
     offset: int
+    witness: str = _NONE
 
 
 class Cursors:
@@ -51,11 +59,17 @@ class Cursors:
     def __init__(self, incarnation: str, filters: Mapping[str, str]) -> None:
         self._stream = _digest(incarnation)
         pairs = [f"{len(name)}:{name}{len(value)}:{value}" for name, value in sorted(filters.items())]
-        self._filters = _digest("".join(pairs)) if filters else _NO_FILTERS
+        self._filters = _digest("".join(pairs)) if filters else _NONE
+        self._batch: tuple[Partition, StoredBatch] | None = None
 
-    def encode(self, partition: int, offset: int) -> str:
-        """Return the cursor after which event ``offset`` is the next."""
-        return f"1{partition:04x}{self._stream}{self._filters}{offset:016x}"
+    def encode(self, partition: Partition, offset: int) -> str:
+        """Return the cursor after which event ``offset`` is the next.
+
+        Raises:
+            CorruptLog, PartitionClosed: the event before it cannot be looked at.
+        """
+        witness = self._witness(partition, offset)
+        return f"2{int(partition.id):04x}{self._stream}{self._filters}{witness}{offset:016x}"
 
     def decode(self, cursor: str) -> Place:
         """Return what a cursor says.
@@ -64,9 +78,9 @@ class Cursors:
             Refusal: it is none, another stream's, or belongs to other filters.
         """
         shape = _SHAPE.fullmatch(cursor)
-        if shape is None:
+        if shape is None or (shape[1] == "2") is not bool(shape[5]):
             raise Refusal(400, f"'{cursor:.80}' is no cursor of this feed: expected one that it gave, _first or _last")
-        partition, stream, filters, offset = shape.groups()
+        _, partition, stream, filters, witness, offset = shape.groups()
         if stream != self._stream:
             raise Refusal(400, "the cursor is another feed's, or of one of this name that was deleted: start anew")
         if filters != self._filters:
@@ -75,7 +89,27 @@ class Cursors:
                 "the cursor belongs to another set of filters: cursors are only valid for the identical set, so go on "
                 "with that one, or start anew with _first",
             )
-        return Place(int(partition, 16), int(offset, 16))
+        return Place(int(partition, 16), int(offset, 16), witness or _NONE)
+
+    def check(self, place: Place, partition: Partition) -> None:
+        """Check that the event before a place is the one that was there when its cursor was made.
+
+        Raises:
+            Refusal: the partition ends before it, or has another one there.
+        """
+        if place.offset > partition.next_offset:
+            raise Refusal(400, f"the cursor lies beyond the end of the feed: {OLDER}")
+        if place.witness != _NONE and self._witness(partition, place.offset) not in (_NONE, place.witness):
+            raise Refusal(400, f"the feed has other events than those before the cursor: {OLDER}")
+
+    def _witness(self, partition: Partition, offset: int) -> str:
+        batch = None if self._batch is None or self._batch[0] is not partition else self._batch[1]
+        if batch is None or not batch.first_offset < offset <= batch.next_offset:
+            batch = partition.batch_with(offset - 1)
+            if batch is None:
+                return _NONE
+            self._batch = partition, batch
+        return _digest(batch.witness)
 
 
 def _digest(text: str) -> str:

@@ -45,7 +45,7 @@ def discovery_of(stream: Stream, config: FeedConfig) -> Discovery:
     there = stream.partitions  # asked for once: a split may replace them meanwhile
     found = listed(there)
     partitions = tuple(
-        replace(each, last_cursor=cursors.encode(each.id, there[str(each.id)].next_offset))
+        replace(each, last_cursor=cursors.encode(there[str(each.id)], there[str(each.id)].next_offset))
         if old or each.closed
         else each
         for each in found

@@ -34,7 +34,7 @@ from spark_streams.log.partition import PartitionClosed
 from spark_streams.server.feed.access import Access
 from spark_streams.server.feed.changes import Changes, arguments
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.cursors import Cursors
+from spark_streams.server.feed.cursors import OLDER, Cursors
 from spark_streams.server.feed.discovery import discovery_of, token_of
 from spark_streams.server.feed.events import EventCache
 from spark_streams.server.feed.negotiation import page_type, takes_gzip
@@ -197,12 +197,14 @@ class FeedDoor:
             return partition.next_offset
         place = cursors.decode(fetch.cursor)
         offset, origin = place.offset, str(place.partition)
-        if origin != partition.id:
+        if origin == partition.id:
+            cursors.check(place, partition)
+        else:
             if origin not in partition.cursor_from:
                 raise Refusal(400, f"the cursor is one of partition {origin}, which is of no use on {partition.id}")
             offset = stream.translate(partition.id, origin, offset)
         if offset > partition.next_offset:
-            raise Refusal(400, "the cursor lies beyond the end of the feed: was the log's data replaced by older ones?")
+            raise Refusal(400, f"the cursor lies beyond the end of the feed: {OLDER}")
         if offset < partition.first_offset:
             raise events_lost(partition)
         return offset

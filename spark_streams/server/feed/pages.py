@@ -53,12 +53,12 @@ class Pages:
         self._shape = shape
         self._cursors = cursors
         self._config = config
-        self._number = int(partition.id)
         self.position = position
 
     def checkpoint(self) -> bytes:
         """Return the line of a checkpoint here."""
-        return checkpoint(self._shape.dialect, self._shape.partition, self._cursors.encode(self._number, self.position))
+        cursor = self._cursors.encode(self._partition, self.position)
+        return checkpoint(self._shape.dialect, self._shape.partition, cursor)
 
     @property
     def behind(self) -> bool:

@@ -288,6 +288,12 @@ def test_the_end_of_the_range_is_gone(script: Script, words: str, caplog: pytest
     assert peer.drains >= 2
 
 
+def test_other_peers_are_not_asked_for_witnesses() -> None:
+    with FakePeer(Script(events=events(3))) as peer, client(peer.port) as reader:
+        assert reader.witnesses("orders", {"0": "01"}) == {}
+        assert peer.attached == []
+
+
 def test_a_peer_that_keeps_events_back_is_at_fault() -> None:
     with (
         FakePeer(Script(events=[("01", b"")], latest="20")) as peer,

@@ -95,6 +95,22 @@ def test_keys_route_and_rows_carry_what_was_sent(log_server: Any) -> None:
     assert count == 70 and len(seen) == 7
 
 
+def test_events_are_told_from_others_at_their_offset(log_server: Any) -> None:
+    log_server.log.create_stream("orders", 2)
+    log_server.log.create_stream("others", 1)
+    with client(log_server) as there:
+        publish(there, "orders", [b"a"], partition="0")
+        publish(there, "orders", [b"b"], partition="1")
+        publish(there, "others", [b"b"], partition="0")
+        first, second = f"{0:020d}", f"{1:020d}"
+        told = there.witnesses("orders", {"0": first, "1": first})
+        assert told == there.witnesses("orders", {"0": first, "1": first})
+        assert (
+            None not in told.values() and len({*told.values(), *there.witnesses("others", {"0": first}).values()}) == 3
+        )
+        assert there.witnesses("orders", {"0": second, "1": "0", "7": first}) == {"0": None, "1": None, "7": None}
+
+
 @pytest.mark.parametrize("loss", [True, False])
 def test_a_log_that_is_gone_when_its_range_is_read(
     log_server: Any, loss: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

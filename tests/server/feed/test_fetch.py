@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -285,3 +287,31 @@ def test_properties_of_messages_do_not_change_the_payload(either: Door) -> None:
     properties = pa.array([{"subject": "s", "content_type": "application/json"}])
     either.append([b'{"a":1}'], properties=properties)
     assert either.page().events == [{"a": 1}]
+
+
+def test_p28_a_cursor_of_what_an_older_copy_lacks_is_refused(doors: Doors, tmp_path: Path) -> None:
+    before = doors(folder="log")
+    before.create()
+    before.numbers(0, 5)
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    kept = before.page().cursor
+    before.numbers(5, 9)
+    lost = before.page().cursor
+    copy = doors(folder="copy")
+    assert copy.get(partition=0, cursor=lost).status_code == 400, "the copy ends before it"
+    copy.numbers(100, 120)
+    refused = copy.get(partition=0, cursor=lost)
+    assert (refused.status_code, "replaced by an older copy" in refused.text) == (400, True)
+    assert copy.page(0, kept).events == numbered(100, 120)
+    assert before.page(0, lost).events == [], "of the log that gave it, it is one"
+
+
+def test_p28_cursors_of_before_have_no_witness_and_are_read_on(either: Door) -> None:
+    either.create()
+    either.numbers(0, 9)
+    cursor = either.page(pageSizeHint=4, pagesizehint=4).cursor
+    version, place, offset = cursor[0], cursor[1:21], cursor[-16:]
+    assert version == "2"
+    assert either.page(0, f"1{place}{offset}").events == numbered(4, 9)
+    for wrong in (f"2{place}{offset}", f"1{cursor[1:]}", f"3{cursor[1:]}"):
+        assert either.get(partition=0, cursor=wrong, token=either.discover().get("token")).status_code != 200
