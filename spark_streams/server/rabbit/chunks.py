@@ -1,8 +1,8 @@
 """Stored records as chunks: cut, encoded once, and shared by all subscriptions of a partition.
 
-A stored batch, which is what was appended together, is a chunk. It is cut further where it has too many records, and
-where the timestamp changes (in a stream of create time): a chunk has one time for all its records. Where a chunk begins
-depends on the stored batch alone, so every reader sees the same chunks.
+A stored batch, which is what was appended together, is a chunk. It is cut further where it has too many records, so
+that the last chunk is a small one, and where the timestamp changes (in a stream of create time): a chunk has one time
+for all its records. Where a chunk begins depends on the stored batch alone, so every reader sees the same chunks.
 
 Batches are read and encoded a block at a time: the data sections of all its chunks lie behind one another in one
 buffer, of which a chunk's is a part. Larger appends to a partition that the door has to do with are encoded as they are
@@ -34,8 +34,10 @@ from spark_streams.wire.rabbit.interleave import Ranges, interleave
 
 __all__ = ["ONE_BATCH", "READ_BYTES", "Chunk", "Chunks"]
 
-MAX_RECORDS: Final = 16_384
-"""Below the 65,535 entries that a chunk's header can count."""
+MAX_RECORDS: Final = 8_192
+"""As brokers: the most that they put into one."""
+LAST_RECORDS: Final = 1_024
+"""Of the last chunk of a stored batch: a reader that starts at the last one is to get no more (ADR 11)."""
 READ_BYTES: Final = 1 << 20
 """Read and encoded at a time: enough that working in columns pays, and little enough for a processor's cache."""
 ONE_BATCH: Final = 1
@@ -139,7 +141,7 @@ class Chunks:
             return 0
         if batch.append_time:
             end = batch.next_offset
-            known = end - 1 - (end - 1 - batch.first_offset) % MAX_RECORDS
+            known = int(_cuts(batch.first_offset, end)[-1])
         else:
             last = self.last()
             if last is None:
@@ -251,8 +253,12 @@ def _first_rows(records: Records) -> Longs:
 def _cut(rows: Longs, count: int) -> Longs:
     """Return where each chunk begins, of ``count`` records that may not share one across any of ``rows``."""
     sizes = np.diff(rows, append=count)
-    if sizes.max() <= MAX_RECORDS:
+    if sizes.max() <= LAST_RECORDS:
         return rows
-    return np.concatenate(
-        [np.arange(row, row + size, MAX_RECORDS) for row, size in zip(rows.tolist(), sizes.tolist(), strict=True)]
-    )
+    return np.concatenate([_cuts(row, row + size) for row, size in zip(rows.tolist(), sizes.tolist(), strict=True)])
+
+
+def _cuts(first: int, end: int) -> Longs:
+    """Return where each chunk begins, of the records from ``first`` on (``end`` exclusive) that might be one."""
+    last = first + (end - 1 - first) // LAST_RECORDS * LAST_RECORDS
+    return np.append(np.arange(first, last, MAX_RECORDS), last)

@@ -18,7 +18,18 @@ from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, 
 from spark_streams.server.rabbit import chunk_cache
 from spark_streams.server.rabbit.chunk_cache import AREA_CHUNKS, ChunkCache
 from spark_streams.server.rabbit.chunks import LARGE_APPEND_RECORDS, MAX_RECORDS, Chunks
-from tests.real_rabbitmq.by_hand import DELIVER, FIRST, LAST, METADATA_UPDATE, NEXT, offset, pairs, text, timestamp
+from tests.real_rabbitmq.by_hand import (
+    DELIVER,
+    FIRST,
+    LAST,
+    METADATA_UPDATE,
+    NEXT,
+    offset,
+    pairs,
+    plain,
+    text,
+    timestamp,
+)
 from tests.server.rabbitmq.consuming import delivered, firsts, grant, publish_chunk, publish_one, records
 
 ESCAPE = bytes.fromhex("008000000000000000 75b0".replace(" ", ""))
@@ -32,23 +43,24 @@ def make(door: Any, name: str = "made", **config: Any) -> Any:
 @pytest.fixture
 def cutting(door: Any) -> Any:
     partition = make(door)
-    door.server.call(lambda: partition.append([b"%d" % n for n in range(2 * MAX_RECORDS + 5)]))
+    door.server.call(lambda: partition.append([b"%d" % n for n in range(20_000)]))
     door.server.call(lambda: partition.append([b"one", b"two"]))
     return door
 
 
-def test_a_stored_batch_is_cut_into_chunks_of_16384_records(cutting: Any) -> None:
+def test_a_stored_batch_is_cut_into_chunks_of_which_the_last_is_small(cutting: Any) -> None:
     peer = cutting.peer()
     assert peer.subscribe(1, "made", FIRST) == 1
     found = delivered(peer, "made")
     assert [(each.first, each.records, each.entries) for each in found] == [
-        (0, 16_384, 16_384),
-        (16_384, 16_384, 16_384),
-        (32_768, 5, 5),
-        (32_773, 2, 2),
+        (0, 8_192, 8_192),
+        (8_192, 8_192, 8_192),
+        (16_384, 3_072, 3_072),
+        (19_456, 544, 544),
+        (20_000, 2, 2),
     ]
     assert [message for each in found for message in records(each)] == [
-        *(b"%d" % n for n in range(32_773)),
+        *(b"%d" % n for n in range(20_000)),
         b"one",
         b"two",
     ]
@@ -56,7 +68,7 @@ def test_a_stored_batch_is_cut_into_chunks_of_16384_records(cutting: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("start", "first"), [(offset(20_000), 16_384), (offset(32_770), 32_768), (offset(32_774), 32_773), (LAST, 32_773)]
+    ("start", "first"), [(offset(10_000), 8_192), (offset(19_455), 16_384), (offset(20_001), 20_000), (LAST, 20_000)]
 )
 def test_each_cut_is_a_chunk_of_its_own(cutting: Any, start: bytes, first: int) -> None:
     peer = cutting.peer()
@@ -64,13 +76,35 @@ def test_each_cut_is_a_chunk_of_its_own(cutting: Any, start: bytes, first: int) 
     assert firsts(peer, "made") == [first]
 
 
-def test_the_last_chunk_may_be_the_end_of_a_stored_batch(door: Any) -> None:
-    partition = make(door)
-    door.server.call(lambda: partition.append([b"x"] * (2 * MAX_RECORDS)))
+@pytest.mark.parametrize("timestamp_type", ["append", "create"])
+@pytest.mark.parametrize(
+    ("count", "first"), [(1_023, 0), (1_024, 0), (1_025, 1_024), (2_048, 1_024), (8_192, 7_168), (8_193, 8_192)]
+)
+def test_the_last_chunk_may_be_the_end_of_a_stored_batch(
+    door: Any, timestamp_type: str, count: int, first: int
+) -> None:
+    partition = make(door, timestamp_type=timestamp_type)
+    door.server.call(lambda: partition.append([b"x"] * count, timestamps=[7] * count))
     peer = door.peer()
     assert peer.subscribe(1, "made", LAST) == 1
     (last,) = delivered(peer, "made")
-    assert (last.first, last.records, last.committed) == (MAX_RECORDS, MAX_RECORDS, MAX_RECORDS)
+    assert (last.first, last.records, last.committed) == (first, count - first, first)
+    assert peer.subscribe(2, "made", FIRST) == 1
+    assert sum(each.records for each in delivered(peer, "made")) == count
+
+
+def test_the_last_chunk_is_not_the_whole_of_a_large_publish(broker: Any) -> None:
+    """A broker's chunks grow from 32 entries, each at most as large as all before it and 32 more."""
+    stream, peer, count = broker.stream(), broker.peer(), 4_999
+    assert peer.declare(1, stream) == 1
+    peer.publish(1, [plain(number, b"%d" % number) for number in range(count)])
+    peer.confirmed(count)
+    assert peer.subscribe(1, stream, LAST, 100) == 1
+    found = delivered(peer, stream)
+    assert found[0].first >= (count - 32) // 2
+    assert [message for each in found for message in records(each)] == [b"%d" % n for n in range(found[0].first, count)]
+    if hasattr(broker, "log"):
+        assert [(each.first, each.records) for each in found] == [(4_096, 903)]
 
 
 def test_where_timestamps_change_a_chunk_ends(door: Any) -> None:
@@ -130,9 +164,9 @@ def test_messages_of_sizes_that_differ(broker: Any) -> None:
     stream, peer = broker.stream(), broker.peer()
     publish_chunk(peer, stream, messages)
     assert peer.subscribe(1, stream, FIRST) == 1
-    (only,) = delivered(peer, stream)
-    assert records(only) == messages
-    assert only.crc == zlib.crc32(only.rest)
+    found = delivered(peer, stream)
+    assert [message for each in found for message in records(each)] == messages
+    assert all(each.crc == zlib.crc32(each.rest) for each in found)
 
 
 def test_retention_under_a_subscription_leads_to_the_first_retained_chunk(doors: Callable[..., Any]) -> None:
