@@ -54,12 +54,12 @@ class AmqpEventsDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         options = parse_source(self.options, streaming=False)
-        return batch_reader(options, schema, FULL_MESSAGE_SCHEMA, FORMAT, connect)
+        return batch_reader(options, schema, FULL_MESSAGE_SCHEMA, connect)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         options = parse_source(self.options, streaming=True)
-        return stream_reader(options, schema, FULL_MESSAGE_SCHEMA, FORMAT, connect)
+        return stream_reader(options, schema, FULL_MESSAGE_SCHEMA, connect)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a batch query."""

@@ -15,9 +15,11 @@ from spark_streams.options import HiddenOptions
 from spark_streams.options.feedapi import parse_feed_source, validate_feed
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.row_schema import spark_schema
-from spark_streams.spark.spooled.reader import FORMAT, feed_batch_reader, feed_stream_reader
+from spark_streams.spark.spooled.reader import feed_batch_reader, feed_stream_reader
 
 __all__ = ["FeedDataSource"]
+
+FORMAT = "feedapi"
 
 
 class FeedDataSource(DataSource):  # type: ignore[misc]

@@ -80,13 +80,13 @@ class RabbitStreamDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         options = parse_rabbit_source(self.options, streaming=False)
-        return batch_reader(options, schema, FULL_MESSAGE_SCHEMA, FORMAT, connect)
+        return batch_reader(options, schema, FULL_MESSAGE_SCHEMA, connect)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         options = parse_rabbit_source(self.options, streaming=True)
         store = connect_store if options.store_offsets else None
-        return stream_reader(options, schema, FULL_MESSAGE_SCHEMA, FORMAT, connect, store)
+        return stream_reader(options, schema, FULL_MESSAGE_SCHEMA, connect, store)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a batch query."""

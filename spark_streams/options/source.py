@@ -39,6 +39,7 @@ class SourceOptions:
     """Everything that a reader needs to know; picklable, and safe to print.
 
     Args:
+        format: the format's name.
         endpoint: where the peer is and how to get in.
         stream: the log's name.
         starting: where reading starts.
@@ -64,6 +65,7 @@ class SourceOptions:
         pushdown: whether Spark may hand over filters of the DataFrame (batch queries).
     """
 
+    format: str
     endpoint: Endpoint
     stream: str
     starting: Span
@@ -113,6 +115,7 @@ def read_source(given: Given, stream: str, *, streaming: bool | None) -> SourceO
     condition = given.text(FILTER, "such as type = 'order' AND publish_time >= 1585672841000")
     poll = given.integer(POLL_INTERVAL, 0, "milliseconds")
     options = SourceOptions(
+        format=given.form.name,
         latest_when_no_event=strategy == "latest",
         latest_when_no_match=strategy == "latest" or not given.has(STARTING_STRATEGY),
         timestamp_overflow="null" if given.word(TIMESTAMP_OVERFLOW, "fail", "null") == "null" else "fail",

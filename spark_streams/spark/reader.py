@@ -75,18 +75,15 @@ class _Reading:
         options: checked.
         schema: the rows that Spark wants.
         rows: all columns that the format has.
-        format_name: for messages.
         connect: opens a client.
 
     Raises:
         SchemaError: a column that the format does not have, or of another type.
     """
 
-    def __init__(
-        self, options: SourceOptions, schema: StructType, rows: pa.Schema, format_name: str, connect: Connect
-    ) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, rows: pa.Schema, connect: Connect) -> None:
         self._options = options
-        self._columns = chosen_columns(schema, rows, format_name)
+        self._columns = chosen_columns(schema, rows, options.format)
         self._arrow_schema = arrow_schema(schema)
         self._connect = connect
 
@@ -122,23 +119,20 @@ class _FilteringBatchReader(TakesFilters, BatchReader):
     """A batch reader to which Spark pushes filters."""
 
 
-def batch_reader(
-    options: SourceOptions, schema: StructType, rows: pa.Schema, format_name: str, connect: Connect
-) -> BatchReader:
+def batch_reader(options: SourceOptions, schema: StructType, rows: pa.Schema, connect: Connect) -> BatchReader:
     """Return the reader of a batch query: one that takes Spark's filters where the user and Spark want that.
 
     Args:
         options: checked.
         schema: the rows that Spark wants.
         rows: all columns that the format has.
-        format_name: for messages.
         connect: opens a client.
 
     Raises:
         SchemaError: a column that the format does not have, or of another type.
     """
     kind = _FilteringBatchReader if wants_filters(options) else BatchReader
-    return kind(options, schema, rows, format_name, connect)
+    return kind(options, schema, rows, connect)
 
 
 class _AnyStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[misc]
@@ -147,11 +141,10 @@ class _AnyStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[misc]
         options: SourceOptions,
         schema: StructType,
         rows: pa.Schema,
-        format_name: str,
         connect: Connect,
         connect_store: ConnectStore | None = None,
     ) -> None:
-        super().__init__(options, schema, rows, format_name, connect)
+        super().__init__(options, schema, rows, connect)
         self._batches = MicroBatches(options, self._columns, connect)
         self._stored = None if connect_store is None else StoredPositions(options, connect_store)
 
@@ -221,7 +214,6 @@ def stream_reader(
     options: SourceOptions,
     schema: StructType,
     rows: pa.Schema,
-    format_name: str,
     connect: Connect,
     connect_store: ConnectStore | None = None,
 ) -> StreamReader:
@@ -231,7 +223,6 @@ def stream_reader(
         options: checked.
         schema: the rows that Spark wants.
         rows: all columns that the format has.
-        format_name: for messages.
         connect: opens a client.
         connect_store: opens a client that stores committed positions with the peer; None if that is not wanted.
 
@@ -250,7 +241,7 @@ def stream_reader(
                 f"needs Spark 4.2 or later, this is {pyspark.__version__}, which does not tell a Python source where a "
                 "batch starts; leave the option out",
             )
-    return StreamReader(options, schema, rows, format_name, connect, connect_store)
+    return StreamReader(options, schema, rows, connect, connect_store)
 
 
 def read_range(

@@ -251,7 +251,7 @@ def readers(pushdown: str) -> list[object]:
     given = options(pushdown=pushdown, filter="a = 1")
     feed = parse_feed_source({"url": "http://h/x", "pushdown": pushdown, "filter": "a = 1"}, streaming=False)
     return [
-        reader.batch_reader(given, spark_schema(MESSAGE_SCHEMA), MESSAGE_SCHEMA, "amqp-events", log.connect),
+        reader.batch_reader(given, spark_schema(MESSAGE_SCHEMA), MESSAGE_SCHEMA, log.connect),
         feed_batch_reader(feed, spark_schema(COMMON_SCHEMA)),
     ]
 

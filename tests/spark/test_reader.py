@@ -171,7 +171,7 @@ def test_sparks_placeholder_for_a_query_without_partitions_gives_no_rows() -> No
     from pyspark.sql.datasource import InputPartition
 
     schema = spark_schema(COLUMNS)
-    batch_reader = reader.BatchReader(options(), schema, FULL_MESSAGE_SCHEMA, "amqp-events", FakeLog("0").connect)
+    batch_reader = reader.BatchReader(options(), schema, FULL_MESSAGE_SCHEMA, FakeLog("0").connect)
     assert batch_reader.partitions() == []
     assert list(batch_reader.read(InputPartition(None))) == []
 
@@ -179,7 +179,7 @@ def test_sparks_placeholder_for_a_query_without_partitions_gives_no_rows() -> No
 def test_partitions_show_no_secret() -> None:
     log = filled()
     parsed = parse_source({"url": "amqp://me:hunter2@h", "stream": "orders"}, streaming=False)
-    batch_reader = reader.BatchReader(parsed, spark_schema(COLUMNS), FULL_MESSAGE_SCHEMA, "amqp-events", log.connect)
+    batch_reader = reader.BatchReader(parsed, spark_schema(COLUMNS), FULL_MESSAGE_SCHEMA, log.connect)
     partitions = batch_reader.partitions()
     assert "hunter2" not in repr(partitions)
     assert b"hunter2" not in pickle.dumps(partitions)
@@ -194,7 +194,6 @@ def test_spark_before_4_2_has_no_rate_limit(option: str, monkeypatch: pytest.Mon
             options(True, **{option: "5"}),
             spark_schema(COLUMNS),
             FULL_MESSAGE_SCHEMA,
-            "amqp-events",
             FakeLog("0").connect,
         )
 
@@ -207,7 +206,6 @@ def test_the_read_limit_of_the_option_and_of_the_trigger() -> None:
         options(True, maxOffsetsPerTrigger="4", startingOffsets="earliest"),
         spark_schema(COLUMNS),
         FULL_MESSAGE_SCHEMA,
-        "amqp-events",
         log.connect,
     )
     assert stream.getDefaultReadLimit() == ReadMaxRows(4)
@@ -227,7 +225,7 @@ def test_the_read_limit_says_that_a_batch_may_wait() -> None:
     schema, least = spark_schema(COLUMNS), {"minOffsetsPerTrigger": "4", "startingOffsets": "earliest"}
 
     def stream(**more: str) -> reader.StreamReader:
-        return reader.stream_reader(options(True, **least, **more), schema, FULL_MESSAGE_SCHEMA, "f", log.connect)
+        return reader.stream_reader(options(True, **least, **more), schema, FULL_MESSAGE_SCHEMA, log.connect)
 
     assert stream(maxOffsetsPerTrigger="9").getDefaultReadLimit() == ReadMaxRows(9)
     waiting = stream(pollInterval="0")

@@ -122,7 +122,7 @@ def test_the_reader_stores_what_spark_commits_if_it_is_asked_to(wanted: bool) ->
     log = filled(5)
     rows: Any = spark_schema(FULL_MESSAGE_SCHEMA)
     store = log.connect_store if wanted else None
-    stream = stream_reader(OPTIONS, rows, FULL_MESSAGE_SCHEMA, "rabbitmq-stream", log.connect, store)
+    stream = stream_reader(OPTIONS, rows, FULL_MESSAGE_SCHEMA, log.connect, store)
     stream.commit({"version": 1, "stream": "orders", "partitions": {"0": {"after": digits(3)}}})
     stream.stop()
     assert log.stored == ([("tools", {"0": digits(3)})] if wanted else [])

@@ -43,8 +43,6 @@ __all__ = [
     "plan_feed_batch",
 ]
 
-FORMAT = "feedapi"
-
 
 class FeedPartition(InputPartition):  # type: ignore[misc]
     """What one Spark task reads; picklable.
@@ -70,7 +68,7 @@ class _Reading:
 
     def __init__(self, options: FeedSourceOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = chosen_columns(schema, COMMON_SCHEMA, FORMAT)
+        self._columns = chosen_columns(schema, COMMON_SCHEMA, options.format)
         self._arrow_schema = arrow_schema(schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
