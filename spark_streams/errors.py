@@ -18,7 +18,7 @@
     │  ├ NotFound                    no such stream or partition
     │  ├ OwnershipLost               a consumer with a higher epoch took the partition
     │  └ Refused                     any other condition
-    ├ CheckpointError (ValueError)   a checkpoint of another stream, of other filters, or of another release
+    ├ CheckpointError (ValueError)   a checkpoint of another format or stream, other filters, or another release
     ├ PositionLost                   events between where reading was to go on and what is retained are gone
     ├ SpoolLost                      fetched pages of a feed are not where they were put
     ├ DeliveryFailed                 the peer did not accept a row

@@ -14,9 +14,10 @@ As JSON a position is ``"earliest"``, ``"latest"``, any other string (after that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from spark_streams.errors import CheckpointError
 
@@ -33,6 +34,7 @@ __all__ = [
     "Position",
     "position_from_json",
     "position_to_json",
+    "require_format",
 ]
 
 MIN_TIMESTAMP_MS: Final = -(2**63) + 1
@@ -143,11 +145,69 @@ def position_from_json(value: object) -> Position:
     )
 
 
+CHECKPOINT_VERSION: Final = 2
+"""What all formats write; version 1 did not say its format."""
+_NUMBERED: Final = re.compile(r"[0-9]{20}")
+"""An offset of RabbitMQ as text."""
+
+
+def require_format(value: object, format: str) -> None:
+    """Check that a checkpoint's JSON is of a version that is known, and of a format.
+
+    Version 1 does not say its format. It is told by what only one format wrote, and is taken where nothing tells.
+
+    Raises:
+        CheckpointError: another version, another format, or not a checkpoint of ours.
+    """
+    if not isinstance(value, Mapping) or "version" not in value:
+        raise CheckpointError(
+            "not a checkpoint of spark-streams, but of another source: expected an object with 'version', 'format', "
+            "'stream' and 'partitions'; use another checkpointLocation for another source"
+        )
+    version = value["version"]
+    if version not in (1, CHECKPOINT_VERSION) or isinstance(version, bool):
+        raise CheckpointError(
+            f"the checkpoint has version {version!r}, this spark-streams reads versions 1 to {CHECKPOINT_VERSION}: it "
+            "was written by another release; install that one, or start anew with another checkpointLocation"
+        )
+    if version == CHECKPOINT_VERSION and not isinstance(value.get("format"), str):
+        raise CheckpointError("not a checkpoint of spark-streams: 'format' is missing, or is no text")
+    written = (value["format"],) if version == CHECKPOINT_VERSION else _formats_of_version_1(value)
+    if format not in written:
+        other = " or ".join(f"'{each}'" for each in written)
+        raise CheckpointError(
+            f"the checkpoint is of format {other}, but the query reads format '{format}', which cannot go on from "
+            "there: go back to the other format, or use another checkpointLocation"
+        )
+
+
+def _formats_of_version_1(value: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return which formats may have written a checkpoint of version 1."""
+    if "spool" in value:
+        return ("feedapi",)
+    if "incarnation" in value:
+        return ("amqp-events",)
+    if "witnesses" in value:
+        return ("rabbitmq-stream",)
+    partitions = value.get("partitions")
+    if not isinstance(partitions, Mapping) or not partitions:
+        return ("amqp-events", "rabbitmq-stream")
+    offsets = [offset for each in partitions.values() if isinstance(each, Mapping) for offset in each.values()]
+    if not all(isinstance(offset, str) and _NUMBERED.fullmatch(offset) for offset in offsets):
+        return ("amqp-events",)
+    # RabbitMQ's partitions are streams: one of the name itself, or, as its tools make them, those of a super stream.
+    stream = str(value.get("stream"))
+    if all(partition == stream or partition.startswith(f"{stream}-") for partition in partitions):
+        return ("rabbitmq-stream",)
+    return ("amqp-events", "rabbitmq-stream")
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What Spark stores between micro-batches: a position for each partition of one stream.
 
     Args:
+        format: the name of the format whose source reads.
         stream: the log's name.
         partitions: partition identifier to position. As the end of a range a position is ``After(last event)``;
             ``EARLIEST`` there means that the partition was empty.
@@ -157,20 +217,23 @@ class Checkpoint:
             identity; another answer later means that the partition was deleted and created again.
     """
 
+    format: str
     stream: str
     partitions: Mapping[str, Position] = field(default_factory=dict)
     incarnation: str | None = None
     witnesses: Mapping[str, str] = field(default_factory=dict)
 
-    VERSION = 1
+    VERSION: ClassVar[int] = CHECKPOINT_VERSION
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object.
 
-        It is ``{"version": 1, "stream": …, "partitions": {id: position}[, "incarnation": …][, "witnesses": {id: …}]}``.
+        It is ``{"version": 2, "format": …, "stream": …, "partitions": {id: position}[, "incarnation": …][,
+        "witnesses": {id: …}]}``.
         """
         out: dict[str, Any] = {
             "version": self.VERSION,
+            "format": self.format,
             "stream": self.stream,
             "partitions": {p: position_to_json(self.partitions[p]) for p in sorted(self.partitions)},
         }
@@ -181,21 +244,20 @@ class Checkpoint:
         return out
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Checkpoint:
-        """Read what ``to_json`` wrote.
+    def from_json(cls, value: Mapping[str, Any], format: str) -> Checkpoint:
+        """Read what ``to_json`` wrote, in this version or an older one.
+
+        Args:
+            value: the JSON object.
+            format: the name of the format whose source reads on from there.
 
         Raises:
-            CheckpointError: another version, or not a checkpoint of ours.
+            CheckpointError: another version, another format, or not a checkpoint of ours.
         """
-        version = value.get("version")
-        if version != cls.VERSION:
-            raise CheckpointError(
-                f"the checkpoint has version {version!r}, this spark-streams reads version {cls.VERSION}: it was "
-                "written by another release; install that one, or start anew with another checkpointLocation"
-            )
+        require_format(value, format)
         try:
             partitions = {str(p): position_from_json(v) for p, v in value["partitions"].items()}
             witnesses = {str(p): str(text) for p, text in value.get("witnesses", {}).items() if p in partitions}
-            return cls(str(value["stream"]), partitions, value.get("incarnation"), witnesses)
+            return cls(format, str(value["stream"]), partitions, value.get("incarnation"), witnesses)
         except (KeyError, AttributeError, ValueError) as fault:
             raise CheckpointError(f"not a checkpoint of spark-streams: {fault!r}") from fault

@@ -129,6 +129,7 @@ PUBLIC = {
         "Position",
         "position_from_json",
         "position_to_json",
+        "require_format",
     ],
     "spark_streams.rows": ["COMMON_SCHEMA", "FULL_MESSAGE_SCHEMA", "MESSAGE_SCHEMA", "PROPERTIES_TYPE", "TIMESTAMP"],
     "spark_streams.server": [

@@ -20,6 +20,7 @@ from spark_streams.position import (
     Position,
     position_from_json,
     position_to_json,
+    require_format,
 )
 
 WRITTEN: list[tuple[Position, str]] = [
@@ -74,36 +75,90 @@ def test_an_instant_beyond_int64_is_refused(beyond: int) -> None:
         position_from_json({"timestamp": beyond})
 
 
-WHOLE = Checkpoint("orders", {"1": After("b"), "0": EARLIEST}, "x7", {"1": "w1", "0": "w0"})
+AMQP, RABBITMQ, FEED = "amqp-events", "rabbitmq-stream", "feedapi"
+WHOLE = Checkpoint(AMQP, "orders", {"1": After("b"), "0": EARLIEST}, "x7", {"1": "w1", "0": "w0"})
 WHOLE_JSON = (
-    '{"version": 1, "stream": "orders", "partitions": {"0": "earliest", "1": {"after": "b"}}, '
+    '{"version": 2, "format": "amqp-events", "stream": "orders", '
+    '"partitions": {"0": "earliest", "1": {"after": "b"}}, '
     '"incarnation": "x7", "witnesses": {"0": "w0", "1": "w1"}}'
 )
-SMALL = Checkpoint("orders", {"0": After("a")})
-SMALL_JSON = '{"version": 1, "stream": "orders", "partitions": {"0": {"after": "a"}}}'
+SMALL = Checkpoint(RABBITMQ, "orders", {"0": After("a")})
+SMALL_JSON = '{"version": 2, "format": "rabbitmq-stream", "stream": "orders", "partitions": {"0": {"after": "a"}}}'
 
 
 @pytest.mark.parametrize(("checkpoint", "text"), [(WHOLE, WHOLE_JSON), (SMALL, SMALL_JSON)])
 def test_a_checkpoint_is_stored_so_and_read_again(checkpoint: Checkpoint, text: str) -> None:
     assert json.dumps(checkpoint.to_json()) == text
-    assert Checkpoint.from_json(json.loads(text)) == checkpoint
+    assert Checkpoint.from_json(json.loads(text), checkpoint.format) == checkpoint
 
 
 def test_a_witness_of_a_partition_that_is_not_there_is_dropped() -> None:
-    read = Checkpoint.from_json({**SMALL.to_json(), "witnesses": {"0": "w0", "9": "w9"}})
-    assert read == Checkpoint("orders", {"0": After("a")}, None, {"0": "w0"})
+    read = Checkpoint.from_json({**SMALL.to_json(), "witnesses": {"0": "w0", "9": "w9"}}, RABBITMQ)
+    assert read == Checkpoint(RABBITMQ, "orders", {"0": After("a")}, None, {"0": "w0"})
 
 
-@pytest.mark.parametrize("version", [None, 0, 2, "1"])
+@pytest.mark.parametrize("version", [None, 0, 3, "1", "2", True])
 def test_a_checkpoint_of_another_version_is_refused(version: object) -> None:
-    with pytest.raises(CheckpointError, match=f"has version {version!r}, this spark-streams reads version 1"):
-        Checkpoint.from_json({**SMALL.to_json(), "version": version})
+    with pytest.raises(CheckpointError, match=f"has version {version!r}, this spark-streams reads versions 1 to 2"):
+        Checkpoint.from_json({**SMALL.to_json(), "version": version}, RABBITMQ)
+
+
+@pytest.mark.parametrize("value", [{"orders": {"0": 5}}, {"logOffset": 7}, {}, 5, None, "earliest"], ids=repr)
+def test_a_checkpoint_of_another_source_is_refused(value: object) -> None:
+    """Such as Kafka's, of the query that the new one takes the place of."""
+    with pytest.raises(CheckpointError, match=r"not a checkpoint of spark-streams, but of another source"):
+        require_format(value, AMQP)
+
+
+@pytest.mark.parametrize("reading", [AMQP, RABBITMQ, FEED])
+@pytest.mark.parametrize("written", [AMQP, RABBITMQ, FEED])
+def test_a_checkpoint_is_of_one_format(written: str, reading: str) -> None:
+    value = {"version": 2, "format": written, "stream": "orders", "partitions": {"0": "earliest"}}
+    if written == reading:
+        require_format(value, reading)
+        return
+    with pytest.raises(CheckpointError, match=f"of format '{written}', but the query reads format '{reading}'"):
+        require_format(value, reading)
+
+
+def test_a_checkpoint_that_should_say_its_format_and_does_not_is_refused() -> None:
+    value = {name: each for name, each in SMALL.to_json().items() if name != "format"}
+    with pytest.raises(CheckpointError, match="not a checkpoint of spark-streams: 'format'"):
+        require_format(value, RABBITMQ)
+
+
+NUMBERED = {"after": "0" * 19 + "7"}
+
+
+@pytest.mark.parametrize(
+    ("more", "formats"),
+    [
+        ({"partitions": {"0": "earliest"}, "spool": "a1", "batch": 0, "filters": {}}, {FEED}),
+        ({"partitions": {"0": NUMBERED}, "incarnation": "a1"}, {AMQP}),
+        ({"partitions": {"0": NUMBERED, "1": {"after": "7"}}}, {AMQP}),
+        ({"partitions": {"0": NUMBERED}, "witnesses": {"0": "0@1"}}, {RABBITMQ}),
+        ({"partitions": {"orders": NUMBERED}}, {RABBITMQ}),
+        ({"partitions": {"orders-eu": NUMBERED, "orders-us": "earliest"}}, {RABBITMQ}),
+        ({"partitions": {"orders-eu": NUMBERED, "0": NUMBERED}}, {AMQP, RABBITMQ}),
+        ({"partitions": {}}, {AMQP, RABBITMQ}),
+    ],
+    ids=repr,
+)
+def test_version_1_is_of_the_formats_that_may_have_written_it(more: dict[str, object], formats: set[str]) -> None:
+    value = {"version": 1, "stream": "orders", **more}
+    for format in (AMQP, RABBITMQ, FEED):
+        if format in formats:
+            require_format(value, format)
+            continue
+        words = " or ".join(f"'{each}'" for each in sorted(formats))
+        with pytest.raises(CheckpointError, match=f"of format {words}, but the query reads format '{format}'"):
+            require_format(value, format)
 
 
 @pytest.mark.parametrize("bad", [{"partitions": None}, {"partitions": {"0": {"at": 7}}}, {"witnesses": None}])
 def test_what_is_no_checkpoint_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(CheckpointError, match="not a checkpoint of spark-streams"):
-        Checkpoint.from_json({**SMALL.to_json(), **bad})
+        Checkpoint.from_json({**SMALL.to_json(), **bad}, RABBITMQ)
     for missing in ("stream", "partitions"):
         with pytest.raises(CheckpointError, match="not a checkpoint of spark-streams"):
-            Checkpoint.from_json({name: value for name, value in SMALL.to_json().items() if name != missing})
+            Checkpoint.from_json({n: value for n, value in SMALL.to_json().items() if n != missing}, RABBITMQ)

@@ -105,14 +105,14 @@ class MicroBatches:
                 p: resolve_start(position_in(starting, p), p, description, self._driver, self._policy)
                 for p in description.partitions
             }
-            self._initial = Checkpoint(self._options.stream, positions, description.incarnation).to_json()
+            self._initial = self._at(positions, description).to_json()
         return self._initial
 
     def fix_end(self) -> None:
         """Fix the end for Trigger.AvailableNow: what is there now will be read, and nothing that comes later."""
         description = self._driver.describe(fresh=True)
         ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
-        self._fixed_end = Checkpoint(self._options.stream, ends, description.incarnation)
+        self._fixed_end = self._at(ends, description)
 
     def next_end(self, start: dict[str, Any], limit: int | None, *, patient: bool = True) -> dict[str, Any]:
         """Return where the batch that starts at ``start`` ends; ``start`` itself when there is nothing to read yet.
@@ -176,7 +176,7 @@ class MicroBatches:
                 else:
                     del ends[p]  # a new partition that gets nothing yet stays new
             counts = {p: count for p, (count, _) in taken.items()}
-        return _Planned(Checkpoint(self._options.stream, ends, description.incarnation), counts)
+        return _Planned(self._at(ends, description), counts)
 
     def next_end_without_start(self) -> dict[str, Any]:
         """Return the end of what is there now, for Spark before 4.2, which does not say where the batch starts.
@@ -199,12 +199,12 @@ class MicroBatches:
         if self._last_end is None or not recreated(self._last_end, description):
             # What is missing may be so for a moment only, and goes on where it was.
             ends.update({p: position for p, position in last.items() if p not in ends})
-        end = Checkpoint(self._options.stream, ends, description.incarnation)
+        end = self._at(ends, description)
         if self._last_end is not None and _same(end, self._last_end):
             return self._last_end.to_json()
         before = self._last_end
         if before is None and self._initial is not None:
-            before = Checkpoint.from_json(self._initial)
+            before = self._checkpoint(self._initial)
         self._last_end = replace(end, witnesses=self._witnesses.of(ends, self._last_end))
         spans = {} if before is None else _spans(before.partitions, ends)
         self._progress.planned(self._last_end, {"": None} if before is None else self._driver.count(spans))
@@ -230,7 +230,7 @@ class MicroBatches:
         """
         description = self._driver.describe()
         ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
-        out = Checkpoint(self._options.stream, ends, description.incarnation).to_json()
+        out = self._at(ends, description).to_json()
         out.update(self._progress.report(self._lag.after(self._last_end)))
         if self._options.filter is not None:
             out["pushdown"] = filter_json(self._options.filter, self._pushed())
@@ -256,7 +256,7 @@ class MicroBatches:
         if first and STARTED in end:
             # Batch 0 is planned again after a restart: where it began is what the first attempt wrote down.
             positions = {p: position_from_json(value) for p, value in end[STARTED].items()}
-            begin = Checkpoint(begin.stream, positions, stop.incarnation)
+            begin = Checkpoint(begin.format, begin.stream, positions, stop.incarnation)
         begin = self._with_left_out(without(begin, end.get(ANEW, ())), stop)
         replayed = first and self._last_end is None
         description = self._driver.describe()
@@ -322,8 +322,11 @@ class MicroBatches:
         for loss in losses:
             self._policy.report(loss.partition, loss.asked, loss.available)
 
+    def _at(self, positions: Mapping[str, Position], description: StreamDescription) -> Checkpoint:
+        return Checkpoint(self._options.format, self._options.stream, positions, description.incarnation)
+
     def _checkpoint(self, value: dict[str, Any]) -> Checkpoint:
-        checkpoint = Checkpoint.from_json(value)
+        checkpoint = Checkpoint.from_json(value, self._options.format)
         if checkpoint.stream != self._options.stream:
             raise CheckpointError(
                 f"the checkpoint is of stream '{checkpoint.stream}', but option 'stream' is '{self._options.stream}': "

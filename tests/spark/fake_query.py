@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from spark_streams.options import parse_source
+from spark_streams.options import parse_rabbit_source, parse_source
 from spark_streams.spark.micro_batch import MicroBatches
 from tests.spark.fake_client import FakeLog
 
@@ -27,7 +27,8 @@ class Query:
 
     def restart(self) -> None:
         """Stop and start again."""
-        parsed = parse_source({"url": "amqp://h", "stream": "orders", **self.options}, streaming=True)
+        parse, scheme = (parse_rabbit_source, "rabbitmq-stream") if self.log.numeric else (parse_source, "amqp")
+        parsed = parse({"url": f"{scheme}://h", "stream": "orders", **self.options}, streaming=True)
         self.source = MicroBatches(parsed, ("offset",), self.log.connect, self.clock)
 
     def plan(self, limit: int | None = None, patient: bool = True) -> tuple[dict, dict]:

@@ -20,7 +20,7 @@ def test_it_is_counted_once_for_each_answer_and_end() -> None:
     log = FakeLog("0", "1")
     log.partitions["0"].append(5)
     _, lag, clock = asked(log)
-    ends = [Checkpoint("orders", {"0": After(name(number))}, "one") for number in (1, 3)]
+    ends = [Checkpoint("amqp-events", "orders", {"0": After(name(number))}, "one") for number in (1, 3)]
     assert [lag.after(ends[0]) for _ in range(3)] == [{"0": 3, "1": 0}] * 3
     assert log.counted == 1
     assert lag.after(ends[1]) == {"0": 1, "1": 0}
@@ -36,7 +36,7 @@ def test_an_answer_that_lies_where_an_older_one_lay_is_another() -> None:
     log = FakeLog("0")
     log.partitions["0"].append(2)
     driver, lag, _ = asked(log)
-    end = Checkpoint("orders", {"0": After(name(0))}, "one")
+    end = Checkpoint("amqp-events", "orders", {"0": After(name(0))}, "one")
     for left in range(1, 50):
         assert lag.after(end) == {"0": left}
         log.partitions["0"].append(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +13,6 @@ from spark_streams.errors import CheckpointError, OptionError, PositionLost
 from tests.examples import examples
 from tests.spark.fake_client import FakeLog, name
 from tests.spark.fake_query import Query, everything
-
-CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 
 
 def test_earliest_reads_all_in_one_batch() -> None:
@@ -466,33 +463,6 @@ def test_another_streams_checkpoint_is_refused() -> None:
     query = Query(FakeLog("0"))
     with pytest.raises(CheckpointError, match="of stream 'carts', but option 'stream' is 'orders'"):
         query.source.next_end({"version": 1, "stream": "carts", "partitions": {}}, None)
-
-
-LOG_CHECKPOINTS = [path for path in sorted(CHECKPOINTS.glob("*.json")) if "log" in json.loads(path.read_text())]
-"""Those that say in the file what their log was; the others are of feeds, ``test_feed_offset.py``."""
-
-
-@pytest.mark.parametrize("path", LOG_CHECKPOINTS, ids=lambda p: p.stem)
-def test_checkpoints_of_every_release_are_read(path: Path) -> None:
-    golden = json.loads(path.read_text())
-    log = FakeLog(*golden["log"].get("partitions", "012"), numeric="witness" in golden["log"])
-    log.incarnation = golden["log"].get("incarnation", "none")
-    for held in log.partitions.values():
-        held.append(golden["log"]["events"])
-        held.created = golden["log"].get("witness", "none")
-    query = Query(log)
-    start = query.source.initial() if golden["start"] == "resolved anew" else golden["start"]
-    assert sorted(query.read(start, golden["end"])) == sorted(tuple(row) for row in golden["rows"])
-
-
-def test_a_checkpoint_of_another_creation_is_refused() -> None:
-    golden = json.loads((CHECKPOINTS / "rabbitmq-stream-0.1.0-later-batch.json").read_text())
-    log = FakeLog(*golden["log"]["partitions"], numeric=True)
-    for held in log.partitions.values():
-        held.append(golden["log"]["events"])
-        held.created = "1700000099999"
-    with pytest.raises(PositionLost, match="the stream was deleted and created again"):
-        Query(log).read(golden["start"], golden["end"])
 
 
 # --- without a start (Spark 4.0 and 4.1)

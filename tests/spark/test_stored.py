@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.options import parse_source
+from spark_streams.options import parse_rabbit_source
 from spark_streams.position import Checkpoint
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.spark.reader import stream_reader
@@ -16,7 +16,10 @@ from spark_streams.spark.stored import FEW_OFFSETS, StoredPositions
 from tests.spark.fake_client import FakeLog, digits
 from tests.spark.fake_query import Query
 
-OPTIONS = parse_source({"url": "amqp://h", "stream": "orders", "startingOffsets": "earliest"}, streaming=True)
+RABBITMQ = "rabbitmq-stream"
+OPTIONS = parse_rabbit_source(
+    {"url": "rabbitmq-stream://h", "stream": "orders", "startingOffsets": "earliest"}, streaming=True
+)
 
 
 def filled(*counts: int) -> FakeLog:
@@ -40,14 +43,15 @@ class Storing:
         size = self.query.batch()
         if size >= 0:
             if self.before is not None:
-                self.stored.store(Checkpoint.from_json(self.before))
+                self.stored.store(Checkpoint.from_json(self.before, RABBITMQ))
             self.before = self.query.committed
         return size
 
 
 def end_of(**offsets: int) -> Checkpoint:
     return Checkpoint.from_json(
-        {"version": 1, "stream": "orders", "partitions": {p[1:]: {"after": digits(n)} for p, n in offsets.items()}}
+        {"version": 1, "stream": "orders", "partitions": {p[1:]: {"after": digits(n)} for p, n in offsets.items()}},
+        RABBITMQ,
     )
 
 
@@ -55,7 +59,7 @@ def test_the_last_event_of_each_partition_is_stored() -> None:
     log = filled(5, 3, 0)
     query = Query(log, startingOffsets="earliest")
     query.batch()
-    storing(log).store(Checkpoint.from_json(query.committed))
+    storing(log).store(Checkpoint.from_json(query.committed, RABBITMQ))
     assert log.stored == [("tools", {"0": digits(4), "1": digits(2)})]
 
 

@@ -442,7 +442,8 @@ def test_logs_with_an_identity_have_no_witnesses() -> None:
     query = Query(log, startingOffsets="earliest")
     query.batch()
     assert query.committed == {
-        "version": 1,
+        "version": 2,
+        "format": "amqp-events",
         "stream": "orders",
         "partitions": {"0": {"after": name(2)}},
         "incarnation": "one",

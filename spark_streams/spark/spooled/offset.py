@@ -9,10 +9,11 @@ from typing import Any, Final
 from spark_streams.client.feed.pushed import FeedFilter
 from spark_streams.client.feed.scan import BEGINNING
 from spark_streams.errors import CheckpointError
+from spark_streams.position import CHECKPOINT_VERSION, require_format
 
 __all__ = ["BEGINNING", "FeedOffset"]
 
-VERSION: Final = 1
+FORMAT: Final = "feedapi"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class FeedOffset:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object, whose partitions are those of all formats' checkpoints (DESIGN.md, section 4)."""
         out: dict[str, Any] = {
-            "version": VERSION,
+            "version": CHECKPOINT_VERSION,
+            "format": FORMAT,
             "stream": self.stream,
             "partitions": {str(p): _position(self.cursors[p]) for p in sorted(self.cursors)},
             "spool": self.spool,
@@ -72,7 +74,7 @@ class FeedOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], stream: str, filters: Mapping[str, str]) -> FeedOffset:
-        """Read what ``to_json`` wrote.
+        """Read what ``to_json`` wrote, in this version or an older one.
 
         Args:
             value: the JSON object.
@@ -80,13 +82,9 @@ class FeedOffset:
             filters: the filters, as the options say them.
 
         Raises:
-            CheckpointError: another version, not one of ours, or of another feed or other filters.
+            CheckpointError: another version, another format, not one of ours, or of another feed or other filters.
         """
-        if value.get("version") != VERSION:
-            raise CheckpointError(
-                f"the checkpoint has version {value.get('version')!r}, this spark-streams reads version {VERSION}: it "
-                "was written by another release; install that one, or start anew with another checkpointLocation"
-            )
+        require_format(value, FORMAT)
         try:
             read = cls(
                 str(value["stream"]),
