@@ -283,8 +283,14 @@ class AmqpClient:
         def describe() -> Bounds | None:
             return self.describe(read.stream).partitions.get(read.partition)
 
+        def has_event(offset: str) -> bool:
+            with contextlib.closing(self.offsets(read.stream, read.partition, At(offset), offset)) as walk:
+                return walk.take(1) == [offset]
+
         _startable(read.start)
-        return RangeReader(read, attach, describe, max_rows=max_rows, max_bytes=max_bytes, timeout_ms=self._timeout_ms)
+        return RangeReader(
+            read, attach, describe, has_event, max_rows=max_rows, max_bytes=max_bytes, timeout_ms=self._timeout_ms
+        )
 
     def publisher(self, stream: str, *, partition: str | None = None, timeout_ms: int | None = None) -> Publisher:
         """Return an at-least-once sender.

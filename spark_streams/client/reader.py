@@ -8,9 +8,13 @@ The end is recognised by comparing offsets as text. When nothing arrives any mor
 peer's silence an answer; what is missing then is explained by asking ``$info`` again. A connection that breaks is
 replaced, and reading resumes after the last event that was handed on, so each row comes exactly once.
 
-Where the peer checks a part of the filter, the event at the end need not come. Then the answer to the drain is the end
-of the range, if by ``$info`` nothing of it is gone. A peer cannot say which events it has left out, so what retention
-removes behind the last event that came counts as lost.
+The event that a range begins at (``At``) has to be the first that comes: one that does not come is a loss, whatever took
+it, be it a peer whose ``>=`` excludes.
+
+Where the peer checks a part of the filter, the events at the beginning and at the end need not come. Then the first one
+is asked for without the filter, and the answer to the drain is the end of the range, if by ``$info`` nothing of it is
+gone. A peer cannot say which events it has left out, so what retention removes behind the last event that came counts as
+lost.
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ class RangeReader:
         read: the range.
         attach: attaches a receiver that begins at a position.
         describe: the bounds of the partition now, None when there is no such partition.
+        has_event: whether the partition has an event with an offset, by an inclusive filter and no other one.
         max_rows: rows of a batch at most.
         max_bytes: a batch takes no further message once it has this many bytes.
         timeout_ms: how long the peer may be silent when it owes an answer.
@@ -58,6 +63,7 @@ class RangeReader:
         read: RangeRead,
         attach: Callable[[Earliest | At | After], Receiving],
         describe: Callable[[], Bounds | None],
+        has_event: Callable[[str], bool],
         *,
         max_rows: int,
         max_bytes: int,
@@ -66,6 +72,7 @@ class RangeReader:
         self._read = read
         self._attach = attach
         self._describe = describe
+        self._has_event = has_event
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
@@ -142,7 +149,7 @@ class RangeReader:
                 complete = decoder.passes_end(intake.block(intake.rows - 1))
             drained = silence.draining and not link.draining and not link.queued
             if complete or (drained and intake.rows):
-                cut = self._cut(link, intake, decoder, held)
+                cut = self._cut(link, intake, decoder, held, narrowed)
                 yield cut
                 if cut.done:
                     return
@@ -173,25 +180,29 @@ class RangeReader:
             else:
                 link.connection.turn(patience_s)
 
-    def _cut(self, link: Link, intake: Intake, decoder: RowDecoder, held: list[Any] | None) -> Cut:
+    def _cut(self, link: Link, intake: Intake, decoder: RowDecoder, held: list[Any] | None, narrowed: bool) -> Cut:
         """Turn what was taken into rows, with the checks that belong to them."""
         try:
             cut = decoder.cut(intake.block())
         except WrongPartition as fault:
             _reject(link, held, fault)
             raise
-        self._check_loss()
+        self._check_loss(cut.first, narrowed)
         if held is not None:
             _accept(held)
         intake.clear()
         return cut
 
-    def _check_loss(self) -> None:
+    def _check_loss(self, came: str | None, narrowed: bool) -> None:
         """Ask whether retention overtook the read, before the rows that have just come are handed out.
 
         Only now that they are here: what is removed later cannot have been in front of them. With every block, because
         a gap between two opaque offsets cannot be seen. A peer that does not tell the newest removed offset can only be
         asked about the start of a link: later on "not retained" also means "read, and removed since".
+
+        Args:
+            came: offset of the first event of the block.
+            narrowed: whether the peer leaves out events.
         """
         first, self._first = self._first, False
         if isinstance(self._start, Earliest) or not self._ask_for_loss:
@@ -201,9 +212,24 @@ class RangeReader:
         if bounds is not None and not first and not bounds.tells_truncated:
             return
         available = _NO_PARTITION if bounds is None else gone_before(self._start, bounds)
+        if available is None and first:
+            available = self._instead_of_start(came, narrowed)
         if available is not None:
             self._loss.lost(str(self._start), available)
             self._ask_for_loss = False  # one warning will do
+
+    def _instead_of_start(self, came: str | None, narrowed: bool) -> str | None:
+        """Return what there is instead of the event that the link begins at; None when it is there.
+
+        Args:
+            came: offset of the first event that came, None when none did.
+            narrowed: whether the peer leaves out events: this one need not have come, and is asked for by itself.
+        """
+        if not isinstance(self._start, At) or came == self._start.offset:
+            return None
+        if came is not None and not narrowed:
+            return f"the first event there has offset '{came}'"
+        return None if self._has_event(self._start.offset) else "there is no event with that offset"
 
     def _explain(self, narrowed: bool) -> None:
         """Say why the peer has nothing more although the end of the range did not come.
@@ -220,6 +246,8 @@ class RangeReader:
         if narrowed and bounds is not None and available is None and self._ask_for_loss:
             # A peer that does not tell what it removed says nothing about what comes after the first event.
             available = gone_before(self._start, bounds) if bounds.tells_truncated or self._first else None
+        if available is None and self._first:
+            available = self._instead_of_start(None, narrowed)
         if available is None:
             if narrowed:
                 return

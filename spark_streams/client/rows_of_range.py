@@ -43,11 +43,13 @@ class Cut:
 
     Args:
         batch: the rows that match; it may have none.
+        first: offset of the first event of the block, of the range or behind it; None for an empty block.
         last: offset of the last event of the range in it, None without one.
         done: whether the block reached or passed the end of the range.
     """
 
     batch: pa.RecordBatch
+    first: str | None
     last: str | None
     done: bool
 
@@ -109,8 +111,9 @@ class RowDecoder:
             if arrays
             else pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), count, [None]))
         )
+        first = offsets[0].as_py() if len(offsets) else None
         last = offsets[count - 1].as_py() if count else None
-        return Cut(rows_that_match(batch, self._residual, self._read.columns), last, done)
+        return Cut(rows_that_match(batch, self._residual, self._read.columns), first, last, done)
 
     def _without_the_rest(self, block: Block, fault: TimestampOverflow) -> dict[str, pa.Array]:
         """Decode again without what lies beyond the range: an instant there is not for this read to fail on."""

@@ -33,6 +33,7 @@ class Script:
     refuse_filters: tuple[str, str] | None = None
     echo_changed: bool = False
     ignore_filter: bool = False
+    excludes_start: bool = False
     bind: bool = True
     settled: bool = True
     answers_info: bool = True
@@ -238,7 +239,7 @@ class FakePeer(MessagingHandler):
                 self._deliver(link, Message(body=self._info(), inferred=False))
             return
         position = self._position.setdefault(link.name, 0)
-        matches = (lambda offset: True) if script.ignore_filter else _matcher(_filter_of(link))
+        matches = (lambda offset: True) if script.ignore_filter else _matcher(_filter_of(link), script)
         while link.credit > 0 and position < len(script.events):
             offset, body = script.events[position]
             position += 1
@@ -289,13 +290,13 @@ def _filter_of(link: Any) -> Any:
     return wanted.get_object() if wanted.next() is not None else None
 
 
-def _matcher(wanted: Any) -> Callable[[str], bool]:
+def _matcher(wanted: Any, script: Script) -> Callable[[str], bool]:
     described = wanted[symbol("start")] if wanted else None
     if described is None:
         return lambda offset: False
     if described.descriptor == ulong(513):
         literal = described.value.split(">= ", 1)[1][1:-1].replace("''", "'")
-        return lambda offset: offset >= literal
+        return lambda offset: offset > literal or (offset == literal and not script.excludes_start)
     if TIMESTAMP in described.value:
         return lambda offset: described.value[TIMESTAMP] < 1_000
     after = described.value[OFFSET]

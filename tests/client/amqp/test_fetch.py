@@ -22,6 +22,7 @@ from spark_streams.errors import (
     Refused,
     RemoteProtocolError,
 )
+from spark_streams.filters.text import parse
 from spark_streams.position import EARLIEST, LATEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from tests.client.amqp.fake_peer import FakePeer, Script
@@ -241,6 +242,37 @@ def test_the_newest_removed_offset_tells_loss_exactly(start: object, lost: bool)
                 fetched(reader, read(start, "14"))
         else:
             assert fetched(reader, read(start, "14")) == log
+
+
+@pytest.mark.parametrize(("first", "end"), [(9, 19), (9, 9), (19, 19)])
+@pytest.mark.parametrize("full_sql", [False, True], ids=["all", "narrowed"])
+def test_an_inclusive_start_that_does_not_come_is_a_loss(
+    first: int, end: int, full_sql: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A peer whose ``>=`` excludes: what was planned to be the first event has to come."""
+    log = events(20)
+    start, last = At(log[first][0]), log[end][0]
+    pushed = parse("kind IS NULL") if full_sql else None  # true of all, so that the rows are the same
+    with FakePeer(Script(events=log, full_sql=full_sql, excludes_start=True)) as peer, client(peer.port) as reader:
+        with pytest.raises(PositionLost, match=f"at '{start.offset}'") as lost:
+            fetched(reader, read(start, last, filter=pushed))
+        assert lost.value.asked.startswith(str(start))
+        with caplog.at_level(logging.WARNING):
+            kept = read(start, last, filter=pushed, fail_on_data_loss=False)
+            assert fetched(reader, kept, max_rows=4) == log[first + 1 : end + 1]
+        assert len([r for r in caplog.records if "failOnDataLoss is false" in r.message]) == 1
+        peer.script.excludes_start = False
+        assert fetched(reader, read(start, last, filter=pushed)) == log[first : end + 1]
+
+
+def test_an_inclusive_start_that_was_never_there_is_a_loss() -> None:
+    log = [("a1", b"1"), ("a3", b"3")]
+    with (
+        FakePeer(Script(events=log)) as peer,
+        client(peer.port) as reader,
+        pytest.raises(PositionLost, match="at 'a2', but the first event there has offset 'a3'"),
+    ):
+        fetched(reader, read(At("a2"), "a3"))
 
 
 def test_retention_that_overtakes_a_read_is_noticed_block_by_block() -> None:

@@ -227,6 +227,16 @@ def test_the_first_matching_event_is_found(served: Served) -> None:
     assert served.client.first_matching("empty", "0", parse("kind IS NULL")) is None
 
 
+def test_an_inclusive_start_that_the_filter_leaves_out_is_no_loss(served: Served) -> None:
+    every = served.rows.column("offset").to_pylist()
+    text = "kind = 'order'"
+    matching = served.expected(parse(text))
+    for start in (every[1], every[298], matching[0]):
+        read = filtered(text, served.end, At(start))
+        assert offsets(served.client, read) == [o for o in matching if o >= start]
+    assert every[1] not in matching and every[298] not in matching
+
+
 def test_what_is_pushed_is_told_in_the_peers_words(served: Served) -> None:
     told = served.client.pushdown("mixed", parse("kind = 'order' AND publish_time > 5 AND body_size > 3"))
     assert told.pushed is not None and "'order'" in told.pushed and "5" in told.pushed
