@@ -8,13 +8,13 @@ The end is recognised by comparing offsets as text. When nothing arrives any mor
 peer's silence an answer; what is missing then is explained by asking ``$info`` again. A connection that breaks is
 replaced, and reading resumes after the last event that was handed on, so each row comes exactly once.
 
-The event that a range begins at (``At``) has to be the first that comes: one that does not come is a loss, whatever took
-it, be it a peer whose ``>=`` excludes.
+The event that a range begins at (``At``) has to be the first that comes. Another one in its place is a loss, whatever
+took it, be it a peer whose ``>=`` excludes.
 
-Where the peer checks a part of the filter, the events at the beginning and at the end need not come. Then the first one
-is asked for without the filter, and the answer to the drain is the end of the range, if by ``$info`` nothing of it is
-gone. A peer cannot say which events it has left out, so what retention removes behind the last event that came counts as
-lost.
+Where the peer checks a part of the filter, the events at both ends of the range need not come. Then the first one is
+asked for without the filter, and the answer to the drain is the end of the range, if by ``$info`` nothing of it is
+gone. A peer cannot say which events it has left out, so what retention removes behind the last event that came counts
+as lost.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from spark_streams.sources.amqp_events import connect
 
 from spark_streams.errors import PositionLost
 from spark_streams.options import SourceOptions, parse_source
-from spark_streams.sources.amqp_events import connect
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.micro_batch import MicroBatches
 from spark_streams.spark.ranges import PlannedRead
