@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -12,6 +13,7 @@ __all__ = ["PRODUCT", "Bounds", "Consumer", "FilterValues", "Pushdown", "RangeRe
 
 PRODUCT: Final = "spark-streams"
 """What our log's doors for AMQP and RabbitMQ streams say that they are."""
+_MAX_OFFSET: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,32 @@ class StreamDescription:
         partitions: partition identifier to bounds.
         unavailable: partitions that the stream has by its description, and that are not there by themselves: partition
             identifier to what the peer said. None of them is in ``partitions``.
+        offset_digits: how many decimal digits every offset of the stream has, leading zeros among them; None where
+            the form of its offsets is not known.
     """
 
     stream: str
     incarnation: str | None
     partitions: dict[str, Bounds] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
+    offset_digits: int | None = None
+
+    def no_offset(self, text: str) -> str | None:
+        """Say why no event of the stream can have an offset; None where one may.
+
+        One in another form would be compared all the same: '5' lies behind every offset of 20 digits.
+        """
+        digits = self.offset_digits
+        if digits is None:
+            return None
+        is_number = re.fullmatch("[0-9]+", text) is not None
+        if is_number and len(text) == digits and int(text) <= _MAX_OFFSET:
+            return None
+        meant = f"{int(text):0{digits}d}" if is_number and int(text) <= _MAX_OFFSET else "0" * (digits - 2) + "42"
+        return (
+            f"no event there can have the offset '{text}': expected {digits} decimal digits, up to 2^63-1, such as "
+            f"'{meant}'"
+        )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_streams.client.model import Bounds
 from spark_streams.options import SourceOptions, Span
 from spark_streams.position import LATEST, After, At, AtTime, Position
-from spark_streams.spark.driver import Driver, position_in, require_all
+from spark_streams.spark.driver import Driver, position_in, require_all, require_offsets
 from spark_streams.spark.filter_log import log_filter
 from spark_streams.spark.log_client import Connect
 from spark_streams.spark.loss import LossPolicy
@@ -31,7 +31,9 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
     ending = options.ending or Span(LATEST)
     driver, policy = Driver(options, connect), LossPolicy(options.stream, options.fail_on_data_loss)
     try:
-        description = with_certain(driver.describe(fresh=True), driver, options.starting, ending)
+        description = driver.describe(fresh=True)
+        require_offsets(description, options.starting, ending)
+        description = with_certain(description, driver, options.starting, ending)
         policy.require_available(description)
         require_all(options.starting, description.partitions, description.unavailable)
         require_all(ending, description.partitions, description.unavailable)

@@ -18,7 +18,7 @@ from spark_streams.spark.log_client import Connect, LogClient, OffsetWalk
 from spark_streams.spark.numeric import NumericWalk, events_between
 from spark_streams.spark.walks import Ahead, Walk, sample, split_points
 
-__all__ = ["Driver", "position_in", "require_all"]
+__all__ = ["Driver", "position_in", "require_all", "require_offsets"]
 
 _T = TypeVar("_T")
 
@@ -229,6 +229,20 @@ def require_all(span: Span, partitions: Iterable[str], unavailable: Collection[s
         raise OptionError(
             span.option, f"partition '{absent[0]}' is not there, expected a position for each of {listing}"
         )
+
+
+def require_offsets(description: StreamDescription, *spans: Span) -> None:
+    """Check that the offsets that spans name are such as events of the stream can have, where their form is known.
+
+    Raises:
+        OptionError: one is not.
+    """
+    for span in spans:
+        for partition in description.partitions:
+            position = position_in(span, partition)
+            fault = description.no_offset(position.offset) if isinstance(position, (At, After)) else None
+            if fault is not None:
+                raise OptionError(span.option, f"partition '{partition}': {fault}")
 
 
 def position_in(span: Span, partition: str) -> Position:

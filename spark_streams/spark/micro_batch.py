@@ -25,7 +25,7 @@ from spark_streams.position import (
 )
 from spark_streams.spark.batch_progress import BatchProgress
 from spark_streams.spark.checks import new_ends, not_past, recreated, retained_spans
-from spark_streams.spark.driver import Driver, position_in, require_all
+from spark_streams.spark.driver import Driver, position_in, require_all, require_offsets
 from spark_streams.spark.filter_log import filter_json, log_filter
 from spark_streams.spark.lag import Lag
 from spark_streams.spark.limit import Limiter
@@ -98,7 +98,9 @@ class MicroBatches:
             # Before Spark 4.2 the first end is asked before the start. Both have to come from one description: what
             # came in between would be in a first batch that a restart could not plan again.
             starting = self._options.starting
-            description = with_certain(self._first or self._driver.describe(), self._driver, starting)
+            description = self._first or self._driver.describe()
+            require_offsets(description, starting)
+            description = with_certain(description, self._driver, starting)
             self._policy.require_available(description)
             require_all(starting, description.partitions, description.unavailable)
             positions: dict[str, Position] = {

@@ -55,6 +55,20 @@ def test_tail_goes_on_after_an_event(reference_log: StreamFactory, door: str) ->
     assert rest["value"] == "v3"
 
 
+@pytest.mark.parametrize("operand", ["5", "0005", "@latest", "9" * 20])
+@pytest.mark.parametrize("word", ["offset", "after"])
+def test_an_offset_that_no_event_can_have_is_refused(reference_log: StreamFactory, word: str, operand: str) -> None:
+    stream = reference_log.create()
+    stream.produce(f"v{n}" for n in range(8))
+    done = run("tail", url(stream, "amqp"), "--no-follow", "--partition", "0", "--from", f"{word}:{operand}")
+    assert (done.exit_code, done.stdout) == (2, ""), "without --no-follow it would wait for ever"
+    assert f"'{operand}': expected 20 decimal digits" in done.stderr and "--from" in done.stderr
+    if operand in ("5", "0005"):
+        meant = f"{5:020d}"
+        assert f"such as '{meant}'" in done.stderr
+        assert tailed(stream, "amqp", "--partition", "0", "--from", f"{word}:{meant}")
+
+
 def test_rabbitmq_offsets_are_numbers(reference_log: StreamFactory) -> None:
     stream = reference_log.create()
     stream.produce(f"v{n}" for n in range(5))

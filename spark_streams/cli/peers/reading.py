@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from spark_streams.cli.peers.peer import Peer
-from spark_streams.client import AmqpClient, Bounds, RabbitClient, RangeRead
+from spark_streams.client import AmqpClient, Bounds, RabbitClient, RangeRead, StreamDescription
 from spark_streams.client.feed.feed import FeedClient
 from spark_streams.client.feed.rows import FeedRows
 from spark_streams.client.feed.scan import BEGINNING, FeedRange, scan
@@ -107,8 +107,10 @@ class _LogReader(PeerReader):
         self._fail_on_loss = fail_on_loss
         self._columns = columns if "offset" in columns else (*columns, "offset")
         try:
-            self._incarnation = client.describe(stream).incarnation
-            self._positions = {p: self._begin(start, p, bounds) for p, bounds in self._partitions().items()}
+            described = client.describe(stream)
+            self._incarnation = described.incarnation
+            bounds = self._partitions()
+            self._positions = {p: self._begin(start, p, bounds[p], described) for p in bounds}
         except BaseException:
             client.close()
             raise
@@ -151,7 +153,7 @@ class _LogReader(PeerReader):
             raise NotFound("amqp:not-found", f"there are: {known}", f"stream '{self._stream}' partition '{self._only}'")
         return {self._only: description.partitions[self._only]}
 
-    def _begin(self, start: str, partition: str, bounds: Bounds) -> Earliest | At | After:
+    def _begin(self, start: str, partition: str, bounds: Bounds, described: StreamDescription) -> Earliest | At | After:
         end = EARLIEST if bounds.latest is None else After(bounds.latest)
         word, operand = _read_position(start, self._only)
         if word == "earliest":
@@ -165,6 +167,9 @@ class _LogReader(PeerReader):
             position = numbered_position("--from", partition, {"at" if word == "offset" else "after": operand})
             assert isinstance(position, (At, After))
             return position
+        fault = described.no_offset(operand)
+        if fault is not None:
+            raise OptionError("--from", f"'{start}': {fault}")
         return At(operand) if word == "offset" else After(operand)
 
 

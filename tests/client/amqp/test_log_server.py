@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from spark_streams.sources.amqp_events import connect
 
 from spark_streams.client import AmqpClient, RangeRead, retry
 from spark_streams.endpoint import Endpoint, Secret, Tls
@@ -18,14 +19,18 @@ from spark_streams.errors import (
     ConnectFailed,
     DeliveryFailed,
     NotFound,
+    OptionError,
     OwnershipLost,
     PositionLost,
 )
 from spark_streams.filters.text import parse
 from spark_streams.log import ReferenceLog, StreamConfig
+from spark_streams.options import parse_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, Redirect, ServerThread
+from spark_streams.spark.batch_plan import plan_batch
+from spark_streams.spark.micro_batch import MicroBatches
 from spark_streams.wire.columns import encode_columns
 from tests.faults.proxy import TcpProxy
 
@@ -51,6 +56,20 @@ def values(reader: AmqpClient, read: RangeRead, **more: int) -> list[bytes]:
 def rows(stream: str, end: str | None, start: Any = EARLIEST, partition: str = "0", **more: Any) -> RangeRead:
     assert end is not None
     return RangeRead(stream, partition, start, end, ("value", "offset"), **more)
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+@pytest.mark.parametrize("position", ['"5"', '{"at": "5"}', '{"after": "@latest"}', '{"at": "' + "9" * 20 + '"}'])
+def test_an_offset_that_no_event_of_the_log_can_have_is_refused(log_server: Any, option: str, position: str) -> None:
+    log_server.log.create_stream("orders", 2)
+    given = {"url": log_server.urls["amqp"], "username": "guest", "password": "guest", "stream": "orders"}
+    given[option] = '{"0": {"at": "00000000000000000005"}, "1": ' + position + "}"
+    refused = pytest.raises(OptionError, match=rf"'{option}': partition '1': .* expected 20 decimal digits")
+    with refused:
+        plan_batch(parse_source(given, streaming=False), ("offset",), connect)
+    if option == "startingOffsets":
+        with refused:
+            MicroBatches(parse_source(given, streaming=True), ("offset",), connect).initial()
 
 
 def test_what_is_published_is_described_and_fetched(log_server: Any) -> None:
