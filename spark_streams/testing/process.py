@@ -35,9 +35,14 @@ class LogProcess:
         arguments: further arguments of ``spark-streams log serve``, such as ``["--stream", "orders:4"]``. A
             ``--config`` takes the place of ours, which has retention enforced every 200 ms.
         timeout_s: how long it may take to start, and to stop, in seconds.
+
+    Raises:
+        TypeError: one text for all arguments.
     """
 
     def __init__(self, data_dir: Path | None = None, arguments: Sequence[str] = (), *, timeout_s: float = 60.0) -> None:
+        if isinstance(arguments, str):
+            raise TypeError(f"arguments is one text, expected a list: {arguments.split()}")
         self._temporary = tempfile.TemporaryDirectory(prefix="spark-streams-testing-", ignore_cleanup_errors=True)
         self._data_dir = data_dir if data_dir is not None else Path(self._temporary.name) / "data"
         self._words = Path(self._temporary.name) / "log.txt"

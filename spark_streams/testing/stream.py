@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +46,7 @@ class StreamFactory:
                 the time that ``produce`` gives them, or ``segment_max_bytes`` and ``retention_max_bytes``.
 
         Raises:
-            RuntimeError: the log refused it; with its reason.
+            RuntimeError: the log refused it; with its reason, and with the nearest setting when there is no such one.
         """
         stream = LogStream(self.process, f"{name}-{secrets.token_hex(4)}", partitions, settings)
         stream.create()
@@ -127,18 +128,24 @@ class LogStream:
         """Append events, in their order; returns when the log has them.
 
         Args:
-            events: each a row, that is a mapping with ``value`` and any other column that a sink takes
-                (``key``, ``partition``, ``timestamp``, ``properties``, ``application_properties``,
-                ``message_annotations``), or with ``message``, a whole encoded AMQP 1.0 message, in place of the value;
-                or the value alone. A value that is neither str nor bytes becomes JSON.
+            events: an iterable; one event alone stands in a list. Each is a row, that is a mapping with ``value`` and
+                any other column that a sink takes (``key``, ``partition``, ``timestamp``, ``properties``,
+                ``application_properties``, ``message_annotations``), or with ``message``, a whole encoded AMQP 1.0
+                message, in place of the value; or the value alone. A value that is neither str nor bytes becomes JSON.
 
         Returns:
             How many there were.
 
         Raises:
+            TypeError: one event in place of an iterable: a text, say, whose letters would be events.
             ValueError: a row with a column that cannot be written.
             SparkStreamsError: the log did not take them.
         """
+        if isinstance(events, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(events, Iterable):
+            raise TypeError(
+                f"produce takes events, in a list or any other iterable, and this is one {type(events).__name__}: "
+                "write produce([...]) around it"
+            )
         rows = [_row(event) for event in events]
         if not rows:
             return 0
@@ -170,7 +177,16 @@ class LogStream:
 
         Args:
             columns: of ``spark_streams.rows.FULL_MESSAGE_SCHEMA``, which has ``message`` too, the encoded message.
+
+        Raises:
+            TypeError: one name in place of several.
+            ValueError: a column that there is not.
         """
+        if isinstance(columns, str):
+            raise TypeError(f"table takes a list of columns: write table(['{columns}'])")
+        for name in columns:
+            if name not in FULL_MESSAGE_SCHEMA.names:
+                raise ValueError(f"there is no column '{name}': {_near(name, FULL_MESSAGE_SCHEMA.names)}")
         batches: list[pa.RecordBatch] = []
         with self._client() as client:
             for partition, last in sorted(self.ends().items(), key=lambda each: int(each[0])):
@@ -217,13 +233,22 @@ def _row(event: object) -> dict[str, Any]:
     row = dict(event) if isinstance(event, Mapping) and ("value" in event or "message" in event) else {"value": event}
     unknown = [name for name in row if name not in _WRITABLE]
     if unknown:
-        raise ValueError(f"column '{unknown[0]}' cannot be written: expected {', '.join(_WRITABLE)}")
+        raise ValueError(f"column '{unknown[0]}' cannot be written: {_near(unknown[0], _WRITABLE)}")
+    beside = [name for name, value in row.items() if value is not None and name not in ("message", "partition")]
+    if row.get("message") is not None and beside:
+        raise ValueError(f"column '{beside[0]}' cannot stand beside 'message', which is a whole message: leave it out")
     value = row.get("value")
     if isinstance(value, str):
         row["value"] = value.encode()
     elif not isinstance(value, (bytes, type(None))):
         row["value"] = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
     return row
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    """Return what to write in place of a name that there is not."""
+    found = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.6)
+    return (f"did you mean '{found[0]}'? " if found else "") + f"expected {', '.join(known)}"
 
 
 def _signed_in(url: str) -> str:

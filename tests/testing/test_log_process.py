@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -59,6 +60,49 @@ def test_a_column_that_cannot_be_written_is_named(reference_log: StreamFactory) 
     with pytest.raises(ValueError, match=r"column 'offset' cannot be written: expected value, key, partition"):
         stream.produce(["fine", {"value": "x", "offset": "1"}])
     assert stream.values() == []
+
+
+@pytest.mark.parametrize("event", ["abc", b"abc", bytearray(b"abc"), {"value": "abc"}, {"id": 1}, 7, None])
+def test_one_event_alone_is_not_taken_apart(reference_log: StreamFactory, event: Any) -> None:
+    stream = reference_log.create()
+    with pytest.raises(TypeError, match=rf"this is one {type(event).__name__}: write produce\(\[\.\.\.\]\)"):
+        stream.produce(event)
+    assert stream.values() == []
+
+
+def test_the_nearest_column_is_named(reference_log: StreamFactory) -> None:
+    stream = reference_log.create()
+    with pytest.raises(ValueError, match=r"column 'aplication_properties' .* did you mean 'application_properties'\?"):
+        stream.produce([{"value": "x", "aplication_properties": {}}])
+    with pytest.raises(ValueError, match=r"no column 'valeu': did you mean 'value'\?"):
+        stream.table(["key", "valeu"])
+    with pytest.raises(TypeError, match=r"table\(\['value'\]\)"):
+        stream.table("value")
+
+
+def test_nothing_stands_beside_a_whole_message(reference_log: StreamFactory) -> None:
+    stream = reference_log.create()
+    with pytest.raises(ValueError, match="column 'key' cannot stand beside 'message'"):
+        stream.produce([{"message": b"\x00\x53\x75\xa0\x02hi", "key": "k", "value": None}])
+    assert stream.values() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"partition": 2}, "partitions"),
+        ({"timestamp_typ": "create"}, "timestamp_type"),
+        ({"retention_bytes": 1}, "ret"),
+    ],
+)
+def test_the_nearest_setting_is_named(reference_log: StreamFactory, given: dict[str, Any], meant: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"was not created: 400 .*'{next(iter(given))}'.* did you mean {meant}"):
+        reference_log.create("orders", **given)
+
+
+def test_arguments_are_a_list() -> None:
+    with pytest.raises(TypeError, match=r"expected a list: \['--stream', 'orders'\]"):
+        LogProcess(arguments="--stream orders")
 
 
 def test_nothing_is_produced_of_nothing(reference_log: StreamFactory) -> None:

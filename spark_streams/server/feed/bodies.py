@@ -25,13 +25,12 @@ from spark_streams.log import NO_TIMESTAMP
 from spark_streams.server.feed.arrow_sizes import inflated_bytes
 from spark_streams.server.feed.refusals import Refusal
 from spark_streams.wire.columns import encode_columns
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.dialect import NDJSON, Dialect
 from spark_streams.wire.feed.lines import parse_lines
 
-__all__ = ["ARROW", "NDJSON", "Rows", "read_rows", "unpacked"]
+__all__ = ["ARROW", "Rows", "read_rows", "unpacked"]
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
-NDJSON: Final = "application/x-ndjson"
 _COLUMNS: Final = ("value", "key", "timestamp")
 
 

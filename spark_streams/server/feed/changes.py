@@ -7,12 +7,15 @@
     PUT  /NAME?partitions=4                         and any setting of StreamConfig, such as timestamp_type=create
     DELETE /NAME
     POST /NAME/partitions/ID/split?into=2&history=false
+
+These are nobody else's calls, so an argument that there is not is refused, and one that is given twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Collection
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
@@ -24,6 +27,7 @@ from spark_streams.errors import StreamExists, UnknownStream
 from spark_streams.log import StreamConfig
 from spark_streams.server.feed.bodies import read_rows, unpacked
 from spark_streams.server.feed.refusals import Refusal
+from spark_streams.wire.feed.fetching import nearest
 
 if TYPE_CHECKING:
     from spark_streams.server.feed.door import FeedDoor
@@ -35,6 +39,7 @@ MAX_REFERENCE_BYTES: Final = 255
 _SPLIT: Final = re.compile(r"(.+)/partitions/([0-9]{1,5})/split", re.DOTALL)
 _BOOLEANS: Final = {"true": True, "false": False}
 _SETTINGS: Final = frozenset(each.name for each in fields(StreamConfig))
+_IDEMPOTENCY: Final = ("idempotency-key", "idempotency-sequence", "idempotency-digest")
 
 
 class Changes:
@@ -55,6 +60,7 @@ class Changes:
 
     async def _publish(self, request: Request, name: str) -> Response:
         stream = self._door.stream(request, name, "write")
+        _said(request, ())
         reference, sequence, digest = _idempotency(request)
         most = self._door.config.max_body_bytes
         body = await _body(request, most)
@@ -69,7 +75,8 @@ class Changes:
         """Create a feed; one that is there with as many partitions and the same settings is as good."""
         name = request.path_params["path"]
         self._door.check(request, "configure", name)
-        said = dict(arguments(request))
+        _without_body(request)
+        said = _said(request, ("partitions", *sorted(_SETTINGS)))
         partitions = _whole(said, "partitions", 1, self._door.config.max_partitions)
         config = _settings(said, self._door.log.config.stream)
         try:
@@ -92,6 +99,7 @@ class Changes:
         """Delete a feed with all its events."""
         name = request.path_params["path"]
         self._door.stream(request, name, "configure")
+        _said(request, ())
         try:
             await asyncio.to_thread(lambda: self._door.log.delete_stream(name))
         except UnknownStream:  # somebody else was faster
@@ -100,7 +108,8 @@ class Changes:
 
     async def _split(self, request: Request, name: str, partition: str) -> Response:
         stream = self._door.stream(request, name, "configure")
-        said = dict(arguments(request))
+        _without_body(request)
+        said = _said(request, ("into", "history"))
         into = _whole(said, "into", 2, self._door.config.max_partitions)
         history = _BOOLEANS.get(said.get("history", "false"))
         if history is None:
@@ -137,6 +146,31 @@ def arguments(request: Request) -> list[tuple[str, str]]:
         raise Refusal(400, f"the query cannot be read: {fault}") from fault
 
 
+def _said(request: Request, known: Collection[str]) -> dict[str, str]:
+    """Return what a request's arguments say.
+
+    Raises:
+        Refusal: as ``arguments``; or there is no such argument, or it is given twice.
+    """
+    said: dict[str, str] = {}
+    for name, value in arguments(request):
+        if name not in known:
+            meant = nearest(name, known)
+            takes = ", ".join(known) or "none"
+            hint = f"did you mean {meant}? There is {takes}" if meant else f"there is {takes}"
+            raise Refusal(400, f"{request.method} has no argument '{name:.40}' here: {hint}")
+        if name in said:
+            raise Refusal(400, f"argument {name} is given twice")
+        said[name] = value
+    return said
+
+
+def _without_body(request: Request) -> None:
+    """Raise Refusal for settings in a body, as of a form, which nobody would look at."""
+    if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
+        raise Refusal(400, f"{request.method} has a body, expected none: settings are arguments, as in ?partitions=2")
+
+
 def _settings(said: dict[str, str], default: StreamConfig) -> StreamConfig:
     """Return the settings that arguments say; a value of digits is a number."""
     given = {name: int(text) if re.fullmatch("[0-9]{1,18}", text) else text for name, text in said.items()}
@@ -158,6 +192,10 @@ def _whole(said: dict[str, str], name: str, default: int, most: int) -> int:
 
 def _idempotency(request: Request) -> tuple[str | None, int, int]:
     """Return reference, number and digest; 0 when there is no digest."""
+    for name in request.headers:
+        if name.startswith("idempoten") and name not in _IDEMPOTENCY:
+            meant = nearest(name, _IDEMPOTENCY) or _IDEMPOTENCY[0]
+            raise Refusal(400, f"there is no header {name:.40}: did you mean {meant.title()}?")
     reference = request.headers.get("idempotency-key")
     number = request.headers.get("idempotency-sequence")
     digest = request.headers.get("idempotency-digest")

@@ -14,8 +14,9 @@ Spec: feedapi-spec SPEC.md, "Fetch call"; zeroeventhub SPEC.md; notes P-20 to P-
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,7 +24,7 @@ from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import MAX_PARTITION_ID
 
-__all__ = ["ENDLESS", "FILTER_PREFIX", "FIRST", "LAST", "Fetch", "decode_fetch"]
+__all__ = ["ENDLESS", "FILTER_PREFIX", "FIRST", "LAST", "Fetch", "decode_fetch", "nearest"]
 
 FIRST: Final = "_first"
 """The cursor before a partition's first event."""
@@ -107,12 +108,42 @@ class Fetch:
 _EVENT_TYPES: Final[tuple[str, ...]] = ("event-types", "skip-event-types")
 
 
+_PAGE_SIZES: Final[tuple[str, ...]] = ("pageSizeHint", "pagesizehint")
+_ARGUMENTS: Final = {
+    Dialect.V1: ("n", "cursor0", "headers", *_PAGE_SIZES),
+    Dialect.V2A: ("partition", "cursor", "stream", "filter-key", "filter-subject", *_PAGE_SIZES),
+    Dialect.V2B: ("token", "partition", "cursor", *_EVENT_TYPES, *_PAGE_SIZES),
+}
+"""The arguments of each dialect; ``cursor0`` stands for those of all partitions, ``filter-key`` for any filter."""
+_CURSOR: Final = re.compile("cursor[0-9]{1,5}")
+
+
+def _known(name: str, dialect: Dialect) -> bool:
+    if dialect is Dialect.V1 and _CURSOR.fullmatch(name):
+        return True
+    return name in _ARGUMENTS[dialect] or (dialect is Dialect.V2A and name.startswith(FILTER_PREFIX))
+
+
+def nearest(name: str, known: Collection[str], likeness: float = 0.5) -> str | None:
+    """Return the name that somebody may have meant who wrote another one, None when none is like it.
+
+    Args:
+        name: what was written; case and underscores do not count.
+        known: what is known.
+        likeness: from 0, anything, to 1.
+    """
+    plain = {each.lower().replace("_", ""): each for each in known}
+    found = difflib.get_close_matches(name[:100].lower().replace("_", ""), plain, n=1, cutoff=likeness)
+    return plain[found[0]] if found else None
+
+
 def decode_fetch(pairs: Iterable[tuple[str, str]], dialect: Dialect, *, offered: Iterable[str] | None = None) -> Fetch:
     """Read the arguments of a fetch; whether partition, token and cursor are known is the caller's to check.
 
     Args:
-        pairs: names and values of the query, percent-decoded, in order. Unknown names are passed over, both spellings
-            of the page size are taken (the first valid one, F-23).
+        pairs: names and values of the query, percent-decoded, in order. Names that are unlike any of the dialect's are
+            passed over, as gateways and later versions add some; a misspelt one is refused, or what it asks for would
+            not be done without a word. Both spellings of the page size are taken (the first valid one, F-23).
         dialect: the version that is spoken: ``n`` marks v1, ``partition`` v2a, the path v2b.
         offered: v2a: the names of the filters that are served; None takes any. An unknown one is refused, never
             passed over (P-29).
@@ -123,8 +154,11 @@ def decode_fetch(pairs: Iterable[tuple[str, str]], dialect: Dialect, *, offered:
     given = list(pairs)
     single: dict[str, str] = {}
     for name, value in given:
-        if name in single and (name.startswith(FILTER_PREFIX) or name in ("partition", "cursor", "n", *_EVENT_TYPES)):
-            raise RemoteProtocolError(f"argument {name} is given twice")
+        known = _known(name, dialect)
+        if not known and (meant := nearest(name, _ARGUMENTS[dialect], 0.75)):
+            raise RemoteProtocolError(f"there is no argument {name:.40}: did you mean {meant}?")
+        if known and name in single and name not in _PAGE_SIZES:
+            raise RemoteProtocolError(f"argument {name:.200} is given twice")
         single.setdefault(name, value)
     page_size = _page_size(given)
     if dialect is Dialect.V1:
@@ -151,7 +185,7 @@ def _decode_v1(single: dict[str, str], page_size: int | None) -> Fetch:
     count = _number(single, "n", MAX_PARTITION_ID + 1)
     if not count:
         raise RemoteProtocolError("n is 0: expected the number of partitions")
-    cursors = [(name[6:], value) for name, value in single.items() if re.fullmatch("cursor[0-9]{1,5}", name)]
+    cursors = [(name[6:], value) for name, value in single.items() if _CURSOR.fullmatch(name)]
     if not cursors:
         raise RemoteProtocolError("cursors are missing")
     if len(cursors) > 1:
@@ -176,7 +210,7 @@ def _number(single: Mapping[str, str], name: str, most: int) -> int:
 
 def _page_size(pairs: Iterable[tuple[str, str]]) -> int | None:
     """Return the first valid page size; 0 leaves it to the server."""
-    given = [value for name, value in pairs if name in ("pageSizeHint", "pagesizehint") and value]
+    given = [value for name, value in pairs if name in _PAGE_SIZES and value]
     for value in given:
         if _NUMBER.fullmatch(value):
             return min(int(value), MAX_NUMBER) or None

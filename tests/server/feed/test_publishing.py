@@ -380,6 +380,47 @@ def test_a_feed_that_cannot_be_created(door: Door, query: dict[str, str]) -> Non
     assert door.get("orders").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("query", "meant"),
+    [
+        ("partition=3", "did you mean partitions?"),
+        ("partitions=2&timestamp_typ=create", "did you mean timestamp_type?"),
+        ("Partitions=2", "did you mean partitions?"),
+        ("retentionMaxBytes=5", "did you mean retention_max_bytes?"),
+        ("x=1", "there is partitions, "),
+        ("partitions=2&partitions=3", "partitions is given twice"),
+    ],
+)
+def test_a_feed_is_not_created_with_a_setting_that_there_is_not(door: Door, query: str, meant: str) -> None:
+    answer = door.put(f"orders?{query}")
+    assert (answer.status_code, meant in answer.text) == (400, True), answer.text
+    assert door.get("orders").status_code == 404
+
+
+@pytest.mark.parametrize("body", [{"data": {"partitions": "3"}}, {"json": {"partitions": 3}}, {"data": iter([b"x"])}])
+def test_settings_are_not_taken_from_a_body(door: Door, body: dict[str, Any]) -> None:
+    answer = door.session.put(f"{door.url}/orders", timeout=120, **body)
+    assert (answer.status_code, "?partitions=2" in answer.text) == (400, True)
+    assert door.get("orders").status_code == 404
+
+
+def test_publishing_and_deleting_take_no_arguments(door: Door) -> None:
+    door.put("orders", partitions=2)
+    body = b'{"event": {}}\n'
+    assert door.post(body, "orders?partition=1").status_code == 400
+    deleted = door.session.delete(f"{door.url}/orders?partition=1", timeout=120)
+    assert (deleted.status_code, "DELETE has no argument 'partition'" in deleted.text) == (400, True)
+    assert (door.read(0), door.read(1)) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["Idempotency-Sequenz", "Idempotency-Seq", "Idempotent-Key"])
+def test_a_header_that_is_nearly_one_of_ours(door: Door, name: str) -> None:
+    door.create()
+    answer = door.post(b'{"event": {}}\n', **{name: "1"})
+    assert (answer.status_code, "did you mean Idempotency-" in answer.text) == (400, True)
+    assert door.read() == []
+
+
 def test_what_is_published_is_read_through_the_other_doors(doors: Doors) -> None:
     from spark_streams.wire.columns import Block, decode_columns
 

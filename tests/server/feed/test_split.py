@@ -328,3 +328,20 @@ def test_all_three_doors_after_a_split(doors: Doors) -> None:
     assert set(door.server.urls) == {"amqp", "rabbitmq-stream", "feedapi"}
     publish(door, 0, 20)
     assert len([event for number in (1, 2, 3) for event in door.read(number)]) == 20
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"in_to": 3}, "did you mean into?"),
+        ({"histroy": "true"}, "did you mean history?"),
+        ({"partitions": 3}, "there is into, history"),
+    ],
+)
+def test_a_partition_is_not_split_with_an_argument_that_there_is_not(
+    door: Door, query: dict[str, Any], words: str
+) -> None:
+    door.create()
+    answer = door.split(0, **query)
+    assert (answer.status_code, words in answer.text) == (400, True), answer.text
+    assert [each["id"] for each in door.discover()["partitions"]] == ["0"]

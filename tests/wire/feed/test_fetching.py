@@ -125,3 +125,47 @@ NEVER_SENT = [
 def test_what_a_dialect_does_not_have_is_never_sent(fetch: Fetch) -> None:
     with pytest.raises(LocalProtocolError):
         fetch.query()
+
+
+@pytest.mark.parametrize(
+    ("query", "dialect", "meant"),
+    [
+        ("partition=0&cursor=c&pagesize=5", V2A, "pageSizeHint|pagesizehint"),
+        ("partition=0&cursor=c&page_size_hint=5", V2A, "pageSizeHint|pagesizehint"),
+        ("partition=0&cursor=c&streem=5", V2A, "stream"),
+        ("partition=0&cursor=c&filter_key=5", V2A, "filter-key"),
+        ("partition=0&cursor=c&Filter-Subject=5", V2A, "filter-subject"),
+        ("partition=0&cursr=c", V2A, "cursor"),
+        ("token=t&partition=0&cursor=c&event-type=a", V2B, "event-types"),
+        ("token=t&partition=0&cursor=c&skip-event-type=a", V2B, "skip-event-types"),
+        ("toke=t&partition=0&cursor=c", V2B, "token"),
+        ("n=1&cursor0=c&header=a", V1, "headers"),
+        ("n=1&curser0=c", V1, "cursor0"),
+    ],
+)
+def test_a_misspelt_argument_is_not_passed_over(query: str, dialect: Dialect, meant: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=rf"did you mean ({meant})\?"):
+        decoded(query, dialect)
+
+
+@pytest.mark.parametrize("name", ["_", "api-version", "code", "sig", "subscription-key", "utm_source", "wait", "limit"])
+@pytest.mark.parametrize(
+    ("query", "dialect"),
+    [("partition=0&cursor=c", V2A), ("token=t&partition=0&cursor=c", V2B), ("n=1&cursor0=c", V1)],
+)
+def test_an_argument_unlike_any_is_passed_over(name: str, query: str, dialect: Dialect) -> None:
+    assert decoded(f"{query}&{name}=1", dialect) == decoded(query, dialect)
+
+
+@pytest.mark.parametrize(
+    ("query", "dialect"),
+    [
+        ("token=t&token=u&partition=0&cursor=c", V2B),
+        ("partition=0&cursor=c&stream=1&stream=2", V2A),
+        ("n=1&cursor0=c&cursor0=d", V1),
+        ("n=1&cursor0=c&headers=a&headers=b", V1),
+    ],
+)
+def test_an_argument_that_is_given_twice(query: str, dialect: Dialect) -> None:
+    with pytest.raises(RemoteProtocolError, match="given twice"):
+        decoded(query, dialect)
