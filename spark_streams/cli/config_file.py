@@ -3,15 +3,15 @@
 ::
 
     data_dir                 top level
+    [users]                  NAME = "PASSWORD", at every door
+    [permissions.NAME]       configure, write, read, at every door
     [log]                    LogConfig
     [log.stream]             StreamConfig of streams that say nothing else
     [amqp]                   AmqpConfig
-    [amqp.users]             NAME = "PASSWORD"
-    [amqp.permissions.NAME]  configure, write, read
+    [amqp.users]             NAME = "PASSWORD", at this door; and so for each door
+    [amqp.permissions.NAME]  configure, write, read, at this door in place of [permissions.NAME]; and so for each door
     [[amqp.redirects]]       stream, partition, and the fields of Redirect
     [rabbitmq-stream]        RabbitConfig
-    [rabbitmq-stream.users]  NAME = "PASSWORD"
-    [rabbitmq-stream.permissions.NAME]    configure, write, read
     [feedapi]                FeedConfig
     [feedapi.tokens.NAME]    token, configure, write, read
     [[streams]]              name, partitions, and any key of [log.stream]
@@ -123,7 +123,7 @@ def read_configuration(path: Path) -> Configuration:
     except tomllib.TOMLDecodeError as fault:
         raise OptionError(_OPTION, f"{path} is no TOML: {fault}") from fault
     read = _Reader(path).configuration(content)
-    users = {**read.amqp.users, **read.rabbitmq_stream.users}
+    users = {**read.amqp.users, **read.rabbitmq_stream.users, **read.feedapi.users}
     if read.feedapi.tokens or any(password != "guest" for password in users.values()):
         warn_if_others_may_read(path)
     return read
@@ -134,9 +134,11 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._of_all_doors: dict[str, Any] = {}
 
     def configuration(self, content: Mapping[str, Any]) -> Configuration:
-        self._known("", content, ("data_dir", "log", AMQP, RABBITMQ_STREAM, FEEDAPI, "streams"))
+        self._known("", content, ("data_dir", "users", "permissions", "log", AMQP, RABBITMQ_STREAM, FEEDAPI, "streams"))
+        self._of_all_doors = self._users("", {key: content[key] for key in ("users", "permissions") if key in content})
         data_dir = content.get("data_dir")
         if data_dir is not None:
             self._expect("data_dir", data_dir, str, "a text: the directory's name")
@@ -156,7 +158,7 @@ class _Reader:
         )
 
     def _amqp(self, table: dict[str, Any]) -> AmqpConfig:
-        taken = self._users(AMQP, table)
+        taken = self._users_of(AMQP, table)
         if "groups" in table:
             groups = table.pop("groups")
             if groups != "dynamic" and not (isinstance(groups, list) and all(isinstance(g, str) for g in groups)):
@@ -169,12 +171,12 @@ class _Reader:
         return self._settings(AmqpConfig, AMQP, table, **taken)
 
     def _rabbit(self, table: dict[str, Any]) -> RabbitConfig:
-        taken = self._users(RABBITMQ_STREAM, table)
+        taken = self._users_of(RABBITMQ_STREAM, table)
         self._beside(table)
         return self._settings(RabbitConfig, RABBITMQ_STREAM, table, **taken)
 
     def _feedapi(self, table: dict[str, Any]) -> FeedConfig:
-        taken: dict[str, Any] = {}
+        taken = self._users_of(FEEDAPI, table)
         if "tokens" in table:
             section = f"{FEEDAPI}.tokens"
             tokens = self._table(section, table.pop("tokens"))
@@ -190,16 +192,22 @@ class _Reader:
         self._expect(f"{section}.token", token, str, "a text: the secret", show=False)
         return self._settings(BearerToken, section, table, token=token)
 
-    def _users(self, section: str, table: dict[str, Any]) -> dict[str, Any]:
-        """Take the users, and what they may do, out of a door's table."""
+    def _users_of(self, door: str, table: dict[str, Any]) -> dict[str, Any]:
+        """Take the users of a door out of its table; those of all doors are among them unless it says otherwise."""
+        own = self._users(f"{door}.", table)
+        common = self._of_all_doors
+        return {key: {**common.get(key, {}), **own.get(key, {})} for key in (*common, *own)}
+
+    def _users(self, prefix: str, table: dict[str, Any]) -> dict[str, Any]:
+        """Take users, and what they may do, out of a table."""
         taken: dict[str, Any] = {}
         if "users" in table:
-            users = self._table(f"{section}.users", table.pop("users"))
+            users = self._table(f"{prefix}users", table.pop("users"))
             for name, password in users.items():
-                self._expect(f"{section}.users.{name}", password, str, "a text: the password", show=False)
+                self._expect(f"{prefix}users.{name}", password, str, "a text: the password", show=False)
             taken["users"] = dict(users)
         if "permissions" in table:
-            part = f"{section}.permissions"
+            part = f"{prefix}permissions"
             taken["permissions"] = {
                 user: self._settings(Permissions, f"{part}.{user}", self._table(f"{part}.{user}", allowed))
                 for user, allowed in self._table(part, table.pop("permissions")).items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,7 +13,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -30,6 +31,7 @@ from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, LogServer, RabbitConfig
 from spark_streams.server.doorway import allow_descriptors
+from spark_streams.server.exposure import exposed
 from spark_streams.server.log_server import DoorShut
 
 __all__ = ["serve"]
@@ -48,6 +50,13 @@ Doors:
   streams: orders with four partitions is the AMQP address orders and the RabbitMQ
   super stream orders of the streams orders-0 to orders-3; with one partition it is
   the RabbitMQ stream orders. Its feed is http://127.0.0.1:8080/orders.
+
+\b
+Who is let in:
+  The users of --user sign in at every door: over AMQP and RabbitMQ's protocol, and
+  at the feeds with basic authentication, where a --token is as good. With none of
+  them it is guest with password guest, and anybody at the feeds, from this machine
+  alone: a door on another address than loopback is not opened without credentials.
 
 \b
 Examples:
@@ -105,7 +114,7 @@ def _bearers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
     type=credentials,
     metavar="NAME:PASSWORD",
     multiple=True,
-    help="Who may connect to the AMQP and RabbitMQ doors. Again for more.  [default: guest:guest]",
+    help="Who may sign in, at every door. Again for more.  [default: guest:guest, but at the feeds]",
 )
 @click.option(
     "--user-file",
@@ -119,13 +128,18 @@ def _bearers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
     metavar="TOKEN",
     multiple=True,
     callback=_bearers,
-    help="A bearer token that the FeedAPI door lets in. Again for more.  [default: it asks for none]",
+    help="A bearer token that the FeedAPI door lets in beside users. Again for more.  [default: none is needed]",
 )
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="The same, a line each: nobody sees them in the list of processes.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Open doors to other machines that let in everybody, and guest from everywhere.",
 )
 @click.option(
     "--tls-cert",
@@ -156,6 +170,7 @@ def serve(
     user_file: Path | None,
     tokens: tuple[BearerToken, ...],
     token_file: Path | None,
+    insecure: bool,
     tls_cert: str | None,
     tls_key: str | None,
     config_path: Path | None,
@@ -168,17 +183,16 @@ def serve(
     common: dict[str, Any] = {"tls_cert": tls_cert, "tls_key": tls_key} if tls_cert is not None else {}
     named_users = (users_of(user_file) if user_file is not None else {}) | dict(users)
     named_tokens = (tokens_of(token_file) if token_file is not None else ()) + tokens
-    let_in: dict[str, Any] = {"users": named_users} if named_users else {}
+    common |= ({"users": named_users} if named_users else {}) | ({"insecure": True} if insecure else {})
     bearers: dict[str, Any] = {"tokens": named_tokens} if named_tokens else {}
     asked = {AMQP: amqp, RABBITMQ_STREAM: rabbitmq_stream, FEEDAPI: feedapi}
     named = said.doors | {door for door, where in asked.items() if where is not None} or frozenset(asked)
     doors = _Doors(
-        amqp=_door(said.amqp, amqp, common | let_in) if AMQP in named else None,
-        rabbitmq_stream=_door(said.rabbitmq_stream, rabbitmq_stream, common | let_in)
-        if RABBITMQ_STREAM in named
-        else None,
+        amqp=_door(said.amqp, amqp, common) if AMQP in named else None,
+        rabbitmq_stream=_door(said.rabbitmq_stream, rabbitmq_stream, common) if RABBITMQ_STREAM in named else None,
         feedapi=_door(said.feedapi, feedapi, common | bearers) if FEEDAPI in named else None,
     )
+    _check_exposure(doors)
     signal.signal(signal.SIGTERM, _stopped_early)
     allow_descriptors(doors.descriptors, FILES_OF_A_PARTITION * said.log.max_partitions)
     with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
@@ -200,6 +214,37 @@ class _Doors:
         """How many connections there may be, of all doors; twice as many for RabbitMQ, whose take two."""
         doors = (self.amqp, self.rabbitmq_stream, self.rabbitmq_stream, self.feedapi)
         return sum(door.max_connections + door.max_handshakes for door in doors if door is not None)
+
+    @property
+    def named(self) -> dict[str, AmqpConfig | RabbitConfig | FeedConfig]:
+        """Name to settings of those that are to be opened."""
+        doors = {AMQP: self.amqp, RABBITMQ_STREAM: self.rabbitmq_stream, FEEDAPI: self.feedapi}
+        return {name: door for name, door in doors.items() if door is not None}
+
+
+_MISSING: Final = {
+    "users": "add --user NAME:PASSWORD (or --user-file)",
+    "tokens or users": "add --token TOKEN or --user NAME:PASSWORD (or --token-file, --user-file)",
+    "allow_anonymous": "take allow_anonymous out of the file of --config",
+}
+"""What is to be done on the command line about a setting that would let in strangers."""
+
+
+def _check_exposure(doors: _Doors) -> None:
+    """Refuse to open doors that would let in strangers, before there is a log.
+
+    Raises:
+        OptionError: names the door, and the option that is missing.
+    """
+    for name, door in doors.named.items():
+        with contextlib.suppress(OSError):  # a host's name that cannot be resolved: the door says so
+            fault = exposed(name, door)
+            if fault is not None and not door.insecure:
+                raise OptionError(
+                    f"--{name}",
+                    f"{fault.where} can be reached from other machines, and {fault.unguarded.problem}: "
+                    f"{_MISSING[fault.unguarded.setting]}, listen on 127.0.0.1, or say --insecure to let in everybody",
+                )
 
 
 STDIN = 0
@@ -240,8 +285,7 @@ async def _serve(log: ReferenceLog, doors: _Doors, until_stdin_closes: bool) -> 
     try:
         await server.start()
     except DoorShut as fault:
-        door = {AMQP: doors.amqp, RABBITMQ_STREAM: doors.rabbitmq_stream, FEEDAPI: doors.feedapi}[fault.door]
-        assert door is not None
+        door = doors.named[fault.door]
         if isinstance(fault.reason, ssl.SSLError):
             raise OptionError(
                 "--tls-cert", f"{door.tls_cert} with key {door.tls_key} cannot be used: {fault.reason}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from spark_streams.server.exposure import NO_USERS, Unguarded
 from spark_streams.server.permissions import Permissions
+from spark_streams.server.users import DEFAULT_USERS, LOOPBACK, LOOPBACK_USERS, has_own_users
 
 __all__ = ["AmqpConfig", "Redirect"]
 
@@ -45,7 +48,10 @@ class AmqpConfig:
         users: user name to password, for SASL PLAIN; without users PLAIN is not offered.
         permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
             ``configure`` means nothing at this door. Peers without credentials are the user ``anonymous``.
+        loopback_users: users that are let in from loopback addresses only, by password or certificate.
+        loopback: addresses and networks that count as such.
         allow_anonymous: offer SASL ANONYMOUS, and let in peers that begin without SASL.
+        insecure: listen beyond loopback even if that lets in strangers, and let in ``loopback_users`` from everywhere.
         tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
         tls_key: PEM file with its private key.
         tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
@@ -78,9 +84,12 @@ class AmqpConfig:
 
     host: str = "127.0.0.1"
     port: int = 5672
-    users: Mapping[str, str] = field(default_factory=lambda: {"guest": "guest"}, repr=False)
+    users: Mapping[str, str] = field(default_factory=lambda: dict(DEFAULT_USERS), repr=False)
     permissions: Mapping[str, Permissions] = field(default_factory=dict)
+    loopback_users: frozenset[str] = LOOPBACK_USERS
+    loopback: frozenset[str] = LOOPBACK
     allow_anonymous: bool = False
+    insecure: bool = False
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = None
     tls_client_ca: str | os.PathLike[str] | None = None
@@ -130,3 +139,12 @@ class AmqpConfig:
             raise ValueError("tls_client_ca needs tls_cert and tls_key")
         if self.tls_client_required and self.tls_client_ca is None:
             raise ValueError("tls_client_required needs tls_client_ca")
+        for network in self.loopback:
+            ipaddress.ip_network(network)
+
+    @property
+    def unguarded(self) -> Unguarded | None:
+        """Why strangers from another machine would be let in; None when they would not."""
+        if self.allow_anonymous:
+            return Unguarded("allow_anonymous lets in everybody", "allow_anonymous")
+        return None if self.tls_client_ca is not None or has_own_users(self) else NO_USERS

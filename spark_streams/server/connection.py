@@ -95,10 +95,12 @@ class AmqpConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         config = self.node.config
         self._transport = transport
-        self._peer = str(transport.get_extra_info("peername"))
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._connections.add(self)
-        self._handshake = Handshake(config, transport.get_extra_info("peercert"))
+        host = peer[0] if isinstance(peer, tuple) else None
+        self._handshake = Handshake(config, host, transport.get_extra_info("peercert"))
         self._taking = Taking(self.node.loop, transport, config.write_timeout_ms, self._stuck)
 
     def data_received(self, data: bytes) -> None:

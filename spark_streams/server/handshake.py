@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.config import AmqpConfig
+from spark_streams.server.permissions import ANONYMOUS
+from spark_streams.server.users import knows, may_come_from
 from spark_streams.wire.sasl import SASL_HEADER, SaslServer
 
 __all__ = ["Answer", "Handshake", "common_name"]
@@ -34,12 +35,17 @@ class Handshake:
 
     Args:
         config: users, and whether anonymous peers are let in.
+        peer_host: the peer's address, None when it is not known.
         certificate: the peer's verified TLS certificate, in the form of ``ssl.SSLSocket.getpeercert``, or None.
     """
 
-    def __init__(self, config: AmqpConfig, certificate: Mapping[str, Any] | None) -> None:
+    def __init__(self, config: AmqpConfig, peer_host: str | None, certificate: Mapping[str, Any] | None) -> None:
         self._config = config
+        self._peer_host = peer_host
+        self._kept_out = ""
         identity = common_name(certificate)
+        if identity is not None and not may_come_from(config, identity, peer_host):
+            identity = None
         mechanisms = ["EXTERNAL"] if identity is not None else []
         if config.users:
             mechanisms.append("PLAIN")
@@ -50,7 +56,7 @@ class Handshake:
     @property
     def user(self) -> str:
         """Who the peer is, once the layer is over; one that gave no credentials is ``anonymous``."""
-        return self._sasl.identity or "anonymous"
+        return self._sasl.identity or ANONYMOUS
 
     def receive(self, received: bytes) -> Answer:
         """Take bytes from the peer."""
@@ -59,7 +65,7 @@ class Handshake:
         except RemoteProtocolError as fault:
             return Answer(SASL_HEADER, str(fault))
         if self._sasl.failed:
-            return Answer(send, "wrong credentials")
+            return Answer(send, self._kept_out or "wrong credentials")
         if not self._sasl.done:
             return Answer(send)
         if self._sasl.skipped and not self._config.allow_anonymous:
@@ -67,10 +73,12 @@ class Handshake:
         return Answer(send, leftover=self._sasl.leftover)
 
     def _check_plain(self, user: str, password: str) -> bool:
-        expected = self._config.users.get(user)
-        # An unknown user takes as long as a wrong password.
-        same = hmac.compare_digest((expected or "").encode(), password.encode())
-        return same and expected is not None
+        if not knows(self._config.users, user, password.encode()):
+            return False
+        if not may_come_from(self._config, user, self._peer_host):
+            self._kept_out = f"user '{user}' is one of loopback_users, who may come from this machine alone"
+            return False
+        return True
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:

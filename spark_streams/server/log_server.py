@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import uuid
 from collections.abc import Callable, Collection
@@ -12,6 +13,7 @@ from spark_streams.log import ReferenceLog
 from spark_streams.server.config import AmqpConfig
 from spark_streams.server.connection import AmqpConnection
 from spark_streams.server.doorway import BACKLOG, Admission, DoorSettings, Doorway, Sockets
+from spark_streams.server.exposure import ExposedSettings, exposed
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.node import Node
 from spark_streams.server.rabbit.config import RabbitConfig
@@ -22,10 +24,12 @@ from spark_streams.server.tls import server_context
 if TYPE_CHECKING:
     from spark_streams.server.feed.serving import HttpServer
 
-__all__ = ["DoorShut", "LogServer"]
+__all__ = ["DoorShut", "LogServer", "may_listen"]
 
 STOP_TIMEOUT_S = 2.0
 """How long peers may take to read what they are told at the end."""
+
+logger = logging.getLogger("spark_streams.server")
 
 
 class DoorShut(OSError):
@@ -40,6 +44,29 @@ class DoorShut(OSError):
         super().__init__(reason.errno, f"the door {door} cannot be opened: {reason.strerror or reason}")
         self.door = door
         self.reason = reason
+
+
+def may_listen(door: str, config: ExposedSettings) -> None:
+    """Say that a door may be opened where its settings say; of one that is ``insecure`` there is a warning.
+
+    Raises:
+        DoorExposed: it would listen beyond loopback and let in strangers, and is not ``insecure``.
+        DoorShut: the host's name cannot be resolved.
+    """
+    try:
+        fault = exposed(door, config)
+    except OSError as reason:
+        raise DoorShut(door, reason) from reason
+    if fault is None:
+        return
+    if not config.insecure:
+        raise fault
+    logger.warning(
+        "INSECURE: the door %s listens on %s, which other machines reach, and %s: strangers are let in",
+        door,
+        fault.where,
+        fault.unguarded.problem,
+    )
 
 
 class _Connection(Protocol):
@@ -90,9 +117,15 @@ class LogServer:
         """Open the doors.
 
         Raises:
-            DoorShut: a port is taken, or a TLS file cannot be read. Nothing listens then.
+            DoorExposed: a door would listen beyond loopback and let in strangers, and is not ``insecure``.
+            DoorShut: a port is taken, or a TLS file cannot be read.
+
+        Nothing listens after either.
 
         """
+        for door, config in (("amqp", self._amqp), ("rabbitmq-stream", self._rabbit), ("feedapi", self._feed)):
+            if config is not None:
+                may_listen(door, config)
         try:
             await self._open_amqp()
             await self._open_rabbit()

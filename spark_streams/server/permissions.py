@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["EVERYBODY_ELSE", "Permissions", "permissions_of"]
+__all__ = ["ANONYMOUS", "EVERYBODY_ELSE", "Permissions", "permissions_of"]
 
 EVERYBODY_ELSE: Final = "*"
 """Whose permissions are those of every user who has none of its own."""
+ANONYMOUS: Final = "anonymous"
+"""Who signs in with nothing."""
 
 
 @dataclass(frozen=True)

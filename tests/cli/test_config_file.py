@@ -48,9 +48,8 @@ def test_every_field_is_in_the_shipped_file_and_nothing_else() -> None:
     for table, kind in KINDS.items():
         assert there[table] == {field.name for field in dataclasses.fields(kind)} - TABLES
     assert there["amqp.redirects"] == {"stream", "partition", *(f.name for f in dataclasses.fields(Redirect))}
-    assert there["amqp.users"] == there["rabbitmq-stream.users"] == {"guest"}
-    assert there["amqp.permissions.reader"] == {field.name for field in dataclasses.fields(Permissions)}
-    assert there["rabbitmq-stream.permissions.reader"] == {field.name for field in dataclasses.fields(Permissions)}
+    assert there["users"] == {"writer"}
+    assert there["permissions.reader"] == {field.name for field in dataclasses.fields(Permissions)}
     assert there["feedapi.tokens.reader"] == {field.name for field in dataclasses.fields(BearerToken)}
     assert {"name", "partitions"} < there["streams"]
     assert there[""] == {"data_dir"}
@@ -65,11 +64,12 @@ def test_what_is_commented_out_can_be_put_in(tmp_path: Path) -> None:
     assert read.log.stream.retention_max_age_ms == 604_800_000
     assert read.amqp.tls_cert == str(tmp_path / "server.pem")
     assert read.amqp.redirects[("orders", "3")] == Redirect("log-2.example.com", "10.0.0.2", 5672, "orders")
-    assert read.amqp.permissions == {"reader": Permissions("", "", "orders.*")}
+    for door in (read.amqp, read.rabbitmq_stream, read.feedapi):
+        assert door.users == {"writer": "secret"}
+        assert door.permissions == {"reader": Permissions("", "", "orders.*")}
     assert read.rabbitmq_stream.tls_client_ca == str(tmp_path / "clients-ca.pem")
     assert read.rabbitmq_stream.advertised_port == 5552
     assert all(door.tls_client_required for door in (read.amqp, read.rabbitmq_stream, read.feedapi))
-    assert read.rabbitmq_stream.permissions == {"reader": Permissions("", "", "orders.*")}
     assert read.feedapi.tls_key == str(tmp_path / "server.key")
     assert read.feedapi.bearers == (BearerToken("secret", "", "", "orders.*"),)
     assert read.doors == {"amqp", "rabbitmq-stream", "feedapi"}
@@ -135,6 +135,22 @@ def test_a_door_is_named_by_its_table(tmp_path: Path) -> None:
     assert read_configuration(file).doors == frozenset()
 
 
+def test_users_of_all_doors_and_those_of_one(tmp_path: Path) -> None:
+    file = tmp_path / "log.toml"
+    file.write_text(
+        '[users]\nann = "first"\nbob = "second"\n[permissions.ann]\nread = "orders"\n[permissions."*"]\nread = ""\n'
+        '[amqp]\n[rabbitmq-stream.permissions.ann]\nread = "orders-[0-9]"\n'
+        '[feedapi.users]\nbob = "other"\ncarl = "third"\n'
+    )
+    read = read_configuration(file)
+    assert read.amqp.users == read.rabbitmq_stream.users == {"ann": "first", "bob": "second"}
+    assert read.feedapi.users == {"ann": "first", "bob": "other", "carl": "third"}
+    nobody = Permissions(read="")
+    assert read.amqp.permissions == read.feedapi.permissions == {"ann": Permissions(read="orders"), "*": nobody}
+    assert read.rabbitmq_stream.permissions == {"ann": Permissions(read="orders-[0-9]"), "*": nobody}
+    assert read.doors == {"amqp", "rabbitmq-stream", "feedapi"}
+
+
 def test_users_and_groups(tmp_path: Path) -> None:
     file = tmp_path / "log.toml"
     file.write_text('[amqp]\ngroups = ["a", "b"]\n[amqp.users]\nann = "first"\n')
@@ -174,6 +190,8 @@ def test_users_and_groups(tmp_path: Path) -> None:
         ("[amqp]\ngroups = 3", 'amqp.groups is 3, expected "dynamic" or a list of names'),
         ("[amqp]\ntls_cert = 'a.pem'", "tls_cert and tls_key are needed together"),
         ("[amqp.users]\nann = 5", "amqp.users.ann is no text, expected a text: the password"),
+        ("[users]\nann = 5", "users.ann is no text, expected a text: the password"),
+        ("[permissions.ann]\nraed = 'x'", "permissions.ann.raed is not known: did you mean 'read'?"),
         ("[[amqp.redirects]]\nstream = 'x'", "amqp.redirects[0] has no partition"),
         ("streams = 3", "streams is no list of tables"),
         ("log = 3", "log is 3, expected a table, [log]"),

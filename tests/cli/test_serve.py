@@ -71,6 +71,47 @@ def test_the_rabbitmq_door_alone(tmp_path: Path) -> None:
         assert process.wait(timeout=120) == 0
 
 
+def test_a_user_signs_in_at_every_door_and_nobody_without(serve: Serve, run: Run) -> None:
+    served = serve("--rabbitmq-stream", "0", "--feedapi", "0", "--stream", "good", "--user", "writer:secret")
+    url = served.doors["amqp"].replace("//", "//writer:secret@")
+    assert run("log", "append", url, "good", '{"n": 1}').code == 0
+    feed = served.doors["feedapi"] + "/good"
+    assert requests.delete(feed, timeout=120).status_code == 401
+    assert requests.delete(feed, headers={"Authorization": "Bearer secret"}, timeout=120).status_code == 401
+    assert requests.get(feed, auth=("writer", "secret"), timeout=120).status_code == 200
+    listed = run("inspect", served.doors["feedapi"].replace("//", "//writer:secret@"))
+    assert listed.code == 0 and "good" in listed.out
+    assert requests.delete(feed, auth=("writer", "secret"), timeout=120).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("words", "door", "missing"),
+    [
+        (["--amqp", "0.0.0.0:0"], "amqp", "--user NAME:PASSWORD"),
+        (["--amqp", "0.0.0.0:0", "--token", "secret"], "amqp", "--user NAME:PASSWORD"),
+        (["--amqp", "0.0.0.0:0", "--user", "guest:guest"], "amqp", "--user NAME:PASSWORD"),
+        (["--amqp", "0", "--rabbitmq-stream", "0.0.0.0:0", "--token", "s"], "rabbitmq-stream", "--user NAME:PASSWORD"),
+        (["--amqp", "0", "--feedapi", "0.0.0.0:0"], "feedapi", "--token TOKEN or --user NAME:PASSWORD"),
+        (["--amqp", "[::]:0", "--user", "a:b", "--config", "anonymous.toml"], "amqp", "allow_anonymous"),
+    ],
+)
+def test_no_door_is_opened_to_strangers(run: Run, tmp_path: Path, words: list[str], door: str, missing: str) -> None:
+    (tmp_path / "anonymous.toml").write_text("[amqp]\nallow_anonymous = true\n")
+    done = run("log", "serve", "--data-dir", "kept", *words)
+    assert done.code == 2 and done.out == "" and not (tmp_path / "kept").exists()
+    assert f"--{door}" in done.err and "can be reached from other machines" in done.err
+    assert missing in done.err and "--insecure" in done.err
+
+
+def test_insecure_lets_in_guest_from_everywhere(serve: Serve, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "far.toml").write_text("[amqp]\nloopback = []\n")  # as if this machine were another
+    far = serve("--config", "far.toml", "--stream", "orders")
+    refused = run("log", "append", far.url, "orders", "x")
+    assert refused.code == 1 and "guest" in refused.err
+    insecure = serve("--config", "far.toml", "--stream", "orders", "--insecure")
+    assert run("log", "append", insecure.url, "orders", "x").code == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_stop_it_and_temporary_data_goes(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from spark_streams.server.exposure import Unguarded
+from spark_streams.server.permissions import Permissions
+from spark_streams.server.users import LOOPBACK, LOOPBACK_USERS, has_own_users
 
 __all__ = ["BearerToken", "FeedConfig"]
 
@@ -50,11 +56,18 @@ class FeedConfig:
     Args:
         host: address to bind to.
         port: TCP port; 0 takes any free one.
-        tokens: who is let in; a plain text is a token that may do everything. None: everybody, without a token.
+        users: user name to password, for basic authentication (RFC 7617).
+        permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
+            Where nobody is asked who it is, all are the user ``anonymous``.
+        loopback_users: users that are let in from loopback addresses only.
+        loopback: addresses and networks that count as such.
+        tokens: who is let in besides; a plain text is a token that may do everything. With neither users nor tokens
+            nobody is asked who it is.
+        insecure: listen beyond loopback even if that lets in strangers, and let in ``loopback_users`` from everywhere.
         tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
         tls_key: PEM file with its private key.
         tls_client_ca: PEM file of the authorities whose client certificates are taken; a client that shows another one
-            is turned away. Tokens are asked for all the same.
+            is turned away. Who it is it says by a user or a token all the same.
         tls_client_required: turn away a peer that shows no client certificate, before it may say anything.
         dialect: which version 2 is served: ``v2a`` with fetches on the feed's own path, ``v2b`` with ``/events`` and
             a token in the discovery. Version 1 is served beside either.
@@ -85,7 +98,12 @@ class FeedConfig:
 
     host: str = "127.0.0.1"
     port: int = 8080
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    permissions: Mapping[str, Permissions] = field(default_factory=dict)
+    loopback_users: frozenset[str] = LOOPBACK_USERS
+    loopback: frozenset[str] = LOOPBACK
     tokens: tuple[BearerToken | str, ...] = field(default=(), repr=False)
+    insecure: bool = False
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = None
     tls_client_ca: str | os.PathLike[str] | None = None
@@ -148,8 +166,17 @@ class FeedConfig:
         for token in self.tokens:
             if isinstance(token, str):
                 BearerToken(token)
+        for network in self.loopback:
+            ipaddress.ip_network(network)
 
     @property
     def bearers(self) -> tuple[BearerToken, ...]:
         """The tokens with what they allow."""
         return tuple(BearerToken(each) if isinstance(each, str) else each for each in self.tokens)
+
+    @property
+    def unguarded(self) -> Unguarded | None:
+        """Why strangers from another machine would be let in; None when they would not."""
+        if self.tokens or self.tls_client_required or has_own_users(self):
+            return None
+        return Unguarded("it asks nobody from there for a token or a password", "tokens or users")

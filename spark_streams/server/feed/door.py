@@ -2,7 +2,7 @@
 
 ::
 
-    GET  /                                     names of the feeds that the token may read (an extension)
+    GET  /                                     names of the feeds that the client may read (an extension)
     GET  /NAME                                 discovery
     GET  /NAME?partition=&cursor=              fetch, version 2a
     GET  /NAME/events?token=&partition=&cursor=  fetch, version 2b (in place of the line above)
@@ -73,7 +73,7 @@ class FeedDoor:
         self.config = config
         self.loop = loop
         self.stopping = Stopping()
-        self._access = Access(config.bearers)
+        self._access = Access(config)
         self._cache = EventCache(config.cache_bytes)
         self._waits: dict[Partition, Waits] = {}
         self.changes = Changes(self)
@@ -119,7 +119,7 @@ class FeedDoor:
 
     def _listing(self, request: Request) -> Response:
         names = [stream.name for stream in self.log.streams()]
-        allowed = self._access.allowed(request.headers.get("authorization"), "read", names)
+        allowed = self._access.allowed(request, "read", names)
         return JSONResponse({"feeds": allowed}, headers={"Cache-Control": "no-store"})
 
     def _there(self, name: str) -> bool:
@@ -142,8 +142,8 @@ class FeedDoor:
             raise Refusal(404, f"there is no feed '{name:.200}'") from None
 
     def check(self, request: Request, action: str, name: str) -> None:
-        """Raise Refusal unless the request's token allows ``action`` on a feed."""
-        self._access.check(request.headers.get("authorization"), action, name)
+        """Raise Refusal unless whoever makes the request may do ``action`` to a feed."""
+        self._access.check(request, action, name)
 
     def discovery(self, stream: Stream, status: int = 200) -> Response:
         """Return the answer that describes a feed."""

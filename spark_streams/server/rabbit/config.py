@@ -7,7 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from spark_streams.server.exposure import NO_USERS, Unguarded
 from spark_streams.server.permissions import Permissions
+from spark_streams.server.users import DEFAULT_USERS, LOOPBACK, LOOPBACK_USERS, has_own_users
 from spark_streams.wire.rabbit.frames import DEFAULT_FRAME_MAX_BYTES, INITIAL_FRAME_MAX_BYTES
 
 __all__ = ["RabbitConfig"]
@@ -22,8 +24,9 @@ class RabbitConfig:
         port: TCP port; 0 takes any free one.
         users: user name to password, for SASL PLAIN.
         permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
-        loopback_users: users that are let in from loopback addresses only.
+        loopback_users: users that are let in from loopback addresses only, by password or certificate.
         loopback: addresses and networks that count as such.
+        insecure: listen beyond loopback even if that lets in strangers, and let in ``loopback_users`` from everywhere.
         tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
         tls_key: PEM file with its private key.
         tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
@@ -54,10 +57,11 @@ class RabbitConfig:
 
     host: str = "127.0.0.1"
     port: int = 5552
-    users: Mapping[str, str] = field(default_factory=lambda: {"guest": "guest"}, repr=False)
+    users: Mapping[str, str] = field(default_factory=lambda: dict(DEFAULT_USERS), repr=False)
     permissions: Mapping[str, Permissions] = field(default_factory=dict)
-    loopback_users: frozenset[str] = frozenset()
-    loopback: frozenset[str] = frozenset({"127.0.0.0/8", "::1"})
+    loopback_users: frozenset[str] = LOOPBACK_USERS
+    loopback: frozenset[str] = LOOPBACK
+    insecure: bool = False
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = None
     tls_client_ca: str | os.PathLike[str] | None = None
@@ -105,3 +109,8 @@ class RabbitConfig:
             raise ValueError("tls_client_required needs tls_client_ca")
         for network in self.loopback:
             ipaddress.ip_network(network)
+
+    @property
+    def unguarded(self) -> Unguarded | None:
+        """Why strangers from another machine would be let in; None when they would not."""
+        return None if self.tls_client_ca is not None or has_own_users(self) else NO_USERS

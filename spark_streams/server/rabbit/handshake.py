@@ -17,8 +17,6 @@ Spec: Streams Protocol Reference, "Authentication"; notes, section 2.
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -26,6 +24,7 @@ from typing import Any, Final
 
 from spark_streams.server.handshake import common_name
 from spark_streams.server.rabbit.config import RabbitConfig
+from spark_streams.server.users import knows, may_come_from
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.connecting import (
     Heartbeat,
@@ -198,25 +197,12 @@ class Handshake:
             user, known = words[1].decode("utf-8", "replace"), self._knows(words[1], words[2])
         if not known:
             return ResponseCode.AUTHENTICATION_FAILURE, user
-        if user in self._config.loopback_users and not self._is_loopback():
+        if not may_come_from(self._config, user, self._peer_host):
             return ResponseCode.SASL_AUTHENTICATION_FAILURE_LOOPBACK, user
         return ResponseCode.OK, user
 
     def _knows(self, user: bytes, password: bytes) -> bool:
-        expected = self._config.users.get(user.decode("utf-8", "replace"))
-        # An unknown user takes as long as a wrong password.
-        same = hmac.compare_digest((expected or "").encode(), password)
-        return same and expected is not None
-
-    def _is_loopback(self) -> bool:
-        if self._peer_host is None:
-            return False
-        try:
-            address = ipaddress.ip_address(self._peer_host.partition("%")[0])
-        except ValueError:
-            return False
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        return any(mapped in ipaddress.ip_network(network) for network in self._config.loopback)
+        return knows(self._config.users, user.decode("utf-8", "replace"), password)
 
     def _open(self, command: Open) -> Reply:
         if command.virtual_host not in VIRTUAL_HOSTS:

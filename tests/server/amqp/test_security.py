@@ -106,6 +106,25 @@ def test_external_with_a_client_certificate(tls_node: Any, ca: Authority) -> Non
     assert works(tls_node.peer(tls=ann))  # PLAIN stays possible
 
 
+def test_guest_comes_from_loopback_alone_however_it_signs_in(nodes: Any, ca: Authority) -> None:
+    certificate, key = ca.issue("server")
+    tls = {"tls_cert": certificate, "tls_key": key, "tls_client_ca": str(ca.file)}
+    users = {"guest": "guest", "ann": "secret"}
+    node = nodes(users=users, loopback=frozenset({"192.0.2.0/24"}), **tls)  # where this test is, is not
+    node.create()
+    guest, ann = ca.context(ca.issue("guest")), ca.context(ca.issue("ann"))
+    for sign_in in ({"tls": ann}, {"tls": guest, "username": None, "mechanisms": "EXTERNAL"}):
+        with pytest.raises(Ended) as ended:
+            node.peer(**sign_in)
+        assert ended.value.condition == "amqp:unauthorized-access"
+    assert works(node.peer(username="ann", password="secret", tls=guest))
+    assert works(node.peer(username=None, mechanisms="EXTERNAL", tls=ann))
+    everywhere = nodes(folder="insecure", users=users, loopback=frozenset({"192.0.2.0/24"}), insecure=True, **tls)
+    everywhere.create()
+    assert works(everywhere.peer(tls=ann))
+    assert works(everywhere.peer(username=None, mechanisms="EXTERNAL", tls=guest))
+
+
 def test_external_without_a_certificate_is_refused(tls_node: Any, ca: Authority) -> None:
     with pytest.raises(Ended) as ended:
         tls_node.peer(username=None, mechanisms="EXTERNAL", tls=ca.context())

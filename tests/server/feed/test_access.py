@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import requests
 
-from spark_streams.server import BearerToken, FeedConfig
+from spark_streams.server import BearerToken, FeedConfig, Permissions
 from tests.server.feed.conftest import Door
 
 Doors = Callable[..., Door]
@@ -101,6 +101,77 @@ def test_without_tokens_nobody_is_asked_for_one(door: Door) -> None:
     door.create()
     assert ask(door, None).status_code == 200
     assert ask(door, "whatever").status_code == 200
+
+
+def basic(door: Door, user: str, password: str, method: str = "GET", path: str = "orders") -> requests.Response:
+    given = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return requests.request(method, f"{door.url}/{path}", headers={"Authorization": f"Basic {given}"}, timeout=120)
+
+
+def test_the_users_of_all_doors_sign_in_with_basic_authentication(doors: Doors) -> None:
+    door = doors(users={"ann": "first: ß", "bob": ""}, tokens=("bearer",))
+    door.create()
+    assert basic(door, "ann", "first: ß").status_code == basic(door, "bob", "").status_code == 200
+    assert ask(door, "bearer").status_code == 200
+    for user, password in (("ann", "first"), ("ann", ""), ("carl", "first: ß"), ("", ""), ("guest", "guest")):
+        answer = basic(door, user, password, "DELETE")
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == (
+            'Bearer realm="spark-streams", Basic realm="spark-streams", charset="UTF-8"'
+        )
+    colonless = base64.b64encode(b"ann").decode()
+    for value in ("Basic", "Basic ?", f"Basic {colonless}", "Basic gA==", "Bearer ann", ""):
+        answer = requests.delete(f"{door.url}/orders", headers={"Authorization": value}, timeout=120)
+        assert answer.status_code == 401
+    assert requests.delete(f"{door.url}/orders", timeout=120).status_code == 401
+    assert basic(door, "ann", "first: ß", "DELETE").status_code == 204
+
+
+def test_with_users_alone_no_token_lets_in(doors: Doors) -> None:
+    door = doors(users={"ann": "first"})
+    door.create()
+    answer = ask(door, "first")
+    assert answer.status_code == 401 and answer.headers["www-authenticate"].startswith("Basic ")
+    assert "user and its password" in answer.text and "bearer" not in answer.text
+
+
+def test_a_user_does_what_its_permissions_say(doors: Doors) -> None:
+    door = doors(
+        users={"admin": "a", "reader": "r", "stranger": "s"},
+        permissions={"reader": Permissions("", "", "orders.*"), "*": Permissions("", "", ""), "admin": Permissions()},
+    )
+    for name in ("orders", "orders-2", "payroll"):
+        door.create(name)
+    assert basic(door, "reader", "r").status_code == 200
+    refused = basic(door, "reader", "r", path="payroll")
+    assert (refused.status_code, refused.text) == (403, "user 'reader' may not read feed 'payroll'\n")
+    assert basic(door, "reader", "r", "DELETE").status_code == 403
+    assert basic(door, "reader", "r", "POST").status_code == 403
+    for user, feeds in (("admin", ["orders", "orders-2", "payroll"]), ("reader", ["orders", "orders-2"])):
+        assert basic(door, user, user[0], path="").json() == {"feeds": feeds}
+    assert basic(door, "stranger", "s", path="").json() == {"feeds": []}
+    assert basic(door, "admin", "a", "DELETE").status_code == 204
+
+
+def test_where_nobody_is_asked_who_it_is_the_anonymous_user_counts(doors: Doors) -> None:
+    door = doors(permissions={"anonymous": Permissions("", "", "orders")})
+    door.create()
+    assert ask(door, None).status_code == 200
+    assert ask(door, None, "DELETE").status_code == 403
+
+
+def test_guest_comes_from_loopback_alone(doors: Doors) -> None:
+    users, elsewhere = {"guest": "guest", "ann": "first"}, frozenset({"192.0.2.0/24"})
+    door = doors(users=users, loopback=elsewhere)
+    door.create()
+    assert basic(door, "ann", "first").status_code == 200
+    refused = basic(door, "guest", "guest")
+    assert refused.status_code == 401 and "from the door's own machine alone" in refused.text
+    assert "own machine" not in basic(door, "guest", "wrong").text
+    for folder, more in (("near", {}), ("insecure", {"loopback": elsewhere, "insecure": True})):
+        other = doors(folder=folder, users=users, **more)
+        other.create()
+        assert basic(other, "guest", "guest").status_code == 200
 
 
 def test_tokens_are_not_shown() -> None:

@@ -154,10 +154,18 @@ def test_0x0b_loopback_users(doors: Callable[..., Any]) -> None:
         remote.ask(SASL_HANDSHAKE)
         assert remote.authenticate(secret=secret).code == code
         remote.close()
+    default = doors(folder="default", loopback=frozenset({"127.0.0.1"}), authentication_delay_ms=10)
+    remote = from_address(default.url, "127.0.0.2")
+    remote.ask(PEER_PROPERTIES, pairs({}))
+    remote.ask(SASL_HANDSHAKE)
+    assert remote.authenticate().code == 0x0B, "guest is one unless it is said otherwise, as at brokers"
+    remote.close()
     everywhere = doors(loopback_users=frozenset({"guest"}), folder="other")
-    local = from_address(everywhere.url, "127.0.0.2")
-    local.open()
-    local.close()
+    insecure = doors(loopback=frozenset({"127.0.0.1"}), insecure=True, folder="insecure")
+    for open_to in (everywhere, insecure):
+        local = from_address(open_to.url, "127.0.0.2")
+        local.open()
+        local.close()
 
 
 @embedded
