@@ -25,6 +25,7 @@
     └ LogError
        ├ CorruptLog                  a file of the log fails its check: file and byte position
        ├ StreamExists / UnknownStream
+       │  └ NameTaken                a door would show two streams, or partitions, under one name
        ├ PartitionEnded              a partition that was split takes no more records
        └ LogLocked                   another process has the data directory open
 
@@ -45,6 +46,7 @@ __all__ = [
     "LocalProtocolError",
     "LogError",
     "LogLocked",
+    "NameTaken",
     "NotFound",
     "OptionError",
     "OwnershipLost",
@@ -300,6 +302,33 @@ class CorruptLog(LogError):
 
 class StreamExists(LogError):
     """A stream of that name is there already."""
+
+
+class NameTaken(StreamExists):
+    """A door would show two things under one name.
+
+    Args:
+        name: the name.
+        what: what was to have it: a stream, or a partition of one.
+        other_name: the same name, as the other one has it.
+        other: what has it.
+        advice: what to do.
+    """
+
+    def __init__(self, name: str, what: str, other_name: str, other: str, advice: str = "choose another name") -> None:
+        super().__init__(name, what, other_name, other, advice)
+        self.name = name
+        self.what = what
+        self.other_name = other_name
+        self.other = other
+        self.advice = advice
+
+    def __str__(self) -> str:
+        has = "has that name" if self.name == self.other_name else f"has '{self.other_name}', which addresses may mean"
+        return (
+            f"'{self.name}' would be the name of {self.what}, and {self.other} {has} "
+            f"(to RabbitMQ's clients partitions are streams): {self.advice}"
+        )
 
 
 class UnknownStream(LogError):

@@ -51,6 +51,7 @@ PUBLIC = {
         "LocalProtocolError",
         "LogError",
         "LogLocked",
+        "NameTaken",
         "NotFound",
         "OptionError",
         "OwnershipLost",

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from spark_streams.cli.secret_files import warn_if_others_may_read
-from spark_streams.errors import OptionError
+from spark_streams.errors import NameTaken, OptionError
 from spark_streams.log import LogConfig, ReferenceLog, StreamConfig
 from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, Permissions, RabbitConfig, Redirect
 
@@ -70,11 +70,11 @@ class StreamRequest:
         """Create the stream unless it is there.
 
         Raises:
-            OptionError: the name cannot be used, or the stream is there with another number of partitions.
+            OptionError: the name cannot be used or is taken, or the stream is there with another number of partitions.
         """
         try:
             stream = log.create_stream(self.name, self.partitions or 1, self.config, exist_ok=True)
-        except ValueError as fault:
+        except (ValueError, NameTaken) as fault:
             raise OptionError("--stream", f"'{self.name}' cannot be created: {fault}") from fault
         found = len(stream.partitions)
         # One that was split since it was created is what was asked for all the same.

@@ -21,15 +21,17 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from spark_streams.errors import LogError, LogLocked, StreamExists, UnknownStream
+from spark_streams.errors import LogError, LogLocked, NameTaken, StreamExists, UnknownStream
 from spark_streams.filters.nodes import Expression
 from spark_streams.log.config import LogConfig, StreamConfig
 from spark_streams.log.files import sync_directory
+from spark_streams.log.names import Names, partition_names_before
+from spark_streams.log.names import partition_names as names_of_partitions
 from spark_streams.log.partition import Partition
 from spark_streams.log.state import StateStore
 from spark_streams.log.stream import Stream, folder_name, load_stream, new_stream
@@ -60,6 +62,7 @@ class ReferenceLog:
     Raises:
         LogLocked: another process, or another object of this one, has the folder open.
         CorruptLog: an acknowledged batch fails its check.
+        NameTaken: an earlier release let two streams be created that doors show under one name.
 
     """
 
@@ -80,6 +83,7 @@ class ReferenceLog:
         self._lock_fd = self._take_lock()
         self._changes = threading.Lock()
         self._streams: dict[str, Stream] = {}
+        self._names = Names()
         self._closed = threading.Event()
         try:
             self._root = self.data_dir / "streams"
@@ -124,6 +128,38 @@ class ReferenceLog:
                 shutil.rmtree(folder)
             else:
                 self._streams[stream.name] = stream
+        before = partition_names_before(self.state)
+        for stream in self._streams.values():
+            if stream.partition_names is None:
+                stream.partition_names = before.get(stream.incarnation)
+            try:
+                self._take_names(stream)
+            except NameTaken as fault:
+                (other, _), here = self._names.find(fault.other_name) or ("", None), stream.folder.name
+                raise NameTaken(
+                    fault.name,
+                    fault.what,
+                    fault.other_name,
+                    fault.other,
+                    f"the log {self.data_dir} cannot be opened with both. Move one of the folders '{here}' and "
+                    f"'{folder_name(other)}' from {self._root} into the folder 'streams' of another data directory: it "
+                    "is whole there, and can be served and copied from",
+                ) from None
+
+    def _take_names(self, stream: Stream) -> None:
+        names = names_of_partitions(stream.name, stream.partitions_ever, stream.partition_names)
+        self._names.check(stream.name, names)
+        self._names.keep(stream.name, names)
+
+    def _check_names(self, stream: Stream, more: int) -> None:
+        """See that a stream may have more partitions.
+
+        Raises:
+            NameTaken: another stream has the name of one of them.
+        """
+        if more > 0:
+            names = names_of_partitions(stream.name, stream.partitions_ever + more, stream.partition_names)
+            self._names.check(stream.name, names)
 
     def _open_partition(self, folder: Path, stream: str, partition_id: str, config: StreamConfig) -> Partition:
         return Partition(
@@ -163,7 +199,13 @@ class ReferenceLog:
             )
 
     def create_stream(
-        self, name: str, partitions: int = 1, config: StreamConfig | None = None, *, exist_ok: bool = False
+        self,
+        name: str,
+        partitions: int = 1,
+        config: StreamConfig | None = None,
+        *,
+        exist_ok: bool = False,
+        partition_names: Sequence[str] | None = None,
     ) -> Stream:
         """Create a stream, durably.
 
@@ -172,9 +214,12 @@ class ReferenceLog:
             partitions: how many partitions it starts with.
             config: its settings; None: the log's.
             exist_ok: return the stream of that name when there is one, whatever its settings.
+            partition_names: what RabbitMQ's clients call its partitions, one for each; None: ``orders-0`` and so on, or
+                by the stream's own name as long as there is one partition.
 
         Raises:
             StreamExists: there is one, and not ``exist_ok``.
+            NameTaken: doors show another stream, or a partition of one, under this name or that of a partition.
             ValueError: a name or number that cannot be used.
 
         """
@@ -186,9 +231,13 @@ class ReferenceLog:
                     return self._streams[name]
                 raise StreamExists(f"there is a stream '{name}' already: choose another name, or delete it first")
             self._check_room(partitions)
-            stream = new_stream(folder, name, partitions, config or self.config.stream, self._open_partition)
+            given = None if partition_names is None else tuple(partition_names)
+            names = names_of_partitions(name, partitions, given)
+            self._names.check(name, names)
+            stream = new_stream(folder, name, partitions, config or self.config.stream, self._open_partition, given)
             sync_directory(self._root)
             self._streams = {**self._streams, name: stream}
+            self._names.keep(name, names)
             return stream
 
     def delete_stream(self, name: str) -> None:
@@ -205,6 +254,7 @@ class ReferenceLog:
             doomed = self._root / f"{_DELETED}{uuid.uuid4().hex}"
             stream.discard()
             os.rename(stream.folder, doomed)
+            self._names.drop(name)
             sync_directory(self._root)
             shutil.rmtree(doomed)
 
@@ -214,13 +264,16 @@ class ReferenceLog:
         Raises:
             UnknownStream: there is none.
             ValueError: not a positive number, or too many.
+            NameTaken: another stream has the name of one of them.
 
         """
         with self._changes:
             self._check_open()
             stream = self.stream(name)
             self._check_room(count)
+            self._check_names(stream, count)
             stream.add_partitions(count)
+            self._take_names(stream)
             return stream
 
     def split_partition(self, name: str, partition: str, into: int = 2, *, history: bool = False) -> Stream:
@@ -238,6 +291,7 @@ class ReferenceLog:
         Raises:
             UnknownStream: there is none.
             ValueError: the partition is not there or closed, or cannot be split into so many.
+            NameTaken: another stream has the name of one of the new partitions.
             LogError: with ``history``, records with headers of their own, which only ``append_batches`` stores.
             OSError: the system refused; the partition is as it was.
 
@@ -246,7 +300,11 @@ class ReferenceLog:
             self._check_open()
             stream = self.stream(name)
             self._check_room(into)
-            stream.split(partition, into, history=history)
+            self._check_names(stream, into)
+            try:
+                stream.split(partition, into, history=history)
+            finally:
+                self._take_names(stream)  # of a split that failed as it cleaned up, the partitions are there
             return stream
 
     def stream(self, name: str) -> Stream:
@@ -261,6 +319,16 @@ class ReferenceLog:
         except KeyError:
             known = ", ".join(f"'{n}'" for n in sorted(self._streams)) or "none"
             raise UnknownStream(f"there is no stream '{name}'; there are: {known}") from None
+
+    def shown(self, name: str) -> tuple[Stream, str | None] | None:
+        """Return the stream that RabbitMQ's clients know by a name, and the number of the partition; None: none.
+
+        The number is None where the whole stream is meant. That of a partition that has left is no key of its
+        ``partitions``.
+        """
+        found = self._names.find(name)
+        stream = None if found is None else self._streams.get(found[0])
+        return None if found is None or stream is None else (stream, found[1])
 
     def first_matching(self, name: str, partition: str, expression: Expression, start: int = 0) -> int | None:
         """Return the offset of the first record of a partition that a filter is true of; None when there is none.

@@ -67,6 +67,7 @@ class Stream:
 
     ``partitions`` maps identifiers to partitions; an unpartitioned stream has the one ``"0"``. Those that were closed
     by a split are among them, those whose history was redistributed are not: identifiers need not be consecutive.
+    ``partition_names`` are those that clients of RabbitMQ gave its first partitions, None when they gave none.
     ``incarnation`` is made anew whenever a stream is created, so that a reader notices one that was deleted and created
     again under the same name.
     """
@@ -79,11 +80,13 @@ class Stream:
         config: StreamConfig,
         lineage: Lineage,
         open_partition: Callable[[Path, str, str, StreamConfig], Partition],
+        partition_names: tuple[str, ...] | None = None,
     ) -> None:
         self.folder = folder
         self.name = name
         self.incarnation = incarnation
         self.config = config
+        self.partition_names = partition_names
         self._open_partition = open_partition
         self._lineage = lineage
         self._histories: dict[str, SplitHistory] = {}
@@ -113,6 +116,11 @@ class Stream:
     def partitions_before_splits(self) -> int:
         """How many partitions there would be if none had been split."""
         return self._lineage.roots
+
+    @property
+    def partitions_ever(self) -> int:
+        """How many partitions there are or were; the next one gets this number."""
+        return len(self._lineage.nodes)
 
     @property
     def open_partitions(self) -> tuple[str, ...]:
@@ -302,6 +310,8 @@ class Stream:
             "partitions": partitions,
             "config": dataclasses.asdict(self.config),
         }
+        if self.partition_names is not None:
+            content["partition_names"] = list(self.partition_names)
         content["crc32c"] = _checksum(content)
         write_atomically(self.folder / METADATA_FILE, json.dumps(content, indent=1).encode())
 
@@ -338,6 +348,7 @@ def new_stream(
     partitions: int,
     config: StreamConfig,
     open_partition: Callable[[Path, str, str, StreamConfig], Partition],
+    partition_names: tuple[str, ...] | None = None,
 ) -> Stream:
     """Make a stream's folder and metadata; the metadata come last, so that a half-made stream is recognised."""
     lineage = Lineage.of_roots(partitions)
@@ -346,7 +357,7 @@ def new_stream(
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     try:
-        stream = Stream(folder, name, uuid.uuid4().hex, config, lineage, open_partition)
+        stream = Stream(folder, name, uuid.uuid4().hex, config, lineage, open_partition, partition_names)
         stream.write_metadata()
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -362,6 +373,7 @@ class Metadata:
     incarnation: str
     config: StreamConfig
     lineage: Lineage
+    partition_names: tuple[str, ...] | None
 
 
 def load_metadata(folder: Path) -> Metadata:
@@ -395,7 +407,9 @@ def load_metadata(folder: Path) -> Metadata:
                 raise ValueError(
                     f"it counts {len(lineage.ids)} partitions, and the folder of partition {name} is missing"
                 )
-        return Metadata(content["name"], content["incarnation"], StreamConfig(**content["config"]), lineage)
+        names = content.get("partition_names")
+        given = None if names is None else tuple(map(str, names))
+        return Metadata(content["name"], content["incarnation"], StreamConfig(**content["config"]), lineage, given)
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise CorruptLog(str(path), 0, f"the stream's metadata cannot be read: {fault}") from fault
 
@@ -429,4 +443,4 @@ def load_stream(folder: Path, open_partition: Callable[[Path, str, str, StreamCo
     except FileNotFoundError:
         return None
     remove_unknown(folder, said.lineage)
-    return Stream(folder, said.name, said.incarnation, said.config, said.lineage, open_partition)
+    return Stream(folder, said.name, said.incarnation, said.config, said.lineage, open_partition, said.partition_names)

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from spark_streams.errors import StreamExists, UnknownStream
+from spark_streams.errors import NameTaken, StreamExists, UnknownStream
 from spark_streams.log import StreamConfig
 from spark_streams.server.feed.bodies import read_rows, unpacked
 from spark_streams.server.feed.refusals import Refusal
@@ -81,6 +81,8 @@ class Changes:
         config = _settings(said, self._door.log.config.stream)
         try:
             return self._door.discovery(self._door.log.create_stream(name, partitions, config), 201)
+        except NameTaken as fault:
+            raise Refusal(409, str(fault)) from fault
         except StreamExists:
             stream = self._door.log.stream(name)
             if len(stream.partitions) != partitions:
@@ -124,6 +126,8 @@ class Changes:
             split = await asyncio.to_thread(
                 lambda: self._door.log.split_partition(name, partition, into, history=history)
             )
+        except NameTaken as fault:
+            raise Refusal(409, str(fault)) from fault
         except ValueError as fault:
             raise Refusal(400, str(fault)) from fault
         return self._door.discovery(split)

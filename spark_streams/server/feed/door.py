@@ -99,11 +99,12 @@ class FeedDoor:
         if not path and not query:
             return self._listing(request)
         v2b = self.config.dialect == "v2b"
-        if v2b and path.endswith(EVENTS) and not self._there(path):
-            stream = self.stream(request, path[: -len(EVENTS)])
-            return self._fetch(request, stream, query, Dialect.V2B)
-        stream = self.stream(request, path)
         names = {name for name, _ in query}
+        above = path[: -len(EVENTS)]
+        # A feed of such a name takes nobody's fetches: they name a partition, which only this path takes.
+        if v2b and path.endswith(EVENTS) and (not self._there(path) or ("partition" in names and self._there(above))):
+            return self._fetch(request, self.stream(request, above), query, Dialect.V2B)
+        stream = self.stream(request, path)
         if not names:
             return self.discovery(stream)
         if "partition" in names and not v2b:

@@ -6,9 +6,9 @@
     log `orders`, partitions 0, 1 …     super stream `orders` with streams `orders-0`, … and binding keys "0", …
     made by CreateSuperStream           the names and binding keys that it gave
 
-Arguments of streams, and the names and keys of super streams that were created through this door, are in the log's
-state store. Logs that other doors made, and partitions that were added later, have the names above. A log of exactly
-the name that is asked for goes before a partition of that name.
+Names that CreateSuperStream gave are the log's (``Stream.partition_names``), which sees to it that no two streams have
+a name in common; the arguments and binding keys that came through this door are in its state store. Logs that other
+doors made, and partitions that were added later, have the names above.
 
 A partition that was split and closed is still a stream of its super stream, for its readers; publishers are refused,
 and its binding key leads nowhere: those of the partitions it was split into do. One whose history was redistributed is
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -43,7 +42,6 @@ logger = logging.getLogger("spark_streams.server")
 
 NAMESPACE: Final = "rabbitmq-streams"
 RESERVED_PREFIX: Final = "amq."
-_NUMBER: Final = re.compile("0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,6 @@ class _Record:
 
     incarnation: str
     arguments: Mapping[str, str] = field(default_factory=dict)
-    partitions: tuple[str, ...] | None = None
     bindings: tuple[str, ...] = ()
 
 
@@ -94,34 +91,15 @@ class Topology:
         self._log = log
         self._max_partitions = max_partitions
         self._records: dict[str, _Record] = {}
-        # Name of a partition that CreateSuperStream gave, to the super stream's.
-        self._owners: dict[str, str] = {}
         self._seen: dict[str, str] = {}
         for name, stored in log.state.items(NAMESPACE):
             content: dict[str, Any] = json.loads(stored)
-            partitions = content.get("partitions")
-            record = _Record(
-                content["incarnation"],
-                content["arguments"],
-                None if partitions is None else tuple(partitions),
-                tuple(content.get("bindings", ())),
-            )
+            record = _Record(content["incarnation"], content["arguments"], tuple(content.get("bindings", ())))
             stream = self._stream(name)
             if stream is not None and stream.incarnation == record.incarnation:
-                self._keep(name, record)
+                self._records[name] = record
             else:
                 log.state.drop(NAMESPACE, name)  # another door deleted it while this one was shut
-
-    def _keep(self, name: str, record: _Record) -> None:
-        self._forget(name)
-        self._records[name] = record
-        self._owners.update(dict.fromkeys(record.partitions or (), name))
-
-    def _forget(self, name: str) -> None:
-        record = self._records.pop(name, None)
-        for partition in record.partitions or () if record is not None else ():
-            if self._owners.get(partition) == name:
-                del self._owners[partition]
 
     # --- finding
 
@@ -145,31 +123,22 @@ class Topology:
         return gone
 
     def _find(self, name: str) -> Served | None:
-        stream = self._stream(name)
-        if stream is not None and not self._is_super(stream):
+        found = self._log.shown(name)
+        if found is None:
+            return None
+        stream, number = found
+        if not self._is_super(stream):
             return self._served(stream, next(iter(stream.partitions)), name, None)
-        other = self._owners.get(name)
-        owner = None if other is None else self._stream(other)
-        record = None if owner is None else self._record(owner)
-        if owner is not None and record is not None and record.partitions is not None:
-            number = str(record.partitions.index(name))
-            return self._served(owner, number, name, owner.name) if number in owner.partitions else None
-        above, dash, number = name.rpartition("-")
-        if dash and _NUMBER.fullmatch(number):
-            owner = self._stream(above)
-            if owner is not None and self._is_super(owner):
-                record = self._record(owner)
-                given = len(record.partitions or ()) if record is not None else 0
-                if given <= int(number) and number in owner.partitions:
-                    return self._served(owner, number, name, above)
-        return None
+        if number is None or number not in stream.partitions:
+            return None
+        return self._served(stream, number, name, stream.name)
 
     def names(self) -> list[str]:
         """Return the names of all streams, the partitions of super streams among them."""
-        found: dict[str, None] = {}  # a log may have the name of another one's partition
+        found: list[str] = []
         for stream in self._log.streams():
-            found |= dict.fromkeys(self._names(stream).values() if self._is_super(stream) else (stream.name,))
-        return list(found)
+            found += self._names(stream).values() if self._is_super(stream) else (stream.name,)
+        return found
 
     def super_stream(self, name: str) -> tuple[Served, ...] | None:
         """Return the partitions of a super stream, in their order; None when there is no such super stream."""
@@ -199,13 +168,11 @@ class Topology:
         return record if record is not None and record.incarnation == stream.incarnation else None
 
     def _is_super(self, stream: Stream) -> bool:
-        record = self._record(stream)
-        return len(stream.partitions) > 1 or (record is not None and record.partitions is not None)
+        return len(stream.partitions) > 1 or stream.partition_names is not None
 
     def _names(self, stream: Stream) -> dict[str, str]:
         """Return partition to name."""
-        record = self._record(stream)
-        given = dict(enumerate(record.partitions or () if record is not None else ()))
+        given = dict(enumerate(stream.partition_names or ()))
         return {number: given.get(int(number), f"{stream.name}-{number}") for number in stream.partitions}
 
     def _served(self, stream: Stream, number: str, name: str, super_stream: str | None) -> Served:
@@ -262,7 +229,8 @@ class Topology:
         if not name or name.startswith(RESERVED_PREFIX):
             return ResponseCode.PRECONDITION_FAILED
         try:
-            stream = self._log.create_stream(name, count, stream_config(arguments, self._log.config.stream))
+            config = stream_config(arguments, self._log.config.stream)
+            stream = self._log.create_stream(name, count, config, partition_names=partitions)
         except StreamExists:
             return ResponseCode.STREAM_ALREADY_EXISTS
         except (BadArgument, ValueError) as fault:
@@ -271,17 +239,17 @@ class Topology:
         except OSError as fault:
             logger.error("stream %r is not created: %s", name, fault)
             return ResponseCode.INTERNAL_ERROR
-        record = _Record(stream.incarnation, known_arguments(arguments), partitions, bindings)
+        record = _Record(stream.incarnation, known_arguments(arguments), bindings)
         content: dict[str, Any] = {"incarnation": record.incarnation, "arguments": record.arguments}
         if partitions is not None:
-            content |= {"partitions": list(partitions), "bindings": list(bindings)}
+            content["bindings"] = list(bindings)
         try:
             self._log.state.put(NAMESPACE, name, json.dumps(content).encode())
         except OSError as fault:
             logger.error("stream %r is not created: %s", name, fault)
             self._delete(name)
             return ResponseCode.INTERNAL_ERROR
-        self._keep(name, record)
+        self._records[name] = record
         return ResponseCode.OK
 
     def delete(self, name: str) -> ResponseCode:
@@ -307,6 +275,6 @@ class Topology:
         except OSError as fault:
             logger.error("stream %r is not deleted: %s", name, fault)
             return ResponseCode.INTERNAL_ERROR
-        self._forget(name)
+        self._records.pop(name, None)
         self._log.state.drop(NAMESPACE, name)  # one that stays is of an incarnation that is gone
         return ResponseCode.OK

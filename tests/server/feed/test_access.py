@@ -182,6 +182,34 @@ def test_tokens_are_not_shown() -> None:
     assert "hidden" not in str(raised.value)
 
 
+def test_no_feed_takes_the_name_of_a_partition(doors: Doors) -> None:
+    """Nor the other way round: over RabbitMQ's protocol it would have the partition's readers and writers."""
+    door = doors(others=True)
+    for first, second in ((("orders", 2), ("orders-0", 1)), (("payments-1", 1), ("payments", 2))):
+        assert door.put(first[0], partitions=first[1]).status_code == 201
+        refused = door.put(second[0], partitions=second[1])
+        assert refused.status_code == 409 and "choose another name" in refused.text
+        assert first[0] in refused.text and second[0] in refused.text
+        assert door.get(second[0]).status_code == 404
+    assert door.put("payments").status_code == 201
+    for query in ({}, {"history": "true"}):
+        refused = door.split(0, "payments", **query)
+        assert refused.status_code == 409 and "stream 'payments-1' has that name" in refused.text
+    assert [each["id"] for each in door.discover("payments")["partitions"]] == ["0"]
+
+
+def test_a_feed_whose_name_ends_as_a_path_does_takes_nobodys_fetches(doors: Doors) -> None:
+    door = doors(dialect="v2b")
+    for name in ("orders", "orders/events"):
+        door.create(name)
+        door.append([b"of %s" % name.encode()], name=name)
+    assert door.read() == ["of orders"]
+    assert door.read(name="orders/events") == ["of orders/events"]
+    assert door.discover("orders/events")["partitions"]
+    door.log.delete_stream("orders")
+    assert door.get("orders/events", token="x", partition=0, cursor="_first").status_code == 400
+
+
 def test_tls(doors: Doors, tmp_path: Path) -> None:
     from tests.certificate_authority import Authority
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spark_streams.errors import StreamExists
 from spark_streams.log import LogConfig, ReferenceLog, StreamConfig
 from spark_streams.server import RabbitConfig, ServerThread
 from tests.certificate_authority import Authority
@@ -84,15 +85,6 @@ def test_logs_of_other_doors_have_names(door: Any) -> None:
     assert names(peer.ask(ROUTE, text("2") + text("wide")).body) == ["wide-2"]
     assert peer.ask(PARTITIONS, text("plain")).code == 2
     assert peer.create("wide-1") == 5 and peer.delete("wide-1") == 0x11, "it goes with its super stream only"
-
-
-def test_a_log_of_the_name_goes_before_a_partition(door: Any) -> None:
-    door.log.create_stream("wide", 2)
-    door.log.create_stream("wide-1").partitions["0"].append([b"own"])
-    peer = door.peer()
-    assert peer.stats("wide-1")[1]["committed_offset"] == 0
-    assert peer.subscribe(1, "wide-1", FIRST) == 1
-    assert chunk(peer.expect(8)).rest.endswith(b"own")
 
 
 def test_partitions_that_are_added(door: Any) -> None:
@@ -276,6 +268,21 @@ def test_stats_count_chunks_as_they_are_delivered(door: Any) -> None:
     assert peer.subscribe(1, "orders", FIRST, credit=10) == 1
     ids = [chunk(frame).first for frame in peer.barrier("orders")]
     assert peer.stats("orders")[1]["last_chunk_id"] == ids[-1] > 0
+
+
+def test_no_stream_takes_the_place_of_a_partition(door: Any) -> None:
+    peer = door.peer()
+    door.log.create_stream("orders", 2)
+    assert create_super(peer, "sales", ["eu", "us"], ["e", "u"]) == 1
+    for name in ("orders-0", "orders-1", "eu", "sales"):
+        assert peer.create(name) == 5
+        with pytest.raises(StreamExists):
+            door.log.create_stream(name)
+    assert create_super(peer, "more", ["orders-1", "more-1"], ["a", "b"]) == 5
+    assert peer.create("late-1") == peer.create("/late") == 1
+    assert create_super(peer, "late", ["late-0", "late-1"], ["a", "b"]) == 5
+    assert create_super(peer, "late", ["late-0", "late-2"], ["a", "b"]) == 5, "an AMQP address may mean either"
+    assert partitions(peer, "orders") == ["orders-0", "orders-1"] and partitions(peer, "sales") == ["eu", "us"]
 
 
 # --- durable
