@@ -26,10 +26,10 @@ EXAMPLES ?= ci
 
 PYTEST := -m pytest -n $(WORKERS) --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
-.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench demo docs clean
+.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-hostile demo docs clean
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 setup: $(READY)  ## make .venv with the exact versions of constraints.txt
 
@@ -98,6 +98,9 @@ bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub
 	@$(BIN)/python tests/bench/filters_eval.py
 	@$(BIN)/python tests/bench/filters_split.py
 	@$(BIN)/python tests/bench/filters.py
+
+bench-hostile: $(READY)  ## how long a good client waits beside each bad one; ONLY=rabbitmq is a part, SECONDS (10) of each
+	@$(BIN)/python tests/bench/hostile.py --seconds $(or $(SECONDS),10) $(if $(ONLY),--only "$(ONLY)")
 
 demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, show what happened, leave nothing behind
 	@bash conf/system-requirements.sh java

@@ -1,0 +1,1 @@
+"""Bad clients of the AMQP door."""
