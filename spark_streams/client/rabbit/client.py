@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from spark_streams.client.model import PRODUCT, Bounds, Consumer, FilterValues, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.rabbit import bounds
-from spark_streams.client.rabbit.connection import Connection
-from spark_streams.client.rabbit.faults import is_unavailable, refusal
+from spark_streams.client.rabbit.cluster import Cluster
+from spark_streams.client.rabbit.faults import refusal
 from spark_streams.client.rabbit.narrowing import narrowed, split_for
 from spark_streams.client.rabbit.offsets import first_wanted, offset_number, offset_text
 from spark_streams.client.rabbit.reader import RangeReader
@@ -23,7 +23,7 @@ from spark_streams.client.rabbit.subscription import Subscription, properties_of
 from spark_streams.client.retry import patiently
 from spark_streams.client.walk import OffsetWalk
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import ConnectFailed, LocalProtocolError, NotFound, OptionError, Refused, SparkStreamsError
+from spark_streams.errors import LocalProtocolError, NotFound, OptionError
 from spark_streams.filters.nodes import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 from spark_streams.wire.rabbit.chunk import ChunkHeader
@@ -31,7 +31,7 @@ from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.commands import COMMANDS
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, StoreOffset
 from spark_streams.wire.rabbit.publishing import PUBLISH_KEY
-from spark_streams.wire.rabbit.streams import Metadata, MetadataAnswer, StreamMetadata
+from spark_streams.wire.rabbit.streams import Metadata, MetadataAnswer
 from spark_streams.wire.rabbit.super_streams import Partitions, PartitionsAnswer
 
 __all__ = ["RabbitClient"]
@@ -70,15 +70,12 @@ class RabbitClient:
         filters: FilterValues | None = None,
         consumer: Consumer | None = None,
     ) -> None:
-        self._endpoint = endpoint
         self._super_stream = super_stream
         self._timeout_ms = timeout_ms
         self._filters = filters
         self._consumer = consumer
-        self._connections: dict[tuple[str, int], Connection] = {}
-        self._nodes: dict[str, tuple[str, int]] = {}
+        self._cluster = Cluster(endpoint, timeout_ms)
         self._gone: frozenset[str] = frozenset()
-        self._closed = False
 
     def __enter__(self) -> RabbitClient:
         return self
@@ -90,10 +87,7 @@ class RabbitClient:
 
     def close(self) -> None:
         """Close all connections in good order; never raises."""
-        self._closed = True
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._cluster.close()
 
     # --- what there is
 
@@ -105,7 +99,7 @@ class RabbitClient:
         """
         if not self._super_stream:
             return (stream,)
-        answer = self._connection().request(Partitions(stream), PartitionsAnswer, f"super stream '{stream}'")
+        answer = self._cluster.any().request(Partitions(stream), PartitionsAnswer, f"super stream '{stream}'")
         if not answer.streams:
             raise refusal(ResponseCode.STREAM_DOES_NOT_EXIST, f"super stream '{stream}' has no partition")
         return answer.streams
@@ -121,7 +115,7 @@ class RabbitClient:
         def ask() -> None:
             for name in self.partitions(stream):
                 what = f"stream '{name}': metadata"
-                answer = self._connection().request(Metadata((name,)), MetadataAnswer, what)
+                answer = self._cluster.any().request(Metadata((name,)), MetadataAnswer, what)
                 for each in answer.streams:
                     if each.code != ResponseCode.OK:
                         raise refusal(each.code, f"stream '{name}'")
@@ -176,10 +170,10 @@ class RabbitClient:
         return described
 
     def _extent(self, stream: str) -> bounds.Extent:
-        return self._near(stream, lambda connection: bounds.extent(connection, stream))
+        return self._cluster.near(stream, lambda connection: bounds.extent(connection, stream))
 
     def _certain(self, stream: str, had: dict[tuple[str, str], int]) -> bounds.Extent:
-        return self._at_leader(stream, lambda connection: bounds.settled(connection, stream, had))
+        return self._cluster.at_leader(stream, lambda connection: bounds.settled(connection, stream, had))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return what the broker says about itself, and ``commands``: names of those that it takes, with versions.
@@ -189,7 +183,7 @@ class RabbitClient:
         Raises:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
         """
-        connection = self._retrying(self._connection)
+        connection = self._retrying(self._cluster.any)
         commands = [
             f"{_NAMES.get(key, f'0x{key:02x}')} {highest}" for key, highest in sorted(connection.versions.items())
         ]
@@ -205,7 +199,7 @@ class RabbitClient:
         """
 
         def ask() -> list[str] | None:
-            connection = self._connection()
+            connection = self._cluster.any()
             if connection.properties.get("product") != PRODUCT:
                 return None
             answer = connection.request(Metadata(()), MetadataAnswer, "the list of streams: metadata")
@@ -241,7 +235,7 @@ class RabbitClient:
         """
 
         def ask() -> int | None:
-            return self._near(partition, lambda connection: bounds.first_at_time(connection, partition, timestamp_ms))
+            return self._cluster.near(partition, lambda c: bounds.first_at_time(c, partition, timestamp_ms))
 
         found = self._retrying(ask)
         return None if found is None else offset_text(found)
@@ -275,7 +269,7 @@ class RabbitClient:
         Raises:
             As ``describe``.
         """
-        has_filters = self._retrying(lambda: self._connection().versions.get(PUBLISH_KEY, 1) >= _FILTERS_SINCE)
+        has_filters = self._retrying(lambda: self._cluster.any().versions.get(PUBLISH_KEY, 1) >= _FILTERS_SINCE)
         split = split_for(expression, self._filters, has_filters)
         return Pushdown(split.words, split.residual)
 
@@ -291,7 +285,7 @@ class RabbitClient:
 
         def ask(partition: str, offset: str) -> str | None:
             number = offset_number(offset)
-            return self._near(partition, lambda connection: bounds.witness(connection, partition, number))
+            return self._cluster.near(partition, lambda connection: bounds.witness(connection, partition, number))
 
         return {p: self._retrying(lambda p=p, o=o: ask(p, o)) for p, o in offsets.items()}  # type: ignore[misc]
 
@@ -330,14 +324,14 @@ class RabbitClient:
         properties = properties_of(how.asked, consumer, read.stream if self._super_stream else None)
 
         def subscribe(offset: OffsetSpecification, credit: int) -> Subscription:
-            return self._near(name, lambda connection: Subscription(connection, name, offset, credit, properties))
+            return self._cluster.near(name, lambda c: Subscription(c, name, offset, credit, properties))
 
         def certain() -> bounds.Extent:
             had: dict[tuple[str, str], int] = {}
             return self._retrying(lambda: self._certain(name, had))
 
         def chunk_at(offset: int) -> ChunkHeader | None:
-            return self._near(name, lambda connection: bounds.chunk_at(connection, name, offset))
+            return self._cluster.near(name, lambda connection: bounds.chunk_at(connection, name, offset))
 
         reader = RangeReader(
             read,
@@ -368,84 +362,9 @@ class RabbitClient:
             raise OptionError("consumerName", f"expected up to {_MAX_REFERENCE_BYTES} bytes, to store offsets under it")
         for partition, offset in offsets.items():
             command = StoreOffset(self._consumer.name, partition, offset_number(offset))
-            connection = self._connection()
+            connection = self._cluster.any()
             connection.send(command.encode())
-        self._connection().turn()
-
-    # --- connections
+        self._cluster.any().turn()
 
     def _retrying(self, operation: Callable[[], _T]) -> _T:
-        return patiently(operation, lambda: bool(self._connections))
-
-    def _near(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
-        """Run an operation on a node that has a member of the stream; the one we know of first.
-
-        Raises:
-            PeerError: of the operation.
-        """
-        known = self._nodes.pop(stream, None)
-        try:
-            found = operation(self._connection(known))
-            if known is not None:
-                self._nodes[stream] = known
-            return found
-        except Refused as fault:
-            if not is_unavailable(fault):
-                raise
-            for node in self._members(stream):
-                try:
-                    found = operation(self._connection(node))
-                except SparkStreamsError as other:
-                    if not other.retriable:
-                        raise
-                    continue
-                self._nodes[stream] = node
-                return found
-            raise
-
-    def _at_leader(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
-        """Run an operation on the node that leads the stream.
-
-        Raises:
-            PeerError: of the operation.
-            Refused: the stream has no leader now.
-            ConnectFailed: it cannot be reached, and there are other members, which may be behind.
-        """
-        what, (streams, nodes) = f"stream '{stream}': leader", self._placed(stream)
-        for each in streams:
-            if each.code != ResponseCode.OK:
-                raise refusal(each.code, what)
-            if each.leader not in nodes:
-                break
-            try:
-                return operation(self._connection(nodes[each.leader]))
-            except ConnectFailed:
-                if {*each.replicas} - {each.leader}:
-                    raise
-                return self._near(stream, operation)  # alone, as in a container, it may advertise anything
-        raise refusal(ResponseCode.STREAM_NOT_AVAILABLE, what)
-
-    def _members(self, stream: str) -> list[tuple[str, int]]:
-        streams, nodes = self._placed(stream)
-        own = (self._endpoint.host, self._endpoint.port)
-        return [
-            nodes[reference]
-            for each in streams
-            for reference in (*each.replicas, each.leader)
-            if reference in nodes and nodes[reference] != own
-        ]
-
-    def _placed(self, stream: str) -> tuple[tuple[StreamMetadata, ...], dict[int, tuple[str, int]]]:
-        """Return what the broker says of a stream's members, and where nodes are, by the numbers that it names."""
-        answer = self._connection().request(Metadata((stream,)), MetadataAnswer, f"stream '{stream}': metadata")
-        return answer.streams, {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
-
-    def _connection(self, node: tuple[str, int] | None = None) -> Connection:
-        if self._closed:
-            raise LocalProtocolError(f"the client of {self._endpoint.address} is closed")
-        key = node or (self._endpoint.host, self._endpoint.port)
-        connection = self._connections.get(key)
-        if connection is None or connection.broken:
-            endpoint = replace(self._endpoint, host=key[0], port=key[1])
-            connection = self._connections[key] = Connection(endpoint, timeout_ms=self._timeout_ms)
-        return connection
+        return patiently(operation, lambda: self._cluster.was_there)
