@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -37,7 +37,8 @@ MAX_PARTITIONS: Final = 200
 """Spark partitions of an exactly-once write: each has a reference of its own, and a broker remembers the last ids of
 the 255 references that wrote last to a stream. The rest is left to other publishers (docs/adr/0010)."""
 
-_checked: Final[set[tuple[str, str | None, str]]] = set()
+_checked: Final[dict[tuple[str, str | None, str], tuple[tuple[str, int], ...]]] = {}
+"""Url, user and stream of what was checked, to the nodes that the broker named then."""
 
 
 def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> BatchWriter:
@@ -92,8 +93,7 @@ def _sink(options: Mapping[str, str], schema: Any) -> RabbitSink:
             "there is no column 'key' (STRING), which decides what partition of the super stream a row goes to: name "
             'one, such as df.selectExpr("customer AS key", "to_json(struct(*)) AS value")'
         )
-    sink.check()
-    return sink
+    return sink.check()
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,14 @@ class RabbitSink:
 
     options: RabbitSinkOptions
 
-    def check(self) -> None:
+    def check(self) -> RabbitSink:
         """Ask for the stream, so that a wrong name fails on the driver, before any task starts.
 
         It is done once a process and stream: Spark makes a writer for every micro-batch. Trouble of the network is
         left to the tasks, which Spark tries again. Nothing is checked when each row names its stream.
+
+        Returns:
+            This sink, which knows the nodes that the broker has named: tasks go there when no host of ``url`` answers.
 
         Raises:
             NotFound: there is no such stream.
@@ -120,21 +123,21 @@ class RabbitSink:
         chosen = self.options
         name = chosen.super_stream or chosen.stream
         if name is None:
-            return
+            return self
         key = (f"{chosen.endpoint.url} {chosen.super_stream is not None}", chosen.endpoint.username, name)
-        if key in _checked:
-            return
-        try:
-            with RabbitClient(
-                chosen.endpoint, super_stream=chosen.super_stream is not None, timeout_ms=chosen.request_timeout_ms
-            ) as client:
-                client.check(name)
-        except SparkStreamsError as fault:
-            if not fault.retriable:
-                raise
-            _log.warning("stream '%s' could not be checked before the write: %s", name, fault)
-            return
-        _checked.add(key)
+        if key not in _checked:
+            try:
+                with RabbitClient(
+                    chosen.endpoint, super_stream=chosen.super_stream is not None, timeout_ms=chosen.request_timeout_ms
+                ) as client:
+                    client.check(name)
+                    _checked[key] = client.told
+            except SparkStreamsError as fault:
+                if not fault.retriable:
+                    raise
+                _log.warning("stream '%s' could not be checked before the write: %s", name, fault)
+                return self
+        return replace(self, options=replace(chosen, endpoint=chosen.endpoint.with_told(_checked[key])))
 
     def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
         """Return the columns that are encoded, and the filter values; rows need no ids of ours, the broker counts."""

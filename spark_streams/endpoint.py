@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import quote, unquote
@@ -20,6 +20,7 @@ __all__ = [
     "HTTP_SCHEMES",
     "RABBITMQ_SCHEMES",
     "Endpoint",
+    "Node",
     "Secret",
     "Tls",
     "parse_url",
@@ -43,6 +44,9 @@ RABBITMQ_SCHEMES: Final = frozenset({"rabbitmq-stream", "rabbitmq-stream+tls"})
 
 HTTP_SCHEMES: Final = frozenset({"http", "https"})
 """The schemes whose urls may have a path and a query."""
+
+Node = tuple[str, int]
+"""Host, without the brackets of an IPv6 address, and port."""
 
 _TLS_SCHEME_OF: Final = {"amqp": "amqps", "rabbitmq-stream": "rabbitmq-stream+tls", "http": "https"}
 _TLS_SCHEMES: Final = frozenset(_TLS_SCHEME_OF.values())
@@ -112,11 +116,11 @@ class Tls:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One peer: frozen, picklable, and safe to print.
+    """One peer, which may be reached by several hosts: frozen, picklable, and safe to print.
 
     Args:
         scheme: ``amqp``, ``amqps``, ``rabbitmq-stream``, ``rabbitmq-stream+tls``, ``http`` or ``https``.
-        host: name or address, without the brackets of an IPv6 address.
+        host: name or address, without the brackets of an IPv6 address; of several the first.
         port: TCP port.
         username: None when no credentials are to be sent.
         password: None when there is none.
@@ -125,6 +129,9 @@ class Endpoint:
         path: of an http url, as it was written, with its first slash; empty for none.
         query: of an http url, as it was written, without the question mark; it may hold a secret.
         token: the bearer token of an http peer, or None.
+        others: the further hosts of a url that lists several; all have the same credentials, TLS and virtual host.
+        told: nodes that the peer has named, where it may be found when none of the url's hosts answers.
+        is_told: whether the peer has named this host, and no url.
 
     """
 
@@ -138,11 +145,19 @@ class Endpoint:
     path: str = ""
     query: Secret | None = field(default=None)
     token: Secret | None = field(default=None)
+    others: tuple[Node, ...] = ()
+    told: tuple[Node, ...] = ()
+    is_told: bool = False
 
     @property
     def address(self) -> str:
-        """``host:port`` as people write it, for messages."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """``host:port`` as people write it, for messages; with commas between those of several hosts."""
+        return ",".join(_written(node) for node in ((self.host, self.port), *self.others))
+
+    @property
+    def hosts(self) -> tuple[Endpoint, ...]:
+        """One endpoint for each host of the url, in its order."""
+        return tuple(self._at(node, is_told=self.is_told) for node in ((self.host, self.port), *self.others))
 
     @property
     def url(self) -> str:
@@ -165,6 +180,22 @@ class Endpoint:
         """Return this endpoint with other TLS settings."""
         return replace(self, tls=tls)
 
+    def with_told(self, nodes: Iterable[Node]) -> Endpoint:
+        """Return this endpoint with the nodes that the peer has named."""
+        return replace(self, told=tuple(nodes))
+
+    def at(self, node: Node) -> Endpoint:
+        """Return the endpoint of one node that the peer has named, to be reached as this one."""
+        return self._at(node, is_told=True)
+
+    def _at(self, node: Node, *, is_told: bool) -> Endpoint:
+        return replace(self, host=node[0], port=node[1], others=(), told=(), is_told=is_told)
+
+
+def _written(node: Node) -> str:
+    host, port = node
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
 
 def redact_url(url: str) -> str:
     """Return ``url`` with whatever stands before the host replaced by ``***@``, and its query by ``?***``.
@@ -178,10 +209,10 @@ def redact_url(url: str) -> str:
 
 
 def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str = "url") -> Endpoint:
-    """Read ``scheme://[user[:password]@]host[:port]``; user and password may be percent-encoded.
+    """Read ``scheme://[user[:password]@]host[:port][,host[:port]…]``; user and password may be percent-encoded.
 
     A url of RabbitMQ may go on with ``/vhost``, percent-encoded; nothing and ``/`` alone mean the virtual host ``/``.
-    One of http goes on with any path and query.
+    One of http goes on with any path and query, and has one host.
 
     Args:
         url: what the user wrote.
@@ -216,7 +247,16 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
         raise OptionError(
             option, f"{shown} has a path, query or fragment after the host; the stream goes into option 'stream'"
         )
-    host, port = _host_and_port(hostport.rstrip("/"), scheme, shown, option)
+    if re.search(r"@[^@]*,", userinfo):
+        raise OptionError(
+            option,
+            "credentials stand once, before the first host: user:password@host,host; an '@' or ',' in a user name or "
+            "password is to be percent-encoded (%40, %2C)",
+        )
+    nodes = [_host_and_port(each, scheme, shown, option) for each in hostport.rstrip("/").split(",")]
+    (host, port), *others = dict.fromkeys(nodes)
+    if others and scheme in HTTP_SCHEMES:
+        raise OptionError(option, f"{shown} lists {len(nodes)} hosts, and a feed has one address")
     if at and re.search(r"[/?#]", userinfo):
         raise OptionError(option, "a '/', '?' or '#' in the user name or password is to be percent-encoded")
     user, colon, word = userinfo.partition(":")
@@ -230,6 +270,7 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
         vhost,
         path,
         Secret(query) if query else None,
+        others=tuple(others),
     )
 
 
@@ -269,7 +310,7 @@ def _vhost(path: str, shown: str, option: str) -> str:
         ) from None
 
 
-def _host_and_port(hostport: str, scheme: str, shown: str, option: str) -> tuple[str, int]:
+def _host_and_port(hostport: str, scheme: str, shown: str, option: str) -> Node:
     if hostport.startswith("["):
         host, bracket, after = hostport[1:].partition("]")
         try:
@@ -282,7 +323,8 @@ def _host_and_port(hostport: str, scheme: str, shown: str, option: str) -> tuple
     else:
         host, _, port_text = hostport.partition(":")
     if not host:
-        raise OptionError(option, f"{shown} names no host, expected {_example((scheme,))}")
+        no_host = f"{shown} names no host, or none beside a comma, expected {_example((scheme,))}"
+        raise OptionError(option, no_host)
     if re.search(r"[\s\\]", host):
         raise OptionError(option, f"{shown} has a blank or backslash in its host, expected {_example((scheme,))}")
     if not port_text:

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from spark_streams.endpoint import (
+    AMQP_SCHEMES,
     HTTP_SCHEMES,
     RABBITMQ_SCHEMES,
     Endpoint,
@@ -35,6 +36,55 @@ from spark_streams.errors import OptionError
 )
 def test_urls(url: str, expected: Endpoint) -> None:
     assert parse_url(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("amqp://me:pw@a,b:7,[::1],[fe80::2]:9/", ["a:5672", "b:7", "[::1]:5672", "[fe80::2]:9"]),
+        ("amqps://me:pw@a,b", ["a:5671", "b:5671"]),
+        ("amqp://me:pw@a,b,a:5672", ["a:5672", "b:5672"]),
+        ("rabbitmq-stream://me:pw@a:1,b:2/v%2Fw", ["a:1", "b:2"]),
+        ("rabbitmq-stream+tls://me:pw@a,b/v%2Fw", ["a:5551", "b:5551"]),
+        ("rabbitmq-stream://me:pw@[::1]:1/v%2Fw", ["[::1]:1"]),
+    ],
+)
+def test_lists_of_hosts(url: str, hosts: list[str]) -> None:
+    endpoint = parse_url(url, schemes=AMQP_SCHEMES | RABBITMQ_SCHEMES)
+    assert endpoint.address == ",".join(hosts)
+    assert [each.address for each in endpoint.hosts] == hosts
+    for each in endpoint.hosts:
+        assert (each.username, each.password) == ("me", Secret("pw"))
+        assert (each.tls, each.vhost) == (endpoint.tls, endpoint.vhost)
+        assert each.hosts == (each,)
+    again = parse_url(endpoint.url, schemes=AMQP_SCHEMES | RABBITMQ_SCHEMES)
+    assert again == endpoint.with_credentials(None, None)
+    assert pickle.loads(pickle.dumps(endpoint)) == endpoint and "pw" not in str(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("amqp://a,,b", "amqp://a,,b names no host, or none beside a comma"),
+        ("amqp://a,", "none beside a comma"),
+        ("amqp://,a", "none beside a comma"),
+        ("amqp://a, b", "blank"),
+        ("amqp://me:hunter2@a:1,b:x", "amqp://***@a:1,b:x has port 'x'"),
+        ("amqp://me:hunter2@a,[::1", "IPv6"),
+        ("amqp://me:hunter2@a,me:hunter2@b", "credentials stand once, before the first host"),
+        ("rabbitmq-stream://me:hunter2@a:1/x,b:1/x", "has more than a virtual host"),
+        ("http://me:hunter2@a,b/orders", "lists 2 hosts, and a feed has one address"),
+    ],
+)
+def test_bad_lists_of_hosts(url: str, message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_url(url, schemes=AMQP_SCHEMES | RABBITMQ_SCHEMES | HTTP_SCHEMES)
+    assert message in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_feeds_path_may_have_commas() -> None:
+    assert parse_url("http://a/orders,new?x=1,2", schemes=HTTP_SCHEMES).path == "/orders,new"
 
 
 @pytest.mark.parametrize(

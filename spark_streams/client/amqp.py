@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from spark_streams.client import info
 from spark_streams.client.connection import CAPABILITY, Connection
 from spark_streams.client.faults import LinkRedirected
+from spark_streams.client.hosts import Hosts
 from spark_streams.client.links import (
     Link,
     after_time_filter,
@@ -31,7 +32,7 @@ from spark_streams.client.pushdown import Pushed, Receiving, is_about_filters, n
 from spark_streams.client.reader import RangeReader
 from spark_streams.client.retry import Deadline, patiently
 from spark_streams.client.walk import OffsetWalk, first_offset
-from spark_streams.endpoint import Endpoint
+from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import DeadlineExceeded, LocalProtocolError, NotFound, Refused, RemoteProtocolError
 from spark_streams.filters.nodes import Expression
 from spark_streams.position import EARLIEST, MIN_TIMESTAMP_MS, After, At, Earliest, Position
@@ -53,7 +54,7 @@ class AmqpClient:
     """A client of one AMQP container with event logs. Not for use by several threads at once.
 
     Args:
-        endpoint: where to, with credentials and TLS.
+        endpoint: where to, with credentials and TLS; of several hosts any one.
         timeout_ms: how long the peer may be silent whenever it owes an answer.
         container_id: our name for the peer; a random one for each connection when None.
         require_event_streams: whether reading from a peer that does not offer the capability
@@ -62,6 +63,8 @@ class AmqpClient:
 
     numeric_offsets = False
     """Offsets are opaque (ES-301)."""
+    told: tuple[Node, ...] = ()
+    """AMQP containers do not name others, but for a link that they redirect."""
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class AmqpClient:
         require_event_streams: bool = True,
     ) -> None:
         self._endpoint = endpoint
+        self._hosts = Hosts(endpoint, timeout_ms)
         self._timeout_ms = timeout_ms
         self._container_id = container_id
         self._require_event_streams = require_event_streams
@@ -325,15 +329,15 @@ class AmqpClient:
 
     def _at(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
         """Run an operation on the connection where ``address`` lives, following redirects."""
-        endpoint, server_name = self._endpoint, None
+        connect: Callable[[], Connection] = self._any
         for _ in range(MAX_REDIRECTS + 1):
-            connection = self._connection(endpoint, server_name)
+            connection = connect()
             try:
                 return operation(connection, address)
             except LinkRedirected as redirect:
                 # Scheme, credentials and TLS stay: a redirect can move a link, not lower its guard.
-                endpoint = replace(self._endpoint, host=redirect.network_host, port=redirect.port)
-                server_name = redirect.hostname
+                endpoint = self._endpoint.at((redirect.network_host, redirect.port))
+                connect = partial(self._connection, endpoint, redirect.hostname)
                 address = redirect.address or address
             except DeadlineExceeded:
                 connection.abandon()  # what the peer still sends belongs to nobody
@@ -344,14 +348,26 @@ class AmqpClient:
             f"attach to '{address}'",
         )
 
-    def _connection(self, endpoint: Endpoint, server_name: str | None) -> Connection:
+    def _any(self) -> Connection:
+        """Return a connection to any host of the url: the one that is open, if there is one."""
+        for host in self._endpoint.hosts:
+            connection = self._connections.get((host.host, host.port, None))
+            if connection is not None and not connection.broken:
+                return connection
+        return self._hosts.connect(lambda host, connect_ms: self._connection(host, None, connect_ms))
+
+    def _connection(self, endpoint: Endpoint, server_name: str | None, connect_ms: int | None = None) -> Connection:
         if self._closed:
             raise LocalProtocolError(f"the client of {self._endpoint.address} is closed")
         key = (endpoint.host, endpoint.port, server_name)
         connection = self._connections.get(key)
         if connection is None or connection.broken:
             connection = Connection(
-                endpoint, timeout_ms=self._timeout_ms, container_id=self._container_id, server_name=server_name
+                endpoint,
+                timeout_ms=self._timeout_ms,
+                connect_ms=connect_ms,
+                container_id=self._container_id,
+                server_name=server_name,
             )
             self._connections[key] = connection
         return connection

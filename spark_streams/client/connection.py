@@ -65,6 +65,7 @@ class Connection:
     Args:
         endpoint: where to, with credentials and TLS.
         timeout_ms: how long connecting, and each later answer of the peer, may take.
+        connect_ms: how long the network may take to connect, where that is less.
         container_id: our name for the peer; a random one when None.
         server_name: the name for TLS, SASL and open.hostname where it is not the endpoint's host (redirects).
 
@@ -79,6 +80,7 @@ class Connection:
         endpoint: Endpoint,
         *,
         timeout_ms: int,
+        connect_ms: int | None = None,
         container_id: str | None = None,
         server_name: str | None = None,
     ) -> None:
@@ -94,7 +96,7 @@ class Connection:
         self._output_start = ffi.from_buffer(self._output)
         self._detached: set[int] = set()
         self.broken = False
-        self._socket = open_socket(endpoint, deadline, server_name)
+        self._socket = open_socket(endpoint, Deadline(connect_ms or timeout_ms), server_name)
         try:
             leftover = self._authenticate(deadline)
             self._open(leftover, deadline, container_id or f"spark-streams-{uuid.uuid4().hex}")

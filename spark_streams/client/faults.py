@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_streams.client.tls import WANTS_A_CERTIFICATE, is_no_tls, refused_certificate, unverified
-from spark_streams.endpoint import Endpoint
+from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -66,6 +66,8 @@ def final(fault: ConnectFailed) -> ConnectFailed:
 
 def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a TCP connection that could not be made."""
+    if endpoint.is_told:
+        return _told_fault(fault, endpoint)
     where = endpoint.address
     if isinstance(fault, socket.gaierror):
         return final(
@@ -80,6 +82,26 @@ def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
         failed.costly = True
         return failed
     return ConnectFailed(f"{where}: no connection: {fault.strerror or fault}: check the host and port in option 'url'")
+
+
+def _told_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
+    """Return the same for a host that no option has named: the peer has, and there is where to look."""
+    where, reason, what = endpoint.address, str(fault.strerror or fault), "the peer redirects there"
+    if endpoint.scheme in RABBITMQ_SCHEMES:
+        what = (
+            "so the broker advertises one of its nodes (its settings stream.advertised_host and "
+            "stream.advertised_port), not option 'url'"
+        )
+    if isinstance(fault, socket.gaierror):
+        reason = f"the host name '{endpoint.host}' is not known"
+    elif isinstance(fault, ConnectionRefusedError):
+        reason = "connection refused: nothing listens there"
+    elif isinstance(fault, TimeoutError):
+        reason = "no answer"
+    failed = ConnectFailed(f"{where}: {reason}: {what}: make it reachable from here")
+    failed.retriable = not isinstance(fault, socket.gaierror)
+    failed.costly = isinstance(fault, TimeoutError)
+    return failed
 
 
 def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from spark_streams.client.model import Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import PATIENT, Attempts
+from spark_streams.endpoint import Node
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError
 from spark_streams.filters import Expression, read_filter
 from spark_streams.options import SourceOptions, Span
@@ -18,7 +19,7 @@ from spark_streams.spark.log_client import Connect, LogClient, OffsetWalk
 from spark_streams.spark.numeric import NumericWalk, events_between
 from spark_streams.spark.walks import Ahead, Walk, sample, split_points
 
-__all__ = ["Driver", "position_in", "require_all", "require_offsets"]
+__all__ = ["Driver", "position_in", "reaching", "require_all", "require_offsets"]
 
 _T = TypeVar("_T")
 
@@ -40,6 +41,8 @@ class Driver:
         self._description: StreamDescription | None = None
         self._described_at = 0.0
         self._numeric: bool | None = None
+        self.told: tuple[Node, ...] = ()
+        """The nodes that the peer has named, for tasks, and for the next connection."""
 
     def describe(self, *, fresh: bool = False, certain: Collection[str] = ()) -> StreamDescription:
         """Return the partitions and their bounds, not older than the poll interval.
@@ -174,15 +177,18 @@ class Driver:
         attempts = Attempts(PATIENT)
         while True:
             if self._client is None:
-                self._client = self._connect(self.options).__enter__()
+                self._client = self._connect(reaching(self.options, self.told)).__enter__()
             try:
-                return question(self._client)
+                answer = question(self._client)
             except SparkStreamsError as fault:
                 self.close()
                 if self._description is None or not isinstance(fault, NotFound):
                     raise
                 fault.retriable = True
                 attempts.after(fault)
+                continue
+            self.told = self._client.told
+            return answer
 
     def close(self) -> None:
         """Disconnect; the next question connects again."""
@@ -204,6 +210,11 @@ class Driver:
 
 def _between(read: RangeRead, start: Earliest | At | After, end: str) -> RangeRead:
     return replace(read, start=start, end=end)
+
+
+def reaching(options: SourceOptions, told: tuple[Node, ...]) -> SourceOptions:
+    """Return options by which a peer is found also where it has said that it is."""
+    return replace(options, endpoint=options.endpoint.with_told(told)) if told else options
 
 
 def require_all(span: Span, partitions: Iterable[str], unavailable: Collection[str] = ()) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from spark_streams.client.model import Pushdown, RangeRead, StreamDescription
+from spark_streams.endpoint import Node
 from spark_streams.filters.nodes import Expression
 from spark_streams.options import SourceOptions
 from spark_streams.position import Position
@@ -35,6 +36,10 @@ class LogClient(Protocol):
 
         Then ``remaining`` and ``offsets`` are never called: what they tell is computed.
         """
+
+    @property
+    def told(self) -> tuple[Node, ...]:
+        """Nodes that the peer has named so far, where it may be found when no host of ``url`` answers; mostly none."""
 
     def __enter__(self) -> LogClient: ...
 

@@ -275,7 +275,7 @@ class MicroBatches:
         if self._options.filter is not None:
             self._pushed()
         return [
-            PlannedRead(r, None, description.incarnation, seen.get(r.partition))
+            PlannedRead(r, None, description.incarnation, seen.get(r.partition), self._driver.told)
             for r in matching_ranges(ranges, self._driver)
         ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from spark_streams.client.model import Bounds, RangeRead, StreamDescription
+from spark_streams.endpoint import Node
 from spark_streams.errors import OptionError
 from spark_streams.options import SourceOptions, Span
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
@@ -27,12 +28,14 @@ class PlannedRead:
         until: offset of the first event that is not to be read any more, or None; then ``read.end`` is part of it.
         incarnation: the creation of the log that the offsets belong to, or None where the peer does not say.
         witness: an offset of the partition and its witness (``LogClient.witnesses``), or None where there is none.
+        told: nodes that the peer has named to the driver.
     """
 
     read: RangeRead
     until: str | None = None
     incarnation: str | None = None
     witness: tuple[str, str] | None = None
+    told: tuple[Node, ...] = ()
 
 
 def order(position: Position) -> tuple[str, int]:

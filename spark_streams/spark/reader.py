@@ -22,6 +22,7 @@ from spark_streams.errors import NotFound, OptionError, PositionLost, SparkStrea
 from spark_streams.options import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, SourceOptions
 from spark_streams.position import Checkpoint
 from spark_streams.spark.batch_plan import plan_batch
+from spark_streams.spark.driver import reaching
 from spark_streams.spark.log_client import Connect, LogClient
 from spark_streams.spark.log_lines import counted, show_log_lines
 from spark_streams.spark.micro_batch import MicroBatches
@@ -259,7 +260,7 @@ def read_range(
         PositionLost: events of it are gone, or the log was deleted and created again before the last one was read.
     """
     read, until = planned.read, planned.until
-    with connect(options) as client:
+    with connect(reaching(options, planned.told)) as client:
         fetched = read if until is None else _with_offset(read)
         for batch in client.fetch(fetched):
             if until is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -67,6 +68,25 @@ def test_an_offset_that_no_event_can_have_is_refused(reference_log: StreamFactor
         meant = f"{5:020d}"
         assert f"such as '{meant}'" in done.stderr
         assert tailed(stream, "amqp", "--partition", "0", "--from", f"{word}:{meant}")
+
+
+@pytest.mark.parametrize("door", ["amqp", "rabbitmq-stream"])
+def test_a_url_may_list_hosts(reference_log: StreamFactory, door: str) -> None:
+    stream = reference_log.create()
+    stream.produce(["a"])
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and does not listen
+        hosts = f"127.0.0.1:{held.getsockname()[1]},127.0.0.1:"
+        listed = url(stream, door).replace("127.0.0.1:", hosts)
+        assert listed.count("127.0.0.1") == 2
+        done = run("tail", listed, "--no-follow", "--from", "earliest", "--output", "value")
+    assert (done.exit_code, done.stdout) == (0, "a\n")
+
+
+def test_a_feed_has_one_host(reference_log: StreamFactory) -> None:
+    address = url(reference_log.create(), "feedapi").replace("127.0.0.1:", "127.0.0.1,127.0.0.1:")
+    done = run("tail", address)
+    assert done.exit_code != 0 and "lists 2 hosts, and a feed has one address" in done.stderr
 
 
 def test_rabbitmq_offsets_are_numbers(reference_log: StreamFactory) -> None:

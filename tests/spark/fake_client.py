@@ -114,9 +114,14 @@ class FakeLog:
         """How many of the newest events of each partition the nodes that follow do not have yet."""
         self.broken = 0
         """How many of the next questions find the connection broken."""
+        self.told: tuple[tuple[str, int], ...] = ()
+        """The nodes that the log names."""
+        self.reached_by: list[tuple[tuple[str, int], ...]] = []
+        """The nodes that those who connected had been told of."""
 
     def connect(self, options: SourceOptions) -> FakeClient:
         self.connected += 1
+        self.reached_by.append(options.endpoint.told)
         return FakeClient(self)
 
     def connect_store(self, options: SourceOptions) -> FakeClient:
@@ -147,6 +152,10 @@ class FakeClient:
     @property
     def numeric_offsets(self) -> bool:
         return self.log.numeric
+
+    @property
+    def told(self) -> tuple[tuple[str, int], ...]:
+        return self.log.told
 
     def __enter__(self) -> FakeClient:
         return self

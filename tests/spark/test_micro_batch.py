@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.errors import CheckpointError, OptionError, PositionLost
+from spark_streams.errors import CheckpointError, NotFound, OptionError, PositionLost
 from tests.examples import examples
 from tests.spark.fake_client import FakeLog, name
 from tests.spark.fake_query import Query, everything
@@ -34,6 +34,32 @@ def test_default_start_is_latest_and_pinned_by_an_empty_first_batch() -> None:
     assert query.batch() == 2
     assert query.batch() == -1
     assert query.rows == [("0", name(3)), ("0", name(4))]
+
+
+def test_a_checkpoint_does_not_know_by_which_hosts_the_log_was_reached() -> None:
+    """Hosts of a cluster come and go, and their order in a list means nothing."""
+    log = FakeLog("0", "1")
+    query = Query(log, url="amqp://a,b", startingOffsets="earliest")
+    for url in ("amqp://b,a", "amqp://c:1", "amqps://[::1],d"):
+        for held in log.partitions.values():
+            held.append(2)
+        assert query.drain() == [4]
+        query.options["url"] = url
+        query.restart()
+    assert query.drain() == [] and sorted(query.rows) == everything(log)
+
+
+def test_after_an_error_the_next_connection_knows_what_the_last_one_was_told() -> None:
+    log = FakeLog("0")
+    log.told = (("b", 1),)
+    query = Query(log, startingOffsets="earliest")
+    query.drain()
+    log.stream, stream = "another", log.stream
+    with pytest.raises(NotFound):
+        query.plan()
+    log.stream = stream
+    query.drain()
+    assert log.reached_by == [(), log.told]
 
 
 def test_initial_offset_is_the_same_whenever_asked() -> None:

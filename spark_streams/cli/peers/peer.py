@@ -25,7 +25,8 @@ PEER_EPILOG: Final = f"""\b
 A peer is
   amqp://[user:password@]host[:port]#STREAM             or amqps://
   rabbitmq-stream://[user:password@]host[:port]#STREAM  or rabbitmq-stream+tls://;
-                                                        a stream or a super stream
+                                                        a stream or a super stream;
+                                                        both may list hosts: host:port,host:port
   http://host[:port]/path/of/the/feed                   or https://
 
 {CREDENTIALS_EPILOG}"""

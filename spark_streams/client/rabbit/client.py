@@ -22,7 +22,7 @@ from spark_streams.client.rabbit.reader import RangeReader
 from spark_streams.client.rabbit.subscription import Subscription, properties_of
 from spark_streams.client.retry import patiently
 from spark_streams.client.walk import OffsetWalk
-from spark_streams.endpoint import Endpoint
+from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError
 from spark_streams.filters.nodes import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
@@ -50,7 +50,7 @@ class RabbitClient:
     """A client of one broker. Not for use by several threads at once.
 
     Args:
-        endpoint: where to, with credentials, virtual host and TLS.
+        endpoint: where to, with credentials, virtual host and TLS; of several hosts any one.
         super_stream: whether the names of streams that are asked for are names of super streams.
         timeout_ms: how long the broker may be silent whenever it owes an answer.
         filters: which messages ``fetch`` returns, and where messages have their filter values, which lets it ask the
@@ -88,6 +88,11 @@ class RabbitClient:
     def close(self) -> None:
         """Close all connections in good order; never raises."""
         self._cluster.close()
+
+    @property
+    def told(self) -> tuple[Node, ...]:
+        """The nodes that the broker has named and ``endpoint`` does not (``Endpoint.told``)."""
+        return self._cluster.told
 
     # --- what there is
 

@@ -8,12 +8,12 @@ Spec: Streams Protocol Reference, Metadata; notes, section 13.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
 
+from spark_streams.client.hosts import Hosts, none_of, passes_over
 from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.faults import is_unavailable, refusal
-from spark_streams.endpoint import Endpoint
+from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, LocalProtocolError, Refused, SparkStreamsError
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.streams import Metadata, MetadataAnswer, StreamMetadata
@@ -27,62 +27,82 @@ class Cluster:
     """Connections to the nodes of a broker. Not for several threads at once.
 
     Args:
-        endpoint: where to, with credentials, virtual host and TLS.
+        endpoint: where to, with credentials, virtual host and TLS; of several hosts any one.
         timeout_ms: how long the broker may be silent whenever it owes an answer.
     """
 
     def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
         self._endpoint = endpoint
         self._timeout_ms = timeout_ms
-        self._connections: dict[tuple[str, int], Connection] = {}
-        self._nodes: dict[str, tuple[str, int]] = {}
+        self._hosts = Hosts(endpoint, timeout_ms)
+        self._connections: list[Connection] = []
+        self._near: dict[str, Connection] = {}
         self._closed = False
+        self.was_there = False
+        """Whether a node has ever been reached."""
 
     @property
-    def was_there(self) -> bool:
-        """Whether a node has ever been reached."""
-        return bool(self._connections)
+    def told(self) -> tuple[Node, ...]:
+        """The nodes that the broker has named and ``endpoint`` does not, where it may be found without those."""
+        self._learn()
+        return self._hosts.told
 
     def close(self) -> None:
         """Close all connections in good order; never raises."""
         self._closed = True
-        for connection in self._connections.values():
+        for connection in self._connections:
             connection.close()
         self._connections.clear()
 
     def any(self) -> Connection:
-        """Return a connection to the node of ``endpoint``.
+        """Return a connection to any node: the one that was opened first, as long as it holds.
 
         Raises:
             ConnectFailed, AuthenticationFailed, Refused, DeadlineExceeded, RemoteProtocolError: as they say.
         """
-        return self._connection()
+        self._learn()
+        return self._connections[0] if self._connections else self._hosts.connect(self._connect)
 
     def near(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
         """Run an operation on a node that has a member of the stream; the one we know of first.
 
         Raises:
             PeerError: of the operation.
+            Refused: the stream has no member that can be reached.
         """
-        known = self._nodes.pop(stream, None)
+        connection = self._near.pop(stream, None)
+        if connection is None or connection.broken:
+            connection = self.any()
         try:
-            found = operation(self._connection(known))
-            if known is not None:
-                self._nodes[stream] = known
-            return found
+            found = operation(connection)
         except Refused as fault:
             if not is_unavailable(fault):
                 raise
-            for node in self._members(stream):
-                try:
-                    found = operation(self._connection(node))
-                except SparkStreamsError as other:
-                    if not other.retriable:
-                        raise
-                    continue
-                self._nodes[stream] = node
-                return found
-            raise
+            return self._at_another_member(stream, operation, connection, fault)
+        self._near[stream] = connection
+        return found
+
+    def _at_another_member(
+        self, stream: str, operation: Callable[[Connection], _T], but: Connection, refused: Refused
+    ) -> _T:
+        streams, nodes = self._placed(stream)
+        members = dict.fromkeys(nodes[n] for each in streams for n in (*each.replicas, each.leader) if n in nodes)
+        faults: list[SparkStreamsError] = []
+        for node in members:
+            if _is_at(but, node):
+                continue
+            connection = None
+            try:
+                connection = self._to(node, self._timeout_ms // len(members))
+                found = operation(connection)
+            except SparkStreamsError as fault:
+                if not (passes_over(fault) if connection is None else fault.retriable):
+                    raise
+                faults.append(fault)
+                continue
+            self._near[stream] = connection
+            return found
+        raise _unreachable(refused, faults)
 
     def at_leader(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
         """Run an operation on the node that leads the stream.
@@ -99,34 +119,51 @@ class Cluster:
             if each.leader not in nodes:
                 break
             try:
-                return operation(self._connection(nodes[each.leader]))
+                return operation(self._to(nodes[each.leader], self._timeout_ms))
             except ConnectFailed:
                 if {*each.replicas} - {each.leader}:
                     raise
                 return self.near(stream, operation)  # alone, as in a container, it may advertise anything
         raise refusal(ResponseCode.STREAM_NOT_AVAILABLE, what)
 
-    def _members(self, stream: str) -> list[tuple[str, int]]:
-        streams, nodes = self._placed(stream)
-        own = (self._endpoint.host, self._endpoint.port)
-        return [
-            nodes[reference]
-            for each in streams
-            for reference in (*each.replicas, each.leader)
-            if reference in nodes and nodes[reference] != own
-        ]
-
-    def _placed(self, stream: str) -> tuple[tuple[StreamMetadata, ...], dict[int, tuple[str, int]]]:
+    def _placed(self, stream: str) -> tuple[tuple[StreamMetadata, ...], dict[int, Node]]:
         """Return what the broker says of a stream's members, and where nodes are, by the numbers that it names."""
-        answer = self._connection().request(Metadata((stream,)), MetadataAnswer, f"stream '{stream}': metadata")
+        answer = self.any().request(Metadata((stream,)), MetadataAnswer, f"stream '{stream}': metadata")
         return answer.streams, {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
 
-    def _connection(self, node: tuple[str, int] | None = None) -> Connection:
+    def _to(self, node: Node, connect_ms: int) -> Connection:
+        """Return a connection to a node that the broker has named."""
+        self._learn()
+        for connection in self._connections:
+            if _is_at(connection, node):
+                return connection
+        return self._connect(self._endpoint.at(node), connect_ms)
+
+    def _connect(self, host: Endpoint, connect_ms: int) -> Connection:
         if self._closed:
             raise LocalProtocolError(f"the client of {self._endpoint.address} is closed")
-        key = node or (self._endpoint.host, self._endpoint.port)
-        connection = self._connections.get(key)
-        if connection is None or connection.broken:
-            endpoint = replace(self._endpoint, host=key[0], port=key[1])
-            connection = self._connections[key] = Connection(endpoint, timeout_ms=self._timeout_ms)
+        connection = Connection(host, timeout_ms=self._timeout_ms, connect_ms=max(1, connect_ms))
+        self._connections.append(connection)
+        self.was_there = True
         return connection
+
+    def _learn(self) -> None:
+        """Remember the nodes that connections were told of, and forget connections that broke."""
+        for connection in self._connections:
+            self._hosts.learn(connection.nodes)
+        self._connections = [each for each in self._connections if not each.broken]
+
+
+def _is_at(connection: Connection, node: Node) -> bool:
+    """Say whether a connection is to a node, by the address that was dialled or by the one that the node advertises."""
+    return node in ((connection.endpoint.host, connection.endpoint.port), connection.advertised)
+
+
+def _unreachable(refused: Refused, faults: list[SparkStreamsError]) -> Refused:
+    """Return the error for a stream that is not where it was asked for, and of which no other member helped."""
+    if not faults:
+        return refused
+    fault = none_of(faults)
+    told = Refused(refused.condition, f"{refused.description}; asked elsewhere: {fault}", refused.context)
+    told.retriable, told.costly = fault.retriable, fault.costly
+    return told

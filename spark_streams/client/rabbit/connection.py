@@ -28,7 +28,7 @@ from spark_streams.client.rabbit.faults import close_fault, refusal
 from spark_streams.client.rabbit.handshake import handshake
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import open_socket
-from spark_streams.endpoint import Endpoint
+from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -40,6 +40,7 @@ from spark_streams.wire.rabbit import commands
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.connecting import Close, CloseAnswer, Heartbeat
 from spark_streams.wire.rabbit.frames import ANSWER, Answer, Command, Frame, FrameReader, Request
+from spark_streams.wire.rabbit.streams import MetadataAnswer
 from spark_streams.wire.rabbit.super_streams import Partitions, Route
 
 __all__ = ["MAX_DELIVER_BYTES", "Connection"]
@@ -65,10 +66,12 @@ class Connection:
     Args:
         endpoint: where to, with credentials, virtual host and TLS.
         timeout_ms: how long the broker may take for an answer.
+        connect_ms: how long the network may take to connect, where that is less.
 
     Attributes:
         endpoint: as given.
         broken: the connection is of no further use.
+        nodes: those of the cluster that the broker has named, by any answer to Metadata.
         versions: command key to the highest version that the broker takes; empty before RabbitMQ 3.11 or so.
         properties: what the broker says about itself, ``version`` among it.
         frame_max_bytes: the largest frame that may be sent; 0 for no limit.
@@ -78,10 +81,11 @@ class Connection:
         ConnectFailed, AuthenticationFailed, Refused, DeadlineExceeded, RemoteProtocolError: as they say.
     """
 
-    def __init__(self, endpoint: Endpoint, *, timeout_ms: int) -> None:
+    def __init__(self, endpoint: Endpoint, *, timeout_ms: int, connect_ms: int | None = None) -> None:
         self.endpoint = endpoint
         self.timeout_ms = timeout_ms
         self.broken = False
+        self.nodes: dict[Node, None] = {}
         self.subscription_ids: set[int] = set()
         self._subscription_id = -1
         self._correlation = 0
@@ -92,7 +96,7 @@ class Connection:
         self._frames = FrameReader(MAX_DELIVER_BYTES)
         self._heard = self._spoke = time.monotonic()
         self._heartbeat_s = 0
-        self._socket = open_socket(endpoint, Deadline(timeout_ms))
+        self._socket = open_socket(endpoint, Deadline(connect_ms or timeout_ms))
         self._poll = select.poll()
         self._poll.register(self._socket.fileno(), select.POLLIN)
         self._watched = select.POLLIN
@@ -113,6 +117,12 @@ class Connection:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def advertised(self) -> Node | None:
+        """The address by which the broker names the node of this connection to clients; None where it does not tell."""
+        host, port = self.properties.get("advertised_host"), self.properties.get("advertised_port", "")
+        return (host, int(port)) if host and port.isdecimal() else None
 
     # --- asking
 
@@ -286,6 +296,8 @@ class Connection:
             self._queued += len(self._outgoing[-1])
             self._write()
             raise self._lost(close_fault(command.code, command.reason, self.endpoint))
+        if isinstance(command, MetadataAnswer):
+            self.nodes.update({(broker.host, broker.port): None for broker in command.brokers})
         number = getattr(command, "correlation_id", None)
         if number is not None and frame.key & ANSWER:
             self._answers[number] = command

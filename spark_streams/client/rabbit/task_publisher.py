@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spark_streams.client.hosts import Hosts
 from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.outgoing import Outgoing
 from spark_streams.client.rabbit.publisher import Entries, Label, query_sequence
@@ -76,7 +77,7 @@ class TaskPublisher:
     """Publishes the rows of one task. Not for several threads at once.
 
     Args:
-        endpoint: the broker.
+        endpoint: the broker; any of its hosts will do, as every node takes what another one leads.
         how: options.
         identity: of the task, None for at least once.
 
@@ -88,7 +89,10 @@ class TaskPublisher:
     def __init__(self, endpoint: Endpoint, how: RabbitPublishing, identity: TaskIdentity | None) -> None:
         self._how = how
         self._identity = identity
-        self._connection = retrying(lambda: Connection(endpoint, timeout_ms=how.timeout_ms))
+        hosts = Hosts(endpoint, how.timeout_ms)
+        self._connection = retrying(
+            lambda: hosts.connect(lambda host, ms: Connection(host, timeout_ms=how.timeout_ms, connect_ms=ms))
+        )
         reference = "" if identity is None else identity.reference
         compression = int(Compression[how.compression.upper()])
         self._outgoing = Outgoing(self._connection, reference, compression, how.max_in_flight, how.timeout_ms)

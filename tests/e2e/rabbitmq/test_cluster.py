@@ -1,6 +1,6 @@
 """A cluster of three RabbitMQ nodes under source and sink.
 
-Streams that only other nodes hold, leaders that move, nodes that are killed with kill -9. The node of ``url`` lives.
+Streams that only other nodes hold, leaders that move, nodes that are killed with kill -9, that of ``url`` too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ WAIT_S = 240
 PARTITIONS = 3
 ROWS = 3_000
 """Of each partition, in each step."""
+SOME = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "900"}
 
 
 class Cluster:
@@ -36,14 +37,22 @@ class Cluster:
         self.nodes = nodes
         self.brokers = [Real(node.url) for node in nodes]
         """Each node, asked by hand."""
+        self.alive = 0
+        """The number of the node that is asked where streams are."""
 
     def options(self, **more: str) -> dict[str, str]:
         """What finds the cluster: its first node."""
         return {"url": self.nodes[0].url, "requestTimeout": "120000", **more}
 
+    @property
+    def all(self) -> str:
+        """The url that lists all nodes."""
+        first, *others = (node.url for node in self.nodes)
+        return ",".join((first, *(url.rpartition("@")[2] for url in others)))
+
     def leader(self, stream: str) -> int:
         """The number of the node that leads a stream, -1 while none does."""
-        with self.brokers[0].peer() as peer:
+        with self.brokers[self.alive].peer() as peer:
             body = peer.ask(by_hand.METADATA, array([text(stream)])).body
         ports, at = {}, 4
         for _ in range(struct.unpack_from(">I", body)[0]):
@@ -60,7 +69,7 @@ class Cluster:
 
         def elected() -> bool:
             to = ("--preferred-leader-node", self.nodes[number].name)
-            self.nodes[0].control("rabbitmq-streams", "restart_stream", stream, *to)
+            self.nodes[self.alive].control("rabbitmq-streams", "restart_stream", stream, *to)
             return self.leader(stream) == number
 
         eventually(elected, f"node {number} leads {stream}", WAIT_S)
@@ -139,6 +148,42 @@ class Copy:
             assert len(self.faults) < 20, self.faults
             self.query = self._writer.start()
 
+    def again(self) -> None:
+        """Stop it and start it again."""
+        self.query.stop()
+        self.query = self._writer.start()
+
+
+class Copying:
+    """Rows on their way from one super stream to another, and a query that reads the copies."""
+
+    def __init__(self, cluster: Cluster, copy: Copy, query: KeptQuery, orders: str) -> None:
+        self.cluster, self.copy, self.query, self.orders = cluster, copy, query, orders
+        self.sent = 0
+        """Rows of each partition."""
+
+    def publish(self) -> None:
+        """Add rows to each partition."""
+        for n in range(PARTITIONS):
+            self.cluster.publish(f"{self.orders}-{n}", numbers(self.sent, self.sent + ROWS))
+        self.sent += ROWS
+
+    def came(self, count: int) -> bool:
+        self.copy.goes_on()
+        return len(self.query.rows) >= count
+
+    def through(self) -> None:
+        """Wait until all rows came."""
+        wanted, what = PARTITIONS * self.sent, f"all rows, {self.sent} in each partition"
+        eventually(lambda: self.came(wanted), what, WAIT_S, query=self.query.running)
+
+    def under_way(self) -> None:
+        """Publish until some rows came and others did not: when a node dies there is something left to do."""
+        while len(self.query.rows) >= PARTITIONS * self.sent:
+            before = len(self.query.rows)
+            self.publish()
+            eventually(lambda before=before: self.came(before + 1), "the first rows", WAIT_S, query=self.query.running)
+
 
 def test_leaders_move_and_nodes_are_killed_under_source_and_sink(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
@@ -146,54 +191,80 @@ def test_leaders_move_and_nodes_are_killed_under_source_and_sink(
     """What is copied is there once, in order; and a query that only reads goes on by itself."""
     orders, copies = (cluster.brokers[0].create_super(PARTITIONS, name) for name in ("orders", "copies"))
     streams = [f"{each}-{n}" for each in (orders, copies) for n in range(PARTITIONS)]
-    limit = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "900"}
-    frame = spark.readStream.format(FORMAT).options(**cluster.options(superStream=orders, **limit)).load()
+    frame, read = (
+        spark.readStream.format(FORMAT).options(**cluster.options(superStream=each, **SOME)).load()
+        for each in (orders, copies)
+    )
     copied = frame.selectExpr("value", f"replace(partition, '{orders}', '{copies}') AS stream")
-    read = spark.readStream.format(FORMAT).options(**cluster.options(superStream=copies, **limit)).load()
-    sent = 0
-
-    def publish() -> None:
-        nonlocal sent
-        for n in range(PARTITIONS):
-            cluster.publish(f"{orders}-{n}", numbers(sent, sent + ROWS))
-        sent += ROWS
-
-    def came(count: int) -> bool:
-        copy.goes_on()
-        return len(query.rows) >= count
-
-    def through() -> None:
-        eventually(lambda: came(PARTITIONS * sent), f"all rows, {sent} in each partition", WAIT_S, query=query.running)
-
     with KeptQuery(tmp_path, timeout_s=WAIT_S) as query:
         copy = Copy(copied, cluster.options(checkpointLocation=str(tmp_path / "copy")))
+        rows = Copying(cluster, copy, query, orders)
         try:
             query.start(read.select("partition", "offset", "value"))
-            publish()
+            rows.publish()
             for n, stream in enumerate(streams):
                 cluster.move(stream, n % 3)
-            publish()
-            through()
+            rows.publish()
+            rows.through()
             for number in (1, 2):
                 led = [stream for stream in streams if cluster.leader(stream) == number]
                 assert led, "a kill that nobody notices proves nothing"
-                while len(query.rows) >= PARTITIONS * sent:  # so that there is something left to do when it dies
-                    before = len(query.rows)
-                    publish()
-                    eventually(lambda before=before: came(before + 1), "the first rows", WAIT_S, query=query.running)
+                rows.under_way()
                 cluster.nodes[number].kill()
-                publish()
-                through()
+                rows.publish()
+                rows.through()
                 assert number not in [cluster.leader(stream) for stream in streams]
                 cluster.nodes[number].restart()
                 cluster.nodes[0].control("rabbitmq-upgrade", "await_online_quorum_plus_one")
                 cluster.move(led[0], number)
-            through()
+            rows.through()
         finally:
             copy.query.stop()
-    expected = {f"{copies}-{n}": numbers(0, sent) for n in range(PARTITIONS)}
+    expected = {f"{copies}-{n}": numbers(0, rows.sent) for n in range(PARTITIONS)}
     assert in_order(query) == expected, "each once, and in order"
     assert {stream: cluster.brokers[0].bodies(stream) for stream in expected} == expected
+    assert all("spark_streams.errors." in fault for fault in copy.faults), copy.faults
+
+
+def test_the_node_of_url_is_killed_under_source_and_sink(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
+    """A query whose url lists all nodes goes on, and starts again; so does a running one whose url lists only that."""
+    orders, copies = (cluster.brokers[0].create_super(PARTITIONS, name) for name in ("orders", "copies"))
+
+    def reading(super_stream: str, **url: str) -> DataFrame:
+        options = cluster.options(superStream=super_stream, **SOME, **url)
+        return spark.readStream.format(FORMAT).options(**options).load()
+
+    copied = reading(orders, url=cluster.all).selectExpr(
+        "value", f"replace(partition, '{orders}', '{copies}') AS stream"
+    )
+    with KeptQuery(tmp_path, timeout_s=WAIT_S) as query:
+        copy = Copy(copied, cluster.options(url=cluster.all, checkpointLocation=str(tmp_path / "copy")))
+        rows = Copying(cluster, copy, query, orders)
+        try:
+            query.start(reading(copies).select("partition", "offset", "value"))
+            for n in range(PARTITIONS):
+                cluster.move(f"{orders}-{n}", n)
+            rows.publish()
+            rows.through()
+            rows.under_way()
+            cluster.nodes[0].kill()
+            cluster.alive = 1
+            rows.publish()
+            rows.through()
+            # The same checkpoints, by another url, while the node is still gone.
+            query.stop()
+            copy.again()
+            rows.publish()
+            query.start(reading(copies, url=cluster.all).select("partition", "offset", "value"))
+            rows.through()
+        finally:
+            copy.query.stop()
+            cluster.nodes[0].restart()
+            cluster.nodes[1].control("rabbitmq-upgrade", "await_online_quorum_plus_one")
+            cluster.alive = 0
+    expected = {f"{copies}-{n}": numbers(0, rows.sent) for n in range(PARTITIONS)}
+    assert in_order(query) == expected, "each once, and in order"
+    assert {stream: cluster.brokers[1].bodies(stream) for stream in expected} == expected
     assert all("spark_streams.errors." in fault for fault in copy.faults), copy.faults
 
 

@@ -1,0 +1,102 @@
+"""Reaching a peer by any of its hosts: those of option ``url`` in random order, then those that it has named itself.
+
+A host that does not answer is passed over, so is one that answers as no such peer does. What all hosts would say alike
+is told at once: that they do not take the credentials, or do not let us in.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from spark_streams.endpoint import Endpoint, Node
+from spark_streams.errors import ConnectFailed, RemoteProtocolError, SparkStreamsError, TransportError
+
+__all__ = ["Hosts", "none_of", "passes_over"]
+
+_log = logging.getLogger(__name__)
+_C = TypeVar("_C")
+
+
+class Hosts:
+    """The hosts of one peer. Not for several threads at once.
+
+    Args:
+        endpoint: where the peer is.
+        timeout_ms: how long it may take to be connected with, for all hosts together.
+    """
+
+    def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
+        self._endpoint = endpoint
+        self._timeout_ms = timeout_ms
+        self._given = endpoint.hosts
+        self._told: dict[Node, None] = {}
+        self._failed: set[Node] = set()
+        self.learn(endpoint.told)
+
+    @property
+    def told(self) -> tuple[Node, ...]:
+        """The nodes that the peer has named, and that are none of ``url``."""
+        return tuple(self._told)
+
+    def learn(self, nodes: Iterable[Node]) -> None:
+        """Remember nodes that the peer has named."""
+        given = {_node(host) for host in self._given}
+        self._told.update(dict.fromkeys(node for node in nodes if node not in given))
+
+    def connect(self, connect: Callable[[Endpoint, int], _C]) -> _C:
+        """Return a connection to the first host that gives one.
+
+        Args:
+            connect: connects with one host; its other argument is how many milliseconds that may take.
+
+        Raises:
+            ConnectFailed: no host answers as it should; the message names each that was tried, with its reason.
+            SparkStreamsError: of the only host, or one that the next host would not heal.
+        """
+        order, faults = self._order(), []
+        for host in order:
+            node = _node(host)
+            try:
+                connection = connect(host, max(1, self._timeout_ms // len(order)))
+            except SparkStreamsError as fault:
+                if not passes_over(fault):
+                    raise
+                faults.append(fault)
+                self._failed.add(node)
+                if host.is_told and (fault.costly or not fault.retriable):
+                    # It cannot be reached from here: it would cost its time, and tries of the others, again and again.
+                    del self._told[node]
+                    fault.costly = False
+                continue
+            self._failed.discard(node)
+            if faults:
+                _log.warning("going on with %s: %s", host.address, "; ".join(map(str, faults)))
+            return connection
+        raise none_of(faults)
+
+    def _order(self) -> list[Endpoint]:
+        """Return all hosts: at random, but those of the url first, and each kind with those that failed at its end."""
+        hosts = [*self._given, *map(self._endpoint.at, self._told)]
+        return sorted(random.sample(hosts, len(hosts)), key=lambda each: (each.is_told, _node(each) in self._failed))
+
+
+def passes_over(fault: SparkStreamsError) -> bool:
+    """Say whether a fault is one of the host alone, so that another one may do better."""
+    return fault.retriable or isinstance(fault, (TransportError, RemoteProtocolError))
+
+
+def none_of(faults: list[SparkStreamsError]) -> SparkStreamsError:
+    """Return the error for hosts of which none could be reached: that of the only one, or one that has all in it."""
+    if len(faults) == 1:
+        return faults[0]
+    failed = ConnectFailed(f"none of {len(faults)} hosts can be reached: {'; '.join(map(str, faults))}")
+    failed.retriable = any(fault.retriable for fault in faults)
+    failed.costly = any(fault.costly for fault in faults)
+    return failed
+
+
+def _node(host: Endpoint) -> Node:
+    return host.host, host.port
