@@ -98,7 +98,7 @@ def _told_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
         reason = "connection refused: nothing listens there"
     elif isinstance(fault, TimeoutError):
         reason = "no answer"
-    failed = ConnectFailed(f"{where}: {reason}: {what}: make it reachable from here")
+    failed = ConnectFailed(f"{where}: {reason}: {what}: it has to be reachable from here")
     failed.retriable = not isinstance(fault, socket.gaierror)
     failed.costly = isinstance(fault, TimeoutError)
     return failed
