@@ -54,6 +54,7 @@ _FIELDS: Final = {
     "tls.verifyHostname": "endpoint.tls.verify_hostname",
     MAX_TRIGGER_DELAY: "max_trigger_delay_ms",
     "filter-<name>": "filters",
+    "loadBalancer": "endpoint.load_balancer",
 }
 """Where an option that is not called as it is read ends up."""
 _STARTS: Final = (STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_EXPRESSION)

@@ -132,6 +132,8 @@ class Endpoint:
         others: the further hosts of a url that lists several; all have the same credentials, TLS and virtual host.
         told: nodes that the peer has named, where it may be found when none of the url's hosts answers.
         is_told: whether the peer has named this host, and no url.
+        load_balancer: whether what the url names leads to some node of the peer, another one each time. Its nodes are
+            then reached in that way only, and never by the addresses that they have themselves.
 
     """
 
@@ -148,6 +150,7 @@ class Endpoint:
     others: tuple[Node, ...] = ()
     told: tuple[Node, ...] = ()
     is_told: bool = False
+    load_balancer: bool = False
 
     @property
     def address(self) -> str:

@@ -90,7 +90,7 @@ def _told_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
     if endpoint.scheme in RABBITMQ_SCHEMES:
         what = (
             "so the broker advertises one of its nodes (its settings stream.advertised_host and "
-            "stream.advertised_port), not option 'url'"
+            "stream.advertised_port), not option 'url'; if that is a load balancer, set option 'loadBalancer' to 'true'"
         )
     if isinstance(fault, socket.gaierror):
         reason = f"the host name '{endpoint.host}' is not known"
@@ -98,7 +98,7 @@ def _told_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
         reason = "connection refused: nothing listens there"
     elif isinstance(fault, TimeoutError):
         reason = "no answer"
-    failed = ConnectFailed(f"{where}: {reason}: {what}: it has to be reachable from here")
+    failed = ConnectFailed(f"{where}: {reason}: it has to be reachable from here: {what}")
     failed.retriable = not isinstance(fault, socket.gaierror)
     failed.costly = isinstance(fault, TimeoutError)
     return failed

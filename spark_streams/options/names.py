@@ -38,6 +38,7 @@ CONSUMER_GROUP: Final = "consumerGroup"
 EPOCH: Final = "epoch"
 
 SUPER_STREAM: Final = "superStream"
+LOAD_BALANCER: Final = "loadBalancer"
 FILTER_VALUES: Final = "filterValues"
 MATCH_UNFILTERED: Final = "matchUnfiltered"
 FILTER_VALUE_FROM: Final = "filterValueFrom"

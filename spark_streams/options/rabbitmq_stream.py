@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, cast
 
-from spark_streams.endpoint import RABBITMQ_SCHEMES
+from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import OptionError
 from spark_streams.option_values import words_list
 from spark_streams.options.given import Format, Given
@@ -20,6 +20,7 @@ from spark_streams.options.names import (
     FILTER_VALUE_COLUMN,
     FILTER_VALUE_FROM,
     FILTER_VALUES,
+    LOAD_BALANCER,
     MATCH_UNFILTERED,
     MAX_IN_FLIGHT,
     MIN_PARTITIONS,
@@ -176,6 +177,10 @@ def _name(given: Given) -> tuple[str | None, bool]:
     return given.required(option, "the name of the stream, such as orders").strip(), option == SUPER_STREAM
 
 
+def _balanced(given: Given, endpoint: Endpoint) -> Endpoint:
+    return replace(endpoint, load_balancer=given.boolean(LOAD_BALANCER, False))
+
+
 def _required_name(given: Given) -> None:
     if _name(given)[0] is None:
         given.required(STREAM, given.form.stream_example)
@@ -184,6 +189,7 @@ def _required_name(given: Given) -> None:
 def _source(given: Given, streaming: bool | None) -> RabbitSourceOptions:
     name, super_stream = _name(given)
     common = read_source(given, name or "", streaming=streaming)
+    common = replace(common, endpoint=_balanced(given, common.endpoint))
     values, unfiltered, taken_from = _filter(given, common)
     consumer = given.text(CONSUMER_NAME, "the name of a consumer")
     if consumer is not None and len(consumer.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
@@ -275,7 +281,7 @@ def _sink(given: Given) -> RabbitSinkOptions:
             MAX_IN_FLIGHT, f"{in_flight} is less than the {size} of '{SUB_ENTRY_SIZE}': one batch would not fit"
         )
     return RabbitSinkOptions(
-        endpoint=read_endpoint(given),
+        endpoint=_balanced(given, read_endpoint(given)),
         stream=None if is_super else name,
         request_timeout_ms=request_timeout_ms(given),
         super_stream=name if is_super else None,
@@ -295,7 +301,7 @@ _FORMAT: Final = Format(
     naming=f"name the stream with option '{STREAM}' or '{SUPER_STREAM}'",
     position=numbered_position,
     offsets_example='{"orders-0": "earliest", "orders-1": 42, "orders-2": {"after": 41}}',
-    both=(SUPER_STREAM,),
+    both=(SUPER_STREAM, LOAD_BALANCER),
     reading=(
         FILTER_VALUES,
         MATCH_UNFILTERED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import struct
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-__all__ = ["Break", "TcpProxy"]
+__all__ = ["Balancer", "Break", "TcpProxy"]
 
 PIECE_BYTES = 16_384
 NO_LINGER = struct.pack("ii", 1, 0)
@@ -175,8 +176,9 @@ class TcpProxy:
             except OSError:
                 return
             try:
-                assert self.target is not None, "the proxy has no target yet"
-                server = socket.create_connection(self.target)
+                target = self.target
+                assert target is not None, "the proxy has no target yet"
+                server = socket.create_connection(target)
             except OSError:
                 client.close()
                 continue
@@ -259,6 +261,23 @@ class TcpProxy:
                 self.to_server += len(piece)
             else:
                 self.from_server += len(piece)
+
+
+class Balancer(TcpProxy):
+    """A load balancer: each connection goes to the next of some ports of 127.0.0.1, round and round."""
+
+    def __init__(self, *ports: int) -> None:
+        super().__init__()
+        self._ports = itertools.cycle(ports)
+
+    @property  # type: ignore[override]
+    def target(self) -> tuple[str, int]:
+        """Where the next connection goes; it is another one each time that it is asked."""
+        return "127.0.0.1", next(self._ports)
+
+    @target.setter
+    def target(self, _: object) -> None:
+        """It has several."""
 
 
 class _Line:

@@ -52,6 +52,14 @@ def test_defaults_of_a_reader() -> None:
     assert pickle.loads(pickle.dumps(options)) == options
 
 
+@pytest.mark.parametrize("parse", [stream, batch, sink], ids=["stream", "batch", "sink"])
+def test_a_load_balancer(parse) -> None:
+    assert not parse().endpoint.load_balancer
+    assert parse(loadBalancer="TRUE").endpoint.load_balancer and not parse(loadBalancer="false").endpoint.load_balancer
+    assert parse(loadBalancer="true").endpoint.at(("b", 2)).load_balancer
+    refused("option 'loadBalancer'", parse, loadBalancer="yes")
+
+
 def test_what_every_format_takes_is_taken() -> None:
     options = stream(
         failOnDataLoss="false",

@@ -7,8 +7,10 @@ Spec: Streams Protocol Reference, Metadata; notes, section 13.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from spark_streams.client.hosts import Hosts, none_of, passes_over
 from spark_streams.client.rabbit.connection import Connection
@@ -21,6 +23,12 @@ from spark_streams.wire.rabbit.streams import Metadata, MetadataAnswer, StreamMe
 __all__ = ["Cluster"]
 
 _T = TypeVar("_T")
+
+LOAD_BALANCED_TRIES: Final = 32
+"""Connections that a load balancer is given to lead to a node: of three nodes chosen by chance it misses one in 400,000
+times."""
+LOAD_BALANCED_PAUSE_S: Final = 0.5
+"""The longest pause between two of them."""
 
 
 class Cluster:
@@ -87,21 +95,23 @@ class Cluster:
     ) -> _T:
         streams, nodes = self._placed(stream)
         members = dict.fromkeys(nodes[n] for each in streams for n in (*each.replicas, each.leader) if n in nodes)
+        left = [node for node in members if not self._is_at(but, node)]
         faults: list[SparkStreamsError] = []
-        for node in members:
-            if _is_at(but, node):
-                continue
+        while left:
             connection = None
             try:
-                connection = self._to(node, self._timeout_ms // len(members))
+                connection = self._to_one_of(left, self._timeout_ms // len(members))
                 found = operation(connection)
             except SparkStreamsError as fault:
                 if not (passes_over(fault) if connection is None else fault.retriable):
                     raise
                 faults.append(fault)
-                continue
-            self._near[stream] = connection
-            return found
+            else:
+                self._near[stream] = connection
+                return found
+            if connection is None and self._endpoint.load_balancer:
+                break  # it does not lead to any of them
+            left = left[1:] if connection is None else [each for each in left if not self._is_at(connection, each)]
         raise _unreachable(refused, faults)
 
     def at_leader(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
@@ -119,7 +129,7 @@ class Cluster:
             if each.leader not in nodes:
                 break
             try:
-                return operation(self._to(nodes[each.leader], self._timeout_ms))
+                return operation(self._to_one_of([nodes[each.leader]], self._timeout_ms))
             except ConnectFailed:
                 if {*each.replicas} - {each.leader}:
                     raise
@@ -131,13 +141,83 @@ class Cluster:
         answer = self.any().request(Metadata((stream,)), MetadataAnswer, f"stream '{stream}': metadata")
         return answer.streams, {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
 
-    def _to(self, node: Node, connect_ms: int) -> Connection:
-        """Return a connection to a node that the broker has named."""
+    def _to_one_of(self, nodes: Sequence[Node], connect_ms: int) -> Connection:
+        """Return a connection to the first of some nodes that the broker has named; by a load balancer, to any."""
+        if self._endpoint.load_balancer:
+            return self._by_load_balancer(nodes)
         self._learn()
         for connection in self._connections:
-            if _is_at(connection, node):
+            if self._is_at(connection, nodes[0]):
                 return connection
-        return self._connect(self._endpoint.at(node), connect_ms)
+        return self._connect(self._endpoint.at(nodes[0]), connect_ms)
+
+    def _by_load_balancer(self, nodes: Sequence[Node]) -> Connection:
+        """Connect until a load balancer leads to one of some nodes.
+
+        Those that lead elsewhere are kept until then: one that prefers nodes with few connections would lead there
+        again.
+
+        Raises:
+            ConnectFailed: it does not lead there, as often and as long as that is tried.
+        """
+        self._learn()
+        for connection in self._connections:
+            if any(self._is_at(connection, node) for node in nodes):
+                return connection
+        until = time.monotonic() + self._timeout_ms / 1_000
+        elsewhere: list[Connection] = []
+        led: Counter[str] = Counter()
+        try:
+            for n in range(LOAD_BALANCED_TRIES):
+                if n:
+                    time.sleep(min(LOAD_BALANCED_PAUSE_S, 0.01 * 2**n))
+                try:
+                    connection = self._hosts.connect(self._connect)
+                except SparkStreamsError as fault:
+                    if not fault.retriable:
+                        raise
+                    led[str(fault)] += 1
+                else:
+                    if any(self._is_at(connection, node) for node in nodes):
+                        return connection
+                    elsewhere.append(connection)
+                    led[self._name(connection)] += 1
+                if time.monotonic() >= until:
+                    break
+        finally:
+            for connection in elsewhere:
+                connection.close()
+        raise self._led_elsewhere(nodes, led)
+
+    def _name(self, connection: Connection) -> str:
+        """Return the name of the node that a load balancer led to.
+
+        Raises:
+            ConnectFailed: it tells none, so nobody can know when the right one is there.
+        """
+        if connection.advertised is None:
+            fault = ConnectFailed(
+                f"{connection.endpoint.address}: the broker does not say which node it is (advertised_host, in its "
+                "answer to Open), so it cannot be known where a load balancer leads: leave out option 'loadBalancer'"
+            )
+            fault.retriable = False
+            raise fault
+        return self._endpoint.at(connection.advertised).address
+
+    def _led_elsewhere(self, nodes: Sequence[Node], led: Mapping[str, int]) -> ConnectFailed:
+        wanted = " or ".join(self._endpoint.at(node).address for node in nodes)
+        ways = ", ".join(f"{where} ({times} times)" for where, times in led.items())
+        fault = ConnectFailed(
+            f"{self._endpoint.address}: the load balancer does not lead to {wanted}, but to {ways}: check that it "
+            "serves all nodes of the cluster, and that they are up; raise option 'requestTimeout' if it is slow"
+        )
+        fault.costly = True
+        return fault
+
+    def _is_at(self, connection: Connection, node: Node) -> bool:
+        """Say whether a connection is to a node, by the address that was dialled or by what the node advertises."""
+        dialled = (connection.endpoint.host, connection.endpoint.port)
+        return node == connection.advertised or (node == dialled and not self._endpoint.load_balancer)
 
     def _connect(self, host: Endpoint, connect_ms: int) -> Connection:
         if self._closed:
@@ -149,14 +229,10 @@ class Cluster:
 
     def _learn(self) -> None:
         """Remember the nodes that connections were told of, and forget connections that broke."""
-        for connection in self._connections:
-            self._hosts.learn(connection.nodes)
+        if not self._endpoint.load_balancer:
+            for connection in self._connections:
+                self._hosts.learn(connection.nodes)
         self._connections = [each for each in self._connections if not each.broken]
-
-
-def _is_at(connection: Connection, node: Node) -> bool:
-    """Say whether a connection is to a node, by the address that was dialled or by the one that the node advertises."""
-    return node in ((connection.endpoint.host, connection.endpoint.port), connection.advertised)
 
 
 def _unreachable(refused: Refused, faults: list[SparkStreamsError]) -> Refused:

@@ -16,6 +16,7 @@ from spark_streams.testing import KeptQuery, eventually
 from tests.e2e.rabbitmq.broker import numbers
 from tests.e2e.rabbitmq.conftest import Real
 from tests.e2e.rabbitmq.queries import FORMAT, values
+from tests.faults.proxy import Balancer
 from tests.real_rabbitmq import by_hand
 from tests.real_rabbitmq.by_hand import array, text
 from tests.real_rabbitmq.conftest import Own
@@ -152,6 +153,21 @@ class Copy:
         """Stop it and start it again."""
         self.query.stop()
         self.query = self._writer.start()
+
+
+def test_behind_a_load_balancer_all_streams_are_read_and_written(spark: SparkSession, cluster: Cluster) -> None:
+    there = [broker.create(f"at-{n}", initial_cluster_size="1") for n, broker in enumerate(cluster.brokers)]
+    with Balancer(*(int(node.url.rpartition(":")[2]) for node in cluster.nodes)) as balancer:
+        options = cluster.options(url=balancer.url(cluster.nodes[0].url), loadBalancer="true")
+        for stream in there:
+            sent = numbers(0, 500)
+            frame = spark.createDataFrame([(each,) for each in sent], "value STRING").coalesce(1)
+            frame.write.format(FORMAT).options(**options, stream=stream).mode("append").save()
+            assert values(spark.read.format(FORMAT).options(**options, stream=stream).load()) == {stream: sent}
+        assert [cluster.leader(stream) for stream in there] == [0, 1, 2]
+        balancer.refuse()
+        with pytest.raises(Exception, match=f"127.0.0.1:{balancer.port}: connection refused"):
+            values(spark.read.format(FORMAT).options(**options, stream=there[0]).load())
 
 
 class Copying:
