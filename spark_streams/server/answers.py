@@ -68,7 +68,7 @@ def _set_properties(link: Any, bound: str | None, claim: Claim | None) -> None:
     if bound is not None:
         properties[proton.symbol(PARTITION)] = proton.symbol(bound)
     if claim is not None:
-        properties[proton.symbol(CONSUMER_GROUP)] = claim.key[1]
+        properties[proton.symbol(CONSUMER_GROUP)] = claim.group.name
         properties[proton.symbol(EPOCH)] = claim.epoch
     if properties:
         link.properties = properties

@@ -72,7 +72,8 @@ class AmqpConfig:
         handshake_timeout_ms: a connection that has not been opened after this long, TLS included, is dropped.
         write_timeout_ms: a peer that takes nothing of what it is sent for this long is dropped.
         info_interval_ms: between messages of ``$info`` when one grant of credit asks for several (ES-402).
-        groups: ``dynamic`` creates consumer groups as they are named; a set of names allows only these (ES-201).
+        groups: ``dynamic`` creates consumer groups as they are named, each the user's who names it; a set of names
+            allows only these, to all who may read the stream (ES-201).
         unassigned: what becomes of a group's receiver when no partition is free (ES-206): ``reject`` or ``wait``.
         unassigned_wait_ms: how long an attach may wait.
         reset_epoch: whether an epoch counter goes back to 0 when no link remains (ES-212); otherwise it is kept,

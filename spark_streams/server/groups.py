@@ -8,22 +8,40 @@
     claim(any)        a free partition    -> owner
                       none                -> refused, amqp:link:detach-forced, or waits in line
 
+A group that is made as it is named belongs to the user who names it: another user's group of that name is another one.
+Groups that the settings list are everybody's who may read the log.
+
 Spec: Event Stream Extensions §4.5 (ES-200 to ES-212), A-2, A-19, A-26 to A-28.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from spark_streams.log import ReferenceLog
 from spark_streams.log.no_room import is_full
 from spark_streams.server.conditions import INTERNAL_ERROR, RESOURCE_LIMIT, RESOURCE_LOCKED, LinkRefused
 
-__all__ = ["Claim", "Groups", "Owner"]
+__all__ = ["Claim", "Group", "Groups", "Owner"]
 
 NAMESPACE: Final = "amqp-epochs"
+
+
+class Group(NamedTuple):
+    """A group of a log.
+
+    Args:
+        incarnation: the log's; a log that was deleted and made again has other groups.
+        name: its name.
+        user: whose it is; None: everybody's.
+    """
+
+    incarnation: str
+    name: str
+    user: str | None = None
 
 
 class Owner(Protocol):
@@ -47,7 +65,8 @@ class Waiter(Protocol):
 class Claim:
     """One link's hold on one partition within a group; ``release`` it when the link ends."""
 
-    key: tuple[str, str, str]
+    group: Group
+    partition: str
     epoch: int
     owner: Owner | None = None
 
@@ -69,15 +88,14 @@ class Groups:
     def __init__(self, log: ReferenceLog, reset_epoch: bool) -> None:
         self._log = log
         self._reset = reset_epoch
-        self._claims: dict[tuple[str, str, str], Claim] = {}
-        self._lines: dict[tuple[str, str], _Line] = {}
+        self._claims: dict[tuple[Group, str], Claim] = {}
+        self._lines: dict[Group, _Line] = {}
 
-    def claim(self, incarnation: str, group: str, partition: str, epoch: int | None) -> Claim:
+    def claim(self, group: Group, partition: str, epoch: int | None) -> Claim:
         """Take a partition; the displaced owner, if any, is ended before this returns.
 
         Args:
-            incarnation: the log's; a log that was deleted and made again has other groups.
-            group: the group's name.
+            group: whose partition it is to be.
             partition: which.
             epoch: as the link gave it, or None.
 
@@ -85,67 +103,73 @@ class Groups:
             LinkRefused: another link has it, and the epoch is not above its own. Nothing has changed then.
 
         """
-        key = (incarnation, group, partition)
-        current = self._claims.get(key)
+        current = self._claims.get((group, partition))
         if current is None:
-            claim = Claim(key, max(self._stored(key), epoch or 0))
+            claim = Claim(group, partition, max(self._stored(group, partition), epoch or 0))
         else:
             if epoch is None or epoch <= current.epoch:
                 given = "without an epoch" if epoch is None else f"with epoch {epoch}"
                 raise LinkRefused(
                     RESOURCE_LOCKED,
-                    f"partition '{partition}' is taken in consumer group '{group}' with epoch {current.epoch}, and "
-                    f"this link came {given}: give a greater one to take it over",
+                    f"partition '{partition}' is taken in consumer group '{group.name}' with epoch {current.epoch}, "
+                    f"and this link came {given}: give a greater one to take it over",
                 )
-            claim = Claim(key, epoch)
-        if not self._reset and claim.epoch > self._stored(key):
+            claim = Claim(group, partition, epoch)
+        if not self._reset and claim.epoch > self._stored(group, partition):
             try:
-                self._log.state.put(NAMESPACE, "\n".join(key), str(claim.epoch).encode())
+                self._log.state.put(NAMESPACE, _key(group, partition), str(claim.epoch).encode())
             except OSError as fault:
                 name = RESOURCE_LIMIT if is_full(fault) else INTERNAL_ERROR
                 raise LinkRefused(name, f"the epoch cannot be recorded: {fault}") from fault
         # Recorded before the old owner is ended: its release must not look as if the partition were free.
-        self._claims[key] = claim
+        self._claims[group, partition] = claim
         if current is not None and current.owner is not None:
             current.owner.stolen(claim.epoch)
         return claim
 
-    def free(self, incarnation: str, group: str, partitions: Iterable[str]) -> list[str]:
+    def free(self, group: Group, partitions: Iterable[str]) -> list[str]:
         """Return those of the partitions that nobody in the group has."""
-        return [p for p in partitions if (incarnation, group, p) not in self._claims]
+        return [p for p in partitions if (group, p) not in self._claims]
 
     def release(self, claim: Claim) -> None:
         """Give a partition back; who waits is served in the order of coming. A displaced claim changes nothing."""
-        if self._claims.get(claim.key) is not claim:
+        if self._claims.get((claim.group, claim.partition)) is not claim:
             return
-        del self._claims[claim.key]
-        line = self._lines.get(claim.key[:2])
+        del self._claims[claim.group, claim.partition]
+        line = self._lines.get(claim.group)
         if line is not None:
             for waiter in list(line.waiters):
                 waiter.try_again()
 
-    def wait(self, incarnation: str, group: str, waiter: Waiter) -> None:
+    def wait(self, group: Group, waiter: Waiter) -> None:
         """Stand in line."""
-        self._lines.setdefault((incarnation, group), _Line()).waiters.append(waiter)
+        self._lines.setdefault(group, _Line()).waiters.append(waiter)
 
-    def leave(self, incarnation: str, group: str, waiter: Waiter) -> None:
+    def leave(self, group: Group, waiter: Waiter) -> None:
         """Leave the line."""
-        line = self._lines.get((incarnation, group))
+        line = self._lines.get(group)
         if line is not None and waiter in line.waiters:
             line.waiters.remove(waiter)
             if not line.waiters:
-                del self._lines[incarnation, group]
+                del self._lines[group]
 
-    def renegotiate(self, incarnation: str, group: str) -> int:
-        """Gracefully end all links of a group (ES-107, ES-207); returns how many."""
-        claims = [claim for key, claim in self._claims.items() if key[:2] == (incarnation, group)]
+    def renegotiate(self, incarnation: str, name: str) -> int:
+        """Gracefully end all links of the groups of a name, each user's (ES-107, ES-207); returns how many."""
+        claims = [claim for (group, _), claim in self._claims.items() if group[:2] == (incarnation, name)]
         for claim in claims:
             if claim.owner is not None:
                 claim.owner.renegotiate()
         return len(claims)
 
-    def _stored(self, key: tuple[str, str, str]) -> int:
+    def _stored(self, group: Group, partition: str) -> int:
         if self._reset:
             return 0
-        stored = self._log.state.get(NAMESPACE, "\n".join(key))
-        return int(stored) if stored is not None else 0
+        # What an earlier release kept, without users, counts for all of them: epochs never fall.
+        keys = {_key(group, partition), _key(group._replace(user=None), partition)}
+        return max(int(self._log.state.get(NAMESPACE, key) or 0) for key in keys)
+
+
+def _key(group: Group, partition: str) -> str:
+    if group.user is None:
+        return "\n".join((group.incarnation, group.name, partition))
+    return json.dumps([group.incarnation, group.user, group.name, partition])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_streams.log import Stream
 from spark_streams.server.conditions import LinkRefused
+from spark_streams.server.groups import Group
 from spark_streams.server.links import AttachedLink, refuse
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class PlaceInLine(AttachedLink):
         connection: AmqpConnection,
         link: Any,
         stream: Stream,
-        group: str,
+        group: Group,
         assign: Callable[[], AttachedLink | None],
         refusal: LinkRefused,
         *,
@@ -44,7 +45,7 @@ class PlaceInLine(AttachedLink):
         self._assign = assign
         node = connection.node
         self._timer = node.loop.call_later(wait_s, self.fail, refusal)
-        node.groups.wait(stream.incarnation, group, self)
+        node.groups.wait(group, self)
 
     def serve(self) -> bool:
         """Do nothing: there is no link yet."""
@@ -79,4 +80,4 @@ class PlaceInLine(AttachedLink):
 
     def _released(self, *, closed: bool) -> None:
         self._timer.cancel()
-        self.connection.node.groups.leave(self.incarnation, self._group, self)
+        self.connection.node.groups.leave(self._group, self)

@@ -36,7 +36,7 @@ from spark_streams.server.conditions import (
 from spark_streams.server.config import AmqpConfig
 from spark_streams.server.consumer_link import ConsumerLink
 from spark_streams.server.cursor import Cursor
-from spark_streams.server.groups import Claim, Groups
+from spark_streams.server.groups import Claim, Group, Groups
 from spark_streams.server.info import STREAMS, WITNESSES, InfoLink, describe, list_streams, read_positions
 from spark_streams.server.intake import Intake
 from spark_streams.server.line import PlaceInLine
@@ -166,7 +166,7 @@ class Node:
                 connection,
                 link,
                 stream,
-                wishes.group,
+                self._group(connection, stream, wishes),
                 lambda: self._assigned(connection, link, stream, filters, wishes),
                 _none_free(stream, wishes),
                 wait_s=self.config.unassigned_wait_ms / 1000,
@@ -178,8 +178,7 @@ class Node:
         self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters, wishes: Wishes
     ) -> AttachedLink | None:
         """Open a receiver of a group on a free partition; None when there is none (ES-205, ES-206)."""
-        assert wishes.group is not None
-        free = self.groups.free(stream.incarnation, wishes.group, self.placement.any_here(stream))
+        free = self.groups.free(self._group(connection, stream, wishes), self.placement.any_here(stream))
         if not free:
             return None
         resumed = self._resume(connection, link, stream, filters)
@@ -190,13 +189,18 @@ class Node:
         self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters, bound: str, wishes: Wishes
     ) -> AttachedLink:
         """Open a receiver of a group on a partition that it is entitled to."""
-        assert wishes.group is not None
-        claim = self.groups.claim(stream.incarnation, wishes.group, bound, wishes.epoch)
+        claim = self.groups.claim(self._group(connection, stream, wishes), bound, wishes.epoch)
         try:
             return self._open_consumer(connection, link, stream, filters, bound, claim)
         except BaseException:
             self.groups.release(claim)
             raise
+
+    def _group(self, connection: AmqpConnection, stream: Stream, wishes: Wishes) -> Group:
+        """Return the group that a receiver wants to be in: its user's, unless the settings list it for everybody."""
+        assert wishes.group is not None
+        user = connection.user if self.config.groups == "dynamic" else None
+        return Group(stream.incarnation, wishes.group, user)
 
     def line_served(self, connection: AmqpConnection, attached: AttachedLink) -> None:
         """Take into use a link that had stood in line."""
@@ -335,7 +339,7 @@ def _address(terminus: Any) -> str:
 
 
 def _terminus_key(connection: AmqpConnection, link: Any) -> str:
-    return Termini.key(connection.container, link.name)
+    return Termini.key(connection.user, connection.container, link.name)
 
 
 def _none_free(stream: Stream, wishes: Wishes) -> LinkRefused:

@@ -1,10 +1,14 @@
 """Durable source termini: where a receiver stood when its link was cut, so that the next attach goes on there.
 
 A terminus is durable when its durability is not ``none`` and it is to outlive the link: expiry-policy ``never``, or a
-timeout. It belongs to the peer's container-id and the link's name. What is kept is the position in each partition and
+timeout. It belongs to the user who made it, and is known by the peer's container-id and the link's name, which another
+user may choose too: that is another terminus. What is kept is the position in each partition and
 the events below it that were sent and not settled: they are sent again, what was settled is not. State is written soon
 after it changes, and at once when the link, the connection or the server ends in order; a server that is killed
 between may repeat events that were settled in its last tenth of a second, and never leaves one out.
+
+Earlier releases kept no user. What they wrote is where any user begins that may read the stream and asks by the same
+names, and nobody changes it: one user's link takes nothing from another's that comes back later.
 
 Spec: AMQP 1.0 part 3 §3.5.5, §3.5.6; Event Stream Extensions §3.2 (ES-016).
 """
@@ -73,7 +77,7 @@ class Terminus:
     """One durable terminus in use by a link.
 
     Args:
-        key: container-id and link name.
+        key: user, container-id and link name.
         snapshot: answers the state to keep; see ``Termini.save``.
         displaced: ends the link when the same terminus is attached anew.
         timeout_s: how long it is kept without a link; None for ever.
@@ -123,9 +127,9 @@ class Termini:
         """Key to what the system did not let us write; None: it is to be forgotten."""
 
     @staticmethod
-    def key(container: str, link: str) -> str:
+    def key(user: str, container: str, link: str) -> str:
         """Return the key of a terminus."""
-        return json.dumps([container, link])
+        return json.dumps([user, container, link])
 
     def displace(self, key: str) -> None:
         """End the link that has this terminus now, if any: a peer that comes back may be faster than its old socket."""
@@ -137,12 +141,14 @@ class Termini:
         """Return what is kept under a key; None when there is nothing that fits the log and the filters of the link."""
         stored = self._unwritten[key] if key in self._unwritten else self._log.state.get(NAMESPACE, key)
         if stored is None:
+            stored = self._log.state.get(NAMESPACE, _without_user(key))
+        if stored is None:
             return None
         kept = json.loads(stored)
         expires_ms = kept.get("expires_ms")
         if kept["version"] != _VERSION or (expires_ms is not None and expires_ms < time.time() * 1000):
             return None
-        if kept["incarnation"] != incarnation or kept["filter"] != fingerprint:
+        if kept["incarnation"] != incarnation or kept.get("ended") or kept["filter"] != fingerprint:
             return None
         return Resumed(
             kept["partition"],
@@ -205,15 +211,29 @@ class Termini:
         """Forget a terminus: its link was closed."""
         if self._active.get(terminus.key) is terminus:
             del self._active[terminus.key]
-            self._write(terminus.key, None)
+            self._write(terminus.key, self._nothing(terminus.key, terminus.snapshot()["incarnation"]))
+
+    def _nothing(self, key: str, incarnation: str) -> bytes | None:
+        """Return what says that a user's terminus is no more: a mark where an earlier release left one, else None."""
+        if self._log.state.get(NAMESPACE, _without_user(key)) is None:
+            return None
+        return json.dumps({"version": _VERSION, "incarnation": incarnation, "ended": True}).encode()
 
     def remove_expired(self) -> None:
-        """Forget what timed out while no server ran."""
+        """Forget what timed out, or whose stream was deleted, while no server ran."""
         now_ms = time.time() * 1000
+        there = {stream.incarnation for stream in self._log.streams()}
         for key, stored in self._log.state.items(NAMESPACE):
-            expires_ms = json.loads(stored).get("expires_ms")
-            if expires_ms is not None and expires_ms < now_ms:
+            kept = json.loads(stored)
+            expires_ms = kept.get("expires_ms")
+            if kept["incarnation"] not in there:
                 self._log.state.drop(NAMESPACE, key)
+            elif expires_ms is not None and expires_ms < now_ms:
+                mark = self._nothing(key, kept["incarnation"]) if _has_user(key) else None
+                if mark is None:
+                    self._log.state.drop(NAMESPACE, key)
+                else:
+                    self._write(key, mark)
 
     def close(self) -> None:
         """Write down what is not yet."""
@@ -230,3 +250,12 @@ class Termini:
         for terminus in self._active.values():
             if terminus.dirty:
                 self.save(terminus)
+
+
+def _has_user(key: str) -> bool:
+    return len(json.loads(key)) == 3
+
+
+def _without_user(key: str) -> str:
+    """Return the key under which an earlier release kept what a key stands for."""
+    return json.dumps(json.loads(key)[1:])

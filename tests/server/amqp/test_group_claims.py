@@ -9,7 +9,9 @@ import pytest
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.conditions import LinkRefused
-from spark_streams.server.groups import Claim, Groups
+from spark_streams.server.groups import Claim, Group, Groups
+
+G = Group("i", "g", "ann")
 
 
 @pytest.fixture
@@ -36,46 +38,46 @@ class Member:
 class Waiter:
     def __init__(self, groups: Groups) -> None:
         self.groups, self.got = groups, []
-        groups.wait("i", "g", self)
+        groups.wait(G, self)
 
     def try_again(self) -> None:
-        free = self.groups.free("i", "g", ["0"])
+        free = self.groups.free(G, ["0"])
         if free:
-            self.groups.leave("i", "g", self)
-            self.got: list[Any] = [Member(self.groups, self.groups.claim("i", "g", free[0], None))]
+            self.groups.leave(G, self)
+            self.got: list[Any] = [Member(self.groups, self.groups.claim(G, free[0], None))]
 
 
 def test_a_greater_epoch_steals_and_those_in_line_get_nothing_by_it(log: ReferenceLog) -> None:
     groups = Groups(log, reset_epoch=True)
-    first = Member(groups, groups.claim("i", "g", "0", 1))
+    first = Member(groups, groups.claim(G, "0", 1))
     waiter = Waiter(groups)
     for epoch in (None, 0, 1):
         with pytest.raises(LinkRefused) as refused:
-            groups.claim("i", "g", "0", epoch)
+            groups.claim(G, "0", epoch)
         assert refused.value.name == "amqp:resource-locked"
-    thief = Member(groups, groups.claim("i", "g", "0", 2))
+    thief = Member(groups, groups.claim(G, "0", 2))
     assert first.stolen_by == 2 and waiter.got == [] and thief.stolen_by is None
     groups.release(first.claim)  # once more: it no longer has anything
-    assert groups.free("i", "g", ["0"]) == []
+    assert groups.free(G, ["0"]) == []
     groups.release(thief.claim)
-    assert len(waiter.got) == 1 and groups.free("i", "g", ["0"]) == []
+    assert len(waiter.got) == 1 and groups.free(G, ["0"]) == []
 
 
 def test_those_in_line_are_served_in_their_order(log: ReferenceLog) -> None:
     groups = Groups(log, reset_epoch=True)
-    owner = Member(groups, groups.claim("i", "g", "0", None))
+    owner = Member(groups, groups.claim(G, "0", None))
     waiters = [Waiter(groups) for _ in range(3)]
     groups.release(owner.claim)
     assert [len(w.got) for w in waiters] == [1, 0, 0]
-    groups.leave("i", "g", waiters[1])
+    groups.leave(G, waiters[1])
     assert groups.renegotiate("i", "g") == 1
     assert [len(w.got) for w in waiters] == [1, 0, 1]
 
 
 def test_epochs_outlive_the_process_unless_they_are_reset(log: ReferenceLog) -> None:
-    claim = Groups(log, reset_epoch=False).claim("i", "g", "0", 7)
+    claim = Groups(log, reset_epoch=False).claim(G, "0", 7)
     assert claim.epoch == 7
-    assert Groups(log, reset_epoch=False).claim("i", "g", "0", None).epoch == 7
-    assert Groups(log, reset_epoch=False).claim("i", "g", "0", 3).epoch == 7
-    assert Groups(log, reset_epoch=False).claim("another incarnation", "g", "0", None).epoch == 0
-    assert Groups(log, reset_epoch=True).claim("i", "g", "0", None).epoch == 0
+    assert Groups(log, reset_epoch=False).claim(G, "0", None).epoch == 7
+    assert Groups(log, reset_epoch=False).claim(G, "0", 3).epoch == 7
+    assert Groups(log, reset_epoch=False).claim(G._replace(incarnation="another"), "0", None).epoch == 0
+    assert Groups(log, reset_epoch=True).claim(G, "0", None).epoch == 0

@@ -17,6 +17,7 @@ from spark_streams.errors import CorruptLog
 from spark_streams.log import LogConfig, Partition, ReferenceLog
 from spark_streams.server import AmqpConfig, ServerThread
 from spark_streams.server.consumer_link import ConsumerLink
+from spark_streams.server.groups import Group
 from tests.server.amqp.raw_links import Receiver
 from tests.server.amqp.raw_peer import Peer
 from tests.server.amqp.raw_words import EARLIEST, Ended, Refused, encode
@@ -323,5 +324,5 @@ def test_connections_that_ended_leave_nothing_behind(start: Start) -> None:
     node = server.server._node
     assert node is not None
     assert not server.server._amqp_connections and not node._links and not node.feeds._feeds
-    assert node.groups.free(server.log.stream("orders").incarnation, "g", ["0", "1"]) == ["0", "1"]
+    assert node.groups.free(Group(server.log.stream("orders").incarnation, "g", "guest"), ["0", "1"]) == ["0", "1"]
     assert [p._listeners for p in server.log.stream("orders").partitions.values()] == [[], []]
