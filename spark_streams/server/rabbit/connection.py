@@ -7,8 +7,10 @@
                  -> Publishers.received_all                         what one read brought is appended together
 
 Frames are dealt with one after the other, and all that a frame lets go out is sent before the next one is looked at.
-No frame is looked at, and nothing is read from the socket, while the peer does not read what it is sent, or while more
-than ``max_unconfirmed`` of its entries are being stored.
+No frame is looked at, and nothing is read from the socket, while the peer does not read what it is sent, while more
+than ``max_unconfirmed`` of its entries are being stored, while a frame is worked on beside the loop (``work.py``), and
+while other connections have their turn (``turns.py``). What came before a connection was lost is dealt with all the
+same.
 
 Spec: Streams Protocol Reference, "Frame Structure", Close, Heartbeat; notes, sections 1, 2 and 10 (flow control).
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_streams.errors import RemoteProtocolError
@@ -29,7 +31,9 @@ from spark_streams.server.rabbit.publishers import Publishers
 from spark_streams.server.rabbit.scattered import ScatteredWriter
 from spark_streams.server.rabbit.signs_of_life import SignsOfLife
 from spark_streams.server.rabbit.subscriptions import Subscriptions
+from spark_streams.server.rabbit.work import Work
 from spark_streams.server.taking import Taking
+from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
 from spark_streams.wire.rabbit.commands import COLUMNAR_KEYS, decode
 from spark_streams.wire.rabbit.connecting import Close, CloseAnswer, Heartbeat
@@ -84,6 +88,9 @@ class RabbitConnection(asyncio.Protocol):
         self._open = False
         self._ending = False
         self._proceeding = False
+        self._put_off = False
+        self._left = False
+        self._work = Work(node.loop, self._worked)
         self._reading = True
         self._unconfirmed = 0
         self._held_back = False
@@ -137,9 +144,8 @@ class RabbitConnection(asyncio.Protocol):
         self.proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of everything."""
+        """Send nothing any more; deal with what has come, and let go of everything then."""
         self._transport = None
-        self._admission.end()
         if self._scattered is not None:
             self._scattered.close()
         if self._taking is not None:
@@ -147,16 +153,28 @@ class RabbitConnection(asyncio.Protocol):
         self._life.stop()
         if self._end_timer is not None:
             self._end_timer.cancel()
-        self._let_go()
-        self.node.left(self)
+        self._in_good_order(self.subscriptions.close)
+        self.proceed()
+
+    def _leave(self) -> None:
+        """Let go of everything: the connection is lost, and what came before that is dealt with."""
+        if not self._left:
+            self._left = True
+            self._let_go()
+            self._admission.end()
+            self.node.left(self)
 
     def _let_go(self) -> None:
         """End publishers and subscriptions, each whatever becomes of the other."""
-        for end in (self.publishers.close, self.subscriptions.close):
-            try:
-                end()
-            except Exception:
-                logger.exception("%s: could not be ended in good order", self._peer)
+        self._work.give_up()
+        self._in_good_order(self.publishers.close)
+        self._in_good_order(self.subscriptions.close)
+
+    def _in_good_order(self, end: Callable[[], None]) -> None:
+        try:
+            end()
+        except Exception:
+            logger.exception("%s: could not be ended in good order", self._peer)
 
     # --- frames
 
@@ -165,24 +183,40 @@ class RabbitConnection(asyncio.Protocol):
         if self._proceeding:
             return
         self._proceeding = True
+        turn = Turn()
         try:
             while self._may_proceed and (frame := self._reader.next()) is not None:
                 self._take(frame)
-            self.publishers.received_all()
-        except FrameTooLarge as fault:
-            self._broken(ResponseCode.FRAME_TOO_LARGE, "frame too large", fault)
-        except RemoteProtocolError as fault:
-            self._broken(ResponseCode.UNKNOWN_FRAME, "unknown frame", fault)
-        except Exception:
-            self._crashed()
+                if turn.over:
+                    self._put_off = True
+                    self.node.loop.call_soon(self._go_on)
+                    break
+            else:
+                self.publishers.received_all()
+        except Exception as fault:
+            self._went_wrong(fault)
         finally:
             self._proceeding = False
         self._regulate()
+        if self._transport is None and not (self._put_off or self._work.busy or self._held_back):
+            self._leave()
+
+    def _go_on(self) -> None:
+        self._put_off = False
+        self.proceed()
+
+    def _worked(self, fault: Exception | None) -> None:
+        """Go on: a frame has been dealt with that took longer."""
+        if fault is not None:
+            self._went_wrong(fault)
+        self.proceed()
 
     @property
     def _may_proceed(self) -> bool:
-        if self._transport is None:
+        if self._put_off or self._work.busy:
             return False
+        if self._transport is None:
+            return self._open and not (self._ending or self._held_back)
         # At the end what comes is read, for the answer to Close that may be among it, and for nothing else.
         return self._ending or not (self.congested or self._held_back or self.subscriptions.blocked)
 
@@ -203,7 +237,11 @@ class RabbitConnection(asyncio.Protocol):
             if not isinstance(command, _BETWEEN_MESSAGES):
                 # What was published before is in the log before a question about it is answered.
                 self.publishers.received_all()
-            requests.handle(self, command)
+            self._begin(requests.handle(self, command))
+
+    def _begin(self, work: Coroutine[object, object, None] | None) -> None:
+        if work is not None:
+            self._work.begin(work)
 
     def _regulate(self) -> None:
         """Read from the socket while what comes can be dealt with."""
@@ -361,6 +399,8 @@ class RabbitConnection(asyncio.Protocol):
 
     def fail(self, code: int, reason: str) -> None:
         """End the connection: Close with a code and a reason, and the socket once the peer has answered."""
+        if self._transport is None:
+            self._leave()
         if self._ending or self._transport is None:
             return
         if not self._open:
@@ -381,6 +421,8 @@ class RabbitConnection(asyncio.Protocol):
         self._ending = True
         if self._transport is not None:
             self._transport.abort()
+        else:
+            self._leave()
 
     def _close_transport(self) -> None:
         """Close the socket once what is written has gone out; a peer that does not read is dropped."""
@@ -397,16 +439,24 @@ class RabbitConnection(asyncio.Protocol):
         else:
             self.fail(code, reason)
 
-    def _crashed(self) -> None:
-        logger.exception("%s: the connection is closed after an unexpected error", self._peer)
+    def _went_wrong(self, fault: Exception) -> None:
+        if isinstance(fault, FrameTooLarge):
+            self._broken(ResponseCode.FRAME_TOO_LARGE, "frame too large", fault)
+        elif isinstance(fault, RemoteProtocolError):
+            self._broken(ResponseCode.UNKNOWN_FRAME, "unknown frame", fault)
+        else:
+            self._crashed(fault)
+
+    def _crashed(self, fault: Exception) -> None:
+        logger.error("%s: the connection is closed after an unexpected error", self._peer, exc_info=fault)
         self.fail(ResponseCode.INTERNAL_ERROR, "an unexpected error in the server, see its log")
 
     def guarded(self, function: Callable[[], None]) -> None:
         """Call a function of this connection from elsewhere: what goes wrong in it ends this connection only."""
         try:
             function()
-        except Exception:
-            self._crashed()
+        except Exception as fault:
+            self._crashed(fault)
 
 
 def _code_of(command: Command) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_streams.errors import RemoteProtocolError
@@ -46,8 +46,14 @@ _UNLISTED: Final = frozenset({*range(0x11, 0x16), 0x1A, 0x1B})
 """Commands of the handshake and of the list itself: brokers leave them out."""
 
 
-def handle(connection: RabbitConnection, command: Command) -> None:
+Work = Coroutine[object, object, None]
+
+
+def handle(connection: RabbitConnection, command: Command) -> Work | None:
     """Do what a command asks for.
+
+    Returns:
+        What is still to be done before the next command is looked at; None when all is done.
 
     Raises:
         RemoteProtocolError: a command that no client sends, or not at this time.
@@ -55,7 +61,7 @@ def handle(connection: RabbitConnection, command: Command) -> None:
     handler = _HANDLERS.get(type(command))
     if handler is None:
         raise RemoteProtocolError(f"{type(command).__name__} on an open connection")
-    handler(connection, command)
+    return handler(connection, command)
 
 
 def _exchange_versions(connection: RabbitConnection, request: ExchangeCommandVersions) -> None:
@@ -74,7 +80,7 @@ def _authenticate_again(connection: RabbitConnection, request: SaslAuthenticate)
     connection.authenticate_again(connection.handshake.again(request))
 
 
-_HANDLERS: Final[dict[type[Command], Callable[[RabbitConnection, Any], None]]] = {
+_HANDLERS: Final[dict[type[Command], Callable[[RabbitConnection, Any], Work | None]]] = {
     Heartbeat: lambda connection, command: None,
     Tune: lambda connection, command: None,  # late, after Open: it is agreed on by then
     TuneAnswer: lambda connection, command: None,

@@ -83,6 +83,8 @@ class Subscriptions:
 
     def subscribe(self, request: Subscribe) -> None:
         """Open a subscription and deliver, or answer why not."""
+        if self._closed:
+            return
         if request.offset.type == OffsetType.NONE:
             self._connection.fail(ResponseCode.UNKNOWN_FRAME, "Subscribe: offset type 0, expected 1 to 5")
             return
