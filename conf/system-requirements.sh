@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # What pip cannot bring: Python 3.10 or later, a C compiler for python-qpid-proton (it comes as source), Java 17 or later.
 # Says plainly what is missing, and installs it with apt-get where it may.
-# And debootstrap, where the tests want a real RabbitMQ and can do without (tests/real_rabbitmq/broker.py asks for it).
-#   usage: system-requirements.sh [python] [compiler] [java] [debootstrap]
+# And what some tests want and can do without, as they ask for it themselves: debootstrap for a real RabbitMQ
+# (tests/real_rabbitmq/broker.py), a JDK and Maven for RabbitMQ's Java client (tests/server/rabbitmq/interop.py).
+#   usage: system-requirements.sh [python] [compiler] [java] [debootstrap] [jdk] [maven]
 set -u
 python=${PYTHON:-python3}
 
@@ -59,12 +60,21 @@ need_java() {
     "Install it, e.g. with: sudo apt-get install openjdk-17-jre-headless, and let JAVA_HOME point to it."
 }
 
+need_jdk() {
+  need_java
+  command -v "${JAVA_HOME:+$JAVA_HOME/bin/}javac" >/dev/null && return
+  [ -n "${JAVA_HOME:-}" ] && fail "JAVA_HOME is $JAVA_HOME, a Java without bin/javac. Let it name a JDK or unset it."
+  install "javac, a JDK's compiler," "openjdk-$(java_version java)-jdk-headless|default-jdk-headless"
+}
+
 for what in "$@"; do
   case $what in
     python) need_python ;;
     compiler) need_compiler ;;
     java) need_java ;;
     debootstrap) command -v debootstrap >/dev/null || install debootstrap debootstrap ;;
-    *) fail "unknown requirement '$what': expected python, compiler, java or debootstrap" ;;
+    jdk) need_jdk ;;
+    maven) command -v mvn >/dev/null || install Maven maven ;;
+    *) fail "unknown requirement '$what': expected python, compiler, java, debootstrap, jdk or maven" ;;
   esac
 done

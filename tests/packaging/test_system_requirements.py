@@ -85,6 +85,26 @@ def test_java_home_that_leads_nowhere(machine: Machine) -> None:
     assert code == 1 and "JAVA_HOME is /nowhere, but there is no bin/java in it" in said
 
 
+def test_a_java_without_compiler_gets_the_one_of_its_version(machine: Machine) -> None:
+    machine.has("java", "echo 'openjdk version \"21.0.1\"' >&2")
+    code, said = machine.needs("jdk", "maven")
+    assert code == 1 and "javac, a JDK's compiler, is missing" in said and "openjdk-21-jdk-headless" in said
+    machine.installs()
+    machine.has("apt-get", f'echo "apt-get $*" >&2; [ "$1" != install ] || /bin/touch {machine.folder}/javac')
+    code, said = machine.needs("jdk")
+    assert code == 0 and "install -y -qq --no-install-recommends openjdk-21-jdk-headless" in said
+    machine.has("javac", "")
+    code, said = machine.needs("jdk", "maven")
+    assert code == 0 and said.splitlines()[-1] == "apt-get install -y -qq --no-install-recommends maven"
+
+
+def test_a_java_home_without_compiler(machine: Machine, tmp_path: Path) -> None:
+    home = Machine(tmp_path / "bin" / "bin")
+    home.has("java", "echo 'openjdk version \"17.0.1\"' >&2")
+    code, said = machine.needs("jdk", JAVA_HOME=str(machine.folder))
+    assert code == 1 and "a Java without bin/javac" in said
+
+
 def test_no_compiler(machine: Machine) -> None:
     code, said = machine.needs("compiler", PYTHON=sys.executable)
     assert code == 1 and "a C compiler is missing" in said and "gcc" in said
@@ -105,4 +125,4 @@ def test_what_is_there_needs_no_word() -> None:
 
 def test_an_unknown_word_is_refused(machine: Machine) -> None:
     code, said = machine.needs("jave")
-    assert code == 1 and "expected python, compiler, java or debootstrap" in said
+    assert code == 1 and "expected python, compiler, java, debootstrap, jdk or maven" in said

@@ -13,6 +13,7 @@ import pytest
 
 from tests.real_rabbitmq.by_hand import DELIVER, Peer
 from tests.server.patience import PATIENT
+from tests.server.rabbitmq.interop import PROGRAMS, Client, Driver
 
 VERSIONS = ((DELIVER, 1, 2),)
 
@@ -126,3 +127,44 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     real = Broker(url)
     yield real
     real.close()
+
+
+@pytest.fixture(scope="session")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
+    """A function that returns the program of the client for ``java`` or ``go``, which is built and started once."""
+    running: dict[str, Driver] = {}
+
+    def driver(language: str) -> Driver:
+        if language not in running:
+            command = PROGRAMS[language]()
+            running[language] = Driver(command, tmp_path_factory.mktemp("interop") / f"{language}.err")
+        return running[language]
+
+    yield driver
+    for each in running.values():
+        each.stop()
+
+
+@pytest.fixture(params=[pytest.param("java", marks=pytest.mark.jdk), pytest.param("go", marks=pytest.mark.go)])
+def language(request: pytest.FixtureRequest) -> str:
+    """RabbitMQ's clients that are programs of their own (interop.py)."""
+    return str(request.param)
+
+
+@pytest.fixture
+def clients(language: str, drivers: Callable[[str], Driver]) -> Iterator[Callable[..., Client]]:
+    """A function that connects the client to a broker; connections end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(url: str, **tls: str) -> Client:
+            client = Client(drivers(language), url, **tls)
+            stack.callback(client.close)
+            return client
+
+        yield connect
+
+
+@pytest.fixture
+def client(broker: Broker, clients: Callable[..., Client]) -> Client:
+    """The client for Java, and the one for Go, connected to the door, and to the real broker."""
+    return clients(broker.url)

@@ -7,7 +7,19 @@ import struct
 import time
 from collections.abc import Sequence
 
-from tests.real_rabbitmq.by_hand import CREDIT, RESPONSE, Chunk, Peer, chunk, data, filtered, plain, sub_batch
+from tests.real_rabbitmq.by_hand import (
+    CREDIT,
+    QUERY_OFFSET,
+    RESPONSE,
+    Chunk,
+    Peer,
+    chunk,
+    data,
+    filtered,
+    plain,
+    sub_batch,
+    text,
+)
 
 _IDS = itertools.count()
 
@@ -88,3 +100,12 @@ def records(each: Chunk) -> list[bytes]:
         else:
             at = plain_entries(at, each.data_length, each.entries)
     return found
+
+
+def wait_until_stored(peer: Peer, reference: str, stream: str, offset: int) -> None:
+    """Wait until the broker tells an offset that it was asked to store: that request has no answer."""
+    for _ in range(12_000):
+        if peer.ask(QUERY_OFFSET, text(reference) + text(stream)).body == struct.pack(">HQ", 1, offset):
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{reference} never reached {offset} in {stream}")
