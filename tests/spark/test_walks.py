@@ -10,11 +10,11 @@ from spark_streams.planning import chunk_sizes
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.spark import walks
 from spark_streams.spark.walks import Walk, sample, split_points
-from tests.spark.fake_client import FakeLog, name
+from tests.spark.fake_client import FakeClient, FakeLog, name
 
 
 def walk(log: FakeLog, start=EARLIEST) -> Walk:
-    client = log.connect(None)
+    client = FakeClient(log)
     return Walk(lambda position: client.offsets("orders", "0", position, None), start)
 
 
