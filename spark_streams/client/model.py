@@ -12,7 +12,7 @@ from spark_streams.position import After, At, Earliest
 __all__ = ["PRODUCT", "Bounds", "Consumer", "FilterValues", "Pushdown", "RangeRead", "StreamDescription"]
 
 PRODUCT: Final = "spark-streams"
-"""What our log's doors for AMQP and RabbitMQ streams say that they are."""
+"""What our log's doors say that they are: AMQP's as ``product``, that of RabbitMQ streams as ``implementation``."""
 _MAX_OFFSET: Final = 2**63 - 1
 
 

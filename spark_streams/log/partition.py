@@ -39,8 +39,8 @@ __all__ = ["Appended", "Copied", "Observer", "Partition", "PartitionClosed"]
 
 logger = logging.getLogger("spark_streams.log")
 
-Observer = Callable[[pa.LargeBinaryArray, Sequence[BatchHeader]], None]
-"""Values that were appended, and the headers of the batches that hold them, in their order."""
+Observer = Callable[[pa.LargeBinaryArray, Sequence[tuple[BatchHeader, bytes]]], None]
+"""Values that were appended, and the batches that hold them, header and bytes, in their order."""
 
 
 class PartitionClosed(LogError, OSError):
@@ -250,9 +250,8 @@ class Partition:
             batches = encode_records(values, keys, timestamps, self._batching(now), notes, groups)
             appended = self._store(batches, now)
         if self._observers and isinstance(values, pa.LargeBinaryArray):
-            headers = [header for header, _ in batches]
             for observer in tuple(self._observers):
-                self._tell(functools.partial(observer, values, headers))
+                self._tell(functools.partial(observer, values, batches))
         self._tell_listeners()
         return appended
 
@@ -582,7 +581,7 @@ class Partition:
     def add_observer(self, observer: Observer) -> None:
         """Have ``observer`` called after each append of values in an Arrow ``LargeBinaryArray``, before the listeners.
 
-        It is given the values and the headers of the batches that hold them, which saves reading them back. Appends
+        It is given the values and the batches that hold them, header and bytes, which saves reading them back. Appends
         of another kind it is not told of: it may use what it is told, and must not count on it. It is called in the
         appending thread, with appends of other threads beside it; what it raises is logged.
         """

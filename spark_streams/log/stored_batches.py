@@ -17,7 +17,7 @@ from spark_streams.log.records import decode_headers
 from spark_streams.log.segment import Segment, batch_max_timestamp, check_place
 from spark_streams.log.varint import MAX_VARINT_BYTES, decode_varint
 
-__all__ = ["StoredBatch", "last_of_segment", "walk_segment"]
+__all__ = ["StoredBatch", "last_of_segment", "notes_of_batch", "walk_segment"]
 
 WINDOW_BYTES = 16 << 10
 """What is read at once: many batches of a few small records, or no more than the beginning of one large batch."""
@@ -72,6 +72,15 @@ class _Window:
         return self._content, at
 
 
+class _Whole(NamedTuple):
+    """Bytes that are all at hand."""
+
+    content: bytes
+
+    def bytes_at(self, position: int, size: int) -> tuple[bytes, int]:
+        return self.content, position
+
+
 def walk_segment(segment: Segment, position: int, offset: int) -> Iterator[StoredBatch]:
     """Walk the batches of one segment from ``position``, where the batch with base offset ``offset`` starts.
 
@@ -96,6 +105,16 @@ def walk_segment(segment: Segment, position: int, offset: int) -> Iterator[Store
         offset = header.next_offset
 
 
+def notes_of_batch(encoded: bytes, header: BatchHeader) -> tuple[Header, ...]:
+    """Return the notes of one encoded batch.
+
+    Raises:
+        ValueError: its first record does not fit it.
+
+    """
+    return _notes(_Whole(encoded), 0, header)
+
+
 def last_of_segment(segment: Segment) -> StoredBatch | None:
     """Return the last batch of a segment; None when it has none. Raises as ``walk_segment`` does."""
     held = segment.last_batch_place
@@ -104,7 +123,7 @@ def last_of_segment(segment: Segment) -> StoredBatch | None:
     return batches[0] if batches else None
 
 
-def _notes(window: _Window, position: int, header: BatchHeader) -> tuple[Header, ...]:
+def _notes(window: _Window | _Whole, position: int, header: BatchHeader) -> tuple[Header, ...]:
     stop = position + header.size
     start = position + HEADER_BYTES
 

@@ -139,7 +139,7 @@ def test_inspect_of_another_peer_says_what_it_is_and_how_to_name_streams(
     shown = run("inspect", address, COLUMNS="900")
     assert shown.exit_code == 0, shown.stderr
     told = dict(row for row in cells(shown.stdout))
-    assert "spark-streams" in told["product"]
+    assert "spark-streams" in told["product" if door == "amqp" else "implementation"]
     assert CAPABILITY[door] in told["capabilities" if door == "amqp" else "commands"].split(", ")
     last = shown.stdout.splitlines()[-1]
     assert last.startswith("Its streams are not known: ") and why in last

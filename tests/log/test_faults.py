@@ -443,8 +443,9 @@ def test_observers_are_told_what_was_appended_in_columns(tmp_path: Path) -> None
         def fail(*_: Any) -> None:
             raise RuntimeError("not the append's business")
 
-        def observe(values: pa.LargeBinaryArray, headers: Any) -> None:
-            seen.append((len(values), [(h.base_offset, h.next_offset) for h in headers], partition.next_offset))
+        def observe(values: pa.LargeBinaryArray, batches: Any) -> None:
+            seen.append((len(values), [(h.base_offset, h.next_offset) for h, _ in batches], partition.next_offset))
+            assert all(h.size == len(encoded) for h, encoded in batches)
 
         partition.add_observer(fail)
         partition.add_observer(observe)

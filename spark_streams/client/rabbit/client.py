@@ -205,7 +205,7 @@ class RabbitClient:
 
         def ask() -> list[str] | None:
             connection = self._cluster.any()
-            if connection.properties.get("product") != PRODUCT:
+            if connection.properties.get("implementation") != PRODUCT:
                 return None
             answer = connection.request(Metadata(()), MetadataAnswer, "the list of streams: metadata")
             return [each.stream for each in answer.streams if each.code == ResponseCode.OK]

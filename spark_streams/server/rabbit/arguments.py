@@ -25,7 +25,8 @@ _KNOWN: Final = frozenset(
         "stream-filter-size-bytes",
     }
 )
-_LOCATORS: Final = frozenset({"client-local", "balanced", "least-leaders"})
+_LOCATORS: Final = frozenset({"client-local", "balanced", "least-leaders", "random", "min-masters"})
+"""The last two are old names that brokers still take."""
 _AGE: Final = re.compile(r"(\d{1,9})([YMDhms])")
 _AGE_MS: Final = {"Y": 365 * 86_400_000, "M": 30 * 86_400_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
 _MAX_SEGMENT_BYTES: Final = 3_000_000_000

@@ -8,6 +8,8 @@ Batches are read and encoded a block at a time: the data sections of all its chu
 buffer, of which a chunk's is a part. Larger appends to a partition that the door has to do with are encoded as they are
 made, from the columns that are at hand then, which costs a fraction of reading them back.
 
+A chunk's header tells sizes of what is not sent, the trailer and the Bloom filter, as a broker's does.
+
 Spec: notes, sections 3, 4 and 6.
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -24,9 +26,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.log import Partition, Records
-from spark_streams.log.record_batch import BatchHeader
+from spark_streams.log.record_batch import BatchHeader, Header
+from spark_streams.log.records import record_headers
+from spark_streams.log.stored_batches import notes_of_batch
 from spark_streams.log.timestamps import from_stored
 from spark_streams.server.rabbit.chunk_cache import Block, Chunk, ChunkCache
+from spark_streams.server.rabbit.filter_values import BLOOM_NOTE
+from spark_streams.server.rabbit.sequences import PUBLISHERS_NOTE, trailer_bytes
 from spark_streams.server.rabbit.stored_form import unescape
 from spark_streams.wire.rabbit.chunk import ChunkHeader, ChunkType
 from spark_streams.wire.rabbit.compression import Readable
@@ -164,12 +170,12 @@ class Chunks:
             self._blocks.clear()
             self._unkept = None
 
-    def _appended(self, values: pa.LargeBinaryArray, headers: Sequence[BatchHeader]) -> None:
+    def _appended(self, values: pa.LargeBinaryArray, batches: Sequence[tuple[BatchHeader, bytes]]) -> None:
         """Encode what was appended; called in the appending thread."""
         if len(values) < LARGE_APPEND_RECORDS and values.nbytes < LARGE_APPEND_BYTES:
             return
-        if all(header.append_time for header in headers):
-            self._kept(Block(self, *_of_values(values, headers)))
+        if all(header.append_time for header, _ in batches):
+            self._kept(Block(self, *_of_values(values, batches)))
 
     def _kept(self, block: Block) -> bool:
         """Have a block kept; return whether it is."""
@@ -191,6 +197,10 @@ _FIRST_OFFSET: Final = attrgetter("first_offset")
 def _of_records(records: Records) -> tuple[list[Chunk], memoryview, memoryview]:
     """Return the chunks of what was read, and the buffers with their data and with where their entries end."""
     rows = _cut(_first_rows(records), len(records))
+    begins = np.array(records.batch_rows, np.int64)
+    noted = np.frombuffer(records.buffer, np.uint8)[records.value_ends[begins]].tolist()  # how many headers
+    beside = [_beside_stored(records, row) if n else (0, 0) for row, n in zip(begins.tolist(), noted, strict=True)]
+    of_batch = np.searchsorted(begins, rows, side="right") - 1
     return _encoded(
         records.buffer,
         records.value_starts,
@@ -198,31 +208,65 @@ def _of_records(records: Records) -> tuple[list[Chunk], memoryview, memoryview]:
         rows,
         records.offsets[rows].tolist(),
         records.timestamps[rows].tolist(),
+        [beside[batch] for batch in of_batch.tolist()],
     )
 
 
 def _of_values(
-    values: pa.LargeBinaryArray, headers: Sequence[BatchHeader]
+    values: pa.LargeBinaryArray, batches: Sequence[tuple[BatchHeader, bytes]]
 ) -> tuple[list[Chunk], memoryview, memoryview]:
     """Return the same for values that were stored in batches of append time."""
     _, edges, buffer = values.buffers()
     ends = np.frombuffer(edges, np.int64, len(values) + 1, values.offset * 8)
-    counts = np.array([header.records_count for header in headers], np.int64)
-    rows = _cut(np.cumsum(counts) - counts, len(values))
+    headers = [header for header, _ in batches]
+    begins = np.array([header.base_offset for header in headers], np.int64) - headers[0].base_offset
+    rows = _cut(begins, len(values))
     instants = from_stored(
         np.array([header.max_timestamp for header in headers], np.int64),
         np.array([header.extended for header in headers], np.bool_),
     )
-    of_batch = np.searchsorted(np.cumsum(counts), rows, side="right")
-    first = headers[0].base_offset
-    offsets, instants = (rows + first).tolist(), instants[of_batch]
-    return _encoded(memoryview(buffer), ends[:-1], ends[1:], rows, offsets, instants.tolist())
+    beside = [_beside(notes_of_batch(encoded, header)) for header, encoded in batches]
+    of_batch = np.searchsorted(begins, rows, side="right") - 1
+    return _encoded(
+        memoryview(buffer),
+        ends[:-1],
+        ends[1:],
+        rows,
+        (rows + headers[0].base_offset).tolist(),
+        instants[of_batch].tolist(),
+        [beside[batch] for batch in of_batch.tolist()],
+    )
+
+
+def _beside(notes: Iterable[Header]) -> tuple[int, int]:
+    """Return how large the trailer and the Bloom filter of a chunk of a stored batch are, at a broker."""
+    trailer = bloom = 0
+    for name, value in notes:
+        if name == PUBLISHERS_NOTE:
+            trailer = trailer_bytes(value or b"{}")
+        elif name == BLOOM_NOTE:
+            bloom = len(value or b"")
+    return trailer, bloom
+
+
+def _beside_stored(records: Records, row: int) -> tuple[int, int]:
+    """Return the same of the stored batch that begins at a row; notes that others made may be unreadable."""
+    try:
+        return _beside(record_headers(records, row))
+    except ValueError:
+        return 0, 0  # the messages are served all the same
 
 
 def _encoded(
-    buffer: Readable, starts: Longs, ends: Longs, rows: Longs, firsts: list[int], instants: list[int]
+    buffer: Readable,
+    starts: Longs,
+    ends: Longs,
+    rows: Longs,
+    firsts: list[int],
+    instants: list[int],
+    beside: list[tuple[int, int]],
 ) -> tuple[list[Chunk], memoryview, memoryview]:
-    """Encode chunks, of which each begins at one of ``rows``, with its first offset and its timestamp."""
+    """Encode chunks, of which each begins at one of ``rows``, with its first offset, its timestamp and ``_beside``."""
     starts = unescape(buffer, starts, ends)
     lengths = ends - starts
     heads = lengths.astype(">u4").view(np.uint8).reshape(-1, 4)
@@ -234,9 +278,10 @@ def _encoded(
     ends_in_chunk = memoryview((edges[1:] - np.repeat(edges[rows], counts)).astype(np.uint32).tobytes())
     firsts_of = [*(4 * rows).tolist(), 4 * len(lengths)]
     chunks = []
-    for number, (first, count, instant) in enumerate(zip(firsts, counts.tolist(), instants, strict=True)):
+    told = zip(firsts, counts.tolist(), instants, beside, strict=True)
+    for number, (first, count, instant, sizes) in enumerate(told):
         part = data[stops[number] : stops[number + 1]]
-        header = ChunkHeader(ChunkType.USER, count, count, instant, EPOCH, first, zlib.crc32(part), len(part))
+        header = ChunkHeader(ChunkType.USER, count, count, instant, EPOCH, first, zlib.crc32(part), len(part), *sizes)
         entry_ends = ends_in_chunk[firsts_of[number] : firsts_of[number + 1]]
         chunks.append(Chunk(first, first + count, instant, header.encode(), part, entry_ends))
     return chunks, data, ends_in_chunk

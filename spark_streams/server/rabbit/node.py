@@ -116,9 +116,10 @@ class RabbitNode:
 
 
 def _properties(config: RabbitConfig) -> dict[str, str]:
-    """Return what the door says about itself; the names are those that brokers use."""
+    """Return what the door says about itself; the names are those that brokers use, but for the first."""
     return {
-        "product": "spark-streams",
+        "implementation": "spark-streams",
+        "product": "RabbitMQ",  # as the version is RabbitMQ's: clients look there (ADR 11)
         "version": config.version,
         "platform": "Python",
         "cluster_name": "spark-streams",

@@ -15,8 +15,6 @@ from spark_streams.wire.rabbit.connecting import (
     ExchangeCommandVersionsAnswer,
     Heartbeat,
     SaslAuthenticate,
-    Tune,
-    TuneAnswer,
 )
 from spark_streams.wire.rabbit.consuming import (
     ConsumerUpdateAnswer,
@@ -82,8 +80,6 @@ def _authenticate_again(connection: RabbitConnection, request: SaslAuthenticate)
 
 _HANDLERS: Final[dict[type[Command], Callable[[RabbitConnection, Any], Work | None]]] = {
     Heartbeat: lambda connection, command: None,
-    Tune: lambda connection, command: None,  # late, after Open: it is agreed on by then
-    TuneAnswer: lambda connection, command: None,
     Close: lambda connection, command: connection.closed_by_peer(command),
     ExchangeCommandVersions: _exchange_versions,
     SaslAuthenticate: _authenticate_again,

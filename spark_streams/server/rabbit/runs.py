@@ -51,8 +51,9 @@ def runs_of(chunk: Chunk, wanted: Mask) -> list[Chunk]:
         data = chunk.data[begin:stop]
         count, offset = end - first, chunk.first_offset + first
         header = ChunkHeader(
-            whole.kind, count, count, whole.timestamp_ms, whole.epoch, offset, zlib.crc32(data), stop - begin
-        )
+            whole.kind, count, count, whole.timestamp_ms, whole.epoch, offset, zlib.crc32(data), stop - begin,
+            whole.trailer_bytes, whole.bloom_bytes,
+        )  # fmt: skip
         part = chunk._replace(
             first_offset=offset, next_offset=offset + count, header=header.encode(), data=data, ends=NO_ENDS
         )

@@ -5,12 +5,13 @@ Spec: notes, section 10 (dedup, lifetime); Streams Protocol Reference, QueryPubl
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Final
 
 from spark_streams.log.sequences import SequenceKind
 
-__all__ = ["PUBLISHERS", "PUBLISHERS_NOTE", "publishers_note"]
+__all__ = ["PUBLISHERS", "PUBLISHERS_NOTE", "publishers_note", "trailer_bytes"]
 
 PUBLISHERS_NOTE: Final = b"rabbitmq-publishers"
 PUBLISHERS: Final = SequenceKind(PUBLISHERS_NOTE, "rabbitmq-sequences")
@@ -19,3 +20,8 @@ PUBLISHERS: Final = SequenceKind(PUBLISHERS_NOTE, "rabbitmq-sequences")
 def publishers_note(sequences: Mapping[str, int]) -> tuple[bytes, bytes]:
     """Return the note for an append, of references to their last publishing ids."""
     return PUBLISHERS.note_of(sequences)
+
+
+def trailer_bytes(note: bytes) -> int:
+    """Return how large a chunk's trailer would be at a broker, which has there what the note has (notes, section 5)."""
+    return sum(10 + len(reference.encode()) for reference in json.loads(note))

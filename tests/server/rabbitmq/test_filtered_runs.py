@@ -313,7 +313,7 @@ def test_a_damaged_note_has_the_whole_batch_sent(door: Any) -> None:
     partition = door.partition(stream)
     codes = RecordCodes(np.array([1, 2]), 2, b"\0\0\0\0")  # code 2 is not in the table
     for value in (b"", b"garbage that is no note", None, encode_codes(codes)):
-        notes = [(b"rabbitmq-bloom", b"\xff" * 16), (VALUES_NOTE, value)]
+        notes = [(b"rabbitmq-publishers", b"{"), (b"rabbitmq-bloom", b"\xff" * 16), (VALUES_NOTE, value)]
         door.server.call(lambda notes=notes: partition.append([b"x", b"y"], notes=notes))
     assert peer.subscribe(1, stream, FIRST, 10, {"filter.0": "a"}) == 1
     assert [(each.first, each.records) for each in delivered(peer, stream)] == [(0, 2), (2, 2), (4, 2), (6, 2)]

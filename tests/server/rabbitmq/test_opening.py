@@ -124,6 +124,22 @@ def test_both_keys_answer_tune(broker: Any, key: int) -> None:
     assert peer.ask(OPEN, text("/")).code == 1
 
 
+@pytest.mark.parametrize("key", [TUNE, TUNE | RESPONSE])
+def test_tune_is_not_answered_after_open(broker: Any, key: int) -> None:
+    peer = broker.connect()
+    brought_to(peer, "authenticated")
+    assert peer.ask(OPEN, text("/")).code == 1
+    peer.send(key, struct.pack(">II", 0, 0))
+    assert peer.expect(CLOSE).code == 0x0D
+
+
+def test_what_a_client_of_rabbitmq_asks_the_server_for(broker: Any) -> None:
+    """rstream's own suite wants the product, clients read from the version what they may use."""
+    words = broker.connect().ask(PEER_PROPERTIES, pairs({})).body
+    assert text("product") + text("RabbitMQ") in words
+    assert (text("implementation") + text("spark-streams") in words) == hasattr(broker, "log")
+
+
 def test_tune_comes_unasked_and_proposes(broker: Any) -> None:
     peer = broker.connect()
     brought_to(peer, "mechanisms")

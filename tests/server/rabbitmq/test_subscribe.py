@@ -23,6 +23,7 @@ from tests.real_rabbitmq.by_hand import (
     UNSUBSCRIBE,
     array,
     chunk,
+    filtered,
     offset,
     pairs,
     plain,
@@ -104,6 +105,23 @@ def test_a_chunk_is_delivered_whole_without_bloom_and_trailer(broker: Any) -> No
     assert only.data_length == len(only.rest)
     assert only.crc == zlib.crc32(only.rest)
     assert before_ms < only.timestamp < before_ms + 60_000
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_a_chunk_tells_the_size_of_the_trailer_and_bloom_filter_that_it_comes_without(broker: Any, count: int) -> None:
+    """The trailer has the last id of each publisher that has a reference."""
+    stream, peer = broker.stream(), broker.peer()
+    found = []
+    for number, (reference, value) in enumerate((("", None), ("tést", None), ("ref", "pear"))):
+        assert peer.declare(number, stream, reference) == 1
+        peer.publish(number, [filtered(1 + n, value, b"x") for n in range(count)], version=2)
+        peer.confirmed(count)
+        assert peer.subscribe(number, stream, offset(number * count), 100) == 1
+        chunks = delivered(peer, stream)
+        assert all(each.rest and len(each.rest) == each.data_length for each in chunks)
+        found.append({(each.trailer_length, each.bloom_size) for each in chunks})
+        peer.ask(UNSUBSCRIBE, bytes([number]))
+    assert found == [{(0, 0)}, {(10 + 5, 0)}, {(10 + 3, 16)}]
 
 
 @pytest.mark.parametrize(
