@@ -17,15 +17,15 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from spark_streams.client import info
+from spark_streams.client.beginnings import Beginning, beginnings, beginnings_at_time
 from spark_streams.client.connection import CAPABILITY, Connection
 from spark_streams.client.faults import LinkRedirected
 from spark_streams.client.hosts import Hosts
 from spark_streams.client.links import (
     Link,
-    after_time_filter,
+    StartNotTaken,
     attach_receiver,
     attach_sender,
-    start_filter,
 )
 from spark_streams.client.model import PRODUCT, Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.publisher import Publisher
@@ -34,9 +34,17 @@ from spark_streams.client.reader import RangeReader
 from spark_streams.client.retry import Deadline, patiently
 from spark_streams.client.walk import OffsetWalk, first_offset
 from spark_streams.endpoint import Endpoint, Node
-from spark_streams.errors import DeadlineExceeded, LocalProtocolError, NotFound, Refused, RemoteProtocolError
+from spark_streams.errors import (
+    DeadlineExceeded,
+    LocalProtocolError,
+    NotFound,
+    Refused,
+    RemoteProtocolError,
+    SparkStreamsError,
+)
+from spark_streams.filters import read_filter
 from spark_streams.filters.nodes import Expression
-from spark_streams.position import EARLIEST, MIN_TIMESTAMP_MS, After, At, Earliest, Position
+from spark_streams.position import EARLIEST, After, At, Earliest, Position
 
 __all__ = ["AmqpClient"]
 
@@ -82,6 +90,8 @@ class AmqpClient:
         self._require_event_streams = require_event_streams
         self._connections: dict[tuple[str, int, str | None], Connection] = {}
         self._refused: set[Expression] = set()
+        self._untaken: set[int] = set()
+        """Descriptors of the offset filters that a peer did not take, and are tried last from then on."""
         self._closed = False
 
     def __enter__(self) -> AmqpClient:
@@ -179,9 +189,13 @@ class AmqpClient:
         Raises:
             As ``describe``.
         """
-        # The filter means "greater than", in whole milliseconds, and nothing is below the smallest instant.
-        start = start_filter(Earliest()) if timestamp_ms <= MIN_TIMESTAMP_MS else after_time_filter(timestamp_ms - 1)
-        return self._first(stream, partition, start)
+        try:
+            return self._first(stream, partition, beginnings_at_time(timestamp_ms))
+        except (StartNotTaken, Refused) as fault:
+            if timestamp_ms >= 0 or (isinstance(fault, Refused) and not is_about_filters(fault)):
+                raise
+            # The peer has SQL only, which knows no instant before 1970; nearly always its first event is later.
+            return self.first_matching(stream, partition, read_filter(f"publish_time >= {timestamp_ms}"))
 
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
         """Return the offset of the first event, in log order, that an expression is true of.
@@ -216,7 +230,8 @@ class AmqpClient:
             pushed = self._pushed(connection, expression)
             if not pushed.filters or not partitions:
                 return Pushdown(pushed.words, pushed.residual)
-            receiving = self._receiving(connection, address, stream, next(iter(partitions)), EARLIEST, pushed)
+            some = next(iter(partitions))
+            receiving = self._receiving(connection, address, stream, some, beginnings(EARLIEST), pushed)
             receiving.link.close()
             if not pushed.in_force(receiving.link.taken):
                 return Pushdown(None, expression)
@@ -224,9 +239,9 @@ class AmqpClient:
 
         return self._retrying(lambda: self._at(stream, ask))
 
-    def _first(self, stream: str, partition: str, start: Any) -> str | None:
+    def _first(self, stream: str, partition: str, starts: tuple[Beginning, ...]) -> str | None:
         def ask(connection: Connection, address: str) -> str | None:
-            link = self._receiver(connection, address, stream, partition, start)
+            link = self._receiver(connection, address, stream, partition, starts)
             try:
                 return first_offset(link, self._timeout_ms)
             finally:
@@ -254,8 +269,8 @@ class AmqpClient:
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
         """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""
 
-        def attach(at: Earliest | At | After) -> Link:
-            return self._at(stream, lambda c, a: self._receiver(c, a, stream, partition, start_filter(at)))
+        def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
+            return self._at(stream, lambda c, a: self._receiver(c, a, stream, partition, beginnings(at, behind)))
 
         return OffsetWalk(attach, _startable(start), end, self._timeout_ms)
 
@@ -281,11 +296,11 @@ class AmqpClient:
         return self._reader(read, max_rows, max_bytes).batches()
 
     def _reader(self, read: RangeRead, max_rows: int, max_bytes: int) -> RangeReader:
-        def attach(at: Earliest | At | After) -> Receiving:
+        def attach(at: Earliest | At | After, behind: Earliest | After) -> Receiving:
             def receiver(connection: Connection, address: str) -> Receiving:
-                pushed = self._pushed(connection, read.filter, read)
+                pushed, starts = self._pushed(connection, read.filter, read), beginnings(at, behind)
                 return self._receiving(
-                    connection, address, read.stream, read.partition, at, pushed, read.consumer_group, read.epoch
+                    connection, address, read.stream, read.partition, starts, pushed, read.consumer_group, read.epoch
                 )
 
             return self._at(read.stream, receiver)
@@ -386,7 +401,7 @@ class AmqpClient:
         address: str,
         stream: str,
         partition: str,
-        start: Earliest | At | After,
+        starts: tuple[Beginning, ...],
         pushed: Pushed,
         consumer_group: str | None = None,
         epoch: int | None = None,
@@ -394,8 +409,7 @@ class AmqpClient:
         """Attach a receiver with filters; without those that the peer may leave out, when it refuses them."""
 
         def attach(filters: Mapping[str, Any]) -> Link:
-            where = start_filter(start)
-            return self._receiver(connection, address, stream, partition, where, consumer_group, epoch, filters)
+            return self._receiver(connection, address, stream, partition, starts, consumer_group, epoch, filters)
 
         try:
             link = attach(pushed.filters)
@@ -414,23 +428,40 @@ class AmqpClient:
         address: str,
         stream: str,
         partition: str,
-        start: Any,
+        starts: tuple[Beginning, ...],
         consumer_group: str | None = None,
         epoch: int | None = None,
         also: Mapping[str, Any] | None = None,
     ) -> Link:
+        """Attach a receiver that begins as the first of ``starts`` that the peer takes.
+
+        A refusal may be about any of the filters: with others beside the start it is the caller's to leave them out.
+        """
         self._demand_event_streams(connection)
-        return attach_receiver(
-            connection,
-            address,
-            f"attach to '{stream}' partition '{partition}'",
-            deadline=Deadline(self._timeout_ms),
-            partition=partition,
-            consumer_group=consumer_group,
-            epoch=epoch,
-            start=start,
-            also=also,
-        )
+        first: SparkStreamsError | None = None
+        for start in sorted(starts, key=lambda each: each.code in self._untaken):
+            try:
+                link = attach_receiver(
+                    connection,
+                    address,
+                    f"attach to '{stream}' partition '{partition}'",
+                    deadline=Deadline(self._timeout_ms),
+                    partition=partition,
+                    consumer_group=consumer_group,
+                    epoch=epoch,
+                    start=start,
+                    also=also,
+                )
+            except (StartNotTaken, Refused) as fault:
+                if isinstance(fault, Refused) and (also or not is_about_filters(fault)):
+                    raise
+                first = first or fault
+                continue
+            if first is not None:
+                self._untaken = {each.code for each in starts} - {start.code}
+            return link
+        assert first is not None
+        raise first
 
     def _demand_event_streams(self, connection: Connection) -> None:
         if self._require_event_streams and not connection.offers_event_streams:

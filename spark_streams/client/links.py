@@ -14,34 +14,28 @@ from typing import Any, Final
 import proton
 from cproton_ffi import lib
 
+from spark_streams.client.beginnings import ANNOTATIONS_FILTER, SQL_FILTER, Beginning, as_symbol
 from spark_streams.client.connection import Connection
 from spark_streams.client.faults import peer_fault
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import (
     DeadlineExceeded,
-    LocalProtocolError,
     RemoteProtocolError,
     SparkStreamsError,
 )
-from spark_streams.position import After, At, Earliest
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
     "Link",
-    "after_time_filter",
+    "StartNotTaken",
     "attach_receiver",
     "attach_sender",
-    "start_filter",
 ]
 
-OFFSET: Final = "event-streams-offset"
-TIMESTAMP: Final = "event-streams-timestamp"
 PARTITION: Final = "event-streams-partition"
 CONSUMER_GROUP: Final = "event-streams-consumer-group"
 EPOCH: Final = "event-streams-epoch"
 
-ANNOTATIONS_FILTER: Final = (512, "amqp:event-streams-delivery-annotations-filter")
-SQL_FILTER: Final = (513, "amqp:event-streams-sql-filter")
 FULL_SQL_FILTER: Final = (0x120, "amqp:sql-filter")
 """Numeric and symbolic descriptor; the numeric one is sent, either is taken back."""
 
@@ -54,24 +48,8 @@ _REFUSAL_MS: Final = 2_000
 _CLOSE_MS: Final = 2_000
 
 
-def start_filter(start: Earliest | At | After) -> Any:
-    """Return the described filter that begins at ``start`` (the table in section 2 of the notes).
-
-    Raises:
-        LocalProtocolError: the offset cannot be a symbol.
-    """
-    if isinstance(start, At):
-        quoted = _symbol(start.offset).replace("'", "''")
-        return proton.Described(proton.ulong(SQL_FILTER[0]), f"d.{OFFSET} >= '{quoted}'")
-    offset = "@earliest" if isinstance(start, Earliest) else _symbol(start.offset)
-    return proton.Described(proton.ulong(ANNOTATIONS_FILTER[0]), {proton.symbol(OFFSET): proton.symbol(offset)})
-
-
-def after_time_filter(timestamp_ms: int) -> Any:
-    """Return the described filter for events whose timestamp is greater than ``timestamp_ms`` (exclusive)."""
-    return proton.Described(
-        proton.ulong(ANNOTATIONS_FILTER[0]), {proton.symbol(TIMESTAMP): proton.timestamp(timestamp_ms)}
-    )
+class StartNotTaken(RemoteProtocolError):
+    """The peer did not echo the filter that says where to start: without it the read would begin elsewhere (A-21)."""
 
 
 class Link:
@@ -86,6 +64,7 @@ class Link:
     Attributes:
         partition: that the link is bound to.
         taken: names of the optional filters that the peer echoed as they were sent.
+        early: whether it begins before the position that was asked for.
     """
 
     def __init__(self, connection: Connection, link: Any, session: Any, what: str) -> None:
@@ -96,6 +75,7 @@ class Link:
         self.what = f"{what} at {connection.endpoint.address}"
         self.partition: str | None = None
         self.taken: frozenset[str] = frozenset()
+        self.early = False
         self.closed = False
 
     def check(self) -> None:
@@ -188,7 +168,7 @@ def attach_receiver(
     partition: str | None = None,
     consumer_group: str | None = None,
     epoch: int | None = None,
-    start: Any = None,
+    start: Beginning | None = None,
     also: Mapping[str, Any] | None = None,
     properties: Mapping[str, Any] | None = None,
 ) -> Link:
@@ -202,12 +182,13 @@ def attach_receiver(
         partition: to bind the link to (ES-102).
         consumer_group: to join (ES-200).
         epoch: to claim with (ES-210); sent as ``long`` (A-2).
-        start: a described filter; the peer has to echo it (A-21).
+        start: where to begin; the peer has to echo the filter (A-21).
         also: further described filters by name, beside ``start``; what the peer echoes of them is ``taken``.
         properties: further link properties.
 
     Raises:
-        RemoteProtocolError: the filter was not taken, or the link is bound to another partition.
+        StartNotTaken: it did not.
+        RemoteProtocolError: the link is bound to another partition.
         NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused.
         DeadlineExceeded: it did not answer.
     """
@@ -222,7 +203,7 @@ def attach_receiver(
     link.properties = _properties(partition, consumer_group, epoch, properties)
     also = also or {}
     if start is not None:
-        filters = {_FILTER_NAME: start, **also}
+        filters = {_FILTER_NAME: start.filter, **also}
         link.source.filter.put_dict({proton.symbol(name): described for name, described in filters.items()})
     attached = Link(connection, link, session, what)
     _attach(attached, deadline, "source")
@@ -230,7 +211,8 @@ def attach_receiver(
         attached.partition = _bound_partition(link, partition, consumer_group, attached.what)
         if start is not None:
             echoed = _echoed(link)
-            _check_echo(echoed, start, attached.what)
+            _check_echo(echoed, start.filter, attached.what)
+            attached.early = start.early
             attached.taken = frozenset(n for n, sent in also.items() if _same_filter(sent, echoed.get(n)))
     except SparkStreamsError:
         attached.close()
@@ -268,18 +250,12 @@ def _properties(
 ) -> Any:
     properties: dict[Any, Any] = {proton.symbol(k): v for k, v in (more or {}).items()}
     if partition is not None:
-        properties[proton.symbol(PARTITION)] = proton.symbol(_symbol(partition))
+        properties[proton.symbol(PARTITION)] = proton.symbol(as_symbol(partition))
     if consumer_group is not None:
         properties[proton.symbol(CONSUMER_GROUP)] = consumer_group
     if epoch is not None:
         properties[proton.symbol(EPOCH)] = epoch
     return properties or None
-
-
-def _symbol(text: str) -> str:
-    if not text.isascii():
-        raise LocalProtocolError(f"{text!r} is not ASCII: offsets and partitions of AMQP event streams are symbols")
-    return text
 
 
 def _attach(attached: Link, deadline: Deadline, side: str) -> None:
@@ -330,7 +306,7 @@ def _echoed(link: Any) -> dict[str, Any]:
 def _check_echo(echoed: Mapping[str, Any], start: Any, what: str) -> None:
     got = echoed.get(_FILTER_NAME)
     if not _same_filter(start, got):
-        raise RemoteProtocolError(
+        raise StartNotTaken(
             f"{what}: the peer did not take the filter that says where to start (it echoed {_words(got)}, sent was "
             f"{_words(start)}); without it the read would begin elsewhere. Does it support event stream filters?"
         )

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.position import After, At, Earliest
 
-__all__ = ["check_offsets", "rows_until"]
+__all__ = ["check_offsets", "rows_before", "rows_until"]
 
 
 def check_offsets(offsets: pa.StringArray, start: Earliest | At | After, what: str) -> None:
@@ -35,6 +35,12 @@ def check_offsets(offsets: pa.StringArray, start: Earliest | At | After, what: s
             f"{what}: offset '{offsets[behind + 1].as_py()}' follows '{offsets[behind].as_py()}': offsets must grow "
             "(ES-302)"
         )
+
+
+def rows_before(offsets: pa.StringArray, first: str) -> int:
+    """Return how many of the first rows lie before offset ``first``."""
+    behind = pc.index(pc.greater_equal(offsets, first), True).as_py()
+    return len(offsets) if behind < 0 else int(behind)
 
 
 def rows_until(offsets: pa.StringArray, end: str) -> tuple[int, bool]:

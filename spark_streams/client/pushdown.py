@@ -25,8 +25,9 @@ from typing import Any, Final
 
 import proton
 
+from spark_streams.client.beginnings import ANNOTATIONS_FILTER, OFFSET, SQL_FILTER
 from spark_streams.client.connection import SQL_CAPABILITY, Connection
-from spark_streams.client.links import ANNOTATIONS_FILTER, FULL_SQL_FILTER, OFFSET, SQL_FILTER, Link
+from spark_streams.client.links import FULL_SQL_FILTER, Link
 from spark_streams.errors import Refused
 from spark_streams.filters.nodes import Expression
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp

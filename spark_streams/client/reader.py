@@ -19,6 +19,7 @@ as lost.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
 
@@ -36,9 +37,11 @@ from spark_streams.client.retry import PATIENT, Attempts
 from spark_streams.client.rows_of_range import Cut, RowDecoder, WrongPartition
 from spark_streams.client.silence import DRAIN_AFTER_S, NARROWED_DRAIN_AFTER_S, Silence
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
-from spark_streams.position import After, At, Earliest
+from spark_streams.position import EARLIEST, After, At, Earliest
 
 __all__ = ["RangeReader"]
+
+_log = logging.getLogger(__name__)
 
 _NO_PARTITION: Final = "there is no such partition any more"
 _EXCUSES: Final = 200
@@ -50,7 +53,8 @@ class RangeReader:
 
     Args:
         read: the range.
-        attach: attaches a receiver that begins at a position.
+        attach: attaches a receiver that begins at a position; where its peer cannot say that, at an earlier one, which
+            is given too.
         describe: the bounds of the partition now, None when there is no such partition.
         has_event: whether the partition has an event with an offset, by an inclusive filter and no other one.
         max_rows: rows of a batch at most.
@@ -61,7 +65,7 @@ class RangeReader:
     def __init__(
         self,
         read: RangeRead,
-        attach: Callable[[Earliest | At | After], Receiving],
+        attach: Callable[[Earliest | At | After, Earliest | After], Receiving],
         describe: Callable[[], Bounds | None],
         has_event: Callable[[str], bool],
         *,
@@ -79,6 +83,7 @@ class RangeReader:
         self._loss = LossPolicy(read)
         RowDecoder(read, read.start, read.filter)  # unknown columns fail here, not at the first row
         self._start = read.start
+        self._behind: Earliest | After = EARLIEST
         self._ask_for_loss = self._first = True
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
@@ -92,12 +97,14 @@ class RangeReader:
             RemoteProtocolError: the peer broke a rule; the message says which.
             TransportError: the connection broke more often than is tried, or the peer fell silent.
         """
-        attempts = Attempts(PATIENT)
+        attempts, behind = Attempts(PATIENT), self._behind
         while True:
             try:
                 for cut in self._link_cuts():
-                    if cut.last is not None:
+                    if cut.last is not None or self._behind != behind:
                         attempts.progressed()
+                    behind = self._behind
+                    if cut.last is not None:
                         # Before the yield: once the rows are out of our hands a reconnect must not repeat them.
                         self._start = After(cut.last)
                         if cut.batch.num_rows:
@@ -114,13 +121,13 @@ class RangeReader:
         start, end = self._start, self._read.end
         if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
             return  # nothing is in such a range
-        receiving = self._attach(self._start)
+        receiving = self._attach(self._start, self._behind)
         link = receiving.link
         self._ask_for_loss = self._first = True
         held: list[Any] | None = [] if link.proton_link.remote_snd_settle_mode != proton.Link.SND_SETTLED else None
         intake = Intake(self._max_rows, self._max_bytes, MAX_MESSAGE_BYTES)
         try:
-            decoder = RowDecoder(self._read, self._start, receiving.residual)
+            decoder = RowDecoder(self._read, self._start, receiving.residual, self._behind if link.early else None)
             yield from self._cuts(link, intake, decoder, held, narrowed=receiving.narrowed)
         except DeadlineExceeded:
             link.connection.abandon()  # what it still sends belongs to nobody, and it may never send anything
@@ -187,11 +194,22 @@ class RangeReader:
         except WrongPartition as fault:
             _reject(link, held, fault)
             raise
-        self._check_loss(cut.first, narrowed)
+        if cut.first is not None:
+            self._check_loss(cut.first, narrowed)
+        if link.early:
+            self._drop(link, decoder.dropped)
         if held is not None:
             _accept(held)
         intake.clear()
         return cut
+
+    def _drop(self, link: Link, dropped: Earliest | After) -> None:
+        """Note what was dropped, so that a link that takes the place of this one begins behind it."""
+        if self._behind == EARLIEST != dropped:
+            _log.info(
+                "%s: its peer cannot begin %s: what lies before comes too, and is dropped", link.what, self._start
+            )
+        self._behind = dropped
 
     def _check_loss(self, came: str | None, narrowed: bool) -> None:
         """Ask whether retention overtook the read, before the rows that have just come are handed out.

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.client.model import RangeRead
-from spark_streams.client.offsets import check_offsets, rows_until
+from spark_streams.client.offsets import check_offsets, rows_before, rows_until
 from spark_streams.client.residual import rows_that_match, wanted_columns
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.filters.nodes import Expression
-from spark_streams.position import After, At, Earliest
+from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.wire.columns import Block, TimestampOverflow, decode_columns
 
@@ -43,7 +43,7 @@ class Cut:
 
     Args:
         batch: the rows that match; it may have none.
-        first: offset of the first event of the block, of the range or behind it; None for an empty block.
+        first: offset of the first event of the block, of the range or behind it; None where all lie before the range.
         last: offset of the last event of the range in it, None without one.
         done: whether the block reached or passed the end of the range.
     """
@@ -61,13 +61,23 @@ class RowDecoder:
         read: the range and its columns.
         start: where this link begins; later than ``read.start`` after a reconnect.
         residual: what of the filter the peer leaves to us; None for nothing.
+        early: where the link begins instead, when its peer cannot say ``start``: what lies before that is dropped.
+
+    Attributes:
+        dropped: ``After`` the last event that was dropped; ``early`` as long as none was.
 
     Raises:
         LocalProtocolError: a column that there is not.
         FilterError: the residual looks at what rows of messages cannot have.
     """
 
-    def __init__(self, read: RangeRead, start: Earliest | At | After, residual: Expression | None = None) -> None:
+    def __init__(
+        self,
+        read: RangeRead,
+        start: Earliest | At | After,
+        residual: Expression | None = None,
+        early: Earliest | After | None = None,
+    ) -> None:
         unknown = set(read.columns) - set(FULL_MESSAGE_SCHEMA.names)
         if unknown:
             raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
@@ -77,6 +87,8 @@ class RowDecoder:
         self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in self._columns])
         self._decoded = frozenset({*self._columns, "offset", "source_partition"} - _CONSTANT)
         self._start = start
+        self._drops = early is not None
+        self.dropped: Earliest | After = EARLIEST if early is None else early
         self._constants: dict[str, pa.Array] = {}
 
     def passes_end(self, block: Block) -> bool:
@@ -92,6 +104,7 @@ class RowDecoder:
                 does not fit the column's microseconds and is to fail the read.
             WrongPartition: a delivery of another partition.
         """
+        block = self._from_start(block)
         try:
             columns = decode_columns(block, self._decoded, overflow=self._read.timestamp_overflow)
         except TimestampOverflow as fault:
@@ -114,6 +127,19 @@ class RowDecoder:
         first = offsets[0].as_py() if len(offsets) else None
         last = offsets[count - 1].as_py() if count else None
         return Cut(rows_that_match(batch, self._residual, self._read.columns), first, last, done)
+
+    def _from_start(self, block: Block) -> Block:
+        """Drop the events before the start, where the link began before it."""
+        if not self._drops or not isinstance(self._start, At):
+            return block
+        columns = decode_columns(block, ("offset", "source_partition"))
+        offsets = columns["offset"]
+        self._check_partition(columns["source_partition"])
+        check_offsets(offsets, self.dropped, self._what)
+        before = rows_before(offsets, self._start.offset)
+        if before:
+            self.dropped = After(offsets[before - 1].as_py())
+        return Block(block.buffer, block.starts[before:], block.ends[before:])
 
     def _without_the_rest(self, block: Block, fault: TimestampOverflow) -> dict[str, pa.Array]:
         """Decode again without what lies beyond the range: an instant there is not for this read to fail on."""

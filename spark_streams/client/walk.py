@@ -12,7 +12,7 @@ from typing import Final
 from spark_streams.client.credit import MAX_CREDIT
 from spark_streams.client.intake import HeadIntake
 from spark_streams.client.links import Link
-from spark_streams.client.offsets import check_offsets, rows_until
+from spark_streams.client.offsets import check_offsets, rows_before, rows_until
 from spark_streams.client.retry import Attempts
 from spark_streams.client.silence import Silence
 from spark_streams.errors import DeadlineExceeded, SparkStreamsError
@@ -28,7 +28,8 @@ class OffsetWalk:
     """The offsets of one partition, in order, as many at a time as are asked for. The link stays open in between.
 
     Args:
-        attach: attaches a receiver that begins at a position.
+        attach: attaches a receiver that begins at a position; where its peer cannot say that, at an earlier one, which
+            is given too.
         start: where to begin.
         end: last offset that is wanted, inclusive; None for no end.
         timeout_ms: how long the peer may be silent when it owes an answer.
@@ -36,13 +37,14 @@ class OffsetWalk:
 
     def __init__(
         self,
-        attach: Callable[[Earliest | At | After], Link],
+        attach: Callable[[Earliest | At | After, Earliest | After], Link],
         start: Earliest | At | After,
         end: str | None,
         timeout_ms: int,
     ) -> None:
         self._attach = attach
         self._start = start
+        self._behind: Earliest | After = EARLIEST
         self._end = end
         self._timeout_ms = timeout_ms
         self._link: Link | None = None
@@ -60,7 +62,7 @@ class OffsetWalk:
         """
         attempts = Attempts()
         while len(self._ready) < n and not self._ended:
-            before = len(self._ready)
+            before = len(self._ready), self._behind
             try:
                 if not self._advance(n):
                     break
@@ -68,7 +70,7 @@ class OffsetWalk:
                 if isinstance(fault, DeadlineExceeded) and self._link is not None:
                     self._link.connection.abandon()
                 self.close()
-                if len(self._ready) > before:
+                if (len(self._ready), self._behind) != before:
                     attempts.progressed()
                 attempts.after(fault)
         taken, self._ready = self._ready[:n], self._ready[n:]
@@ -93,7 +95,7 @@ class OffsetWalk:
             missing = count - len(self._ready) - self._intake.rows
             full = missing <= 0 or self._intake.rows >= _BLOCK_ROWS // 2
             if self._intake.rows and (full or silence.draining or silence.glance()):
-                self._decode(link.what)
+                self._decode(link)
                 continue
             link.check()
             if silence.draining:
@@ -107,7 +109,7 @@ class OffsetWalk:
                 link.drain(True)
             else:
                 # Never more than is missing: what was not asked for is not sent, and the next take goes on there.
-                window = min(missing, MAX_CREDIT)
+                window = MAX_CREDIT if self._drops(link) else min(missing, MAX_CREDIT)
                 if link.credit <= window // 2:
                     link.flow(window - link.credit)
             link.connection.turn(silence.patience_s(self._intake.rows > 0))
@@ -115,13 +117,24 @@ class OffsetWalk:
 
     def _opened(self) -> Link:
         if self._link is None:
-            self._link = self._attach(self._start)
+            self._link = self._attach(self._start, self._behind)
         return self._link
 
-    def _decode(self, what: str) -> None:
+    def _drops(self, link: Link) -> bool:
+        """Say whether what comes now may lie before the start, on a link that began before it."""
+        return link.early and isinstance(self._start, At)
+
+    def _decode(self, link: Link) -> None:
         offsets = decode_columns(self._intake.block(), ("offset",))["offset"]
         self._intake.clear()
-        check_offsets(offsets, self._start, what)
+        if self._drops(link):
+            assert isinstance(self._start, At)
+            check_offsets(offsets, self._behind, link.what)
+            before = rows_before(offsets, self._start.offset)
+            if before:
+                self._behind = After(offsets[before - 1].as_py())
+            offsets = offsets.slice(before)
+        check_offsets(offsets, self._start, link.what)
         if self._end is not None:
             count, self._ended = rows_until(offsets, self._end)
             offsets = offsets.slice(0, count)

@@ -34,6 +34,8 @@ class Script:
     echo_changed: bool = False
     ignore_filter: bool = False
     excludes_start: bool = False
+    takes: frozenset[int] = frozenset({512, 513})
+    refuses_others: tuple[str, str] | None = None
     bind: bool = True
     settled: bool = True
     answers_info: bool = True
@@ -149,6 +151,11 @@ class FakePeer(MessagingHandler):
             if script.max_message_size:
                 link.max_message_size = script.max_message_size
         refuse = script.refuse
+        untaken = [
+            f for f in filters.values() if int(f.descriptor) in (512, 513) and int(f.descriptor) not in script.takes
+        ]
+        if untaken and script.refuses_others is not None:
+            refuse = (*script.refuses_others, {})
         if script.refuse_filters is not None and len(filters) > 1:
             refuse = (*script.refuse_filters, {})
         if refuse is not None and address is not None and not address.endswith("$info"):
@@ -176,6 +183,7 @@ class FakePeer(MessagingHandler):
             return
         names = self.script.echo_names
         wanted = {k: v for k, v in wanted.items() if names is None or str(k) in names}
+        wanted = {k: v for k, v in wanted.items() if int(v.descriptor) in self.script.takes | {0x120}}
         if self.script.echo_changed:
             wanted = {k: Described(v.descriptor, {OFFSET: symbol("@latest")}) for k, v in wanted.items()}
         link.source.filter.put_dict(wanted)
@@ -292,11 +300,15 @@ def _filter_of(link: Any) -> Any:
 
 def _matcher(wanted: Any, script: Script) -> Callable[[str], bool]:
     described = wanted[symbol("start")] if wanted else None
-    if described is None:
+    if described is None or int(described.descriptor) not in script.takes:
         return lambda offset: False
     if described.descriptor == ulong(513):
-        literal = described.value.split(">= ", 1)[1][1:-1].replace("''", "'")
-        return lambda offset: offset > literal or (offset == literal and not script.excludes_start)
+        field, comparison, literal = described.value.split(" ", 2)
+        if field == f"d.{TIMESTAMP}":
+            return lambda offset: comparison == ">=" and int(literal) <= 1_000
+        after = "" if literal == "'@earliest'" else literal[1:-1].replace("''", "'")
+        inclusive = comparison == ">=" and not script.excludes_start
+        return lambda offset: offset > after or (offset == after and inclusive)
     if TIMESTAMP in described.value:
         return lambda offset: described.value[TIMESTAMP] < 1_000
     after = described.value[OFFSET]

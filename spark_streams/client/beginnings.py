@@ -1,0 +1,108 @@
+"""Where a link begins, as the two offset filters of event streams say it.
+
+A node has the delivery annotations filter, the SQL filter, or both (§8): which, its echo tells (A-21). So there are
+several filters for one position, and the first that the node takes will do.
+
+=================  ====================================  ===============================================
+begins             delivery annotations filter           SQL filter
+=================  ====================================  ===============================================
+earliest           ``{offset: @earliest}``               ``d.event-streams-offset > '@earliest'``
+after an offset    ``{offset: X}``                       ``d.event-streams-offset > 'X'``
+at an offset       only from an earlier one on           ``d.event-streams-offset >= 'X'``
+from a time on     ``{timestamp: T - 1}``                ``d.event-streams-timestamp >= T``, from 1970 on
+=================  ====================================  ===============================================
+
+Spec: Event Stream Extensions §5.1.1, §5.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import proton
+
+from spark_streams.errors import LocalProtocolError
+from spark_streams.position import EARLIEST, MIN_TIMESTAMP_MS, After, At, Earliest
+
+__all__ = ["Beginning", "as_symbol", "beginnings", "beginnings_at_time"]
+
+OFFSET: Final = "event-streams-offset"
+TIMESTAMP: Final = "event-streams-timestamp"
+
+ANNOTATIONS_FILTER: Final = (512, "amqp:event-streams-delivery-annotations-filter")
+SQL_FILTER: Final = (513, "amqp:event-streams-sql-filter")
+"""Numeric and symbolic descriptor; the numeric one is sent, either is taken back."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A filter that says where a link begins.
+
+    Args:
+        filter: the described filter.
+        early: whether it begins before the position that is meant, so that what comes first is for us to drop.
+    """
+
+    filter: Any
+    early: bool = False
+
+    @property
+    def code(self) -> int:
+        """The filter's numeric descriptor."""
+        return int(self.filter.descriptor)
+
+
+def beginnings(start: Earliest | At | After, behind: Earliest | After = EARLIEST) -> tuple[Beginning, ...]:
+    """Return the filters that begin at ``start``, the one to ask for first in front.
+
+    A peer has the delivery annotations filter, the SQL filter, or both (§8). ``After`` and ``EARLIEST`` can be said in
+    each. The annotations filter excludes the offset that it names, and we may construct no other one (ES-301), so in it
+    ``At`` can only be said by beginning earlier (docs/adr/0029-one-offset-filter.md).
+
+    Args:
+        start: where to begin.
+        behind: where a link may begin that cannot begin at ``start``: what lies before has been dropped already.
+
+    Raises:
+        LocalProtocolError: the offset cannot be a symbol.
+    """
+    if isinstance(start, At):
+        return Beginning(_sql(OFFSET, ">=", _quoted(start.offset))), replace(beginnings(behind)[0], early=True)
+    offset = "@earliest" if isinstance(start, Earliest) else as_symbol(start.offset)
+    return Beginning(_annotation(OFFSET, proton.symbol(offset))), Beginning(_sql(OFFSET, ">", _quoted(offset)))
+
+
+def beginnings_at_time(timestamp_ms: int) -> tuple[Beginning, ...]:
+    """Return the filters that let through what is not earlier than ``timestamp_ms``, as ``beginnings`` does.
+
+    The annotations filter means "greater than", in whole milliseconds, and nothing is below the smallest instant. The
+    SQL of event streams has no negative numbers (A-13).
+    """
+    if timestamp_ms <= MIN_TIMESTAMP_MS:
+        return beginnings(EARLIEST)
+    exclusive = Beginning(_annotation(TIMESTAMP, proton.timestamp(timestamp_ms - 1)))
+    return (exclusive, Beginning(_sql(TIMESTAMP, ">=", str(timestamp_ms)))) if timestamp_ms >= 0 else (exclusive,)
+
+
+def _annotation(name: str, bound: Any) -> Any:
+    return proton.Described(proton.ulong(ANNOTATIONS_FILTER[0]), {proton.symbol(name): bound})
+
+
+def _sql(name: str, comparison: str, literal: str) -> Any:
+    return proton.Described(proton.ulong(SQL_FILTER[0]), f"d.{name} {comparison} {literal}")
+
+
+def _quoted(offset: str) -> str:
+    return "'" + as_symbol(offset).replace("'", "''") + "'"
+
+
+def as_symbol(text: str) -> str:
+    """Return an offset or the name of a partition.
+
+    Raises:
+        LocalProtocolError: it cannot be a symbol.
+    """
+    if not text.isascii():
+        raise LocalProtocolError(f"{text!r} is not ASCII: offsets and partitions of AMQP event streams are symbols")
+    return text
