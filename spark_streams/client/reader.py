@@ -6,7 +6,8 @@
 
 The end is recognised by comparing offsets as text. When nothing arrives any more the link is drained, which makes the
 peer's silence an answer; what is missing then is explained by asking ``$info`` again. A connection that breaks is
-replaced, and reading resumes after the last event that was handed on, so each row comes exactly once.
+replaced, and reading resumes after the last event that was handed on, so each row comes exactly once. What it brought
+whole is handed on before: each connection that brings events is progress.
 
 The event that a range begins at (``At``) has to be the first that comes. Another one in its place is a loss, whatever
 took it, be it a peer whose ``>=`` excludes.
@@ -138,11 +139,47 @@ class RangeReader:
     def _cuts(
         self, link: Link, intake: Intake, decoder: RowDecoder, held: list[Any] | None, *, narrowed: bool
     ) -> Iterator[Cut]:
-        end = self._read.end.encode()
         window = CreditWindow(link)
         drain_after_s = NARROWED_DRAIN_AFTER_S if narrowed else DRAIN_AFTER_S
         silence = Silence(self._timeout_ms, f"{link.what}: no events, and no answer to drain", drain_after_s)
-        searched = received = excuses = 0
+        while True:
+            broken: SparkStreamsError | None = None
+            try:
+                if not self._collect(link, intake, decoder, held, window, silence, narrowed):
+                    self._explain(narrowed)
+                    return
+            except SparkStreamsError as fault:
+                if not (fault.retriable and intake.rows):
+                    raise
+                if isinstance(fault, DeadlineExceeded):
+                    link.connection.abandon()  # nothing is to be asked over it either
+                broken, held = fault, None  # outcomes would reach nobody
+            cut = self._cut(link, intake, decoder, held, narrowed)
+            yield cut
+            if cut.done:
+                return
+            if broken is not None:
+                raise broken
+            silence.broken()  # the time that the caller took is not the peer's
+
+    def _collect(
+        self,
+        link: Link,
+        intake: Intake,
+        decoder: RowDecoder,
+        held: list[Any] | None,
+        window: CreditWindow,
+        silence: Silence,
+        narrowed: bool,
+    ) -> bool:
+        """Receive until there is a block to hand on; return False when the peer has no more.
+
+        Raises:
+            SparkStreamsError: the connection broke, the peer fell silent or ended the link; what came whole before
+                that is in ``intake``.
+        """
+        end = self._read.end.encode()
+        searched, received, excuses = 0, intake.received, 0
         while True:
             taken = intake.take(link.impl, held)
             if intake.received != received:
@@ -156,18 +193,11 @@ class RangeReader:
                 complete = decoder.passes_end(intake.block(intake.rows - 1))
             drained = silence.draining and not link.draining and not link.queued
             if complete or (drained and intake.rows):
-                cut = self._cut(link, intake, decoder, held, narrowed)
-                yield cut
-                if cut.done:
-                    return
-                searched, received = 0, intake.received
-                silence.broken()  # the time that the caller took is not the peer's
-                continue
+                return True
             received = intake.received
             if drained:
                 if link.gave_back():
-                    self._explain(narrowed)
-                    return
+                    return False
                 link.drain(False)  # all credit was used by deliveries: that says nothing about what follows
                 silence.ended_drain()
             link.check()

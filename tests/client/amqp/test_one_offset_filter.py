@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,13 +10,17 @@ from spark_streams.sources.amqp_events import connect
 
 from spark_streams.client import AmqpClient, RangeRead
 from spark_streams.client import reader as reader_module
-from spark_streams.endpoint import Endpoint
+from spark_streams.client.retry import Backoff
+from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import PositionLost, Refused, RemoteProtocolError
 from spark_streams.filters.text import parse
+from spark_streams.log import StreamConfig
 from spark_streams.options import parse_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.spark.batch_plan import plan_batch
+from spark_streams.wire.message import Data, Message, encode_message
 from tests.client.amqp.fake_peer import FakePeer, Script
+from tests.faults.proxy import TcpProxy
 
 ANNOTATIONS, SQL = 512, 513
 LEAVES_OUT, REFUSES = None, ("amqp:not-implemented", "no such filter")
@@ -120,6 +124,24 @@ def test_a_node_without_either_is_an_error(others: Any, kind: type[Exception]) -
                 there.first_at_time("orders", "0", instant)
 
 
+@pytest.mark.parametrize("untaken", [ANNOTATIONS, SQL])
+def test_what_each_filter_says_is_what_the_log_understands(log_server: Any, untaken: int) -> None:
+    """The log has both; asked in the words of each alone, it begins at the same events."""
+    partition = log_server.log.create_stream("orders", 1, StreamConfig(timestamp_type="create")).partitions["0"]
+    partition.append([encode_message(Message(body=Data((b"x",)))) for _ in range(50)], None, [*range(1_000, 1_050)])
+    endpoint = Endpoint("amqp", "127.0.0.1", int(log_server.urls["amqp"].rpartition(":")[2]), "guest", Secret("guest"))
+    with AmqpClient(endpoint, timeout_ms=120_000) as there:
+        there._untaken = {untaken}
+        every = fetched(there, EARLIEST, f"{49:020d}")
+        assert len(every) == 50
+        assert fetched(there, After(every[9]), every[-1]) == every[10:]
+        assert fetched(there, At(every[9]), every[-1]) == every[9:]
+        assert there.offsets("orders", "0", At(every[9]), every[19]).take(99) == every[9:20]
+        for instant, first in ((-(2**63), 0), (-5, 0), (0, 0), (1_020, 20), (1_049, 49)):
+            assert there.first_at_time("orders", "0", instant) == every[first]
+        assert there.first_at_time("orders", "0", 1_050) is None
+
+
 # --- beginning earlier
 
 
@@ -137,6 +159,16 @@ def test_events_before_the_start_are_dropped_and_said_so(annotations: Script, ca
         assert fetched(there, At(NAMES[500]), NAMES[509], max_rows=100) == NAMES[500:510]
     assert len(caplog.records) == 1
     assert f"cannot begin at '{NAMES[500]}': what lies before comes too, and is dropped" in caplog.text
+
+
+@pytest.mark.parametrize("read", [fetched, lambda there, at, end: there.offsets("orders", "0", at, end).take(10)])
+def test_a_connection_that_breaks_while_events_are_dropped_is_progress(
+    annotations: Script, read: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "PATIENT", Backoff(3, 1, 1))
+    with FakePeer(annotations) as peer, TcpProxy(peer.port, [20_000] * 20) as proxy, client(proxy.port) as there:
+        assert read(there, At(NAMES[990]), NAMES[999]) == NAMES[990:]
+    assert proxy.connections > 4
 
 
 def test_an_event_before_the_start_of_another_partition_is_an_error(annotations: Script) -> None:

@@ -6,6 +6,8 @@ import proton
 import pytest
 
 from spark_streams.client import AmqpClient, Bounds
+from spark_streams.client import walk as walk_module
+from spark_streams.client.retry import Attempts, Backoff
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime
@@ -70,6 +72,18 @@ def test_a_cut_connection_does_not_lose_or_repeat_an_offset() -> None:
             walk = reader.offsets("orders", "0", EARLIEST, None)
             assert walk.take(150) + walk.take(1_000) + walk.take(5_000) == [o for o, _ in log]
         assert proxy.connections == 4
+
+
+def test_connections_that_break_within_a_block_bring_a_walk_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk_module, "Attempts", lambda: Attempts(Backoff(3, 1, 1)))
+    log = events(3_000)
+    with (
+        FakePeer(Script(events=log)) as peer,
+        TcpProxy(peer.port, [40_000] * 30) as proxy,
+        client(proxy.port) as reader,
+    ):
+        assert reader.offsets("orders", "0", EARLIEST, None).take(3_000) == [o for o, _ in log]
+        assert proxy.connections > 4
 
 
 def test_a_walk_with_a_silent_peer_ends_in_a_deadline() -> None:
