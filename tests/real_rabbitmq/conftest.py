@@ -77,6 +77,20 @@ class Own(NamedTuple):
         """Run rabbitmqctl, or the program rabbitmq-… that comes first, on it and return what it says."""
         return self._command("ctl", *arguments)
 
+    @contextlib.contextmanager
+    def alarm(self, resource: str = "disk") -> Iterator[None]:
+        """While this lasts, it has an alarm: set as RabbitMQ's monitor of disks does, which here cannot see any."""
+        self.control("eval", f"rabbit_alarm:set_alarm({{{{resource_limit, {resource}, node()}}, []}}).")
+        try:
+            assert "alarm on node" in self.control("rabbitmq-diagnostics", "alarms")
+            yield
+        finally:
+            self.end_alarm(resource)
+
+    def end_alarm(self, resource: str = "disk") -> None:
+        """End its alarm, if it has one."""
+        self.control("eval", f"rabbit_alarm:clear_alarm({{resource_limit, {resource}, node()}}).")
+
     @property
     def name(self) -> str:
         """What the nodes of its cluster call it."""

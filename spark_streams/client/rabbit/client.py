@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from spark_streams.client.model import PRODUCT, Bounds, Consumer, FilterValues, Pushdown, RangeRead, StreamDescription
+from spark_streams.client.model import Bounds, Consumer, FilterValues, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.rabbit import bounds
 from spark_streams.client.rabbit.cluster import Cluster
 from spark_streams.client.rabbit.faults import refusal
@@ -205,7 +205,7 @@ class RabbitClient:
 
         def ask() -> list[str] | None:
             connection = self._cluster.any()
-            if connection.properties.get("implementation") != PRODUCT:
+            if not connection.is_reference_log:
                 return None
             answer = connection.request(Metadata(()), MetadataAnswer, "the list of streams: metadata")
             return [each.stream for each in answer.streams if each.code == ResponseCode.OK]

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from spark_streams.client.faults import lost
+from spark_streams.client.model import PRODUCT
 from spark_streams.client.rabbit.faults import close_fault, refusal
 from spark_streams.client.rabbit.handshake import handshake
 from spark_streams.client.retry import Deadline
@@ -123,6 +124,11 @@ class Connection:
         """The address by which the broker names the node of this connection to clients; None where it does not tell."""
         host, port = self.properties.get("advertised_host"), self.properties.get("advertised_port", "")
         return (host, int(port)) if host and port.isdecimal() else None
+
+    @property
+    def is_reference_log(self) -> bool:
+        """Whether the broker is a door of our own log."""
+        return self.properties.get("implementation") == PRODUCT
 
     # --- asking
 

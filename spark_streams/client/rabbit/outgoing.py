@@ -6,12 +6,21 @@ of whatever stream.
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import Final
 
 from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.publisher import Entries, Label, StreamPublisher
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import DeadlineExceeded, DeliveryFailed, PeerError, SparkStreamsError, TransportError
+from spark_streams.errors import (
+    DeadlineExceeded,
+    DeliveryFailed,
+    PeerError,
+    Refused,
+    SparkStreamsError,
+    TransportError,
+)
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
 from spark_streams.wire.rabbit.frames import Command, Frame
 from spark_streams.wire.rabbit.published import decode_confirm, decode_publish_error
@@ -25,8 +34,18 @@ from spark_streams.wire.rabbit.streams import MetadataUpdate
 
 __all__ = ["MAX_PUBLISHERS", "Outgoing"]
 
+_log = logging.getLogger(__name__)
+
 MAX_PUBLISHERS: Final = 256
 """A publisher's id has one byte."""
+FIRST_PAUSE_S: Final = 0.1
+LAST_PAUSE_S: Final = 1.0
+"""How long to wait before a publisher is declared once more, at first and at last."""
+ALARM: Final = (
+    "the broker takes no publishers while it has an alarm, mostly since its disk is nearly full (its setting "
+    "disk_free_limit): make room there; 'rabbitmq-diagnostics alarms' names the alarm"
+)
+_ALARMED: Final = code_name(ResponseCode.PRECONDITION_FAILED)
 _DROPPED: Final = code_name(ResponseCode.STREAM_NOT_AVAILABLE)
 """What MetadataUpdate says, whatever the reason."""
 
@@ -126,7 +145,7 @@ class Outgoing:
                 self._delete_all()
             number = next(n for n in range(MAX_PUBLISHERS) if n not in self._by_number)
             try:
-                publisher = StreamPublisher(self._connection, number, stream, self._reference, self._compression)
+                publisher = self._declared(number, stream)
             except PeerError as fault:
                 if stream not in self._dropped:
                     raise
@@ -136,6 +155,47 @@ class Outgoing:
                 raise DeliveryFailed("not taken", why, told, label(int(entries.rows[0])), stream) from fault
             self._publishers[stream] = self._by_number[number] = publisher
         return publisher
+
+    def _declared(self, number: int, stream: str) -> StreamPublisher:
+        """Declare a publisher; wait while the broker takes none as it has an alarm, which may pass soon.
+
+        RabbitMQ answers precondition-failed then, or, once a publisher of the connection is declared, nothing until the
+        alarm is over. Our log says precondition-failed of a partition that was split, which does not pass.
+
+        Raises:
+            NotFound, Refused: the broker does not let us publish there, or the alarm lasts.
+        """
+        deadline, pause_s = Deadline(self._timeout_ms), FIRST_PAUSE_S
+        refused: Refused | None = None
+        while True:
+            try:
+                return StreamPublisher(self._connection, number, stream, self._reference, self._compression)
+            except Refused as fault:
+                if fault.condition != _ALARMED or self._connection.is_reference_log:
+                    raise
+                if refused is None:
+                    _log.warning("%s: waiting for up to %d ms: %s", fault.context, self._timeout_ms, ALARM)
+                refused = fault
+            except DeadlineExceeded as fault:
+                if refused is None:
+                    raise
+                raise self._still_alarmed(refused) from fault
+            try:
+                self._pause(min(pause_s, deadline.left_s("")))
+            except DeadlineExceeded:
+                raise self._still_alarmed(refused) from None
+            pause_s = min(LAST_PAUSE_S, 2 * pause_s)
+
+    def _still_alarmed(self, refused: Refused) -> Refused:
+        lasted = f"for longer than option 'requestTimeout' ({self._timeout_ms} ms): {ALARM}"
+        return Refused(refused.condition, lasted, refused.context)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, and serve the connection meanwhile."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._connection.turn(left)
+        self._take_all()
 
     def _delete_all(self) -> None:
         """Make room for the publishers of other streams: nothing is under way in any of these."""
@@ -187,7 +247,9 @@ class Outgoing:
         _, first = min(waiting, key=lambda each: each[0])
         if isinstance(fault, DeadlineExceeded):
             return first.abandoned(
-                "no-confirm", f"{fault}: the broker has taken rows and does not say that it has them"
+                "no-confirm",
+                f"{fault}: the broker has taken rows and does not say that it has them, as while it has a disk alarm "
+                "('rabbitmq-diagnostics alarms')",
             )
         fault.given_up = True  # what was stored is unknown: the next attempt of the task asks
         return first.abandoned("connection-lost", str(fault))

@@ -13,6 +13,6 @@ def test_only_our_log_lists_its_streams(broker: Broker, monkeypatch: pytest.Monk
             ours = broker.kind in ("door", "old-door")
             assert client.streams() == (sorted([first, second]) if ours else None)
         # What a broker answers to the same question, if it is asked all the same.
-        monkeypatch.setattr("spark_streams.client.rabbit.client.PRODUCT", "RabbitMQ")
+        monkeypatch.setattr("spark_streams.client.rabbit.connection.PRODUCT", "RabbitMQ")
         with broker.client() as client:
             assert client.streams() == (None if ours else [])
