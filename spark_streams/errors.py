@@ -29,10 +29,13 @@
        ├ PartitionEnded              a partition that was split takes no more records
        └ LogLocked                   another process has the data directory open
 
-``retriable`` is a class attribute, read by the one retry loop. No message ever holds a password or a token.
+``retriable`` is a class attribute, read by the one retry loop. No message ever holds a password or a token: what a peer
+says is told as ``redaction`` makes it, on one line and without our secrets, as it becomes part of an error.
 """
 
 from __future__ import annotations
+
+from spark_streams.redaction import one_line, told
 
 __all__ = [
     "AuthenticationFailed",
@@ -63,6 +66,10 @@ __all__ = [
     "TransportError",
     "UnknownStream",
 ]
+
+
+MOST_OF_A_MESSAGE = 4_000
+"""Characters of a message that holds words of ours beside a peer's."""
 
 
 class SparkStreamsError(Exception):
@@ -134,13 +141,27 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the protocol, or sent bytes that cannot be decoded; the connection is of no further use."""
+    """The peer broke the protocol, or sent bytes that cannot be decoded; the connection is of no further use.
+
+    Args:
+        message: what was wrong, with words of the peer in it: all of it is looked through for secrets.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(told(message, MOST_OF_A_MESSAGE))
 
 
 class TransportError(SparkStreamsError):
-    """The network failed; a new connection may do better."""
+    """The network failed; a new connection may do better.
+
+    Args:
+        message: what happened; whoever puts a peer's words in has looked through them.
+    """
 
     retriable = True
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message, MOST_OF_A_MESSAGE))
 
 
 class ConnectFailed(TransportError):
@@ -171,14 +192,16 @@ class PeerError(SparkStreamsError):
 
     Args:
         condition: the peer's own name for it, such as ``amqp:not-found``.
-        description: the peer's words.
+        description: the peer's words, ours around them or not.
         context: what we were doing, such as ``attach 'orders'``.
     """
 
     def __init__(self, condition: str, description: str | None, context: str) -> None:
+        condition, description = told(condition), told(description or "", MOST_OF_A_MESSAGE)
+        context = one_line(context, MOST_OF_A_MESSAGE)
         super().__init__(condition, description, context)
         self.condition = condition
-        self.description = description or ""
+        self.description = description
         self.context = context
 
     def __str__(self) -> str:
@@ -202,7 +225,7 @@ class OwnershipLost(PeerError):
 
     def __init__(self, condition: str, description: str | None, context: str, epoch: int | None = None) -> None:
         super().__init__(condition, description, context)
-        self.args = (condition, description, context, epoch)
+        self.args = (*self.args, epoch)
         self.epoch = epoch
 
 
@@ -217,7 +240,7 @@ class Refused(PeerError):
 
     def __init__(self, condition: str, description: str | None, context: str) -> None:
         super().__init__(condition, description, context)
-        self.retriable = condition in self.TRANSIENT
+        self.retriable = self.condition in self.TRANSIENT
 
 
 class CheckpointError(SparkStreamsError, ValueError):
@@ -235,6 +258,8 @@ class PositionLost(SparkStreamsError):
     """
 
     def __init__(self, stream: str, partition: str | None, asked: str, available: str) -> None:
+        partition = None if partition is None else one_line(partition)
+        asked, available = told(asked), told(available, MOST_OF_A_MESSAGE)
         super().__init__(stream, partition, asked, available)
         self.stream = stream
         self.partition = partition
@@ -265,6 +290,7 @@ class DeliveryFailed(SparkStreamsError):
     """
 
     def __init__(self, outcome: str, condition: str, description: str, row: str, stream: str) -> None:
+        condition, description, row = told(condition), told(description, MOST_OF_A_MESSAGE), one_line(row)
         super().__init__(outcome, condition, description, row, stream)
         self.outcome = outcome
         self.condition = condition

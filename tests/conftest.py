@@ -76,6 +76,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"skipped {count}: {reason}")
 
 
+def pytest_runtest_setup() -> None:
+    """Forget what other tests have signed in with, which would be taken out of this one's messages."""
+    from spark_streams.redaction import forget_all
+
+    forget_all()
+
+
 @pytest.fixture
 def log_server(tmp_path: Path) -> Iterator[object]:
     """A ``ServerThread`` over a new reference log, with the default user guest:guest."""

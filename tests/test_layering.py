@@ -11,10 +11,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "spark_streams"
 
 ALLOWED = {
-    "errors": set(),
+    "redaction": set(),
+    "errors": {"redaction"},
     "position": {"errors"},
     "rows": {"errors"},
-    "wire": {"errors"},
+    "wire": {"errors", "redaction"},
     "log": {"wire", "filters", "rows", "errors"},
     "endpoint": {"errors"},
     "fresh_secrets": {"endpoint", "errors"},
@@ -23,11 +24,11 @@ ALLOWED = {
     "progress_offset": set(),
     "planning": {"position", "filters", "endpoint", "errors"},
     "options": {"option_values", "position", "filters", "endpoint", "fresh_secrets", "errors"},
-    "client": {"wire", "filters", "rows", "position", "endpoint", "fresh_secrets", "errors"},
+    "client": {"wire", "filters", "rows", "position", "endpoint", "fresh_secrets", "redaction", "errors"},
     "server": {"wire", "log", "filters", "position", "errors"},
     "spark": {
         *("planning", "options", "filters", "rows", "client", "position", "endpoint", "progress_offset", "errors"),
-        "pyspark",
+        *("redaction", "pyspark"),
     },
     "monitoring": {"spark", "pyspark"},
     "sources": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},

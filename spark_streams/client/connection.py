@@ -39,6 +39,7 @@ from spark_streams.errors import (
     RemoteProtocolError,
     SparkStreamsError,
 )
+from spark_streams.redaction import remember
 from spark_streams.wire.sasl import SaslClient
 
 __all__ = ["CAPABILITY", "MAX_FRAME_BYTES", "Connection"]
@@ -108,9 +109,11 @@ class Connection:
 
     def _authenticate(self, deadline: Deadline) -> bytes:
         endpoint = self.endpoint
+        password = endpoint.password.reveal() if endpoint.password is not None else None
+        remember(password or "", endpoint.username or "")
         sasl = SaslClient(
             endpoint.username,
-            endpoint.password.reveal() if endpoint.password is not None else None,
+            password,
             external=endpoint.username is None and endpoint.tls is not None and endpoint.tls.cert_file is not None,
             hostname=self._server_name,
         )

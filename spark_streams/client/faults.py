@@ -1,6 +1,7 @@
 """The one boundary where errors of sockets, TLS and peers become ours.
 
-Every message names ``host:port`` and what to do; none holds a password.
+Every message names ``host:port`` and what to do; none holds a password, as what peers say is looked through
+(``redaction``): here where it becomes part of a message of ours, else as it becomes part of the error.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from spark_streams.errors import (
     Refused,
     SparkStreamsError,
 )
+from spark_streams.redaction import told
 
 __all__ = [
     "LinkRedirected",
@@ -132,7 +134,8 @@ def foreign_answer_fault(answer: bytes, endpoint: Endpoint) -> ConnectFailed:
         return final(ConnectFailed(f"{where}: the port speaks TLS: write amqps:// instead of amqp:// in option 'url'"))
     return final(
         ConnectFailed(
-            f"{where}: the peer does not speak AMQP 1.0, it answered {answer[:16]!r}: check the port in option 'url'"
+            f"{where}: the peer does not speak AMQP 1.0, it answered '{told(answer.decode('latin-1'), 16)}': check the "
+            "port in option 'url'"
         )
     )
 
@@ -150,7 +153,7 @@ def lost(endpoint: Endpoint, reason: object) -> ConnectionLost | ConnectFailed:
     refused = refused_certificate(reason) if isinstance(reason, BaseException) else None
     if refused is not None:
         return final(ConnectFailed(f"{endpoint.address}: {refused}"))
-    return ConnectionLost(f"{endpoint.address}: the connection was lost: {reason}")
+    return ConnectionLost(f"{endpoint.address}: the connection was lost: {told(str(reason))}")
 
 
 def connection_fault(condition: Any, endpoint: Endpoint) -> SparkStreamsError:
@@ -174,7 +177,7 @@ def peer_fault(condition: Any, context: str) -> SparkStreamsError:
     """
     if condition is None:
         return ConnectionLost(f"{context}: the peer closed it without an error")
-    name, description = str(condition.name), condition.description
+    name, description = str(condition.name), told(condition.description or "")
     info: Mapping[Any, Any] = condition.info if isinstance(condition.info, Mapping) else {}
     if name == "amqp:link:redirect":
         redirect = _redirect(info)
@@ -191,6 +194,8 @@ def _redirect(info: Mapping[Any, Any]) -> LinkRedirected | None:
     host, port = info.get("network-host"), info.get("port")
     hostname, address = info.get("hostname"), info.get("address")
     if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 65_536:
+        return None
+    if told(host) != host:  # it goes into messages
         return None
     return LinkRedirected(str(host), int(port), str(hostname) if hostname else None, str(address) if address else None)
 

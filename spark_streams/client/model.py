@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from spark_streams.errors import RemoteProtocolError
 from spark_streams.filters.nodes import Expression
 from spark_streams.position import After, At, Earliest
 
@@ -78,6 +79,18 @@ class StreamDescription:
             f"no event there can have the offset '{text}': expected {digits} decimal digits, up to 2^63-1, such as "
             f"'{meant}'"
         )
+
+    def __post_init__(self) -> None:
+        """Check the names, which are told in messages, log lines and rows.
+
+        Raises:
+            RemoteProtocolError: one has characters that are not printable, such as a newline.
+        """
+        for name in (*self.partitions, *self.unavailable):
+            if not name.isprintable():
+                raise RemoteProtocolError(
+                    f"stream '{self.stream}' has a partition {name!r:.100}: expected printable characters"
+                )
 
 
 @dataclass(frozen=True)

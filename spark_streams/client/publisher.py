@@ -22,6 +22,7 @@ from cproton_ffi import ffi, lib
 from spark_streams.client.links import Link
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, SparkStreamsError, TransportError
+from spark_streams.redaction import told
 
 __all__ = ["Publisher"]
 
@@ -167,7 +168,7 @@ class Publisher:
         raise DeliveryFailed(
             _OUTCOMES.get(outcome, "settled without an outcome"),
             str(condition.name) if condition is not None else "",
-            (condition.description or "") if condition is not None else "",
+            told(condition.description or "") if condition is not None else "",
             self._label(self._done),
             self._stream,
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from spark_streams.client.model import Bounds, StreamDescription
 from spark_streams.errors import NotFound, PositionLost
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
+from spark_streams.redaction import told
 
 __all__ = ["DataLoss", "LossPolicy", "beginning", "beyond", "ending", "missing"]
 
@@ -31,6 +32,11 @@ class DataLoss:
     partition: str | None
     asked: str
     available: str
+
+    def __post_init__(self) -> None:
+        """Look through the offsets, which are a peer's words, as they go into log lines and into Spark's progress."""
+        object.__setattr__(self, "asked", told(self.asked))
+        object.__setattr__(self, "available", told(self.available))
 
 
 class LossPolicy:
@@ -59,13 +65,14 @@ class LossPolicy:
             raise fault
         if (partition, asked) not in self._told:
             self._told.add((partition, asked))
-            self.losses.append(DataLoss(partition, asked, available))
+            loss = DataLoss(partition, asked, available)
+            self.losses.append(loss)
             where = f"stream '{self._stream}'" + ("" if partition is None else f" partition '{partition}'")
             _log.warning(
                 "%s: reading was to go on %s, but %s; going on with what is left",
                 where,
-                asked,
-                available,
+                loss.asked,
+                loss.available,
                 extra={"context": {"stream": self._stream, "partition": partition}},
             )
 

@@ -18,6 +18,7 @@ from collections.abc import Collection
 from typing import Any, Final, Literal
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.redaction import quoted
 from spark_streams.wire import message as m
 from spark_streams.wire.types import Array, Pairs, Timestamp, UInt, canonical_json, canonical_text
 
@@ -165,12 +166,14 @@ def _delivery_columns(annotations: Any, wanted: set[str], overflow: Overflow) ->
         value = lookup(annotations, key) if name in wanted else None
         if value is not None:
             if not isinstance(value, str):
-                raise RemoteProtocolError(f"delivery annotation {key}: {value!r:.80}, expected a symbol")
+                raise RemoteProtocolError(f"delivery annotation {key}: {quoted(value, 80)}, expected a symbol")
             columns[name] = value.encode()
     instant = lookup(annotations, TIMESTAMP_KEY) if wanted & {"timestamp", "timestamp_ms"} else None
     if instant is not None:
         if not isinstance(instant, Timestamp):
-            raise RemoteProtocolError(f"delivery annotation {TIMESTAMP_KEY}: {instant!r:.80}, expected a timestamp")
+            raise RemoteProtocolError(
+                f"delivery annotation {TIMESTAMP_KEY}: {quoted(instant, 80)}, expected a timestamp"
+            )
         columns["timestamp_ms"] = int(instant)
         columns["timestamp"] = microseconds(instant, TIMESTAMP_KEY, overflow) if "timestamp" in wanted else None
     for key in ASSIGNED_KEYS if "partitions_changed" in wanted else ():
@@ -183,7 +186,7 @@ def _delivery_columns(annotations: Any, wanted: set[str], overflow: Overflow) ->
 def _partitions(changed: Any, key: str) -> list[str]:
     items = list(changed.items) if isinstance(changed, Array) else changed if isinstance(changed, list) else [changed]
     if not all(isinstance(item, str) for item in items):
-        raise RemoteProtocolError(f"delivery annotation {key}: {changed!r:.80}, expected an array of symbols")
+        raise RemoteProtocolError(f"delivery annotation {key}: {quoted(changed, 80)}, expected an array of symbols")
     return [str(item) for item in items]
 
 
@@ -193,7 +196,7 @@ def _field(properties: list[Any], index: int) -> Any:
     if value is None or kind == "text":
         return value
     if not isinstance(value, _ALLOWED[kind]):
-        raise RemoteProtocolError(f"property {name.replace('_', '-')}: {value!r:.80}, expected {kind}")
+        raise RemoteProtocolError(f"property {name.replace('_', '-')}: {quoted(value, 80)}, expected {kind}")
     return value
 
 

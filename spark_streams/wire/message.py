@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.redaction import quoted
 from spark_streams.wire.types import Described, Pairs, Symbol, ULong, decode_value, encode_value
 
 __all__ = ["Amqp", "Data", "Message", "Section", "Sequence", "decode_message", "encode_message", "split_sections"]
@@ -139,7 +140,9 @@ def split_sections(raw: bytes, last: int = FOOTER) -> list[Section]:
         descriptor, value = decode_value(raw, position + 1)
         code = _CODES.get(str(descriptor)) if isinstance(descriptor, Symbol) else descriptor
         if not (isinstance(descriptor, (ULong, Symbol)) and code in SECTION_NAMES):
-            raise RemoteProtocolError(f"message at byte {position}: {descriptor!r:.80} describes no message section")
+            raise RemoteProtocolError(
+                f"message at byte {position}: {quoted(descriptor, 80)} describes no message section"
+            )
         if last < FOOTER and code > last:
             break
         end = skip_value(raw, value)

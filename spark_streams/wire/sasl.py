@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from spark_streams.errors import AuthenticationFailed, LocalProtocolError, RemoteProtocolError
+from spark_streams.redaction import quoted
 from spark_streams.wire.types import Array, Described, Symbol, UByte, ULong, decode_value, encode_value
 
 __all__ = ["AMQP_HEADER", "SASL_HEADER", "SaslClient", "SaslServer"]
@@ -116,7 +117,7 @@ class _Layer:
         descriptor = value.descriptor if isinstance(value, Described) else None
         code = _SYMBOLIC.get(descriptor) if isinstance(descriptor, Symbol) else descriptor
         if not isinstance(value, Described) or code not in _NAMES or not isinstance(value.value, list):
-            raise RemoteProtocolError(f"SASL frame: descriptor {descriptor!r:.80} is none of SASL")
+            raise RemoteProtocolError(f"SASL frame: descriptor {quoted(descriptor, 80)} is none of SASL")
         if end != len(body):
             raise RemoteProtocolError(f"SASL frame: {len(body) - end} bytes after its performative")
         return int(code), value.value

@@ -34,7 +34,7 @@ from spark_streams.sources.rabbitmq_stream import RabbitStreamDataSource
 import spark_streams
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
-from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
+from tests.client.feed.scripted import BadFeed, EchoingFeed, Part, Reply, numbered
 from tests.e2e.connect_server import Served, connect_server
 
 CLASSES = {
@@ -164,6 +164,18 @@ def secret_in_query(spark: Any, secret: str, folder: Path, shown: Shown) -> None
         assert all(("key", secret) in asked.pairs for asked in feed.asked)
         feed.faults.extend([Reply(f"the key {secret} is not known".encode(), 403)] * 8)
         shown.failure("feedapi-refused", lambda: spark.read.format("feedapi").options(**options).load().count())
+
+
+def echoed(spark: Any, secrets: dict[str, str], shown: Shown) -> None:
+    """Fail in a task, at a feed that answers with the request's headers and query."""
+    with EchoingFeed({0: Part(numbered(0, 5))}) as feed:
+        url = f"{feed.url}/{STREAM}?key={secrets['query']}"
+        for way in (
+            {"url": url, "token": secrets["token"]},
+            {"url": url.replace("//", f"//ann:{secrets['url']}@")},
+            {"url": url, "username": "bob", "passwordFile": str(Path(os.environ["SECRETS_FOLDER"]) / "password")},
+        ):
+            shown.failure("feedapi-echo", lambda way=way: spark.read.format("feedapi").options(**way).load().count())
 
 
 def rotating(spark: Any, name: str, way: dict[str, str], shown: Shown, files: Path) -> None:
@@ -326,6 +338,7 @@ def main(connect: bool, folder: Path, secrets: dict[str, str]) -> None:
                 rotating(spark, name, {**found[-1 if user else 0], **user}, shown, Path(os.environ["SECRETS_FOLDER"]))
                 print("done:", name, flush=True)
             secret_in_query(spark, secrets["query"], folder, shown)
+            echoed(spark, secrets, shown)
             if connect:
                 without_redaction(spark, server.urls, secrets)
             pages(served, connect, shown)

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from pyspark.errors import PySparkException
@@ -25,6 +26,7 @@ from pyspark.sql import SparkSession
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.testing import KeptQuery
+from tests.client.feed.scripted import EchoingFeed, Part, numbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -49,9 +51,14 @@ def holding(
     return [(name, file) for file, content in files.items() for name in names if form(marked[name].encode()) in content]
 
 
-def basic(secret: bytes) -> bytes:
-    """Return what HTTP's basic authentication sends for user ann; the rest of three bytes is left out."""
-    return base64.b64encode((b"ann:" + secret)[: (4 + len(secret)) // 3 * 3])
+def basic(secret: bytes, user: bytes = b"ann:") -> bytes:
+    """Return what HTTP's basic authentication sends for a user; the rest of three bytes is left out."""
+    return base64.b64encode((user + secret)[: (4 + len(secret)) // 3 * 3])
+
+
+def basic_of_bob(secret: bytes) -> bytes:
+    """Return what is sent for user bob."""
+    return basic(secret, b"bob:")
 
 
 def mask(secret: bytes) -> bytes:
@@ -113,6 +120,23 @@ def test_no_secret_is_shown_by_plans_errors_and_checkpoints(
         assert right not in text and wrong not in text
 
 
+@pytest.mark.parametrize("how", ["token", "password"])
+def test_what_a_feed_echoes_is_shown_without_secrets(
+    spark: SparkSession, how: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secret, key = (f"geheim/{each}+{secrets.token_hex(8)}" for each in ("secret", "key"))
+    user = {"token": secret} if how == "token" else {"username": "ann", "password": secret}
+    with EchoingFeed({0: Part(numbered(0, 3))}) as feed:
+        reader = spark.read.format("feedapi").options(url=f"{feed.url}/orders?key={key}", **user)
+        with pytest.raises(PySparkException) as caught:
+            reader.load().count()
+        assert any("Authorization" in asked.headers for asked in feed.fetches)
+    shown = f"{caught.value} {caught.value!r} {capfd.readouterr()}"
+    assert "status 403" in shown and "***" in shown
+    for form in (secret, key, basic(secret.encode()).decode(), quote(secret, safe=""), quote(key, safe="")):
+        assert form not in shown
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["classic", "connect"])
 def test_no_secret_is_shown(
@@ -140,7 +164,8 @@ def test_no_secret_is_shown(
     files = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     files |= {"stdout": ran.stdout, "stderr": ran.stderr}
     assert holding(files, marked, bytes) == []
-    assert holding(files, marked, basic) == []
+    assert holding(files, marked, basic) == holding(files, marked, basic_of_bob) == []
+    assert any(b'"Authorization": "' in content for file, content in files.items() if file.endswith("-feedapi-echo"))
     masked = holding(files, marked, mask)
     assert {file.rpartition("-")[2] for _, file in masked} == {"pickle"}, "only sources, readers and writers"
     assert {name for name, _ in masked} == {"url", "option", "query", "token"}, "tasks read the others themselves"

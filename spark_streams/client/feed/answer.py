@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
 import requests
 
-from spark_streams.client.feed.faults import first_line, mapped
+from spark_streams.client.feed.faults import mapped
 from spark_streams.errors import RemoteProtocolError, SparkStreamsError
 
 __all__ = ["Answer"]
@@ -28,17 +28,13 @@ class Answer:
     Args:
         response: of ``requests``.
         what: the request, for messages.
-        hide: takes secrets out of a text.
         waits: whether it may stay open until something new comes.
     """
 
-    def __init__(
-        self, response: requests.Response, what: str, hide: Callable[[str], str], *, waits: bool = False
-    ) -> None:
+    def __init__(self, response: requests.Response, what: str, *, waits: bool = False) -> None:
         self._response = response
         self._waits = waits
         self.what = what
-        self.hide = hide
 
     def __enter__(self) -> Answer:
         return self
@@ -109,7 +105,7 @@ class Answer:
                 return
 
     def _arriving(self) -> Iterator[bytes]:
-        with mapped(self.what, self.hide):
+        with mapped(self.what):
             raw = self._response.raw
             if raw.chunked or not hasattr(raw, "read1"):
                 yield from filter(None, raw.stream(PIECE_BYTES, decode_content=True))
@@ -117,10 +113,6 @@ class Answer:
             # Not ``stream``, which waits until so many bytes are there: events of a long response come one by one.
             while piece := raw.read1(PIECE_BYTES, decode_content=True):
                 yield piece
-
-    def first_line(self, body: bytes) -> str:
-        """Return what the body begins with, fit for a message."""
-        return self.hide(first_line(body))
 
     def body(self) -> bytes:
         """Return the whole body.

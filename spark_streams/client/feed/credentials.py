@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import requests
 
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError
 from spark_streams.fresh_secrets import FreshSecret
+from spark_streams.redaction import remember
 
 __all__ = ["Credentials"]
-
-MAX_REMEMBERED: Final = 4
-"""Secrets that were read before and are still hidden in messages: a feed may answer late."""
 
 
 class Credentials(requests.auth.AuthBase):
@@ -29,8 +26,7 @@ class Credentials(requests.auth.AuthBase):
         secret = endpoint.token if endpoint.token is not None else endpoint.password
         self._fresh = secret if isinstance(secret, FreshSecret) else None
         self._stamp: object = None
-        self.read: list[str] = []
-        """The secrets that were read, the newest first; for no message to hold them."""
+        self._secret: str | None = None
         self._sign: Callable[[requests.PreparedRequest], requests.PreparedRequest] = _nothing
         if self._fresh is None:
             self._use(None if secret is None else secret.reveal())
@@ -41,7 +37,7 @@ class Credentials(requests.auth.AuthBase):
         Raises:
             OptionError: it cannot be read.
         """
-        if self._fresh is not None and (not self.read or self._stamp != self._fresh.stamp()):
+        if self._fresh is not None and (self._secret is None or self._stamp != self._fresh.stamp()):
             self.renew()
 
     def renew(self) -> bool:
@@ -55,22 +51,23 @@ class Credentials(requests.auth.AuthBase):
         stamp = self._fresh.stamp()  # before the secret: what is written in between is read once more
         secret = self._fresh.reveal()
         self._stamp = stamp
-        if self.read and self.read[0] == secret:
+        if self._secret == secret:
             return False
         if self._endpoint.token is not None and not (secret.isascii() and secret.isprintable()):
             raise OptionError(
                 self._fresh.option,
                 f"'{self._fresh.source}' gives characters that no HTTP header can carry, expected printable ASCII",
             )
-        self.read = [secret, *self.read[: MAX_REMEMBERED - 1]]
         self._use(secret)
         return True
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Sign a request."""
+        """Sign a request, after which no message may hold what it was signed with."""
+        remember(self._secret or "", self._endpoint.username if self._endpoint.token is None else None)
         return self._sign(request)
 
     def _use(self, secret: str | None) -> None:
+        self._secret = secret
         if self._endpoint.token is not None:
             self._sign = _Bearer(secret or "")
         elif self._endpoint.username is not None:

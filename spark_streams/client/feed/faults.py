@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -14,37 +15,59 @@ import urllib3
 from spark_streams.client.tls import WANTS_A_CERTIFICATE, is_no_tls, refused_certificate, unverified
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
-from spark_streams.fresh_secrets import FreshSecret
+from spark_streams.redaction import ALONE, hidden, one_line, remember, told
 
-__all__ = ["MIN_SECRET", "first_line", "mapped", "secrets"]
+__all__ = ["first_line", "hide_in_logs", "mapped", "remember_query"]
 
-MIN_SECRET: Final = 4
-"""Shorter values are not looked for in answers: hiding each '1' would hide what went wrong."""
+SHOWN: Final = 300
+"""Characters of an answer that a message has."""
 
 
-def secrets(endpoint: Endpoint) -> list[str]:
-    """Return the texts that no message may have, the longest first; those below ``MIN_SECRET`` may.
-
-    What is read anew each time is not among them: whoever reads it adds it.
-    """
-    found: set[str] = set()
+def remember_query(endpoint: Endpoint) -> None:
+    """Remember what the user wrote behind the url's question mark as secrets, which its values may be."""
     if endpoint.query is not None:
         query = endpoint.query.reveal()
-        found = {query, *(value for _, value in parse_qsl(query)), *(p.partition("=")[2] for p in query.split("&"))}
-    fixed = (each for each in (endpoint.token, endpoint.password) if not isinstance(each, FreshSecret))
-    found |= {each.reveal() for each in fixed if each is not None}
-    return sorted(found, key=len, reverse=True)
+        values = (value for _, value in parse_qsl(query))
+        for each in (query, *values, *(pair.partition("=")[2] for pair in query.split("&"))):
+            if len(each) >= ALONE:
+                remember(each)
 
 
-def first_line(body: bytes) -> str:
-    """Return what an answer begins with, fit for a message."""
-    text = body.decode("utf-8", "replace").strip()
-    line = text.splitlines()[0] if text else ""
-    return "".join(c if c.isprintable() else "�" for c in line[:300])
+def first_line(body: bytes, *, cut: bool = False) -> str:
+    """Return what an answer begins with, fit for a message.
+
+    Args:
+        body: of it; of a long one the beginning.
+        cut: whether the answer goes on.
+    """
+    # The whole is searched, and then cut: half of a secret would not be found.
+    text = hidden(body.decode("utf-8", "replace"), cut=cut).strip()
+    return one_line(text.splitlines()[0] if text else "", SHOWN)
+
+
+class _NoSecrets(logging.Filter):
+    """Takes our secrets out of what urllib3 logs: addresses with their query, and header lines that are none."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record through, without secrets."""
+        said = record.getMessage()
+        safe = hidden(said)
+        if safe != said:
+            record.msg, record.args, record.exc_info = safe, (), None  # the exception says it again
+        return True
+
+
+_NO_SECRETS: Final = _NoSecrets()
+
+
+def hide_in_logs() -> None:
+    """Have urllib3's log lines hold no secret of ours."""
+    for name in ("urllib3.connection", "urllib3.connectionpool"):
+        logging.getLogger(name).addFilter(_NO_SECRETS)
 
 
 @contextlib.contextmanager
-def mapped(what: str, hide: Callable[[str], str]) -> Iterator[None]:
+def mapped(what: str) -> Iterator[None]:
     """Turn the errors of the libraries into ours; theirs quote the url, so they are not chained."""
     try:
         yield
@@ -60,7 +83,7 @@ def mapped(what: str, hide: Callable[[str], str]) -> Iterator[None]:
             "raise it if they are slow"
         ) from None
     except requests.exceptions.ConnectionError as fault:
-        reason = hide(_reason(fault))
+        reason = told(_reason(fault))
         tls = _tls_fault(fault)
         if tls is not None and (todo := _todo(tls, urlsplit(what.split(" ")[-1]).netloc)) is not None:
             raise _final(f"{what}: {todo}") from None
@@ -73,7 +96,7 @@ def mapped(what: str, hide: Callable[[str], str]) -> Iterator[None]:
         hint = f": if it {WANTS_A_CERTIFICATE}" if "https://" in what and bare else ""
         raise ConnectionLost(f"{what}: {reason}{hint}") from None
     except (urllib3.exceptions.HTTPError, requests.exceptions.RequestException, OSError) as fault:
-        raise ConnectionLost(f"{what}: the answer broke off: {hide(_reason(fault))}") from None
+        raise ConnectionLost(f"{what}: the answer broke off: {told(_reason(fault))}") from None
 
 
 def _final(message: str) -> ConnectFailed:

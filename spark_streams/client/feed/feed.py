@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, TypeVar
 
+from spark_streams.client.feed.faults import first_line
 from spark_streams.client.feed.pushed import ANY_POINTER
 from spark_streams.client.feed.session import Answer, Conflict, FeedSession, Unavailable
 from spark_streams.client.retry import Attempts, Backoff
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectionLost, NotFound, OptionError, Refused, RemoteProtocolError, SparkStreamsError
+from spark_streams.redaction import told
 from spark_streams.wire.feed.dialect import NDJSON, ZEH, ZEH_V1, Dialect
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_discovery
 from spark_streams.wire.feed.fetching import LAST, Fetch
@@ -172,7 +174,7 @@ class FeedClient:
         spelled = {name.lower(): name for name in known}
         for name in self.address.filters:
             if name not in spelled:
-                offered = ", ".join(f"'{f}'" for f in dict.fromkeys(known)) or "none"
+                offered = told(", ".join(f"'{f}'" for f in dict.fromkeys(known))) or "none"
                 raise OptionError(f"filter-{name}", f"the feed does not offer this filter; it offers {offered}")
         self._filters = {spelled[name]: value for name, value in self.address.filters.items()}
         return discovery
@@ -183,7 +185,7 @@ class FeedClient:
         try:
             with self._session.get() as answer:
                 what, body = answer.what, answer.body()
-                begins = answer.first_line(body)
+                begins = first_line(body)
                 if answer.media_type == "text/html":
                     raise RemoteProtocolError(f"{what}: answered HTML, '{begins}', where JSON was expected")
         except Refused as fault:
@@ -193,7 +195,7 @@ class FeedClient:
         try:
             discovery = decode_discovery(body)
         except RemoteProtocolError as fault:
-            raise RemoteProtocolError(f"{what}: {answer.hide(str(fault))}; the answer begins with '{begins}'") from None
+            raise RemoteProtocolError(f"{what}: {fault}; the answer begins with '{begins}'") from None
         found = Dialect.V2A if discovery.token is None else Dialect.V2B
         if self.dialect is not None and self.dialect is not found:
             raise OptionError("dialect", f"is {self.dialect.value}, but the feed speaks {found.value}")
@@ -233,7 +235,7 @@ class FeedClient:
         with self._ask(partition, cursor, stream_ms) as answer:
             self._answer = answer
             if answer.media_type == "text/html":
-                said = answer.first_line(answer.body())
+                said = first_line(answer.body())
                 raise RemoteProtocolError(f"{answer.what}: answered HTML, '{said}', where NDJSON was expected")
             if answer.media_type.startswith(ZEH) and answer.media_type != ZEH_V1:
                 raise RemoteProtocolError(
@@ -249,7 +251,7 @@ class FeedClient:
                 yield from blocks
             if tail := lines.tail:
                 if not self._is_line(tail, partition):
-                    said = answer.first_line(tail)
+                    said = first_line(tail)
                     raise ConnectionLost(f"{answer.what}: the answer ended inside a line, '{said}'")
                 yield tail + b"\n"
 
@@ -284,7 +286,7 @@ class FeedClient:
             try:
                 lines = parse_lines(block, self.dialect, partition, values=values, checked=values)
             except RemoteProtocolError as fault:
-                said = f"{self.describe(partition, cursor)}: {self._session.hide(str(fault), self._token or '')}"
+                said = f"{self.describe(partition, cursor)}: {fault}"
                 block = block[: block.rfind(b"\n", 0, len(block) - 1) + 1]
                 try:
                     lines = parse_lines(block, self.dialect, partition, values=values, checked=values)

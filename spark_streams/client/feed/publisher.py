@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from spark_streams.client.feed.faults import first_line
 from spark_streams.client.feed.feed import PATIENT, pause_for
 from spark_streams.client.feed.parts import PART_SCHEMA, Part, Parts
 from spark_streams.client.feed.session import FeedSession
@@ -142,7 +143,7 @@ class HttpFeed:
         try:
             with self._session.send("POST", body=_body(rows), headers=headers) as answer:
                 said = answer.body()
-                what, begins = answer.what, answer.first_line(said)
+                what, begins = answer.what, first_line(said)
         except NotFound as fault:
             raise NotFound(
                 fault.condition,

@@ -9,7 +9,7 @@ import contextlib
 import email.utils
 import ipaddress
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -17,7 +17,7 @@ import requests
 
 from spark_streams.client.feed.answer import Answer
 from spark_streams.client.feed.credentials import Credentials
-from spark_streams.client.feed.faults import MIN_SECRET, first_line, mapped, secrets
+from spark_streams.client.feed.faults import first_line, hide_in_logs, mapped, remember_query
 from spark_streams.client.tls import tls_context
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
@@ -28,11 +28,12 @@ from spark_streams.errors import (
     Refused,
     SparkStreamsError,
 )
+from spark_streams.redaction import remember, told
 from spark_streams.wire.feed.dialect import NDJSON
 
 __all__ = ["Answer", "Conflict", "Expired", "FeedSession", "Unavailable"]
 
-SHOWN_BYTES: Final = 2_000
+SHOWN_BYTES: Final = 8_000
 """How much of an answer is looked at for its first line."""
 MAX_REDIRECTS: Final = 5
 MAX_RETRY_AFTER_S: Final = 60.0
@@ -77,7 +78,7 @@ class FeedSession:
     def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
         self._endpoint = endpoint
         self._timeout_s = timeout_ms / 1000
-        self._hidden = secrets(endpoint)
+        hide_in_logs()
         self._session = session = requests.Session()
         # The environment's proxies and authorities are honoured; a netrc file would send what nobody asked for.
         session.headers["Accept"] = f"{NDJSON}, application/json;q=0.9, */*;q=0.5"
@@ -168,16 +169,15 @@ class FeedSession:
         """
         what = f"{method} {self.shown(arguments, below=below)}"
         url = self.url(arguments, below=below)
-        tokens = [value for name, value in arguments if name in _HIDDEN_ARGUMENTS]
-
-        def hide(text: str) -> str:
-            return self.hide(text, *tokens)
-
+        remember_query(self._endpoint)
+        for name, value in arguments:
+            if name in _HIDDEN_ARGUMENTS:
+                remember(value)
         renewed = False
         for _ in range(MAX_REDIRECTS + 1):
             self._credentials.look()
             try:
-                with mapped(what, hide):
+                with mapped(what):
                     response = self._session.request(
                         method,
                         url,
@@ -199,28 +199,21 @@ class FeedSession:
                     scheme, host, port = _origin(target)
                     raise Refused(
                         f"status {response.status_code}",
-                        f"it redirects to {scheme}://{host}:{port}, another origin, which credentials are not sent to: "
-                        "give that address in option 'url' if you trust it",
+                        f"it redirects to {scheme}://{told(host)}:{port}, another origin, which credentials are not "
+                        "sent to: give that address in option 'url' if you trust it",
                         what,
                     )
                 url = target
                 continue
             if response.status_code == 200:
-                return Answer(response, what, hide, waits=wait_ms > 0)
+                return Answer(response, what, waits=wait_ms > 0)
             if response.status_code == 401 and not renewed and self._credentials.renew():
                 renewed = True
                 response.close()
                 continue
             with contextlib.closing(response):
-                raise _refusal(response, what, hide)
+                raise _refusal(response, what)
         raise Refused("too many redirects", f"more than {MAX_REDIRECTS}", what)
-
-    def hide(self, text: str, *more: str) -> str:
-        """Return a text without our secrets, and without ``more``: a feed may repeat them in its answer."""
-        for secret in (*self._credentials.read, *self._hidden, *more):
-            if len(secret) >= MIN_SECRET:
-                text = text.replace(secret, "***")
-        return text
 
 
 class _AnyHostName(requests.adapters.HTTPAdapter):
@@ -230,12 +223,12 @@ class _AnyHostName(requests.adapters.HTTPAdapter):
         super().init_poolmanager(*arguments, assert_hostname=False, **named)  # type: ignore[arg-type]
 
 
-def _refusal(response: requests.Response, what: str, hide: Callable[[str], str]) -> PeerError:
+def _refusal(response: requests.Response, what: str) -> PeerError:
     status = response.status_code
     said = b""
-    with contextlib.suppress(SparkStreamsError), mapped(what, hide):
+    with contextlib.suppress(SparkStreamsError), mapped(what):
         said = response.raw.read(SHOWN_BYTES, decode_content=True) or b""
-    words = hide(first_line(said) or response.reason or "")
+    words = first_line(said, cut=len(said) >= SHOWN_BYTES) or told(response.reason or "")
     condition = f"status {status}"
     if status == 401:
         return AuthenticationFailed(condition, words or "the feed wants credentials, such as option 'token'", what)

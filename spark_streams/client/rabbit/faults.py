@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from spark_streams import redaction
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, NotFound, PeerError, Refused, SparkStreamsError
 from spark_streams.wire.rabbit.codes import ResponseCode, code_name
@@ -72,13 +73,13 @@ def is_unavailable(fault: SparkStreamsError) -> bool:
 
 def close_fault(code: int, reason: str, endpoint: Endpoint) -> SparkStreamsError:
     """Return the error for a connection that the broker closed."""
-    what = f"{endpoint.address}: the broker closed the connection"
+    what, reason = f"{endpoint.address}: the broker closed the connection", redaction.told(reason)
     fault = refusal(code, what) if code != ResponseCode.OK else Refused("OK", reason, what)
     if isinstance(fault, Refused):
-        told = Refused(fault.condition, reason, what)
+        refused = Refused(fault.condition, reason, what)
         # A broker that shuts down, or an operator, closes so: another connection may be let in.
-        told.retriable = code in (ResponseCode.OK, *_TRANSIENT)
-        return told
+        refused.retriable = code in (ResponseCode.OK, *_TRANSIENT)
+        return refused
     return fault
 
 

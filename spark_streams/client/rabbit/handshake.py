@@ -13,6 +13,7 @@ from spark_streams.client.rabbit.faults import not_a_broker, refusal
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tls import WANTS_A_CERTIFICATE
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
+from spark_streams.redaction import remember, told
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.commands import CLIENT_RECEIVES
 from spark_streams.wire.rabbit.connecting import (
@@ -90,7 +91,8 @@ def handshake(connection: Connection) -> Agreed:
         versions = connection.request(
             ExchangeCommandVersions(CLIENT_RECEIVES), ExchangeCommandVersionsAnswer, f"{where}: versions"
         ).maximum
-    return Agreed({**properties.properties, **opened.properties}, versions, tune.frame_max_bytes, tune.heartbeat_s)
+    said = {told(name): told(value) for name, value in {**properties.properties, **opened.properties}.items()}
+    return Agreed(said, versions, tune.frame_max_bytes, tune.heartbeat_s)
 
 
 def _introduction() -> dict[str, str]:
@@ -130,6 +132,7 @@ def _sign_in(connection: Connection) -> None:
         password = DEFAULT_LOGIN[1]
         if endpoint.username is not None:
             password = endpoint.password.reveal() if endpoint.password else ""
+        remember(password, user)
         data = b"\0" + user.encode() + b"\0" + password.encode()
     answer = connection.ask(SaslAuthenticate(mechanism, data), SaslAuthenticateAnswer, what)
     if answer.code == ResponseCode.SASL_CHALLENGE:

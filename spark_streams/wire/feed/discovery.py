@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_streams.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+from spark_streams.redaction import quoted
 from spark_streams.wire.feed.strict import load_json, shown
 
 __all__ = ["MAX_PARTITION_ID", "Discovery", "FeedPartition", "decode_discovery", "encode_discovery"]
@@ -157,7 +158,7 @@ def encode_discovery(discovery: Discovery, *, numbers: bool = False) -> bytes:
 
 def _partition(item: object) -> FeedPartition:
     if not isinstance(item, dict):
-        raise RemoteProtocolError(f"discovery document: a partition is no JSON object: {item!r:.100}")
+        raise RemoteProtocolError(f"discovery document: a partition is no JSON object: {quoted(item, 100)}")
     number = _id(item.get("id"), "'id' of a partition")
     where = f"partition {number}"
     last = item.get("lastCursor")
@@ -183,7 +184,9 @@ def _either(item: dict[str, object], name: str, other: str, where: str) -> objec
     if first is None or second is None:
         return second if first is None else first
     if json.dumps(first).replace('"', "") != json.dumps(second).replace('"', ""):  # "0" and 0 are the same
-        raise RemoteProtocolError(f"{where}: '{name}' and '{other}' disagree: {first!r:.50} and {second!r:.50}")
+        raise RemoteProtocolError(
+            f"{where}: '{name}' and '{other}' disagree: {quoted(first, 50)} and {quoted(second, 50)}"
+        )
     return first
 
 
@@ -192,7 +195,7 @@ def _id(value: object, what: str) -> int:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PARTITION_ID:
         raise RemoteProtocolError(
-            f"{what} is {value!r:.50}: expected an integer from 0 to {MAX_PARTITION_ID}, as a string or a number"
+            f"{what} is {quoted(value, 50)}: expected an integer from 0 to {MAX_PARTITION_ID}, as a string or a number"
         )
     return value
 
@@ -204,7 +207,7 @@ def _flag(item: dict[str, object], name: str, where: str) -> bool:
         return bool(value)
     if isinstance(value, dict):
         return True
-    raise RemoteProtocolError(f"{where}: '{name}' is {value!r:.50}: expected true, false or an object")
+    raise RemoteProtocolError(f"{where}: '{name}' is {quoted(value, 50)}: expected true, false or an object")
 
 
 def _names(item: dict[str, object], name: str, where: str) -> tuple[str, ...]:
@@ -212,7 +215,7 @@ def _names(item: dict[str, object], name: str, where: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise RemoteProtocolError(f"{where}: '{name}' is {value!r:.50}: expected a list of strings")
+        raise RemoteProtocolError(f"{where}: '{name}' is {quoted(value, 50)}: expected a list of strings")
     return tuple(value)
 
 

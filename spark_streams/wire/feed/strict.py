@@ -7,14 +7,15 @@ import re
 from typing import Any, Final, NoReturn
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.redaction import SEARCHED, hidden
 
 __all__ = ["MAX_DEPTH", "depth_of", "load_json", "shown"]
 
 MAX_DEPTH: Final = 512
 """How deep objects and arrays may be nested, the outermost counted: what Python's own parser can do within its default
 recursion limit of 1000, with the frames below it; Jackson, behind Spark's JSON functions, allows 1000."""
-SHOWN_BYTES: Final = 100
-"""How much of what cannot be read is quoted in an error."""
+SHOWN: Final = 100
+"""How many characters of what cannot be read is quoted in an error."""
 
 _STRING_OR_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
@@ -38,8 +39,8 @@ def depth_of(text: str) -> int:
 
 def shown(body: bytes) -> str:
     """Return the beginning of what a peer sent, fit for an error message."""
-    text = ascii(body[:SHOWN_BYTES].decode("utf-8", "replace"))
-    return text + ("…" if len(body) > SHOWN_BYTES else "")
+    text = hidden(body[:SEARCHED].decode("utf-8", "replace"), cut=len(body) > SEARCHED)
+    return ascii(text[:SHOWN]) + ("…" if len(text) > SHOWN else "")
 
 
 def load_json(body: bytes, what: str) -> Any:

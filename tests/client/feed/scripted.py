@@ -395,6 +395,17 @@ class BadFeed(Scripted):
         return b'{%b"cursor": "%b"}\n' % (of, cursor.encode())
 
 
+class EchoingFeed(BadFeed):
+    """A feed that says where its partitions end, and answers every other fetch with all that it was sent."""
+
+    def fetched(self, request: Request, partition: int, cursor: str) -> Reply:
+        """Answer a fetch."""
+        if cursor == "_last":
+            return super().fetched(request, partition, cursor)
+        echo = {"path": request.path, "query": request.pairs, "headers": dict(request.headers)}
+        return Reply(json.dumps(echo).encode(), 403, kind="application/json")
+
+
 def numbered(start: int, stop: int) -> list[bytes]:
     """Return events that are told apart."""
     return [b'{"n": %d}' % n for n in range(start, stop)]

@@ -604,6 +604,6 @@ def test_a_reset_may_mean_that_a_certificate_is_wanted(scheme: str, advised: boo
     """A door ends a connection without one by a reset, where the request has come meanwhile."""
     fault = ConnectionResetError(104, "Connection reset by peer")
     reset = urllib3.exceptions.ProtocolError("Connection aborted.", fault)
-    with pytest.raises(ConnectionLost) as caught, mapped(f"GET {scheme}://h/x", str):
+    with pytest.raises(ConnectionLost) as caught, mapped(f"GET {scheme}://h/x"):
         raise requests.exceptions.ConnectionError(reset)
     assert ("certificate" in str(caught.value)) is advised
