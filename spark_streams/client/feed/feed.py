@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, TypeVar
 
 from spark_streams.client.feed.faults import first_line
 from spark_streams.client.feed.pushed import ANY_POINTER
-from spark_streams.client.feed.session import Answer, Conflict, FeedSession, Unavailable
+from spark_streams.client.feed.session import Answer, Conflict, Expired, FeedSession, Unavailable
 from spark_streams.client.retry import Attempts, Backoff
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectionLost, NotFound, OptionError, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.redaction import told
 from spark_streams.wire.feed.dialect import NDJSON, ZEH, ZEH_V1, Dialect
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_discovery
-from spark_streams.wire.feed.fetching import LAST, Fetch
+from spark_streams.wire.feed.fetching import FIRST, LAST, Fetch
 from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 from spark_streams.wire.feed.strict import load_json
@@ -84,12 +84,19 @@ class FeedClient:
         address: of the feed.
         backoff: how often and how patiently a call is tried again.
         pause: waits; for tests, and for threads that have to be stopped.
+        awaits: whether a feed that is not there (status 404) is one that was, and may be made anew: it is asked again.
     """
 
     def __init__(
-        self, address: FeedAddress, *, backoff: Backoff = PATIENT, pause: Callable[[float], object] = time.sleep
+        self,
+        address: FeedAddress,
+        *,
+        backoff: Backoff = PATIENT,
+        pause: Callable[[float], object] = time.sleep,
+        awaits: bool = False,
     ) -> None:
         self.address = address
+        self.awaits = awaits
         self.dialect = address.dialect
         self._backoff = backoff
         self.pause = pause
@@ -183,7 +190,7 @@ class FeedClient:
         if self.dialect is Dialect.V1:
             return self._version_1("with dialect v1")
         try:
-            with self._session.get() as answer:
+            with self._get() as answer:
                 what, body = answer.what, answer.body()
                 begins = first_line(body)
                 if answer.media_type == "text/html":
@@ -230,9 +237,10 @@ class FeedClient:
             RemoteProtocolError: HTML, a version of ZeroEventHub other than 1, or a line that is longer than allowed.
             ConnectionLost: the response ended inside a line (C-18), or the connection broke.
             Conflict: the feed refuses the token that it just gave.
+            Expired: it has lost what comes after the cursor, or does not know the cursor: it was made anew.
             SparkStreamsError: as ``FeedSession.get``.
         """
-        with self._ask(partition, cursor, stream_ms) as answer:
+        with self._behind(partition, cursor, stream_ms) as answer:
             self._answer = answer
             if answer.media_type == "text/html":
                 said = first_line(answer.body())
@@ -330,6 +338,26 @@ class FeedClient:
 
         return self._retrying(ask)
 
+    def _behind(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
+        """Ask for what comes after a cursor, and, where that is refused, find out whether it is for the cursor's sake.
+
+        Status 400 is any mistake of ours, and no feed says which. A feed that answers from its beginning what it
+        refuses from the cursor on has been made anew, or has forgotten the cursor.
+        """
+        try:
+            return self._ask(partition, cursor, stream_ms)
+        except Refused as fault:
+            if fault.condition != "status 400" or cursor in (FIRST, LAST):
+                raise
+            refused = fault
+        try:
+            self._ask(partition, FIRST, None).close()
+        except (NotFound, Refused) as fault:
+            if fault.retriable:
+                raise
+            raise refused from None
+        raise Expired(refused.condition, refused.description, refused.context)
+
     def _ask(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
         wait_ms = 0 if stream_ms is None else stream_ms
         for left in range(MAX_CONFLICTS, -1, -1):
@@ -339,7 +367,7 @@ class FeedClient:
             arguments, below = self._call(partition, cursor, stream_ms)
             headers = {"Accept": _ACCEPT_V1} if self.dialect is Dialect.V1 else None
             try:
-                return self._session.get(arguments, below=below, wait_ms=wait_ms, headers=headers)
+                return self._get(arguments, below=below, wait_ms=wait_ms, headers=headers)
             except Conflict:
                 # The partitions may be others now; whoever plans learns that from its next discovery.
                 if self.dialect is not Dialect.V2B or not left:
@@ -348,6 +376,20 @@ class FeedClient:
                 if left < MAX_CONFLICTS:
                     self.pause(0.2)
         raise AssertionError("unreachable")
+
+    def _get(
+        self,
+        arguments: Sequence[tuple[str, str]] = (),
+        *,
+        below: str = "",
+        wait_ms: int = 0,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        try:
+            return self._session.get(arguments, below=below, wait_ms=wait_ms, headers=headers)
+        except NotFound as fault:
+            fault.retriable = self.awaits
+            raise
 
     def _call(self, partition: int, cursor: str, stream_ms: int | None) -> tuple[list[tuple[str, str]], str]:
         address, dialect = self.address, self.dialect

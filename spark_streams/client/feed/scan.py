@@ -58,7 +58,7 @@ def scan(
 
     Raises:
         PositionLost: the range had to end at a cursor that did not come, or the feed does not have any more what comes
-            after a cursor, and losses are to fail the query.
+            after a cursor, or does not know it, as it was made anew; and losses are to fail the query.
         RemoteProtocolError: a response without any cursor, or one that cannot be read.
         SparkStreamsError: as ``FeedClient.fetch``, after several tries where that can help.
     """

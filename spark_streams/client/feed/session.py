@@ -53,7 +53,7 @@ class Conflict(Refused):
 
 
 class Expired(Refused):
-    """The feed does not have any more what comes after the cursor (status 410)."""
+    """The feed does not have any more what comes after the cursor (status 410), or does not know the cursor."""
 
 
 class Unavailable(Refused):

@@ -176,7 +176,7 @@ class Follower(threading.Thread):
                         if self.cursor == BEGINNING:
                             raise
                         self._lost(self.cursor, str(fault))
-                        self.cursor = BEGINNING
+                        self._start_over()
                         continue
                     except SparkStreamsError as fault:
                         self._drop_uncovered()
@@ -198,6 +198,14 @@ class Follower(threading.Thread):
             self.fault = SparkStreamsError(f"partition {self.partition}: {fault!r}")
         with self._changed:
             self._changed.notify_all()
+
+    def _start_over(self) -> None:
+        """Go on from the partition's beginning; the feed may be another one now, in which it is open again."""
+        with self._changed:
+            self.cursor = BEGINNING
+            self._closed_with = None
+            self._empty = self._empty_since_closed = 0
+            self.idle = False
 
     def _pause(self, seconds: float, *, ended_by_long_polls: bool) -> None:
         with self._changed:

@@ -14,6 +14,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from spark_streams.client.feed import Discovery, FeedPartition
@@ -66,7 +67,10 @@ class FeedBatches:
         self._spool: Spool | None = None
         self._followers = Followers(
             options,
-            lambda: FeedClient(address_of(options, self._client.dialect, self._filter.arguments)),
+            lambda: FeedClient(
+                address_of(options, self._client.dialect, self._filter.arguments),
+                awaits=not options.fail_on_data_loss,
+            ),
             self._policy,
             uuid.uuid4().hex[:8],
             clock,
@@ -160,6 +164,7 @@ class FeedBatches:
             return self._planned[1]  # What was taken for it is not there for another one.
         begin = self._offset(start)
         self._progress.reached(begin, self._lag)
+        begin = self._reopened(begin)
         if self._end_is_asked_for:
             self._fix_end()
         spool = self._opened(begin)
@@ -278,6 +283,8 @@ class FeedBatches:
         if fresh or self._discovery is None or age_ms >= max(DISCOVERY_MS, self._options.poll_interval_ms):
             self._discovery = self._client.discover()
             self._discovered_at = self._clock()
+            # It is there: should it not be some time, it may be made anew, which is a loss that may be gone on from.
+            self._client.awaits = not self._options.fail_on_data_loss
         return self._discovery
 
     def _opened(self, offset: FeedOffset, *, wipe: bool = True) -> Spool:
@@ -325,6 +332,30 @@ class FeedBatches:
                 if discovery.stream and self._available_now is None and len(listed) <= MAX_LONG_POLLS:
                     follower.long_polls()
         return lineage
+
+    def _reopened(self, begin: FeedOffset) -> FeedOffset:
+        """Return where to go on from when partitions are open that were read to their end: the feed was made anew.
+
+        A feed never opens a closed partition again (notes P-04), so these are other ones, of which nothing was read.
+
+        Raises:
+            PositionLost: there is one, and losses are to fail the query.
+        """
+        if not begin.finished:
+            return begin
+        again = {p.id for p in self._describe().partitions if not p.closed} & begin.finished
+        for partition in sorted(again):
+            self._policy.report(
+                str(partition),
+                f"after cursor '{begin.cursors[partition]}', the end of a closed partition",
+                "the partition is open: the feed was made anew",
+            )
+            follower = self._followers.each.get(partition)
+            if follower is not None and follower.finished:
+                follower.stop()
+                del self._followers.each[partition]
+        cursors = {p: BEGINNING if p in again else cursor for p, cursor in begin.cursors.items()}
+        return replace(begin, cursors=cursors, finished=begin.finished - again) if again else begin
 
     def _same_partitions(self, begin: FeedOffset, lineage: Lineage) -> bool:
         """Return whether a micro-batch without events would say nothing that the one before does not."""

@@ -274,6 +274,20 @@ class BadFeed(Scripted):
                 self.parts[child] = Part([whole.events[i] for i in mine], origins=origins)
             del self.parts[parent]
 
+    def make_anew(self, parts: Mapping[int, Part], *, gone_for: int = 0) -> None:
+        """Delete the feed and make another one of its name: it knows no cursor of the old one.
+
+        Args:
+            parts: its partitions.
+            gone_for: so many fetches, and as many discoveries, find neither.
+        """
+        with self.lock:
+            self.parts = dict(parts)
+            self.places.clear()
+            self.texts.clear()
+            self.faults += [Reply(b"there is no such feed\n", 404)] * gone_for
+            self.discovery_faults += [Reply(b"there is no such feed\n", 404)] * gone_for
+
     def add(self, partition: int, *events: bytes) -> None:
         """Add events."""
         with self.lock:

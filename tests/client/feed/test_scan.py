@@ -12,7 +12,7 @@ import pytest
 from spark_streams.client.feed import scan as scanning
 from spark_streams.client.feed.rows import FeedRows
 from spark_streams.client.feed.scan import FeedRange, scan
-from spark_streams.errors import PositionLost, RemoteProtocolError
+from spark_streams.errors import PositionLost, Refused, RemoteProtocolError
 from spark_streams.rows import COMMON_SCHEMA
 from tests.client.feed.scripted import BadFeed, Part, Reply, client_of, numbered
 
@@ -101,6 +101,26 @@ def test_events_that_are_gone(caplog: pytest.LogCaptureFixture) -> None:
             rows_of(feed, wanted)
         assert [row["value"] for row in rows_of(feed, wanted, fail=False)] == numbered(0, 5)
         assert "events are gone" in caplog.text
+
+
+def test_a_feed_that_was_made_anew(caplog: pytest.LogCaptureFixture) -> None:
+    with BadFeed({0: Part(numbered(0, 5))}) as feed:
+        wanted = FeedRange(0, feed.cursor(0, 2))
+        feed.make_anew({0: Part(numbered(10, 13))})
+        with pytest.raises(PositionLost, match="status 400: no such cursor"):
+            rows_of(feed, wanted)
+        assert [row["value"] for row in rows_of(feed, wanted, fail=False)] == numbered(10, 13)
+        assert "no such cursor" in caplog.text
+
+
+def test_a_cursor_is_not_at_fault_where_nothing_is_answered() -> None:
+    with BadFeed({0: Part(numbered(0, 5))}) as feed:
+        wanted = FeedRange(0, feed.cursor(0, 2))
+        feed.faults = [Reply(b"page size?", 400)] * 2
+        with pytest.raises(Refused, match="page size"):
+            rows_of(feed, wanted, fail=False)
+        feed.faults = [Reply(b"no such cursor", 400), Reply(b"", 503)]
+        assert len(rows_of(feed, wanted, fail=False)) == 3, "it was asked again"
 
 
 @pytest.mark.parametrize("body", [b"", b'{"event": {"n": 1}}\n', b'{"ping": 1}\n'])

@@ -146,6 +146,22 @@ class TestStream:
         with pytest.raises(PySparkException, match="status 404"):
             query.running.awaitTermination(WAIT_S)
 
+    def test_a_feed_deleted_and_created_again(self, spark: SparkSession, feed: Feed, query: KeptQuery) -> None:
+        append(feed, 0, 0, 10)
+        options = feed.options(startingOffsets="earliest")
+        query.start(load(spark, options | {"failOnDataLoss": "false"}))
+        query.wait_for_rows(10)
+        feed.stream.delete()
+        feed.stream.create()
+        append(feed, 0, 100, 105)
+        query.wait_for_rows(15)
+        query.stop()
+        assert numbers(query.rows)["0"] == [*range(10), *range(100, 105)]
+        feed.stream.delete()
+        feed.stream.create()
+        with pytest.raises(PySparkException, match=r"(?s)PositionLost.*start anew.*failOnDataLoss"):
+            query.drain(load(spark, options))
+
 
 class ZeroEventHub:
     """A server made of the parts of the PyPI package ``zeroeventhub``, whose pages end anywhere."""

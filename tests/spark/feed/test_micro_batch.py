@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from spark_streams.client.retry import Backoff
 from spark_streams.errors import (
     AuthenticationFailed,
     CheckpointError,
+    NotFound,
     PositionLost,
     RemoteProtocolError,
     SparkStreamsError,
@@ -631,6 +633,101 @@ class TestFaults:
             with Life(feed.url, life.offset, failOnDataLoss="false") as again:
                 assert values(again.until(30)) == numbered(0, 30)
             assert "gone" in caplog.text
+
+    @pytest.mark.parametrize("dialect", ["v1", "v2a", "v2b"])
+    def test_a_feed_that_was_made_anew_is_read_from_its_beginning(
+        self, dialect: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        more = {"partitions": "2"} if dialect == "v1" else {}
+        with BadFeed({p: Part(numbered(p, p + 30)) for p in range(2)}, dialect) as feed:
+            with Life(feed.url, failOnDataLoss="false", **more) as life:
+                life.until(60)
+                feed.make_anew({0: Part(numbered(100, 105)), 1: Part(numbered(200, 203))})
+                assert sorted(values(life.until(8))) == [*numbered(100, 105), *numbered(200, 203)]
+                assert life.still() == []
+            losses = [each.message for each in caplog.records if "going on with what is left" in each.message]
+            assert len(losses) == 2 and all("status 400: no such cursor" in each for each in losses)
+            with Life(feed.url, life.offset, failOnDataLoss="true", **more) as again:
+                feed.add(0, *numbered(105, 107))
+                assert values(again.until(2)) == numbered(105, 107), "the cursors are those of the new feed"
+
+    def test_a_feed_that_was_made_anew_is_an_error(self) -> None:
+        with BadFeed({0: Part(numbered(0, 30))}) as feed, Life(feed.url) as life:
+            life.until(30)
+            feed.make_anew({0: Part(numbered(100, 105))})
+            with pytest.raises(PositionLost, match=r"status 400: no such cursor.*failOnDataLoss"):
+                life.still(WAIT_S)
+
+    def test_a_feed_that_was_made_anew_between_two_runs(self) -> None:
+        with BadFeed({0: Part(numbered(0, 30))}) as feed:
+            with Life(feed.url) as life:
+                life.until(30)
+            feed.make_anew({0: Part(numbered(100, 105))})
+            with Life(feed.url, life.offset) as again, pytest.raises(PositionLost, match="no such cursor"):
+                again.still(WAIT_S)
+            with Life(feed.url, life.offset, failOnDataLoss="false") as again:
+                assert together(again.available_now()) == numbered(100, 105)
+
+    def test_a_feed_that_is_not_there_for_a_moment_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        patient = Backoff(attempts=8, first_ms=1, limit_ms=5)
+        monkeypatch.setattr(following, "PATIENT", patient)
+        with BadFeed({0: Part(numbered(0, 30))}) as feed, Life(feed.url, failOnDataLoss="false") as life:
+            life.batches._client._backoff = patient
+            life.until(30)
+            feed.make_anew({0: Part(numbered(100, 105))}, gone_for=3)
+            assert values(life.until(5)) == numbered(100, 105)
+
+    def test_a_feed_that_is_not_there_is_an_error(self) -> None:
+        with BadFeed({0: Part(numbered(0, 30))}) as feed, Life(feed.url) as life:
+            life.until(30)
+            feed.make_anew({0: Part(numbered(100, 105))}, gone_for=1_000)
+            with pytest.raises(NotFound, match="status 404"):
+                life.still(WAIT_S)
+
+    def test_one_that_never_was_there_is_an_error_at_once(self) -> None:
+        with BadFeed({0: Part()}) as feed:
+            feed.discovery_faults = [Reply(b"there is no such feed\n", 404)] * 1_000
+            with pytest.raises(NotFound, match="status 404"):
+                Life(feed.url, failOnDataLoss="false")
+            assert len(feed.asked) == 1
+
+    @pytest.mark.parametrize("restarted", [False, True])
+    def test_a_partition_that_was_read_to_its_end_and_is_open_again(self, restarted: bool) -> None:
+        with BadFeed({0: Part(numbered(0, 30), closed=True), 1: Part(numbered(50, 60))}) as feed:
+            with Life(feed.url, failOnDataLoss="false") as life:
+                life.until(40)
+                while life.offset.get("finished") != [0]:
+                    life.step()
+                feed.make_anew({0: Part(numbered(100, 105)), 1: Part(numbered(200, 203))})
+                if not restarted:
+                    assert sorted(values(life.until(8))) == [*numbered(100, 105), *numbered(200, 203)]
+                    feed.add(0, *numbered(105, 107))
+                    assert values(life.until(2)) == numbered(105, 107)
+                    assert "finished" not in life.offset
+            if restarted:
+                with Life(feed.url, life.offset) as failing, pytest.raises(PositionLost):
+                    failing.still(WAIT_S)
+                with Life(feed.url, life.offset, failOnDataLoss="false") as again:
+                    assert sorted(values(again.until(8))) == [*numbered(100, 105), *numbered(200, 203)]
+
+    def test_a_closed_partition_of_a_feed_that_was_made_anew_is_open(self) -> None:
+        with BadFeed({0: Part(numbered(0, 30))}, page=lambda: 10) as feed:
+            with Life(feed.url) as life:
+                life.step(limit=10)
+            feed.parts[0].closed = True
+            with Life(feed.url, life.offset, failOnDataLoss="false") as again:
+                follower = None
+                while follower is None:
+                    again.plan(limit=10)
+                    follower = again.batches._followers.each.get(0)
+                feed.make_anew({0: Part(numbered(100, 105))})
+                until = time.monotonic() + WAIT_S
+                rows: list[bytes] = []
+                while rows[-5:] != numbered(100, 105):
+                    rows += values(again.step(limit=10))
+                    assert time.monotonic() < until, rows
+                feed.add(0, *numbered(105, 107))
+                assert values(again.until(2)) == numbered(105, 107)
 
     def test_a_spool_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
