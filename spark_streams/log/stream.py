@@ -352,6 +352,8 @@ def new_stream(
 ) -> Stream:
     """Make a stream's folder and metadata; the metadata come last, so that a half-made stream is recognised."""
     lineage = Lineage.of_roots(partitions)
+    if partition_names is not None and not (len(set(partition_names)) == len(partition_names) == partitions):
+        raise ValueError(f"expected {partitions} different names, one for each partition")
     if folder.exists():
         # The caller knows no such stream: a creation or deletion that the system refused to end left this behind.
         shutil.rmtree(folder)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_streams.log import ReferenceLog
 from tests.cli.conftest import COMMAND, Doors, Ran, Served, served_here
 
 Run = Callable[..., Ran]
@@ -209,3 +210,23 @@ def test_what_is_wrong_is_said_in_one_line(
     (line,) = [line for line in done.err.splitlines() if line.startswith("Error: ")]
     assert done.err.endswith(line + "\n")
     assert "Traceback" not in done.err and "hidden-word" not in done.err + done.out
+
+
+def test_a_name_that_a_partition_has_is_refused_by_every_command(run: Run, tmp_path: Path) -> None:
+    kept = ("--data-dir", "kept")
+    assert run("log", "create", *kept, "orders:2", "plain", "plain-1").code == 0
+    for words in (("log", "create", *kept, "orders-1"), ("log", "serve", *kept, "--amqp", "0", "--stream", "orders-1")):
+        refused = run(*words)
+        assert refused.code == 2 and "partition 1 of stream 'orders' has that name" in refused.err
+    split = run("log", "split", *kept, "plain", "0")
+    assert split.code == 1 and "stream 'plain-1' has that name" in split.err and "Traceback" not in split.err
+    with ReferenceLog(tmp_path / "other") as log:
+        folder = log.create_stream("plain-0").folder
+    folder.rename(tmp_path / "kept" / "streams" / folder.name)
+    assert run("log", "info", *kept).code == 0
+    with ReferenceLog(tmp_path / "other") as log:
+        folder = log.create_stream("orders-1").folder
+    folder.rename(tmp_path / "kept" / "streams" / folder.name)
+    for words in (("log", "info", *kept), ("log", "serve", *kept, "--amqp", "0")):
+        refused = run(*words)
+        assert refused.code == 1 and "Move one of the folders" in refused.err and "Traceback" not in refused.err

@@ -61,6 +61,14 @@ def test_names_that_nobody_is_shown_are_free(tmp_path: Path) -> None:
         log.create_stream("self", 2, partition_names=["self", "self-b"])
 
 
+@pytest.mark.parametrize("names", [[], ["a"], ["a", "a"], ["a", "b", "c"]])
+def test_each_partition_gets_a_name_of_its_own(tmp_path: Path, names: list[str]) -> None:
+    with ReferenceLog(tmp_path / "log") as log:
+        with pytest.raises(ValueError, match="expected 2 different names"):
+            log.create_stream("orders", 2, partition_names=names)
+        log.create_stream("a")
+
+
 def test_partitions_are_not_added_under_a_taken_name(tmp_path: Path) -> None:
     with ReferenceLog(tmp_path / "log") as log:
         for name, partitions in (("orders", 1), ("orders-0", 1), ("wide", 2), ("wide-4", 1)):
