@@ -87,4 +87,5 @@ def exposed(door: str, settings: ExposedSettings) -> DoorExposed | None:
     found = socket.getaddrinfo(settings.host or None, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     if all(is_loopback(str(address[0])) for *_, address in found):
         return None
-    return DoorExposed(door, f"{settings.host}:{settings.port}", unguarded)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return DoorExposed(door, f"{host}:{settings.port}", unguarded)

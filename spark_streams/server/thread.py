@@ -53,6 +53,7 @@ class ServerThread:
 
         Raises:
             OSError: it cannot listen.
+            ValueError: a door would listen beyond loopback and let in strangers.
 
         """
         listening: concurrent.futures.Future[None] = concurrent.futures.Future()

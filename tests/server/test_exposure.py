@@ -41,7 +41,8 @@ def test_a_door_that_lets_in_strangers_is_not_opened_to_the_network(config: Any,
     fault = exposed(door, dataclasses.replace(config, host=host))
     assert fault is not None and fault.unguarded.setting == setting
     said = str(fault)
-    assert f"the door {door} would listen on {host}:{config.port}" in said and f"set {setting} of its settings" in said
+    where = f"[{host}]:{config.port}" if ":" in host else f"{host}:{config.port}"
+    assert f"the door {door} would listen on {where}," in said and f"set {setting} of its settings" in said
     assert "127.0.0.1" in said and "insecure" in said
 
 
