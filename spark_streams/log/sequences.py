@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from spark_streams.errors import CorruptLog, LogError
@@ -28,6 +30,7 @@ logger = logging.getLogger("spark_streams.log")
 
 SNAPSHOT_BATCHES: Final = 5_000
 """A start reads the notes of at most about this many batches, some 10 µs each."""
+_UNKNOWN: Final = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class SequenceLine:
         log: its state store has the snapshot.
         stream: the stream.
         partition: the partition.
-        max_references: how many are remembered; those that wrote last are kept.
+        max_references: how many are remembered. When there are more, the user who has most loses the one that wrote
+            longest ago: who makes many loses its own, and nobody else's.
         kind: whose.
     """
 
@@ -69,6 +73,10 @@ class SequenceLine:
         self._max = max_references
         # Reference to its last id, the one that wrote last at the end: the order in which they are forgotten.
         self._last: dict[str, int] = {}
+        # Who wrote first under a reference. After a kill -9 it is not known of those since the last snapshot, which
+        # count as one user's until they are written under again.
+        self._users: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
         self._under_way: dict[str, int] = {}
         self._failures: dict[str, int] = {}
         self._batches = 0
@@ -88,7 +96,7 @@ class SequenceLine:
                     f"the publishers' snapshot is ahead of the log, which ends at {self._partition.next_offset}",
                 )
             start = snapshot["next_offset"]
-            self._last = dict(snapshot["sequences"])
+            self._put(dict(snapshot["sequences"]), snapshot.get("users", {}))
         else:
             self._inherit()
         if start < self._partition.next_offset:
@@ -103,7 +111,8 @@ class SequenceLine:
         for ancestor in reversed(self._partition.cursor_from):
             stored = self._log.state.get(self._kind.namespace, f"{self._stream.incarnation}/{ancestor}")
             if stored is not None:
-                self._put(dict(json.loads(stored)["sequences"]))
+                snapshot = json.loads(stored)
+                self._put(dict(snapshot["sequences"]), snapshot.get("users", {}))
         self._put(self._stream.inherited(self._partition.id, self._kind.note))
 
     def _found_segments(self) -> tuple[int, int]:
@@ -125,12 +134,12 @@ class SequenceLine:
         """Note what an append is about to store; ``advance`` or ``fail`` ends it."""
         self._under_way.update(sequences)
 
-    def advance(self, sequences: Mapping[str, int]) -> None:
-        """Note what an append has stored."""
+    def advance(self, sequences: Mapping[str, int], user: str) -> None:
+        """Note what an append of a user has stored."""
         for reference, sequence in sequences.items():
             if self._under_way.get(reference) == sequence:
                 del self._under_way[reference]
-        self._put(sequences)
+        self._put(sequences, dict.fromkeys(sequences, user))
         self._batches += 1
         if not self._under_way:
             self.all_told()
@@ -152,19 +161,28 @@ class SequenceLine:
             self._under_way.pop(reference, None)
             self._failures[reference] = self._failures.get(reference, 0) + 1
 
-    def _put(self, sequences: Mapping[str, int]) -> None:
+    def _put(self, sequences: Mapping[str, int], users: Mapping[str, str] = MappingProxyType({})) -> None:
         for reference, sequence in sequences.items():
             # Numbers of a publisher only rise; notes of a redistributed history tell older ones after the last.
+            if reference in self._last:
+                self._counts[self._users.get(reference, _UNKNOWN)] -= 1
+            if reference in users:
+                self._users.setdefault(reference, users[reference])
+            self._counts[self._users.get(reference, _UNKNOWN)] += 1
             self._last[reference] = max(sequence, self._last.pop(reference, sequence))
         while len(self._last) > self._max:
-            self._last.pop(next(iter(self._last)))
+            ((greedy, _),) = self._counts.most_common(1)
+            oldest = next(each for each in self._last if self._users.get(each, _UNKNOWN) == greedy)
+            del self._last[oldest]
+            self._users.pop(oldest, None)
+            self._counts[greedy] -= 1
 
     def snapshot(self) -> None:
         """Write down all sequence numbers, so that a start need not look for them before this point."""
         if not self._batches or self._forgotten:
             return
         next_offset = self._partition.next_offset
-        content = {"next_offset": next_offset, "sequences": list(self._last.items())}
+        content = {"next_offset": next_offset, "sequences": list(self._last.items()), "users": self._users}
         try:
             self._partition.sync()
             self._log.state.put(self._kind.namespace, self._key, json.dumps(content).encode())

@@ -61,6 +61,8 @@ class AmqpConfig:
         max_message_bytes: largest message taken from producers, announced in attach.
         max_links: links that one connection may have attached at a time.
         max_sessions: sessions that one connection may have at a time.
+        max_durable_links: durable links that one user may have, attached or not.
+        max_groups: consumer groups that one user may have, of those that are made as they are named.
         max_connections: connections that are served at a time; a further one is opened and closed with an error.
         max_handshakes: connections that may not have been opened yet at a time; a further one takes the place of the
             oldest.
@@ -99,6 +101,8 @@ class AmqpConfig:
     max_message_bytes: int = 16 << 20
     max_links: int = 1_024
     max_sessions: int = 256
+    max_durable_links: int = 1_000
+    max_groups: int = 1_000
     max_connections: int = 1_024
     max_handshakes: int = 512
     max_unsettled: int = 10_000
@@ -122,6 +126,8 @@ class AmqpConfig:
             "max_message_bytes",
             "max_links",
             "max_sessions",
+            "max_durable_links",
+            "max_groups",
             "max_connections",
             "max_handshakes",
             "max_unsettled",

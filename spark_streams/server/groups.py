@@ -17,6 +17,7 @@ Spec: Event Stream Extensions §4.5 (ES-200 to ES-212), A-2, A-19, A-26 to A-28.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
@@ -82,14 +83,25 @@ class Groups:
     Args:
         log: its state store keeps epochs when they are not reset.
         reset_epoch: whether an epoch counter goes back to 0 when no link remains.
+        most: how many one user may have: groups with members, and groups of which an epoch is kept.
 
     """
 
-    def __init__(self, log: ReferenceLog, reset_epoch: bool) -> None:
+    def __init__(self, log: ReferenceLog, reset_epoch: bool, most: int) -> None:
         self._log = log
         self._reset = reset_epoch
         self._claims: dict[tuple[Group, str], Claim] = {}
         self._lines: dict[Group, _Line] = {}
+        self._most = most
+        self._uses: dict[str | None, Counter[Group]] = {}
+        """User to its groups, each with how many partitions of it are claimed or have an epoch kept."""
+        there = {stream.incarnation for stream in log.streams()}
+        for key, _ in log.state.items(NAMESPACE):
+            group = _group(key)
+            if group.incarnation in there:
+                self._used(group)
+            else:
+                log.state.drop(NAMESPACE, key)
 
     def claim(self, group: Group, partition: str, epoch: int | None) -> Claim:
         """Take a partition; the displaced owner, if any, is ended before this returns.
@@ -100,9 +112,11 @@ class Groups:
             epoch: as the link gave it, or None.
 
         Raises:
-            LinkRefused: another link has it, and the epoch is not above its own. Nothing has changed then.
+            LinkRefused: another link has it, and the epoch is not above its own; or its user has as many groups as it
+                may have. Nothing has changed then.
 
         """
+        self._check_room(group)
         current = self._claims.get((group, partition))
         if current is None:
             claim = Claim(group, partition, max(self._stored(group, partition), epoch or 0))
@@ -116,11 +130,17 @@ class Groups:
                 )
             claim = Claim(group, partition, epoch)
         if not self._reset and claim.epoch > self._stored(group, partition):
+            key = _key(group, partition)
             try:
-                self._log.state.put(NAMESPACE, _key(group, partition), str(claim.epoch).encode())
+                known = self._log.state.get(NAMESPACE, key) is not None
+                self._log.state.put(NAMESPACE, key, str(claim.epoch).encode())
             except OSError as fault:
                 name = RESOURCE_LIMIT if is_full(fault) else INTERNAL_ERROR
                 raise LinkRefused(name, f"the epoch cannot be recorded: {fault}") from fault
+            if not known:
+                self._used(group)
+        if current is None:
+            self._used(group)
         # Recorded before the old owner is ended: its release must not look as if the partition were free.
         self._claims[group, partition] = claim
         if current is not None and current.owner is not None:
@@ -136,6 +156,7 @@ class Groups:
         if self._claims.get((claim.group, claim.partition)) is not claim:
             return
         del self._claims[claim.group, claim.partition]
+        self._used(claim.group, -1)
         line = self._lines.get(claim.group)
         if line is not None:
             for waiter in list(line.waiters):
@@ -161,6 +182,26 @@ class Groups:
                 claim.owner.renegotiate()
         return len(claims)
 
+    def _used(self, group: Group, times: int = 1) -> None:
+        uses = self._uses.setdefault(group.user, Counter())
+        uses[group] += times
+        if uses[group] <= 0:
+            del uses[group]
+
+    def _check_room(self, group: Group) -> None:
+        uses = self._uses.get(group.user, Counter())
+        if group.user is None or group in uses or len(uses) < self._most:
+            return
+        there = {stream.incarnation for stream in self._log.streams()}
+        for gone in [each for each in uses if each.incarnation not in there]:
+            del uses[gone]  # the next start removes what is kept of it
+        if len(uses) >= self._most:
+            raise LinkRefused(
+                RESOURCE_LIMIT,
+                f"user '{group.user}' has {len(uses)} consumer groups, and max_groups is {self._most}: use one that is "
+                "there (those of which an epoch is known stay as long as their stream), or have the setting raised",
+            )
+
     def _stored(self, group: Group, partition: str) -> int:
         if self._reset:
             return 0
@@ -173,3 +214,12 @@ def _key(group: Group, partition: str) -> str:
     if group.user is None:
         return "\n".join((group.incarnation, group.name, partition))
     return json.dumps([group.incarnation, group.user, group.name, partition])
+
+
+def _group(key: str) -> Group:
+    """Return the group that a key is about."""
+    if key.startswith("["):
+        incarnation, user, name, _ = json.loads(key)
+        return Group(incarnation, name, user)
+    incarnation, _, rest = key.partition("\n")
+    return Group(incarnation, rest.rpartition("\n")[0])

@@ -72,16 +72,15 @@ class Node:
         self.config = config
         self.loop = loop
         self.feeds = Feeds(loop)
-        self.termini = Termini(log, loop)
+        self.termini = Termini(log, loop, config.max_durable_links)
         self.placement = Placement(config)
-        self.groups = Groups(log, config.reset_epoch)
+        self.groups = Groups(log, config.reset_epoch, config.max_groups)
         self.intake = Intake(config.max_message_bytes)
         self._info_interval_s = config.info_interval_ms / 1000
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
         self._links: set[AttachedLink] = set()
         self._known: dict[str, tuple[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self.termini.remove_expired()
 
     # --- attaching
 
@@ -147,6 +146,7 @@ class Node:
         filters = read_filters(link.remote_source)
         wishes = read_wishes(link)
         if outlives_link(link.remote_source):
+            self.termini.check_room(_terminus_key(connection, link))
             self.termini.displace(_terminus_key(connection, link))
         if wishes.group is None:
             bound = self.placement.bound_or_agnostic(stream, wishes.partition)

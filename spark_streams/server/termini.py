@@ -27,7 +27,7 @@ from typing import Any, Final
 import proton
 
 from spark_streams.log import ReferenceLog, Stream
-from spark_streams.server.conditions import STOLEN, LinkRefused
+from spark_streams.server.conditions import RESOURCE_LIMIT, STOLEN, LinkRefused
 
 __all__ = ["Resumed", "Termini", "Terminus", "outlives_link", "ranges"]
 
@@ -115,21 +115,46 @@ class Termini:
     Args:
         log: its state store keeps them.
         loop: where delayed writes are scheduled.
+        most: how many one user may have.
 
     """
 
-    def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop, most: int) -> None:
         self._log = log
         self._loop = loop
         self._active: dict[str, Terminus] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._unwritten: dict[str, bytes | None] = {}
         """Key to what the system did not let us write; None: it is to be forgotten."""
+        self._most = most
+        self._of: dict[str, dict[str, tuple[str, int | None]]] = {}
+        """User to the keys of its termini, each with the log's incarnation and when it expires."""
+        for key, stored in log.state.items(NAMESPACE):
+            self._note(key, json.loads(stored))
+        self._remove_old(self._of.values())
 
     @staticmethod
     def key(user: str, container: str, link: str) -> str:
         """Return the key of a terminus."""
         return json.dumps([user, container, link])
+
+    def check_room(self, key: str) -> None:
+        """See whether a user may have this terminus, which may be a further one.
+
+        Raises:
+            LinkRefused: it has as many as a user may have (amqp:resource-limit-exceeded).
+        """
+        user = _user(key)
+        kept = self._of.get(user, {})
+        if key in kept or len(kept) < self._most:
+            return
+        self._remove_old([kept])
+        if len(kept) >= self._most:
+            raise LinkRefused(
+                RESOURCE_LIMIT,
+                f"user '{user}' has {len(kept)} durable links, and max_durable_links is {self._most}: close those that "
+                "are of no more use, by attaching as before and detaching with closed, or have the setting raised",
+            )
 
     def displace(self, key: str) -> None:
         """End the link that has this terminus now, if any: a peer that comes back may be faster than its old socket."""
@@ -182,10 +207,15 @@ class Termini:
         kept = {"version": _VERSION, **terminus.snapshot()}
         if suspended and terminus.timeout_s is not None:
             kept["expires_ms"] = int(time.time() * 1000) + 1000 * terminus.timeout_s
-        self._write(terminus.key, json.dumps(kept).encode())
+        self._keep(terminus.key, kept)
+
+    def _keep(self, key: str, kept: dict[str, Any] | None) -> None:
+        """Note and write down what is known under a key, None for nothing."""
+        self._note(key, kept)
+        self._write(key, None if kept is None else json.dumps(kept).encode())
 
     def _write(self, key: str, content: bytes | None) -> None:
-        """Write down what is known under a key, None for nothing; what the system refuses is tried again."""
+        """Write down what is known under a key; what the system refuses is tried again."""
         try:
             if content is None:
                 self._log.state.delete(NAMESPACE, key)
@@ -211,29 +241,31 @@ class Termini:
         """Forget a terminus: its link was closed."""
         if self._active.get(terminus.key) is terminus:
             del self._active[terminus.key]
-            self._write(terminus.key, self._nothing(terminus.key, terminus.snapshot()["incarnation"]))
+            self._keep(terminus.key, self._nothing(terminus.key, terminus.snapshot()["incarnation"]))
 
-    def _nothing(self, key: str, incarnation: str) -> bytes | None:
+    def _nothing(self, key: str, incarnation: str) -> dict[str, Any] | None:
         """Return what says that a user's terminus is no more: a mark where an earlier release left one, else None."""
         if self._log.state.get(NAMESPACE, _without_user(key)) is None:
             return None
-        return json.dumps({"version": _VERSION, "incarnation": incarnation, "ended": True}).encode()
+        return {"version": _VERSION, "incarnation": incarnation, "ended": True}
 
-    def remove_expired(self) -> None:
-        """Forget what timed out, or whose stream was deleted, while no server ran."""
+    def _note(self, key: str, kept: dict[str, Any] | None) -> None:
+        """Keep count of what a user has."""
+        of_user = self._of.setdefault(_user(key), {})
+        if kept is None:
+            of_user.pop(key, None)
+        else:
+            of_user[key] = (kept["incarnation"], kept.get("expires_ms"))
+
+    def _remove_old(self, kept: Iterable[dict[str, tuple[str, int | None]]]) -> None:
+        """Forget what timed out, and whose stream is gone."""
         now_ms = time.time() * 1000
         there = {stream.incarnation for stream in self._log.streams()}
-        for key, stored in self._log.state.items(NAMESPACE):
-            kept = json.loads(stored)
-            expires_ms = kept.get("expires_ms")
-            if kept["incarnation"] not in there:
-                self._log.state.drop(NAMESPACE, key)
+        for key, (incarnation, expires_ms) in [entry for of_user in kept for entry in of_user.items()]:
+            if incarnation not in there:
+                self._keep(key, None)
             elif expires_ms is not None and expires_ms < now_ms:
-                mark = self._nothing(key, kept["incarnation"]) if _has_user(key) else None
-                if mark is None:
-                    self._log.state.drop(NAMESPACE, key)
-                else:
-                    self._write(key, mark)
+                self._keep(key, self._nothing(key, incarnation) if _has_user(key) else None)
 
     def close(self) -> None:
         """Write down what is not yet."""
@@ -254,6 +286,11 @@ class Termini:
 
 def _has_user(key: str) -> bool:
     return len(json.loads(key)) == 3
+
+
+def _user(key: str) -> str:
+    """Return whose a terminus is; those of earlier releases, which had no users, are counted for nobody."""
+    return str(json.loads(key)[0]) if _has_user(key) else ""
 
 
 def _without_user(key: str) -> str:

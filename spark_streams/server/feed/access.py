@@ -26,10 +26,12 @@ class _Known:
     """Who makes a request.
 
     Args:
+        user: the user, or which token.
         name: for messages.
         allows: whether it may do an action to a stream.
     """
 
+    user: str
     name: str
     allows: Callable[[str, str], bool]
 
@@ -74,10 +76,18 @@ class Access:
         known = self._known(request)
         return [stream for stream in streams if known.allows(action, stream)]
 
+    def user(self, request: Request) -> str:
+        """Return who makes a request: the user, or the place of the token among the door's.
+
+        Raises:
+            Refusal: 401 from somebody who is not known.
+        """
+        return self._known(request).user
+
     def _known(self, request: Request) -> _Known:
         users = self._config.users
         if not self._tokens and not users:
-            return self._user(ANONYMOUS)
+            return self._permitted(ANONYMOUS)
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         given = given.strip()
         if scheme.lower() == "bearer" and given and self._tokens:
@@ -93,10 +103,15 @@ class Access:
     def _bearer(self, given: str) -> _Known:
         shown = given.encode("utf-8", "replace")
         # Every token is compared, each in constant time: how long it takes tells nothing.
-        found = [token for token in self._tokens if hmac.compare_digest(token.token.encode(), shown)]
+        same = [hmac.compare_digest(token.token.encode(), shown) for token in self._tokens]
+        found = [token for token, is_same in zip(self._tokens, same, strict=True) if is_same]
         if not found:
             raise self._refusal("the bearer token is not known here", ', error="invalid_token"')
-        return _Known("the bearer token", lambda action, stream: any(token.allows(action, stream) for token in found))
+        return _Known(
+            f"token {same.index(True)}",
+            "the bearer token",
+            lambda action, stream: any(token.allows(action, stream) for token in found),
+        )
 
     def _basic(self, given: str, peer_host: str | None) -> _Known:
         try:
@@ -107,11 +122,13 @@ class Access:
             raise self._refusal("user or password are not known here")
         if not may_come_from(self._config, user, peer_host):
             raise self._refusal(f"user '{user}' is let in from the door's own machine alone")
-        return self._user(user)
+        return self._permitted(user)
 
-    def _user(self, user: str) -> _Known:
+    def _permitted(self, user: str) -> _Known:
         permissions = permissions_of(self._config.permissions, user)
-        return _Known(f"user '{user}'", lambda action, stream: permissions is None or permissions.allow(action, stream))
+        return _Known(
+            user, f"user '{user}'", lambda action, stream: permissions is None or permissions.allow(action, stream)
+        )
 
     def _refusal(self, text: str, of_bearer: str = "") -> Refusal:
         """Return a 401 with the challenges of the ways in that there are; who is not known keeps no connection."""

@@ -67,7 +67,9 @@ class Changes:
         coding = request.headers.get("content-encoding", "").strip().lower()
         content_type = request.headers.get("content-type", "")
         rows = await asyncio.to_thread(lambda: read_rows(unpacked(body, coding, most), content_type, most))
-        published = await self._door.publishing.publish(stream, rows, reference, sequence, digest)
+        published = await self._door.publishing.publish(
+            stream, rows, reference, sequence, digest, self._door.user(request)
+        )
         answer = {"appended": published.appended, "repeated": published.repeated}
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
 

@@ -93,7 +93,8 @@ class FeedConfig:
         max_head_bytes: of a request's head; a longer one is answered 431.
         max_body_bytes: of a request to publish, unpacked too; what is published once is read back in one piece too.
         max_partitions: of a feed that is created through the door.
-        max_publishers: publishers whose last ``Idempotency-Sequence`` is remembered, a partition.
+        max_publishers: publishers whose last ``Idempotency-Sequence`` is remembered, a partition; when there are more,
+            the user (or token) that has most loses the one that wrote longest ago.
     """
 
     host: str = "127.0.0.1"

@@ -146,6 +146,10 @@ class FeedDoor:
         """Raise Refusal unless whoever makes the request may do ``action`` to a feed."""
         self._access.check(request, action, name)
 
+    def user(self, request: Request) -> str:
+        """Return who makes a request, for what it leaves behind."""
+        return self._access.user(request)
+
     def discovery(self, stream: Stream, status: int = 200) -> Response:
         """Return the answer that describes a feed."""
         body = encode_discovery(discovery_of(stream, self.config), numbers=self.config.go_numbers) + b"\n"

@@ -78,7 +78,7 @@ class Publishing:
         self._locks: dict[tuple[str, str], _Lock] = {}
 
     async def publish(
-        self, stream: Stream, rows: Rows, reference: str | None, sequence: int, digest: int = 0
+        self, stream: Stream, rows: Rows, reference: str | None, sequence: int, digest: int = 0, user: str = ""
     ) -> Published:
         """Store events.
 
@@ -88,6 +88,7 @@ class Publishing:
             reference: the ``Idempotency-Key``; None stores them however often they come.
             sequence: the ``Idempotency-Sequence``; each request of a reference has a higher one than those before it.
             digest: of 32 bits, the ``Idempotency-Digest``; 0: it is not compared.
+            user: who publishes, for whom the reference counts.
 
         Raises:
             Refusal: something is not stored; 5xx are to be sent again as they are. 422: the number was stored with
@@ -96,7 +97,7 @@ class Publishing:
         if not len(rows):
             return Published(0, 0)
         if reference is None:
-            return await self._publish(stream, rows, None, 0)
+            return await self._publish(stream, rows, None, 0, user)
         self._incarnations.add(stream.incarnation)
         number = sequence << DIGEST_BITS | digest
         # One request of a reference at a time: a repeated one looks when the first one's fate is known.
@@ -108,7 +109,7 @@ class Publishing:
                 last = self._last(stream, reference, number)
                 if last > sequence:
                     return Published(0, len(rows), last)
-                return await self._publish(stream, rows, reference, number)
+                return await self._publish(stream, rows, reference, number, user)
         finally:
             lock.users -= 1
             if not lock.users:
@@ -138,7 +139,7 @@ class Publishing:
                 )
         return last
 
-    async def _publish(self, stream: Stream, rows: Rows, reference: str | None, number: int) -> Published:
+    async def _publish(self, stream: Stream, rows: Rows, reference: str | None, number: int, user: str) -> Published:
         sequence = number >> DIGEST_BITS
         seed = None if reference is None else f"{reference}/{sequence}".encode()
         appended = repeated = 0
@@ -159,7 +160,7 @@ class Publishing:
                     repeated += len(chosen)
                     continue
                 parts.append(rows if len(chosen) == len(rows) else rows.take(chosen))
-                stored.append(self._append(stream, partition, parts[-1], reference, number))
+                stored.append(self._append(stream, partition, parts[-1], reference, number, user))
             outcomes = await asyncio.gather(*stored)
             failed = [each for each in outcomes if each is not None and each.name != RESOURCE_DELETED]
             if failed:
@@ -191,7 +192,7 @@ class Publishing:
             raise Refusal(500, "the log cannot be read") from fault
 
     def _append(
-        self, stream: Stream, partition: Partition, rows: Rows, reference: str | None, number: int
+        self, stream: Stream, partition: Partition, rows: Rows, reference: str | None, number: int, user: str
     ) -> asyncio.Future[LinkRefused | None]:
         """Append to one partition; the future tells what went wrong."""
         future: asyncio.Future[LinkRefused | None] = self._loop.create_future()
@@ -199,7 +200,7 @@ class Publishing:
         line = None if reference is None else self._line(stream, partition)
         if line is not None:
             line.begin(numbers)
-        done = functools.partial(self._appended, future, line, numbers)
+        done = functools.partial(self._appended, future, line, numbers, user)
         self._appender.append(
             partition,
             Batch(
@@ -218,12 +219,13 @@ class Publishing:
         future: asyncio.Future[LinkRefused | None],
         line: SequenceLine | None,
         numbers: dict[str, int],
+        user: str,
         outcomes: list[LinkRefused | None],
     ) -> None:
         failed = next((outcome for outcome in outcomes if outcome is not None), None)
         if line is not None:
             if failed is None:
-                line.advance(numbers)
+                line.advance(numbers, user)
             else:
                 line.fail(numbers)
         if not future.done():  # its client is gone, and the events are stored all the same

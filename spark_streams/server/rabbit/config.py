@@ -44,7 +44,9 @@ class RabbitConfig:
         max_handshakes: connections that may not have been opened yet at a time; a further one takes the place of the
             oldest.
         max_super_stream_partitions: of one super stream.
-        max_publishers: references whose last publishing id is remembered, a stream (brokers: 255).
+        max_publishers: references whose last publishing id is remembered, a stream (brokers: 255); when there are more,
+            the user who has most loses the one that wrote longest ago.
+        max_stored_offsets: names under which one user may store offsets, on all streams together.
         max_unconfirmed: entries of one connection that are being stored before no more are read from its socket.
         max_outgoing_bytes: bytes that may wait for a client that does not read; nothing is delivered above.
         consumer_update_timeout_ms: how long a consumer may take to answer ConsumerUpdate.
@@ -78,6 +80,7 @@ class RabbitConfig:
     max_handshakes: int = 512
     max_super_stream_partitions: int = 1_000
     max_publishers: int = 255
+    max_stored_offsets: int = 10_000
     max_unconfirmed: int = 50_000
     max_outgoing_bytes: int = 8 << 20
     consumer_update_timeout_ms: int = 60_000
@@ -94,6 +97,7 @@ class RabbitConfig:
             "max_connections",
             "max_handshakes",
             "max_publishers",
+            "max_stored_offsets",
             "max_unconfirmed",
             "max_outgoing_bytes",
             "handshake_timeout_ms",

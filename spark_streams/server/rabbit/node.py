@@ -42,7 +42,7 @@ class RabbitNode:
         self.loop = loop
         self.topology = Topology(log, config.max_super_stream_partitions)
         self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
-        self.offsets = StoredOffsets(log, loop)
+        self.offsets = StoredOffsets(log, loop, config.max_stored_offsets)
         self.groups = Groups()
         self.feeds = Feeds(loop)
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")

@@ -270,7 +270,7 @@ class Publishers:
         if failed:
             line.fail(sequences)
         elif sequences:
-            line.advance(sequences)
+            line.advance(sequences, self._connection.user)
         confirms: dict[int, list[Ids]] = {}
         for piece in pieces:
             reference = piece.publisher.reference

@@ -3,6 +3,9 @@
 StoreOffset has no answer, and some consumers send one for every message. So what came is written down together a
 moment later, and before a question is answered: an offset that was told survives kill -9.
 
+A name on a stream is anybody's who may write the stream, as at brokers, and counts for the user who stored under it
+first: each may have so many, so that nobody fills the disk with them.
+
 Spec: notes, section 11.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from typing import Final
 
 from spark_streams.log import ReferenceLog
@@ -34,22 +38,41 @@ class StoredOffsets:
     Args:
         log: the log.
         loop: the server's.
+        most: names that one user may make.
     """
 
-    def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop, most: int) -> None:
         self._log = log
         self._loop = loop
         self._waiting: dict[tuple[str, str], int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._failing = False
+        self._most = most
+        self._makers: dict[tuple[str, str], str] = {}
+        self._made: Counter[str] = Counter()
         known = {stream.incarnation for stream in log.streams()}
-        for key, _ in log.state.items(NAMESPACE):
-            if _incarnation(json.loads(key)[0]) not in known:
+        for key, stored in log.state.items(NAMESPACE):
+            stream_key, reference = json.loads(key)
+            if _incarnation(stream_key) not in known:
                 log.state.drop(NAMESPACE, key)  # another door deleted the stream while this one was shut
+            else:  # earlier releases told nobody who it was
+                self._make((stream_key, reference), stored.partition(b" ")[2].decode())
 
-    def store(self, served: Served, reference: str, offset: int) -> None:
-        """Remember an offset."""
+    def _make(self, key: tuple[str, str], user: str) -> None:
+        self._makers[key] = user
+        self._made[user] += 1
+
+    def store(self, served: Served, reference: str, offset: int, user: str) -> bool:
+        """Remember an offset; return whether the user may have it under this name."""
         key = (served.key, reference)
+        if key not in self._makers:
+            if self._made[user] >= self._most:
+                return False
+            self._make(key, user)
+        self._store(key, offset)
+        return True
+
+    def _store(self, key: tuple[str, str], offset: int) -> None:
         if self._failing and len(self._waiting) >= MAX_WAITING and key not in self._waiting:
             return
         self._waiting[key] = offset
@@ -68,7 +91,7 @@ class StoredOffsets:
         if offset is not None and self._put(served.key, reference, offset):
             return offset
         stored = self._log.state.get(NAMESPACE, _key(served.key, reference))
-        return None if stored is None else int(stored)
+        return None if stored is None else int(stored.partition(b" ")[0])
 
     def write(self) -> None:
         """Write down what is waiting; what the system refuses waits on."""
@@ -83,7 +106,8 @@ class StoredOffsets:
     def _put(self, stream_key: str, reference: str, offset: int) -> bool:
         """Write an offset down; return whether the system let us."""
         try:
-            self._log.state.put(NAMESPACE, _key(stream_key, reference), b"%d" % offset)
+            maker = self._makers.get((stream_key, reference), "")
+            self._log.state.put(NAMESPACE, _key(stream_key, reference), f"{offset} {maker}".encode())
         except OSError as fault:
             if not self._failing:
                 logger.error("stored offsets cannot be written down, and are tried again: %s", fault)
@@ -95,6 +119,8 @@ class StoredOffsets:
 
     def forget(self, incarnation: str) -> None:
         """Remove what was stored about a stream that is gone."""
+        for known in [known for known in self._makers if _incarnation(known[0]) == incarnation]:
+            self._made[self._makers.pop(known)] -= 1
         self._waiting = {key: offset for key, offset in self._waiting.items() if _incarnation(key[0]) != incarnation}
         for key, _ in self._log.state.items(NAMESPACE):
             if _incarnation(json.loads(key)[0]) == incarnation:

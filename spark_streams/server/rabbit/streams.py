@@ -104,11 +104,21 @@ def _statistics(connection: RabbitConnection, served: Served) -> tuple[Statistic
 
 
 def store_offset(connection: RabbitConnection, command: StoreOffset) -> None:
-    """Remember how far a consumer came; what cannot be remembered is dropped without a word (notes, section 11)."""
+    """Remember how far a consumer came; what cannot be remembered is dropped without a word (notes, section 11).
+
+    A further name of a user who has too many ends the connection: there is no answer that could say so, and a consumer
+    must not come back without its offset, believing that it was stored.
+    """
     served = connection.node.topology.find(command.stream)
     size = len(command.reference.encode())
-    if served is not None and size <= MAX_REFERENCE_BYTES and connection.may("write", command.stream):
-        connection.node.offsets.store(served, command.reference, command.offset)
+    if served is None or size > MAX_REFERENCE_BYTES or not connection.may("write", command.stream):
+        return
+    if not connection.node.offsets.store(served, command.reference, command.offset, connection.user):
+        most = connection.node.config.max_stored_offsets
+        connection.fail(
+            ResponseCode.PRECONDITION_FAILED,
+            f"user '{connection.user}' has stored offsets under {most} names, and max_stored_offsets is {most}",
+        )
 
 
 def query_offset(connection: RabbitConnection, request: QueryOffset) -> None:

@@ -48,7 +48,7 @@ class Waiter:
 
 
 def test_a_greater_epoch_steals_and_those_in_line_get_nothing_by_it(log: ReferenceLog) -> None:
-    groups = Groups(log, reset_epoch=True)
+    groups = Groups(log, reset_epoch=True, most=9)
     first = Member(groups, groups.claim(G, "0", 1))
     waiter = Waiter(groups)
     for epoch in (None, 0, 1):
@@ -64,7 +64,7 @@ def test_a_greater_epoch_steals_and_those_in_line_get_nothing_by_it(log: Referen
 
 
 def test_those_in_line_are_served_in_their_order(log: ReferenceLog) -> None:
-    groups = Groups(log, reset_epoch=True)
+    groups = Groups(log, reset_epoch=True, most=9)
     owner = Member(groups, groups.claim(G, "0", None))
     waiters = [Waiter(groups) for _ in range(3)]
     groups.release(owner.claim)
@@ -75,9 +75,10 @@ def test_those_in_line_are_served_in_their_order(log: ReferenceLog) -> None:
 
 
 def test_epochs_outlive_the_process_unless_they_are_reset(log: ReferenceLog) -> None:
-    claim = Groups(log, reset_epoch=False).claim(G, "0", 7)
+    there = G._replace(incarnation=log.create_stream("orders").incarnation)
+    claim = Groups(log, reset_epoch=False, most=9).claim(there, "0", 7)
     assert claim.epoch == 7
-    assert Groups(log, reset_epoch=False).claim(G, "0", None).epoch == 7
-    assert Groups(log, reset_epoch=False).claim(G, "0", 3).epoch == 7
-    assert Groups(log, reset_epoch=False).claim(G._replace(incarnation="another"), "0", None).epoch == 0
-    assert Groups(log, reset_epoch=True).claim(G, "0", None).epoch == 0
+    assert Groups(log, reset_epoch=False, most=9).claim(there, "0", None).epoch == 7
+    assert Groups(log, reset_epoch=False, most=9).claim(there, "0", 3).epoch == 7
+    assert Groups(log, reset_epoch=False, most=9).claim(there._replace(incarnation="another"), "0", None).epoch == 0
+    assert Groups(log, reset_epoch=True, most=9).claim(there, "0", None).epoch == 0

@@ -133,7 +133,7 @@ def test_termini_of_streams_that_are_gone_go_at_the_start(nodes: Any) -> None:
     attached(node, "bob", "lobby").detach()
     kept_before(node, "orders", 5)
     node.server.call(lambda: node.log.delete_stream("orders"))
-    node.server.call(lambda: Termini(node.log, node.server.server._node.loop).remove_expired())
+    node.server.call(lambda: Termini(node.log, node.server.server._node.loop, most=9))
     assert [key for key, _ in node.log.state.items("amqp-termini")] == ['["bob", "reader", "mine"]']
 
 
@@ -146,15 +146,98 @@ def test_a_terminus_that_timed_out_does_not_become_what_an_earlier_release_kept(
     key = '["alice", "reader", "mine"]'
     kept = json.loads(node.log.state.get("amqp-termini", key))
     node.log.state.put("amqp-termini", key, json.dumps({**kept, "expires_ms": 1}).encode())
-    node.server.call(lambda: Termini(node.log, node.server.server._node.loop).remove_expired())
+    node.server.call(lambda: Termini(node.log, node.server.server._node.loop, most=9))
     assert attached(node, "alice").bodies()[0] == b"0"
 
 
 def test_epochs_that_an_earlier_release_kept_do_not_fall(nodes: Any) -> None:
     log = nodes().log
-    log.state.put("amqp-epochs", "i\ng\n0", b"7")
+    i = log.create_stream("orders").incarnation
+    log.state.put("amqp-epochs", f"{i}\ng\n0", b"7")
     for user in ("alice", "bob", None):
-        assert Groups(log, reset_epoch=False).claim(Group("i", "g", user), "0", None).epoch == 7
-    assert Groups(log, reset_epoch=False).claim(Group("i", "g", "alice"), "0", 9).epoch == 9
-    assert Groups(log, reset_epoch=False).claim(Group("i", "g", "bob"), "0", None).epoch == 7
-    assert log.state.get("amqp-epochs", "i\ng\n0") == b"7"
+        assert Groups(log, reset_epoch=False, most=9).claim(Group(i, "g", user), "0", None).epoch == 7
+    assert Groups(log, reset_epoch=False, most=9).claim(Group(i, "g", "alice"), "0", 9).epoch == 9
+    assert Groups(log, reset_epoch=False, most=9).claim(Group(i, "g", "bob"), "0", None).epoch == 7
+    assert log.state.get("amqp-epochs", f"{i}\ng\n0") == b"7"
+
+
+# --- how many names a user may have
+
+
+def test_a_user_has_so_many_durable_links_and_takes_no_room_from_others(nodes: Any) -> None:
+    node = filled(nodes(users=USERS, permissions=PERMISSIONS, max_durable_links=2))
+    for name in ("one", "two"):
+        attached(node, "mallory", "lobby", name=name).detach()
+    for _ in range(2):
+        with pytest.raises(Refused) as refused:
+            attached(node, "mallory", "lobby", name="three")
+        condition, said = refused.value.args
+        assert condition == "amqp:resource-limit-exceeded"
+        assert "user 'mallory' has 2 durable links, and max_durable_links is 2" in str(said)
+    assert attached(node, "mallory", "lobby", name="three", durability=Terminus.NONDURABLE).take(1), "it is not kept"
+    assert attached(node, "alice", name="three").take(1), "another user"
+    again = attached(node, "mallory", "lobby", name="two")
+    again.close()
+    assert attached(node, "mallory", "lobby", name="three").take(1)
+
+
+def test_durable_links_are_counted_over_restarts_and_those_that_are_gone_are_not(nodes: Any) -> None:
+    from spark_streams.server.conditions import LinkRefused
+    from spark_streams.server.termini import Termini
+
+    node = filled(nodes(users=USERS))
+    attached(node, "alice").detach()
+    attached(node, "alice", "lobby", name="other").detach()
+    attached(node, "bob").detach()
+    loop = node.server.server._node.loop
+    key = Termini.key("alice", "reader", "third")
+    again = node.server.call(lambda: Termini(node.log, loop, most=2))
+    with pytest.raises(LinkRefused):
+        again.check_room(key)
+    again.check_room(Termini.key("alice", "reader", "mine"))
+    again.check_room(Termini.key("bob", "reader", "third"))
+    node.server.call(lambda: node.log.delete_stream("lobby"))
+    again.check_room(key)
+
+
+def test_a_user_has_so_many_consumer_groups(nodes: Any) -> None:
+    node = filled(nodes(users=USERS, permissions=PERMISSIONS, max_groups=2))
+
+    def member(user: str, name: str, stream: str = "lobby", **more: Any) -> Any:
+        return peer_of(node, user).receiver(stream, properties={GROUP: name, **more})
+
+    with_epoch, without = member("mallory", "one", **{EPOCH: ulong(3)}), member("mallory", "two")
+    with pytest.raises(Refused) as refused:
+        member("mallory", "three")
+    condition, said = refused.value.args
+    assert condition == "amqp:resource-limit-exceeded"
+    assert "user 'mallory' has 2 consumer groups, and max_groups is 2" in str(said)
+    assert member("alice", "three")
+    with_epoch.close()
+    with pytest.raises(Refused):
+        member("mallory", "three")
+    without.close()
+    assert member("mallory", "three"), "one without an epoch goes with its last member"
+    with pytest.raises(Refused):
+        member("mallory", "two")
+    assert member("mallory", "one").properties[EPOCH] == 3
+
+
+def test_groups_are_counted_over_restarts_and_those_of_streams_that_are_gone_are_not(nodes: Any) -> None:
+    from spark_streams.server.conditions import LinkRefused
+
+    log = nodes().log
+    first, second = (log.create_stream(name).incarnation for name in ("orders", "lobby"))
+    for name in "ab":
+        for partition in "01":
+            Groups(log, reset_epoch=False, most=9).claim(Group(first, name, "ann"), partition, 5)
+    Groups(log, reset_epoch=False, most=9).claim(Group(first, "listed"), "0", 5)
+    groups = Groups(log, reset_epoch=False, most=2)
+    with pytest.raises(LinkRefused):
+        groups.claim(Group(second, "c", "ann"), "0", None)
+    assert groups.claim(Group(first, "a", "ann"), "0", None).epoch == 5
+    assert groups.claim(Group(second, "c", "bob"), "0", None) and groups.claim(Group(second, "c"), "0", None)
+    log.delete_stream("orders")
+    assert groups.claim(Group(second, "c", "ann"), "0", None)
+    Groups(log, reset_epoch=False, most=2)
+    assert log.state.items("amqp-epochs") == []
