@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from spark_streams.log import ReferenceLog
 from spark_streams.log.sequences import Sequences
 from spark_streams.server.appender import Appender
+from spark_streams.server.aside import Aside
 from spark_streams.server.partition_feed import Feeds
 from spark_streams.server.rabbit.chunk_cache import ChunkCache
 from spark_streams.server.rabbit.chunks import Chunks
@@ -42,7 +43,9 @@ class RabbitNode:
         self.loop = loop
         self.topology = Topology(log, config.max_super_stream_partitions)
         self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
-        self.offsets = StoredOffsets(log, loop, config.max_stored_offsets)
+        # Of its own: what only computes need not wait for the disk.
+        self.changes = Aside("spark-streams-changes")
+        self.offsets = StoredOffsets(log, loop, self.changes, config.max_stored_offsets)
         self.groups = Groups()
         self.feeds = Feeds(loop)
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
@@ -108,6 +111,7 @@ class RabbitNode:
         """Write down what is to be kept; all connections have ended before."""
         if self._timer is not None:
             self._timer.cancel()
+        self.changes.close()
         self.appender.close()
         for chunks in self._chunks.values():
             chunks.close()

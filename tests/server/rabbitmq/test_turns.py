@@ -7,16 +7,33 @@ is asserted is an order of events, and never a time.
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from spark_streams.log.state import StateStore
 from spark_streams.server import turns
 from spark_streams.server.rabbit import connection as connections
-from tests.real_rabbitmq.by_hand import CREDIT, METADATA, NEXT, PUBLISH, RESPONSE, array, plain, text
+from spark_streams.server.rabbit import stored_offsets
+from spark_streams.server.rabbit.stored_offsets import MAX_WAITING
+from tests.real_rabbitmq.by_hand import (
+    CREDIT,
+    METADATA,
+    NEXT,
+    PUBLISH,
+    QUERY_OFFSET,
+    RESPONSE,
+    STORE_OFFSET,
+    array,
+    plain,
+    text,
+)
 
 FLOOD = 500
+GUARD_S = 60.0
+"""Only against hanging."""
 
 
 def frame(key: int, body: bytes) -> bytes:
@@ -95,3 +112,50 @@ def gone(door: Any, connections: int) -> None:
     """Return when the door has only so many connections left."""
     while door.server.call(lambda: len(door.server.server.rabbit_connections)) > connections:
         pass
+
+
+def test_stored_offsets_of_a_deleted_stream_are_removed_beside_the_loop(
+    door: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, kept, bad, good = door.stream(), door.stream("kept"), door.peer(), door.peer()
+    offsets = range(2 * MAX_WAITING + 500)
+    for name in (stream, kept):
+        bad.socket.sendall(
+            b"".join(frame(STORE_OFFSET, text(f"r{n}") + text(name) + struct.pack(">Q", n)) for n in offsets)
+        )
+        assert bad.ask(QUERY_OFFSET, text("r7") + text(name)).body == struct.pack(">HQ", 1, 7)
+    held, delete_some = threading.Event(), StateStore.delete_some
+    most: list[int] = []
+
+    def once_let_go(state: StateStore, namespace: str, prefix: str, count: int) -> int:
+        assert held.wait(GUARD_S)
+        most.append(delete_some(state, namespace, prefix, count))
+        return most[-1]
+
+    monkeypatch.setattr(StateStore, "delete_some", once_let_go)
+    assert bad.delete(stream) == 1
+    assert good.stats(kept)[0] == 1, "while nothing is removed yet"
+    held.set()
+    while 0 not in most:
+        good.stats(kept)
+    assert max(most) <= MAX_WAITING and sum(most) == len(offsets)
+    assert bad.ask(QUERY_OFFSET, text("r7") + text(kept)).body == struct.pack(">HQ", 1, 7)
+
+
+def test_many_stored_offsets_are_written_together(door: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, bad = door.stream(), door.peer()
+    written: list[int] = []
+    put_all = StateStore.put_all
+
+    def noted(state: StateStore, namespace: str, values: dict[str, bytes]) -> None:
+        written.append(len(values))
+        put_all(state, namespace, values)
+
+    monkeypatch.setattr(StateStore, "put_all", noted)
+    monkeypatch.setattr(stored_offsets, "WRITE_INTERVAL_S", GUARD_S)
+    flood = (frame(STORE_OFFSET, text(f"r{n}") + text(stream) + struct.pack(">Q", n)) for n in range(2_500))
+    bad.socket.sendall(b"".join(flood))
+    bad.barrier(stream)
+    assert written == [MAX_WAITING, MAX_WAITING]
+    door.server.call(door.server.server._rabbit_node.offsets.write)
+    assert written == [MAX_WAITING, MAX_WAITING, 500]
