@@ -68,10 +68,13 @@ class Names:
 
     def keep(self, stream: str, partitions: Mapping[str, str]) -> None:
         """Take down a stream's names, in place of those that it had."""
-        self.drop(stream)
+        before, now = self._of.get(stream, ()), (stream, *partitions)
+        # Those that stay are never missing: a door looks names up while another thread makes partitions.
         self._shown |= {stream: (stream, None), **{name: (stream, number) for name, number in partitions.items()}}
-        self._of[stream] = (stream, *partitions)
-        self._meant |= {_meant(name): stream for name in self._of[stream]}
+        self._meant |= {_meant(name): stream for name in now}
+        self._of[stream] = now
+        for name in set(before) - set(now):
+            del self._shown[name], self._meant[_meant(name)]
 
     def drop(self, stream: str) -> None:
         """Forget a stream's names."""

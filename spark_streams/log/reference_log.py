@@ -307,6 +307,10 @@ class ReferenceLog:
                 self._take_names(stream)  # of a split that failed as it cleaned up, the partitions are there
             return stream
 
+    def find(self, name: str) -> Stream | None:
+        """Return the stream of that name, None when there is none."""
+        return self._streams.get(name)
+
     def stream(self, name: str) -> Stream:
         """Return the stream of that name.
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_streams.errors import RemoteProtocolError
@@ -57,6 +57,8 @@ __all__ = ["RabbitConnection"]
 
 LINGER_S: Final = 2.0
 """How long a peer may take to answer Close, and to read what it is told at the end."""
+LARGE_FRAME_BYTES: Final = 16 << 10
+"""What is larger may hold thousands of names, and takes more than a millisecond to read."""
 _HEARTBEAT: Final = Heartbeat().encode()
 _BETWEEN_MESSAGES: Final = (Heartbeat, Credit, StoreOffset)
 """Commands that clients send while they publish; what they published before waits for the rest of the read."""
@@ -232,6 +234,9 @@ class RabbitConnection(asyncio.Protocol):
             self.publishers.publish(frame)
         elif frame.key in COLUMNAR_KEYS or frame.key in self.node.config.without:
             raise RemoteProtocolError(f"key 0x{frame.key:04x} from a client")
+        elif frame.size > LARGE_FRAME_BYTES:
+            self.publishers.received_all()
+            self._begin(requests.handle_large(self, frame))
         else:
             command = decode(frame)
             if not isinstance(command, _BETWEEN_MESSAGES):
@@ -360,10 +365,10 @@ class RabbitConnection(asyncio.Protocol):
         self._correlation = (number + 1) % 2**32
         return number
 
-    def stream_gone(self, stream: str) -> None:
-        """Drop what the connection has on a stream that is gone, and tell the peer if there was something."""
-        publishers, subscriptions = self.publishers.drop(stream), self.subscriptions.drop(stream)
-        if publishers or subscriptions:
+    def streams_gone(self, streams: Collection[str]) -> None:
+        """Drop what the connection has on streams that are gone, and tell the peer of those it had something on."""
+        used = self.publishers.drop(streams) | self.subscriptions.drop(streams)
+        for stream in sorted(used):
             self.send(MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, stream).encode())
 
     # --- signs of life

@@ -41,11 +41,12 @@ class RabbitNode:
         self.log = log
         self.config = config
         self.loop = loop
-        self.topology = Topology(log, config.max_super_stream_partitions)
         self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
+        self.aside = Aside("spark-streams-rabbitmq")
         # Of its own: what only computes need not wait for the disk.
-        self.changes = Aside("spark-streams-changes")
-        self.offsets = StoredOffsets(log, loop, self.changes, config.max_stored_offsets)
+        self._disk = Aside("spark-streams-changes")
+        self.topology = Topology(log, config.max_super_stream_partitions, self._disk)
+        self.offsets = StoredOffsets(log, loop, self._disk, config.max_stored_offsets)
         self.groups = Groups()
         self.feeds = Feeds(loop)
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
@@ -88,9 +89,8 @@ class RabbitNode:
         gone = self.topology.changed()
         if not gone:
             return
-        for name in gone:
-            for connection in list(self.connections):
-                connection.guarded(functools.partial(connection.stream_gone, name))
+        for connection in list(self.connections):
+            connection.guarded(functools.partial(connection.streams_gone, gone))
         there = {stream.incarnation for stream in self.log.streams()}
         partitions = {f"{s.incarnation}/{name}" for s in self.log.streams() for name in s.partitions}
         for key in set(gone.values()) - partitions:
@@ -111,7 +111,8 @@ class RabbitNode:
         """Write down what is to be kept; all connections have ended before."""
         if self._timer is not None:
             self._timer.cancel()
-        self.changes.close()
+        self.aside.close()
+        self._disk.close()
         self.appender.close()
         for chunks in self._chunks.values():
             chunks.close()

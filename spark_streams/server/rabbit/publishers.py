@@ -16,6 +16,7 @@ Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher; notes, se
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -142,13 +143,13 @@ class Publishers:
                 code = ResponseCode.STREAM_DOES_NOT_EXIST
         self._connection.answer(request, QueryPublisherSequenceAnswer, code, sequence=sequence)
 
-    def drop(self, stream: str) -> bool:
-        """Close the publishers of a stream that is gone; return whether there were any."""
-        gone = [number for number, publisher in self._open.items() if publisher.served.name == stream]
-        for number in gone:
-            del self._open[number]
-        self._collected.pop(stream, None)
-        return bool(gone)
+    def drop(self, streams: Collection[str]) -> set[str]:
+        """Close the publishers of streams that are gone; return those that had any."""
+        gone = [number for number, publisher in self._open.items() if publisher.served.name in streams]
+        used = {self._open.pop(number).served.name for number in gone}
+        for stream in used:
+            self._collected.pop(stream, None)
+        return used
 
     def close(self) -> None:
         """Close all: the connection has ended; what it sent whole is stored all the same."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.rabbit import streams, super_streams
-from spark_streams.wire.rabbit.commands import SERVER_RECEIVES
+from spark_streams.wire.rabbit.commands import SERVER_RECEIVES, decode
 from spark_streams.wire.rabbit.connecting import (
     Close,
     CommandVersions,
@@ -25,7 +26,7 @@ from spark_streams.wire.rabbit.consuming import (
     Subscribe,
     Unsubscribe,
 )
-from spark_streams.wire.rabbit.frames import Command
+from spark_streams.wire.rabbit.frames import Command, Frame
 from spark_streams.wire.rabbit.publishing import (
     PUBLISH_KEY,
     DeclarePublisher,
@@ -38,7 +39,7 @@ from spark_streams.wire.rabbit.super_streams import CreateSuperStream, DeleteSup
 if TYPE_CHECKING:
     from spark_streams.server.rabbit.connection import RabbitConnection
 
-__all__ = ["handle"]
+__all__ = ["handle", "handle_large"]
 
 _UNLISTED: Final = frozenset({*range(0x11, 0x16), 0x1A, 0x1B})
 """Commands of the handshake and of the list itself: brokers leave them out."""
@@ -60,6 +61,20 @@ def handle(connection: RabbitConnection, command: Command) -> Work | None:
     if handler is None:
         raise RemoteProtocolError(f"{type(command).__name__} on an open connection")
     return handler(connection, command)
+
+
+async def handle_large(connection: RabbitConnection, frame: Frame) -> None:
+    """Do what a large frame asks for: it is read beside the loop.
+
+    Raises:
+        RemoteProtocolError: as ``handle``; and as ``decode``.
+    """
+    if (frame.key, frame.version) == (Metadata.KEY, Metadata.VERSION):
+        work: Work | None = streams.long_metadata(connection, frame)
+    else:
+        work = handle(connection, await connection.node.aside.step(partial(decode, frame)))
+    if work is not None:
+        await work
 
 
 def _exchange_versions(connection: RabbitConnection, request: ExchangeCommandVersions) -> None:

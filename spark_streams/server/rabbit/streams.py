@@ -6,12 +6,15 @@ to 13.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_streams.server.rabbit.topology import Served
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.consuming import QueryOffset, QueryOffsetAnswer, StoreOffset
+from spark_streams.wire.rabbit.frames import Frame
+from spark_streams.wire.rabbit.layout import write_fields
 from spark_streams.wire.rabbit.publishing import MAX_REFERENCE_BYTES
 from spark_streams.wire.rabbit.streams import (
     NO_LEADER,
@@ -31,51 +34,78 @@ from spark_streams.wire.rabbit.streams import (
 if TYPE_CHECKING:
     from spark_streams.server.rabbit.connection import RabbitConnection
 
-__all__ = ["create", "delete", "metadata", "query_offset", "stats", "store_offset"]
+__all__ = ["create", "delete", "long_metadata", "metadata", "query_offset", "stats", "store_offset"]
 
 BROKER = 0
 """Metadata's number of the one broker there is."""
+FEW_NAMES: Final = 256
+"""As many are answered on the loop, in some 2 ms."""
+
+Work = Coroutine[object, object, None]
 
 
-def create(connection: RabbitConnection, request: Create) -> None:
+async def create(connection: RabbitConnection, request: Create) -> None:
     """Create a stream, or answer why not."""
     if not connection.may("configure", request.stream):
         code = ResponseCode.ACCESS_REFUSED
     else:
-        code = connection.node.topology.create(request.stream, request.arguments)
+        code = await connection.node.topology.create(request.stream, request.arguments)
     connection.answer(request, CreateAnswer, code)
 
 
-def delete(connection: RabbitConnection, request: Delete) -> None:
+async def delete(connection: RabbitConnection, request: Delete) -> None:
     """Delete a stream, and tell all connections that use it; or answer why not."""
     if not connection.may("configure", request.stream):
         code = ResponseCode.ACCESS_REFUSED
     else:
-        code = connection.node.topology.delete(request.stream)
+        code = await connection.node.topology.delete(request.stream)
     connection.answer(request, DeleteAnswer, code)
     connection.node.follow()
 
 
-def metadata(connection: RabbitConnection, request: Metadata) -> None:
+def metadata(connection: RabbitConnection, request: Metadata) -> Work | None:
     """Answer where streams live: here, or nowhere; or that the user has no business with them, there or not.
 
     A request that names none is answered with all that the user may read, an extension: brokers answer it with none.
     """
-    found = []
     if not request.streams:
         readable = filter(partial(connection.may, "read"), connection.node.topology.names())
-        found = [StreamMetadata(name, ResponseCode.OK, BROKER, ()) for name in readable]
-    for name in request.streams:
+        return _at_length(connection, request.correlation_id, readable)
+    if len(request.streams) > FEW_NAMES:
+        return _at_length(connection, request.correlation_id, request.streams)
+    for frame in _metadata(connection, request.correlation_id, request.streams):
+        connection.send(frame)
+    return None
+
+
+def long_metadata(connection: RabbitConnection, frame: Frame) -> Work:
+    """Answer a Metadata frame that is so large that its names are read while they are answered."""
+    return _at_length(connection, Metadata.correlation_of(frame), Metadata.names_of(frame))
+
+
+async def _at_length(connection: RabbitConnection, correlation_id: int, names: Iterable[str]) -> None:
+    found = _metadata(connection, correlation_id, names)
+    while (frame := await connection.node.aside.step(partial(next, found, None))) is not None:
+        connection.send(frame)
+
+
+def _metadata(connection: RabbitConnection, correlation_id: int, names: Iterable[str]) -> Iterator[bytes]:
+    """Yield nothing, a step for each few names, and the answer in the end; it may run beside the loop."""
+    encoded = bytearray()
+    count, here = 0, False
+    for count, name in enumerate(names, 1):
         if not connection.may_anything(name):
-            found.append(StreamMetadata(name, ResponseCode.ACCESS_REFUSED, NO_LEADER, ()))
+            found = StreamMetadata(name, ResponseCode.ACCESS_REFUSED, NO_LEADER, ())
         elif connection.node.topology.find(name) is None:
-            found.append(StreamMetadata(name, ResponseCode.STREAM_DOES_NOT_EXIST, NO_LEADER, ()))
+            found = StreamMetadata(name, ResponseCode.STREAM_DOES_NOT_EXIST, NO_LEADER, ())
         else:
-            found.append(StreamMetadata(name, ResponseCode.OK, BROKER, ()))
-    brokers: tuple[Broker, ...] = ()
-    if any(each.leader == BROKER for each in found):
-        brokers = (Broker(BROKER, *connection.advertised()),)
-    connection.send(MetadataAnswer(request.correlation_id, brokers, tuple(found)).encode())
+            found = StreamMetadata(name, ResponseCode.OK, BROKER, ())
+            here = True
+        write_fields(encoded, found)
+        if not count % FEW_NAMES:
+            yield b""
+    brokers = (Broker(BROKER, *connection.advertised()),) if here else ()
+    yield MetadataAnswer.joined(correlation_id, brokers, count, encoded)
 
 
 def stats(connection: RabbitConnection, request: StreamStats) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spark_streams.errors import LogError
@@ -226,15 +227,15 @@ class Subscriptions:
 
     # --- the end of subscriptions
 
-    def drop(self, stream: str) -> bool:
-        """End the subscriptions of a stream that is gone; return whether there were any."""
-        gone = [subscription for subscription in self._open.values() if subscription.served.name == stream]
+    def drop(self, streams: Collection[str]) -> set[str]:
+        """End the subscriptions of streams that are gone; return those that had any."""
+        gone = [subscription for subscription in self._open.values() if subscription.served.name in streams]
         for subscription in gone:
             del self._open[subscription.number]
             if subscription.group is not None:
                 subscription.group.end()
             self._end(subscription)
-        return bool(gone)
+        return {subscription.served.name for subscription in gone}
 
     def close(self) -> None:
         """End all: the connection has ended."""

@@ -25,23 +25,24 @@ if TYPE_CHECKING:
 __all__ = ["create", "delete", "partitions", "route"]
 
 
-def create(connection: RabbitConnection, request: CreateSuperStream) -> None:
+async def create(connection: RabbitConnection, request: CreateSuperStream) -> None:
     """Create a super stream with its streams, or answer why not."""
-    if not all(connection.may("configure", name) for name in (request.name, *request.partitions)):
+    most = connection.node.config.max_super_stream_partitions
+    if not all(connection.may("configure", name) for name in (request.name, *request.partitions[:most])):
         code = ResponseCode.ACCESS_REFUSED
     else:
-        code = connection.node.topology.create_super(
+        code = await connection.node.topology.create_super(
             request.name, request.partitions, request.binding_keys, request.arguments
         )
     connection.answer(request, CreateSuperStreamAnswer, code)
 
 
-def delete(connection: RabbitConnection, request: DeleteSuperStream) -> None:
+async def delete(connection: RabbitConnection, request: DeleteSuperStream) -> None:
     """Delete a super stream with its streams, and tell all connections that use them; or answer why not."""
     if not connection.may("configure", request.name):
         code = ResponseCode.ACCESS_REFUSED
     else:
-        code = connection.node.topology.delete_super(request.name)
+        code = await connection.node.topology.delete_super(request.name)
     connection.answer(request, DeleteSuperStreamAnswer, code)
     connection.node.follow()
 
@@ -64,6 +65,6 @@ def partitions(connection: RabbitConnection, request: Partitions) -> None:
 def _code(connection: RabbitConnection, name: str) -> ResponseCode:
     """Return whether a super stream is told of: only to those who may do something to it, or to one of its streams."""
     found = connection.node.topology.super_stream(name)
-    if not any(connection.may_anything(each) for each in (name, *(served.name for served in found or ()))):
+    if not (connection.may_anything(name) or any(connection.may_anything(served.name) for served in found or ())):
         return ResponseCode.ACCESS_REFUSED
     return ResponseCode.STREAM_DOES_NOT_EXIST if found is None else ResponseCode.OK

@@ -19,14 +19,17 @@ Spec: notes, section 13 (super streams).
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from spark_streams.errors import StreamExists, UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
+from spark_streams.server.aside import Aside
 from spark_streams.server.rabbit.arguments import (
     DEFAULT_FILTER_BYTES,
     BadArgument,
@@ -85,11 +88,17 @@ class Topology:
     Args:
         log: the log.
         max_partitions: of one super stream.
+        aside: where streams are made and removed, one after the other: each partition waits for the disk.
     """
 
-    def __init__(self, log: ReferenceLog, max_partitions: int) -> None:
+    def __init__(self, log: ReferenceLog, max_partitions: int, aside: Aside) -> None:
         self._log = log
         self._max_partitions = max_partitions
+        self._aside = aside
+        self._one_change = asyncio.Lock()
+        self._changes: set[asyncio.Task[ResponseCode]] = set()
+        # Being made: nobody finds it before it is known by its names.
+        self._coming: str | None = None
         self._records: dict[str, _Record] = {}
         self._seen: dict[str, str] = {}
         for name, stored in log.state.items(NAMESPACE):
@@ -127,6 +136,8 @@ class Topology:
         if found is None:
             return None
         stream, number = found
+        if stream.name == self._coming:
+            return None
         if not self._is_super(stream):
             return self._served(stream, next(iter(stream.partitions)), name, None)
         if number is None or number not in stream.partitions:
@@ -137,7 +148,8 @@ class Topology:
         """Return the names of all streams, the partitions of super streams among them."""
         found: list[str] = []
         for stream in self._log.streams():
-            found += self._names(stream).values() if self._is_super(stream) else (stream.name,)
+            if stream.name != self._coming:
+                found += self._names(stream).values() if self._is_super(stream) else (stream.name,)
         return found
 
     def super_stream(self, name: str) -> tuple[Served, ...] | None:
@@ -158,10 +170,7 @@ class Topology:
         return tuple(p.name for p in taking if known.get(int(p.partition.id), p.partition.id) == key)
 
     def _stream(self, name: str) -> Stream | None:
-        try:
-            return self._log.stream(name)
-        except UnknownStream:
-            return None
+        return None if name == self._coming else self._log.find(name)
 
     def _record(self, stream: Stream) -> _Record | None:
         record = self._records.get(stream.name)
@@ -182,15 +191,44 @@ class Topology:
 
     # --- changing
 
-    def create(self, name: str, arguments: Mapping[str, str]) -> ResponseCode:
+    async def create(self, name: str, arguments: Mapping[str, str]) -> ResponseCode:
         """Create a stream; return the code to answer."""
+        return await self._changed(self._create_one(name, arguments))
+
+    async def create_super(
+        self, name: str, partitions: Sequence[str], bindings: Sequence[str], arguments: Mapping[str, str]
+    ) -> ResponseCode:
+        """Create a super stream; return the code to answer."""
+        return await self._changed(self._create_super(name, partitions, bindings, arguments))
+
+    async def delete(self, name: str) -> ResponseCode:
+        """Delete a stream; return the code to answer. A partition goes only with its super stream."""
+        return await self._changed(self._delete_one(name))
+
+    async def delete_super(self, name: str) -> ResponseCode:
+        """Delete a super stream with its partitions; return the code to answer."""
+        return await self._changed(self._delete_super(name))
+
+    async def _changed(self, change: Coroutine[object, object, ResponseCode]) -> ResponseCode:
+        """Make a change when those before it are made; it is made whatever becomes of the connection that wants it."""
+
+        async def in_turn() -> ResponseCode:
+            async with self._one_change:
+                return await change
+
+        task = asyncio.get_running_loop().create_task(in_turn())
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
+
+    async def _create_one(self, name: str, arguments: Mapping[str, str]) -> ResponseCode:
         stream = self._stream(name)
         if stream is not None and not self._is_super(stream):
             same = self._has(stream, arguments)
             return ResponseCode.STREAM_ALREADY_EXISTS if same else ResponseCode.PRECONDITION_FAILED
         if self._find(name) is not None or stream is not None:
             return ResponseCode.STREAM_ALREADY_EXISTS
-        return self._create(name, 1, arguments, None, ())
+        return await self._create(name, 1, arguments, None, ())
 
     def _has(self, stream: Stream, arguments: Mapping[str, str]) -> bool:
         """Say whether a stream is what ``create`` with these arguments would have made."""
@@ -204,10 +242,9 @@ class Topology:
             return False
         return same and filter_bytes(arguments) == DEFAULT_FILTER_BYTES
 
-    def create_super(
+    async def _create_super(
         self, name: str, partitions: Sequence[str], bindings: Sequence[str], arguments: Mapping[str, str]
     ) -> ResponseCode:
-        """Create a super stream; return the code to answer."""
         # Two partitions may have one binding key: a message with it goes to both.
         counts = {len(partitions), len(bindings), len(set(partitions))}
         if len(counts) > 1 or not 1 <= len(partitions) <= self._max_partitions:
@@ -216,9 +253,9 @@ class Topology:
             return ResponseCode.PRECONDITION_FAILED
         if self._stream(name) is not None or any(self._find(each) is not None for each in (name, *partitions)):
             return ResponseCode.STREAM_ALREADY_EXISTS
-        return self._create(name, len(partitions), arguments, tuple(partitions), tuple(bindings))
+        return await self._create(name, len(partitions), arguments, tuple(partitions), tuple(bindings))
 
-    def _create(
+    async def _create(
         self,
         name: str,
         count: int,
@@ -228,6 +265,25 @@ class Topology:
     ) -> ResponseCode:
         if not name or name.startswith(RESERVED_PREFIX):
             return ResponseCode.PRECONDITION_FAILED
+        self._coming = name
+        try:
+            record = await self._aside.step(partial(self._make, name, count, arguments, partitions, bindings))
+        finally:
+            self._coming = None
+        if isinstance(record, ResponseCode):
+            return record
+        self._records[name] = record
+        return ResponseCode.OK
+
+    def _make(
+        self,
+        name: str,
+        count: int,
+        arguments: Mapping[str, str],
+        partitions: tuple[str, ...] | None,
+        bindings: tuple[str, ...],
+    ) -> _Record | ResponseCode:
+        """Make a stream; beside the loop."""
         try:
             config = stream_config(arguments, self._log.config.stream)
             stream = self._log.create_stream(name, count, config, partition_names=partitions)
@@ -247,27 +303,32 @@ class Topology:
             self._log.state.put(NAMESPACE, name, json.dumps(content).encode())
         except OSError as fault:
             logger.error("stream %r is not created: %s", name, fault)
-            self._delete(name)
+            self._remove(name)
             return ResponseCode.INTERNAL_ERROR
-        self._records[name] = record
-        return ResponseCode.OK
+        return record
 
-    def delete(self, name: str) -> ResponseCode:
-        """Delete a stream; return the code to answer. A partition goes only with its super stream."""
+    async def _delete_one(self, name: str) -> ResponseCode:
         served = self._find(name)
         if served is None:
             return ResponseCode.STREAM_DOES_NOT_EXIST
         if served.super_stream is not None:
             return ResponseCode.PRECONDITION_FAILED
-        return self._delete(name)
+        return await self._delete(name)
 
-    def delete_super(self, name: str) -> ResponseCode:
-        """Delete a super stream with its partitions; return the code to answer."""
-        if self.super_stream(name) is None:
+    async def _delete_super(self, name: str) -> ResponseCode:
+        stream = self._stream(name)
+        if stream is None or not self._is_super(stream):
             return ResponseCode.STREAM_DOES_NOT_EXIST
-        return self._delete(name)
+        return await self._delete(name)
 
-    def _delete(self, name: str) -> ResponseCode:
+    async def _delete(self, name: str) -> ResponseCode:
+        code = await self._aside.step(partial(self._remove, name))
+        if code == ResponseCode.OK:
+            self._records.pop(name, None)
+        return code
+
+    def _remove(self, name: str) -> ResponseCode:
+        """Remove a stream; beside the loop."""
         try:
             self._log.delete_stream(name)
         except UnknownStream:
@@ -275,6 +336,5 @@ class Topology:
         except OSError as fault:
             logger.error("stream %r is not deleted: %s", name, fault)
             return ResponseCode.INTERNAL_ERROR
-        self._records.pop(name, None)
         self._log.state.drop(NAMESPACE, name)  # one that stays is of an incarnation that is gone
         return ResponseCode.OK

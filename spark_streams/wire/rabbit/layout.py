@@ -16,7 +16,7 @@ Spec: Streams Protocol Reference, "Types".
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Final, Protocol, TypeVar, get_type_hints
 
@@ -169,10 +169,15 @@ class _Array:
             self._item.write(out, each, field)
 
     def read(self, reader: Reader, field: str) -> Any:
+        return tuple(self.each(reader, field))
+
+    def each(self, reader: Reader, field: str) -> Iterator[Any]:
+        """Yield the items as they are read."""
         (count,) = struct.unpack(">i", reader.take(4, field))
         if not 0 <= count * self._item.least <= reader.left:
             raise RemoteProtocolError(f"{reader.what}: {field} has {count} items, the frame has {reader.left} bytes")
-        return tuple(self._item.read(reader, field) for _ in range(count))
+        for _ in range(count):
+            yield self._item.read(reader, field)
 
 
 class _Struct:
@@ -237,7 +242,7 @@ SparsePairs = Annotated[Mapping[str, str], _Pairs(written_empty=False)]
 """[Key Value], left out when it is empty."""
 
 
-def array_of(item: Any) -> FieldType:
+def array_of(item: Any) -> _Array:
     """Return the type of arrays: ``item`` is one of the types above or a dataclass of such fields."""
     return _Array(_field_type(item))
 

@@ -5,12 +5,13 @@ Spec: Streams Protocol Reference, Create to MetadataUpdate, StreamStats.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from spark_streams.wire.rabbit.frames import ANSWER, Answer, Command, Request
-from spark_streams.wire.rabbit.layout import I64, U16, U32, Pairs, Text, array_of
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.rabbit.frames import ANSWER, Answer, Command, Frame, Request, frame_head
+from spark_streams.wire.rabbit.layout import I64, U16, U32, Pairs, Reader, Text, array_of, write_fields
 
 __all__ = [
     "NO_LEADER",
@@ -30,6 +31,8 @@ __all__ = [
 
 NO_LEADER = 0xFFFF
 """The leader reference of a stream that is not there, or has none now."""
+_CORRELATION_BYTES = 4
+_NAMES = array_of(Text)
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,29 @@ class Metadata(Request):
     KEY = 0x000F
     streams: Annotated[tuple[str, ...], array_of(Text)]
 
+    @classmethod
+    def correlation_of(cls, frame: Frame) -> int:
+        """Return the correlation id of a frame, without what follows.
+
+        Raises:
+            RemoteProtocolError: it is not there.
+        """
+        head = Reader(frame.buffer, frame.start, frame.end, cls.__name__).take(_CORRELATION_BYTES, "correlation_id")
+        return int.from_bytes(head, "big")
+
+    @classmethod
+    def names_of(cls, frame: Frame) -> Iterator[str]:
+        """Yield the names of a frame as they are read: there may be hundreds of thousands.
+
+        Raises:
+            RemoteProtocolError: the content does not fit, or bytes are left over.
+        """
+        reader = Reader(frame.buffer, frame.start, frame.end, cls.__name__)
+        reader.take(_CORRELATION_BYTES, "correlation_id")
+        yield from _NAMES.each(reader, "streams")
+        if reader.left:
+            raise RemoteProtocolError(f"Metadata: {reader.left} bytes after its last field")
+
 
 @dataclass(frozen=True)
 class Broker:
@@ -98,6 +124,16 @@ class MetadataAnswer(Command):
     correlation_id: U32
     brokers: Annotated[tuple[Broker, ...], array_of(Broker)]
     streams: Annotated[tuple[StreamMetadata, ...], array_of(StreamMetadata)]
+
+    @classmethod
+    def joined(cls, correlation_id: int, brokers: Sequence[Broker], count: int, streams: bytes | bytearray) -> bytes:
+        """Return the whole frame, with the metadata of ``count`` streams that are encoded already."""
+        content = bytearray(correlation_id.to_bytes(_CORRELATION_BYTES, "big"))
+        content += len(brokers).to_bytes(4, "big")
+        for broker in brokers:
+            write_fields(content, broker)
+        content += count.to_bytes(4, "big") + streams
+        return frame_head(len(content), cls.KEY) + bytes(content)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,15 +18,22 @@ from spark_streams.server import turns
 from spark_streams.server.rabbit import connection as connections
 from spark_streams.server.rabbit import stored_offsets
 from spark_streams.server.rabbit.stored_offsets import MAX_WAITING
+from spark_streams.wire.rabbit import layout
 from tests.real_rabbitmq.by_hand import (
+    CLOSE,
+    CREATE,
+    CREATE_SUPER_STREAM,
     CREDIT,
+    DELETE_SUPER_STREAM,
     METADATA,
+    METADATA_UPDATE,
     NEXT,
     PUBLISH,
     QUERY_OFFSET,
     RESPONSE,
     STORE_OFFSET,
     array,
+    pairs,
     plain,
     text,
 )
@@ -106,6 +113,146 @@ def test_what_came_before_a_connection_was_lost_is_stored_however_many_turns_tha
     gone(door, connections=0)
     # What was read with the first frame; that is not necessarily all that was on its way.
     assert 1 < len(taken.order) == door.partition(stream).next_offset
+
+
+class Held:
+    """A function that is called beside the loop, and held there until it is let go."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self.begun, self._go = threading.Event(), threading.Event()
+        function = getattr(owner, name)
+
+        def held(*given: Any, **named: Any) -> Any:
+            self.begun.set()
+            assert self._go.wait(GUARD_S), "nobody let it go: the loop itself is held"
+            return function(*given, **named)
+
+        patch.setattr(owner, name, held)
+
+    def reached(self) -> None:
+        assert self.begun.wait(GUARD_S)
+
+    def let_go(self) -> None:
+        self._go.set()
+
+
+@pytest.fixture
+def hold(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any, str], Held]]:
+    """A function that has calls of a function held."""
+    every: list[Held] = []
+
+    def begin(owner: Any, name: str) -> Held:
+        every.append(Held(monkeypatch, owner, name))
+        return every[-1]
+
+    yield begin
+    for held in every:
+        held.let_go()
+
+
+def create_super(partitions: list[str]) -> bytes:
+    keys = [str(number) for number in range(len(partitions))]
+    return text("made") + array([text(each) for each in partitions]) + array([text(each) for each in keys]) + pairs({})
+
+
+def codes(answer: Any) -> list[tuple[str, int]]:
+    """The names and codes of a Metadata answer."""
+    body = answer.body
+    (brokers,) = struct.unpack_from(">I", body)
+    at = 4
+    for _ in range(brokers):
+        at += 2
+        at += 2 + struct.unpack_from(">H", body, at)[0] + 4
+    (count,) = struct.unpack_from(">I", body, at)
+    at += 4
+    found = []
+    for _ in range(count):
+        (size,) = struct.unpack_from(">H", body, at)
+        name = body[at + 2 : at + 2 + size].decode()
+        at += 2 + size
+        found.append((name, struct.unpack_from(">H", body, at)[0]))
+        at += 8
+    assert at == len(body)
+    return found
+
+
+MANY = 10_000
+
+
+def test_metadata_of_very_many_names_are_found_beside_the_loop(door: Any, hold: Any) -> None:
+    stream, bad, good = door.stream(), door.peer(), door.peer()
+    names = [f"n{number}" for number in range(MANY)]
+    names[MANY // 2] = stream
+    held = hold(layout._Text, "read")
+    bad.send(METADATA, struct.pack(">I", 5) + array([text(name) for name in names]))
+    held.reached()
+    assert door.server.call(lambda: "the loop is free") == "the loop is free"
+    held.let_go()
+    assert codes(bad.expect(METADATA | RESPONSE)) == [(name, 1 if name == stream else 2) for name in names]
+    assert good.stats(stream)[0] == 1
+
+
+@pytest.mark.parametrize("broken", [b"\0", b"\0\1\xff", b"\x7f\xff"])
+def test_metadata_of_very_many_names_that_end_badly_are_an_unknown_frame(door: Any, broken: bytes) -> None:
+    peer = door.peer()
+    names = [text(f"n{number}") for number in range(MANY)]
+    more = 0 if broken == b"\0" else 1
+    peer.send(METADATA, struct.pack(">II", 5, len(names) + more) + b"".join(names) + broken)
+    assert peer.expect(CLOSE).body[:2] == b"\0\x0d"
+
+
+def test_metadata_that_name_no_stream_are_answered_with_all(door: Any) -> None:
+    made = {door.stream(str(number)) for number in range(3)}
+    assert set(codes(door.peer().ask(METADATA, array([])))) == {(name, 1) for name in made}
+
+
+def test_a_super_stream_is_made_and_removed_beside_the_loop(door: Any, hold: Any) -> None:
+    stream, bad, good = door.stream(), door.peer(), door.peer()
+    partitions = ["made-0", "another"]
+    making = hold(type(door.log), "create_stream")
+    bad.send(CREATE_SUPER_STREAM, struct.pack(">I", 7) + create_super(partitions))
+    making.reached()
+    asked = array([text(name) for name in (stream, *partitions)])
+    assert codes(good.ask(METADATA, asked)) == [(stream, 1), ("made-0", 2), ("another", 2)]
+    making.let_go()
+    assert bad.expect(CREATE_SUPER_STREAM | RESPONSE).code == 1
+    assert codes(good.ask(METADATA, asked)) == [(stream, 1), ("made-0", 1), ("another", 1)]
+    assert good.declare(1, "another") == 1
+    removing = hold(type(door.log), "delete_stream")
+    bad.send(DELETE_SUPER_STREAM, struct.pack(">I", 8) + text("made"))
+    removing.reached()
+    assert good.stats(stream)[0] == 1
+    removing.let_go()
+    assert bad.expect(DELETE_SUPER_STREAM | RESPONSE).code == 1
+    with pytest.raises(EOFError, match="not available"):
+        good.expect(METADATA_UPDATE | RESPONSE)
+    assert codes(good.ask(METADATA, asked)) == [(stream, 1), ("made-0", 2), ("another", 2)]
+
+
+def test_changes_of_streams_are_made_one_after_the_other(door: Any, hold: Any) -> None:
+    first, second = door.peer(), door.peer()
+    making = hold(type(door.log), "create_stream")
+    first.send(CREATE_SUPER_STREAM, struct.pack(">I", 7) + create_super(["a", "b"]))
+    making.reached()
+    second.send(CREATE, struct.pack(">I", 7) + text("a") + pairs({}))
+    second.send(DELETE_SUPER_STREAM, struct.pack(">I", 8) + text("made"))
+    making.let_go()
+    assert first.expect(CREATE_SUPER_STREAM | RESPONSE).code == 1
+    assert second.expect(CREATE | RESPONSE).code == 5, "there is such a partition by then"
+    assert second.expect(DELETE_SUPER_STREAM | RESPONSE).code == 1
+
+
+def test_a_super_stream_is_made_whole_when_who_wanted_it_has_gone(door: Any, hold: Any) -> None:
+    bad, good = door.peer(), door.peer()
+    making = hold(type(door.log), "create_stream")
+    bad.send(CREATE_SUPER_STREAM, struct.pack(">I", 7) + create_super(["a", "b"]))
+    making.reached()
+    door.server.call(lambda: [c.fail(1, "gone") for c in door.server.server.rabbit_connections if c._work.busy])
+    assert bad.expect(CLOSE).body[:2] == b"\0\1"
+    making.let_go()
+    while dict(codes(good.ask(METADATA, array([text("a"), text("b")])))) != {"a": 1, "b": 1}:
+        pass
+    assert good.declare(1, "b") == 1
 
 
 def gone(door: Any, connections: int) -> None:
