@@ -136,10 +136,14 @@ class Client:
         self._made.append(made)
         return made
 
-    def close(self) -> None:
-        """Close what is still open, and the connection."""
+    def close_made(self) -> None:
+        """Close the producers and consumers that are still open."""
         for made in self._made:
             made.close()
+
+    def close(self) -> None:
+        """Close what is still open, and the connection."""
+        self.close_made()
         self._driver.ask("close", of=self._name)
 
 
