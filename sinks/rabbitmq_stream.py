@@ -198,7 +198,7 @@ class RabbitOutlet:
         self._options = options
         how = RabbitPublishing(
             super_stream=options.super_stream,
-            by_binding_key=options.routing == "key",
+            routing=options.routing,
             compression=options.compression,
             sub_entry_size=options.sub_entry_size,
             max_in_flight=options.max_in_flight,

@@ -53,7 +53,7 @@ __all__ = [
     "validate_rabbit",
 ]
 
-Routing = Literal["hash", "key"]
+Routing = Literal["hash", "rstream", "key"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 MAX_NAME_BYTES: Final = 255
@@ -103,8 +103,8 @@ class RabbitSinkOptions(SinkOptions):
     Args:
         super_stream: the super stream that all rows go to, or None; then ``stream``, or column ``stream`` when that is
             None too, says where.
-        routing: which partition of the super stream a row goes to: ``hash`` of its key (murmur3, as RabbitMQ's
-            clients), or the one whose binding key is the row's ``key``.
+        routing: which partition of the super stream a row goes to: by ``hash`` of its key (murmur3, as RabbitMQ's
+            clients), by that of ``rstream``, or the one whose binding key is the row's ``key``.
         filter_value_column: the column that has each message's filter value, or None.
         compression: of sub-entry batches.
         sub_entry_size: messages of a sub-entry batch; 1 for none, each message an entry of its own.
@@ -260,7 +260,7 @@ def _filter(given: Given, common: SourceOptions) -> tuple[tuple[str, ...], bool,
 
 def _sink(given: Given) -> RabbitSinkOptions:
     name, is_super = _name(given)
-    routing = given.word(ROUTING, "hash", "key")
+    routing = given.word(ROUTING, "hash", "rstream", "key")
     if given.has(ROUTING) and not is_super:
         raise OptionError(ROUTING, f"needs '{SUPER_STREAM}' beside it: a stream has one partition")
     column = given.text(FILTER_VALUE_COLUMN, "the name of a column")

@@ -277,8 +277,9 @@ def test_routing() -> None:
     options = super_sink(routing="KEY")
     assert (options.stream, options.super_stream, options.routing) == (None, "orders", "key")
     assert super_sink().routing == "hash"
+    assert super_sink(routing="rstream").routing == "rstream"
     refused("option 'routing': needs 'superStream'", sink, routing="hash")
-    refused("'random' is neither 'hash' nor 'key'", super_sink, routing="random")
+    refused("'random' is none of hash, rstream, key", super_sink, routing="random")
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

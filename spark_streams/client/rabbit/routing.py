@@ -1,4 +1,4 @@
-"""Which partition of a super stream a row goes to: by the hash of its key, or by the binding key that it is.
+"""Which partition of a super stream a row goes to: by a hash of its key, or by the binding key that it is.
 
 Spec: notes, section 13; Streams Protocol Reference, Route and Partitions.
 """
@@ -6,7 +6,7 @@ Spec: notes, section 13; Streams Protocol Reference, Route and Partitions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +18,18 @@ from spark_streams.client.rabbit.faults import refusal
 from spark_streams.errors import DeliveryFailed
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.murmur3 import murmur3_32
+from spark_streams.wire.rabbit.murmur3_128 import murmur3_128_modulo
 from spark_streams.wire.rabbit.super_streams import Partitions, PartitionsAnswer, Route, RouteAnswer
 
-__all__ = ["Router", "open_router"]
+__all__ = ["Router", "Routing", "open_router"]
+
+Routing = Literal["hash", "rstream", "key"]
+"""By the hash of RabbitMQ's own clients, by rstream's, or by binding key."""
 
 Label = Callable[[int], str]
 Rows = NDArray[np.int64]
+Chosen = Callable[[pa.StringArray, int], NDArray[Any]]
+"""Keys, without nulls, and the number of partitions, to the number of each key's partition."""
 
 
 class Router(Protocol):
@@ -39,7 +45,7 @@ class Router(Protocol):
         """
 
 
-def open_router(connection: Connection, super_stream: str, by_binding_key: bool) -> Router:
+def open_router(connection: Connection, super_stream: str, routing: Routing) -> Router:
     """Return the router of a super stream.
 
     Raises:
@@ -49,9 +55,9 @@ def open_router(connection: Connection, super_stream: str, by_binding_key: bool)
     partitions = connection.request(Partitions(super_stream), PartitionsAnswer, what).streams
     if not partitions:
         raise refusal(ResponseCode.STREAM_DOES_NOT_EXIST, f"{what} has no partition")
-    if by_binding_key:
+    if routing == "key":
         return _ByBindingKey(connection, super_stream, partitions)
-    return _ByHash(super_stream, partitions)
+    return _ByHash(super_stream, partitions, murmur3_128_modulo if routing == "rstream" else _murmur3_32_modulo)
 
 
 def _refuse_null(keys: pa.StringArray, super_stream: str, label: Label) -> None:
@@ -62,16 +68,22 @@ def _refuse_null(keys: pa.StringArray, super_stream: str, label: Label) -> None:
         )
 
 
-class _ByHash:
-    """murmur3 of the key modulo the number of partitions, as RabbitMQ's clients do."""
+def _murmur3_32_modulo(keys: pa.StringArray, count: int) -> NDArray[np.uint32]:
+    numbers: NDArray[np.uint32] = murmur3_32(keys) % np.uint32(count)
+    return numbers
 
-    def __init__(self, super_stream: str, partitions: tuple[str, ...]) -> None:
+
+class _ByHash:
+    """murmur3 of the key modulo the number of partitions: RabbitMQ's clients take 32 bits of UTF-8, rstream others."""
+
+    def __init__(self, super_stream: str, partitions: tuple[str, ...], chosen: Chosen = _murmur3_32_modulo) -> None:
         self.partitions = partitions
         self._super_stream = super_stream
+        self._chosen = chosen
 
     def route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
         _refuse_null(keys, self._super_stream, label)
-        numbers = murmur3_32(keys) % np.uint32(len(self.partitions))
+        numbers = self._chosen(keys, len(self.partitions))
         return {self.partitions[n]: np.flatnonzero(numbers == n) for n in np.unique(numbers).tolist()}
 
 

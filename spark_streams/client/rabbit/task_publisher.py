@@ -24,7 +24,7 @@ from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.outgoing import Outgoing
 from spark_streams.client.rabbit.publisher import Entries, Label, query_sequence
 from spark_streams.client.rabbit.publishing_ids import Resumed, publishing_ids
-from spark_streams.client.rabbit.routing import Router, open_router
+from spark_streams.client.rabbit.routing import Router, Routing, open_router
 from spark_streams.client.rabbit.row_windows import WINDOW_ROWS, Places, Window, Windows
 from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint
@@ -58,7 +58,7 @@ class RabbitPublishing:
 
     Args:
         super_stream: the super stream that rows are routed in, None: rows name their streams.
-        by_binding_key: whether a row's key is a binding key; otherwise its hash chooses the partition.
+        routing: what of a row's key chooses the partition: a hash, or it is a binding key.
         compression: of sub-entry batches: none, gzip, snappy, lz4 or zstd.
         sub_entry_size: messages of a sub-entry batch; 1 for none.
         max_in_flight: messages that may wait for their confirm.
@@ -66,7 +66,7 @@ class RabbitPublishing:
     """
 
     super_stream: str | None = None
-    by_binding_key: bool = False
+    routing: Routing = "hash"
     compression: str = "none"
     sub_entry_size: int = 1
     max_in_flight: int = 10_000
@@ -108,7 +108,7 @@ class TaskPublisher:
         self._router: Router | None = None
         try:
             if how.super_stream is not None:
-                self._router = open_router(self._connection, how.super_stream, how.by_binding_key)
+                self._router = open_router(self._connection, how.super_stream, how.routing)
                 if identity is not None:
                     # All of them: one that gets no row now may have got some on an earlier attempt.
                     for stream in self._router.partitions:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.client.rabbit.connection import Connection
-from spark_streams.client.rabbit.routing import Router, _ByHash, open_router
+from spark_streams.client.rabbit.routing import Router, Routing, _ByHash, open_router
 from spark_streams.errors import DeliveryFailed, NotFound, Refused
 from tests.client.rabbitmq.brokers import Broker
 from tests.client.rabbitmq.publishing import body, named, write
@@ -23,7 +23,7 @@ from tests.real_rabbitmq import by_hand as key
 from tests.real_rabbitmq.by_hand import array, pairs, text
 
 SEED = 104_729
-"""What RabbitMQ's Java, JavaScript and Rust clients hash with."""
+"""What all clients hash with."""
 
 
 def placed(router: Router, keys: list[str | None]) -> dict[int, str]:
@@ -52,6 +52,26 @@ def test_the_hash_is_murmur3_unsigned_modulo_the_partitions(keys: list[str], cou
 def test_known_keys(name: str, of_3: int, of_5: int) -> None:
     for count, expected in ((3, of_3), (5, of_5)):
         assert placed(_ByHash("s", tuple(f"p{n}" for n in range(count))), [name]) == {0: f"p{expected}"}
+
+
+def test_keys_go_where_the_dotnet_client_sends_them() -> None:
+    """What ValidateHashRoutingStrategy of its SuperStreamProducerTests expects, at 1.11."""
+    keys = [*(f"hello{n}" for n in range(1, 11)), "hello88"]
+    expected = [2, 1, 2, 3, 1, 3, 1, 2, 1, 3, 2]
+    router = _ByHash("invoices", ("invoices-01", "invoices-02", "invoices-03"))
+    assert placed(router, list(keys)) == {row: f"invoices-0{number}" for row, number in enumerate(expected)}
+
+
+def test_rstream_sends_keys_elsewhere_unless_it_is_told() -> None:
+    keys: list[str | None] = [f"customer-{n}" for n in range(97)]
+    partitions = [f"p{n}" for n in range(12)]
+    script = {key.PARTITIONS: listed(partitions)}
+    with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=120_000) as connected:
+        others = placed(open_router(connected, "s", routing="hash"), keys)
+        found = placed(open_router(connected, "s", routing="rstream"), keys)
+    expected = [int.from_bytes(mmh3.hash_bytes(str(k).encode("utf-16"), SEED), "little") % 12 for k in keys]
+    assert found == {row: partitions[number] for row, number in enumerate(expected)}
+    assert sum(found[row] == others[row] for row in found) < 20
 
 
 def test_keys_spread_over_all_partitions() -> None:
@@ -90,7 +110,7 @@ def test_partitions_are_in_the_order_that_the_broker_tells() -> None:
         Scripted({key.PARTITIONS: listed(names)}) as broker,
         Connection(broker.endpoint, timeout_ms=120_000) as connected,
     ):
-        router = open_router(connected, "s", by_binding_key=False)
+        router = open_router(connected, "s", routing="hash")
         assert router.partitions == tuple(names)
         assert placed(router, ["customer-42"]) == {0: "s-1"}
 
@@ -98,21 +118,21 @@ def test_partitions_are_in_the_order_that_the_broker_tells() -> None:
 @pytest.mark.parametrize(
     ("code", "error"), [(0x02, NotFound), (0x10, Refused), (OK, NotFound)], ids=["absent", "forbidden", "empty"]
 )
-@pytest.mark.parametrize("by_binding_key", [True, False])
-def test_a_super_stream_that_cannot_be_used(code: int, error: type[Exception], by_binding_key: bool) -> None:
+@pytest.mark.parametrize("routing", ["hash", "rstream", "key"])
+def test_a_super_stream_that_cannot_be_used(code: int, error: type[Exception], routing: Routing) -> None:
     with (
         Scripted({key.PARTITIONS: listed([], code)}) as broker,
         Connection(broker.endpoint, timeout_ms=120_000) as connected,
         pytest.raises(error, match="super stream 'orders'"),
     ):
-        open_router(connected, "orders", by_binding_key)
+        open_router(connected, "orders", routing)
 
 
 def test_each_binding_key_is_asked_for_once() -> None:
     routes = Routes({"eu": ["s-0"], "us": ["s-1"], "all": ["s-0", "s-1"]})
     script = {key.PARTITIONS: listed(["s-0", "s-1"]), key.ROUTE: routes}
     with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=120_000) as connected:
-        router = open_router(connected, "s", by_binding_key=True)
+        router = open_router(connected, "s", routing="key")
         for _ in range(2):
             routed = router.route(pa.array(["eu", "us", "eu", "all", "us"]), named(0))
             assert {name: rows.tolist() for name, rows in routed.items()} == {"s-0": [0, 2, 3], "s-1": [1, 3, 4]}
@@ -122,7 +142,7 @@ def test_each_binding_key_is_asked_for_once() -> None:
 def test_a_binding_key_that_leads_nowhere_names_its_first_row() -> None:
     script = {key.PARTITIONS: listed(["s-0"]), key.ROUTE: Routes({"eu": ["s-0"]})}
     with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=120_000) as connected:
-        router = open_router(connected, "orders", by_binding_key=True)
+        router = open_router(connected, "orders", routing="key")
         for _ in range(2):
             with pytest.raises(DeliveryFailed) as caught:
                 router.route(pa.array(["eu", "eu", "mars", "mars"]), named(100))
@@ -134,11 +154,11 @@ def test_a_binding_key_that_leads_nowhere_names_its_first_row() -> None:
             assert "'mars'" in caught.value.description
 
 
-@pytest.mark.parametrize("by_binding_key", [True, False])
-def test_a_null_key_names_its_row(by_binding_key: bool) -> None:
+@pytest.mark.parametrize("routing", ["hash", "rstream", "key"])
+def test_a_null_key_names_its_row(routing: Routing) -> None:
     script = {key.PARTITIONS: listed(["s-0"]), key.ROUTE: Routes({"eu": ["s-0"]})}
     with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=120_000) as connected:
-        router = open_router(connected, "orders", by_binding_key)
+        router = open_router(connected, "orders", routing)
         with pytest.raises(
             DeliveryFailed, match=r"row 7 was not routed by stream 'orders': unroutable: its key is null"
         ):
@@ -158,17 +178,17 @@ def test_super_streams_of_a_broker(broker: Broker) -> None:
         assert peer.ask(key.CREATE_SUPER_STREAM, content).code == 1
         try:
             with Connection(broker.endpoint, timeout_ms=120_000) as connected:
-                bound = open_router(connected, name, by_binding_key=True)
+                bound = open_router(connected, name, routing="key")
                 assert bound.partitions == tuple(names)
                 assert placed(bound, ["us", "eu", "us"]) == {0: names[1], 1: names[0], 2: names[1]}
                 with pytest.raises(DeliveryFailed, match=r"row 1 .*no partition is bound with its key '0'"):
                     placed(bound, ["us", "0"])
-                hashed = open_router(connected, name, by_binding_key=False)
+                hashed = open_router(connected, name, routing="hash")
                 assert placed(hashed, ["customer-42"]) == {0: names[80594573 % 2]}
                 with pytest.raises(NotFound, match="stream-does-not-exist"):
-                    open_router(connected, f"{name}-absent", by_binding_key=True)
+                    open_router(connected, f"{name}-absent", routing="key")
             with pytest.raises(DeliveryFailed, match=r"row 2 .*'mars'"):
                 rows = [body("x")] * 3
-                write(broker.endpoint, rows, ["eu", "us", "mars"], super_stream=name, by_binding_key=True)
+                write(broker.endpoint, rows, ["eu", "us", "mars"], super_stream=name, routing="key")
         finally:
             peer.ask(key.DELETE_SUPER_STREAM, text(name))
