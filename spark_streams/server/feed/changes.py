@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse, Response
 
 from spark_streams.errors import NameTaken, StreamExists, UnknownStream
 from spark_streams.log import StreamConfig
+from spark_streams.server.aside import Aside
 from spark_streams.server.feed.bodies import read_rows, unpacked
 from spark_streams.server.feed.refusals import Refusal
 from spark_streams.wire.feed.fetching import nearest
@@ -51,6 +52,8 @@ class Changes:
 
     def __init__(self, door: FeedDoor) -> None:
         self._door = door
+        # Of its own: the log makes one change at a time, and what only computes need not wait for its disk.
+        self._thread = Aside("spark-streams-changes")
 
     async def post(self, request: Request) -> Response:
         """Publish, or split."""
@@ -82,7 +85,9 @@ class Changes:
         partitions = _whole(said, "partitions", 1, self._door.config.max_partitions)
         config = _settings(said, self._door.log.config.stream)
         try:
-            return self._door.discovery(self._door.log.create_stream(name, partitions, config), 201)
+            # In a thread: each partition waits for the disk.
+            created = await self._thread.step(lambda: self._door.log.create_stream(name, partitions, config))
+            return await self._door.discovery(created, 201)
         except NameTaken as fault:
             raise Refusal(409, str(fault)) from fault
         except StreamExists:
@@ -95,7 +100,7 @@ class Changes:
                 if getattr(stream.config, setting) != getattr(config, setting):
                     is_now = getattr(stream.config, setting)
                     raise Refusal(409, f"feed '{name}' is there already with {setting} {is_now}") from None
-            return self._door.discovery(stream)
+            return await self._door.discovery(stream)
         except ValueError as fault:
             raise Refusal(400, str(fault)) from fault
 
@@ -105,7 +110,7 @@ class Changes:
         self._door.stream(request, name, "configure")
         _said(request, ())
         try:
-            await asyncio.to_thread(lambda: self._door.log.delete_stream(name))
+            await self._thread.step(lambda: self._door.log.delete_stream(name))
         except UnknownStream:  # somebody else was faster
             raise Refusal(404, f"there is no feed '{name:.200}'") from None
         return Response(status_code=204)
@@ -125,14 +130,18 @@ class Changes:
             raise Refusal(409, f"partition {partition} is closed: it was split into {', '.join(found.successors)}")
         try:
             # In a thread: with its history it takes as long as reading and writing it.
-            split = await asyncio.to_thread(
+            split = await self._thread.step(
                 lambda: self._door.log.split_partition(name, partition, into, history=history)
             )
         except NameTaken as fault:
             raise Refusal(409, str(fault)) from fault
         except ValueError as fault:
             raise Refusal(400, str(fault)) from fault
-        return self._door.discovery(split)
+        return await self._door.discovery(split)
+
+    def close(self) -> None:
+        """Wait for the change that is being made."""
+        self._thread.close()
 
 
 def arguments(request: Request) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2s
+from weakref import WeakKeyDictionary
 
 from spark_streams.log import Partition, Stream
 from spark_streams.server.feed.config import FeedConfig
@@ -12,7 +13,7 @@ from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.wanted import FILTER_FIELDS, FILTERS
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition
 
-__all__ = ["discovery_of", "listed", "token_of"]
+__all__ = ["Tokens", "discovery_of", "listed"]
 
 
 def listed(partitions: Mapping[str, Partition]) -> list[FeedPartition]:
@@ -28,9 +29,20 @@ def listed(partitions: Mapping[str, Partition]) -> list[FeedPartition]:
     ]
 
 
-def token_of(stream: Stream) -> str:
-    """Return version 2b's token, which changes whenever the partitions do."""
-    return _token(stream, listed(stream.partitions))
+class Tokens:
+    """Version 2b's tokens, which every fetch shows; made anew when the partitions have changed, and only then."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Stream, tuple[list[tuple[Partition, bool]], str]] = WeakKeyDictionary()
+
+    def of(self, stream: Stream) -> str:
+        """Return a stream's token."""
+        there = stream.partitions
+        made_of = [(partition, partition.closed) for partition in there.values()]
+        known = self._known.get(stream)
+        if known is None or known[0] != made_of:
+            known = self._known[stream] = (made_of, _token(stream, listed(there)))
+        return known[1]
 
 
 def _token(stream: Stream, partitions: list[FeedPartition]) -> str:

@@ -31,17 +31,18 @@ from spark_streams.errors import LogError, RemoteProtocolError, UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.no_room import is_full
 from spark_streams.log.partition import PartitionClosed
+from spark_streams.server.aside import Aside
 from spark_streams.server.feed.access import Access
 from spark_streams.server.feed.changes import Changes, arguments
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import OLDER, Cursors
-from spark_streams.server.feed.discovery import discovery_of, token_of
+from spark_streams.server.feed.discovery import Tokens, discovery_of
 from spark_streams.server.feed.events import EventCache
 from spark_streams.server.feed.negotiation import page_type, takes_gzip
 from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.refusals import Refusal
-from spark_streams.server.feed.responses import Drop, PageResponse, Stopping, StreamResponse, Waits
+from spark_streams.server.feed.responses import Drop, PageResponse, Stopping, StreamResponse, Waits, Walk
 from spark_streams.server.feed.shape import Shape
 from spark_streams.server.feed.wanted import served
 from spark_streams.wire.feed.dialect import Dialect
@@ -51,6 +52,8 @@ from spark_streams.wire.feed.fetching import ENDLESS, FILTER_PREFIX, FIRST, LAST
 __all__ = ["FeedDoor"]
 
 EVENTS: Final = "/events"
+FEW_PARTITIONS: Final = 64
+"""The discovery of so many is made in less than a few milliseconds."""
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -73,8 +76,10 @@ class FeedDoor:
         self.config = config
         self.loop = loop
         self.stopping = Stopping()
+        self.aside = Aside("spark-streams-feed")
         self._access = Access(config)
         self._cache = EventCache(config.cache_bytes)
+        self._tokens = Tokens()
         self._waits: dict[Partition, Waits] = {}
         self.changes = Changes(self)
         self.publishing = Publishing(log, config.max_publishers, loop)
@@ -106,7 +111,7 @@ class FeedDoor:
             return self._fetch(request, self.stream(request, above), query, Dialect.V2B)
         stream = self.stream(request, path)
         if not names:
-            return self.discovery(stream)
+            return await self.discovery(stream)
         if "partition" in names and not v2b:
             return self._fetch(request, stream, query, Dialect.V2A)
         if "n" in names or any(name.startswith("cursor") for name in names):
@@ -150,9 +155,13 @@ class FeedDoor:
         """Return who makes a request, for what it leaves behind."""
         return self._access.user(request)
 
-    def discovery(self, stream: Stream, status: int = 200) -> Response:
+    async def discovery(self, stream: Stream, status: int = 200) -> Response:
         """Return the answer that describes a feed."""
-        body = encode_discovery(discovery_of(stream, self.config), numbers=self.config.go_numbers) + b"\n"
+
+        def document() -> bytes:
+            return encode_discovery(discovery_of(stream, self.config), numbers=self.config.go_numbers) + b"\n"
+
+        body = document() if len(stream.partitions) <= FEW_PARTITIONS else await self.aside.step(document)
         return Response(body, status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     # --- fetching
@@ -162,16 +171,18 @@ class FeedDoor:
             fetch = decode_fetch(query, dialect, offered=served(name.removeprefix(FILTER_PREFIX) for name, _ in query))
         except RemoteProtocolError as fault:
             raise Refusal(400, str(fault)) from fault
-        if dialect is Dialect.V2B and fetch.token != token_of(stream):
+        if dialect is Dialect.V2B and fetch.token != self._tokens.of(stream):
             raise Refusal(409, "illegal token, please fetch new from discovery endpoint")
         partition = self._partition(stream, fetch)
         # Version 2b's filters may be changed: nothing there binds a cursor to them.
         cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
         position = self._position(stream, partition, fetch, cursors)
         pages = Pages(self._cache, partition, Shape.of(fetch), cursors, position, self.config)
+        walk = Walk(self.aside if fetch.filters or fetch.headers else None)
         if fetch.stream_ms is not None:
             return StreamResponse(
                 pages,
+                walk,
                 self._waits_of(partition),
                 self._duration(fetch.stream_ms),
                 self.stopping,
@@ -179,7 +190,8 @@ class FeedDoor:
                 self.config,
             )
         events = min(fetch.page_size or self.config.page_size, self.config.max_page_size)
-        return PageResponse(pages, events, page_type(request, dialect), takes_gzip(request), self.drop, self.config)
+        kind, gzip = page_type(request, dialect), takes_gzip(request)
+        return PageResponse(pages, walk, events, kind, gzip, self.drop, self.config)
 
     def _partition(self, stream: Stream, fetch: Fetch) -> Partition:
         there = stream.partitions
@@ -237,6 +249,8 @@ class FeedDoor:
         for waits in list(self._waits.values()):
             waits.clear()
         self._cache.clear()
+        self.aside.close()
+        self.changes.close()
         self.publishing.close()
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from spark_streams.log import Partition
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
-from spark_streams.server.feed.events import EventCache
+from spark_streams.server.feed.events import Blocks, EventCache
 from spark_streams.server.feed.refusals import Refusal
 from spark_streams.server.feed.shape import Shape, checkpoint
 
@@ -48,7 +48,7 @@ class Pages:
         position: int,
         config: FeedConfig,
     ) -> None:
-        self._cache = cache
+        self._blocks = Blocks(cache, partition, shape)
         self._partition = partition
         self._shape = shape
         self._cursors = cursors
@@ -93,7 +93,7 @@ class Pages:
         while left and size < most and scanned < self._config.scan_bytes:
             if self.position < self._partition.first_offset:
                 raise events_lost(self._partition)
-            block = self._cache.find(self._partition, self._shape, self.position)
+            block = self._blocks.find(self.position)
             if block is None:
                 break
             if self._shape.filters:

@@ -17,13 +17,14 @@ from starlette.types import Receive, Scope, Send
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition
+from spark_streams.server.aside import Aside
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.pages import Pages
 from spark_streams.server.feed.refusals import Refusal
 from spark_streams.server.waiting import Waiting
 from spark_streams.wire.feed.dialect import NDJSON
 
-__all__ = ["Drop", "PageResponse", "Stopping", "StreamResponse", "Waits"]
+__all__ = ["Drop", "PageResponse", "Stopping", "StreamResponse", "Waits", "Walk"]
 
 GZIP_LEVEL: Final = 1
 LATE_BYTES: Final = 64 << 10
@@ -111,6 +112,50 @@ class _Writer:
             raise _Stuck(f"it took nothing for {self._timeout_s} s") from fault
 
 
+class Walk:
+    """How pieces are made: each on the loop, with a turn for others behind it, or in the thread beside the loop.
+
+    Args:
+        aside: the thread, for what searches more than it sends; None: the loop.
+    """
+
+    def __init__(self, aside: Aside | None) -> None:
+        self._aside = aside
+
+    @property
+    def searches(self) -> bool:
+        """Whether a long time may pass without a piece that is sent."""
+        return self._aside is not None
+
+    async def some(
+        self, pieces: Iterator[bytes], enough: int, wanted: Callable[[], bool] = lambda: True
+    ) -> tuple[bytes, bool]:
+        """Return the next pieces joined, some ``enough`` bytes, and whether they are the last.
+
+        Args:
+            pieces: what is to be sent; some are empty.
+            enough: bytes.
+            wanted: whether somebody is there to take them; else they are made no further.
+        """
+        parts: list[bytes] = []
+        size = 0
+        while size < enough and wanted():
+            piece = await self._next(pieces)
+            if piece is None:
+                return b"".join(parts), True
+            if piece:
+                parts.append(piece)
+                size += len(piece)
+        return parts[0] if len(parts) == 1 else b"".join(parts), False
+
+    async def _next(self, pieces: Iterator[bytes]) -> bytes | None:
+        if self._aside is not None:
+            return await self._aside.step(lambda: next(pieces, None))
+        piece = next(pieces, None)
+        await asyncio.sleep(0)
+        return piece
+
+
 class _Response(ABC):
     """A response that is sent in parts.
 
@@ -149,6 +194,7 @@ class PageResponse(_Response):
 
     Args:
         pages: where the client stands.
+        walk: how its pieces are made.
         events: how many it gets at most.
         media_type: what it is called.
         gzip: whether it takes compressed bytes.
@@ -156,17 +202,30 @@ class PageResponse(_Response):
         config: the door's settings.
     """
 
-    def __init__(self, pages: Pages, events: int, media_type: str, gzip: bool, drop: Drop, config: FeedConfig) -> None:
+    def __init__(
+        self, pages: Pages, walk: Walk, events: int, media_type: str, gzip: bool, drop: Drop, config: FeedConfig
+    ) -> None:
         super().__init__(drop, config)
         self._pages = pages
+        self._walk = walk
         self._events = events
         self._media_type = media_type
         self._gzip = gzip and config.gzip_min_bytes > 0
 
     async def _send(self, writer: _Writer, receive: Receive) -> None:
+        if not self._walk.searches:
+            await self._write(writer, lambda: True)
+            return
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await self._write(writer, lambda: not gone.done())
+        finally:
+            gone.cancel()
+
+    async def _write(self, writer: _Writer, wanted: Callable[[], bool]) -> None:
         pieces = self._pages.page(self._events)
         enough = max(LATE_BYTES, self._config.gzip_min_bytes)
-        first, ended = await _gather(pieces, enough)
+        first, ended = await self._walk.some(pieces, enough, wanted)
         headers = [
             (b"content-type", self._media_type.encode()),
             (b"cache-control", b"no-store"),
@@ -187,26 +246,9 @@ class PageResponse(_Response):
                 piece = piece + packer.flush() if ended else piece
             if piece or ended:
                 await writer.write(piece, more=not ended)
-            if ended:
+            if ended or not wanted():
                 return
-            piece, ended = await _gather(pieces, enough)
-
-
-async def _gather(pieces: Iterator[bytes], enough: int) -> tuple[bytes, bool]:
-    """Return the next pieces joined, some ``enough`` bytes, and whether they are the last; others get their turn."""
-    parts: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        if piece:
-            parts.append(piece)
-            size += len(piece)
-        if size >= enough:
-            break
-        await asyncio.sleep(0)
-    else:
-        return b"".join(parts), True
-    await asyncio.sleep(0)
-    return parts[0] if len(parts) == 1 else b"".join(parts), False
+            piece, ended = await self._walk.some(pieces, enough, wanted)
 
 
 class StreamResponse(_Response):
@@ -214,6 +256,7 @@ class StreamResponse(_Response):
 
     Args:
         pages: where the client stands.
+        walk: how its pieces are made.
         waits: who tells of appends to the partition.
         duration_ms: how long; None: as long as the client is there.
         stopping: tells when the door shuts.
@@ -224,6 +267,7 @@ class StreamResponse(_Response):
     def __init__(
         self,
         pages: Pages,
+        walk: Walk,
         waits: Waits,
         duration_ms: int | None,
         stopping: Stopping,
@@ -232,6 +276,7 @@ class StreamResponse(_Response):
     ) -> None:
         super().__init__(drop, config)
         self._pages = pages
+        self._walk = walk
         self._waits = waits
         self._duration_ms = duration_ms
         self._stopping = stopping
@@ -250,7 +295,7 @@ class StreamResponse(_Response):
         self._stopping.add(wake)
         try:
             # The first part before the first byte: what is wrong with the request is answered with a status.
-            first = await self._some()
+            first = await self._some(gone)
             await writer.start([(b"content-type", NDJSON.encode()), (b"cache-control", b"no-store")])
             await writer.write(first)
             while not gone.done() and not self._stopping.set and (end is None or loop.time() < end):
@@ -264,7 +309,7 @@ class StreamResponse(_Response):
                 finally:
                     waiting.remove(wake.set)
                 if not gone.done():
-                    await writer.write(await self._some())
+                    await writer.write(await self._some(gone))
         except (Refusal, LogError) as fault:
             if not writer.started:
                 raise
@@ -288,9 +333,10 @@ class StreamResponse(_Response):
         except asyncio.TimeoutError:
             return
 
-    async def _some(self) -> bytes:
+    async def _some(self, gone: asyncio.Future[None]) -> bytes:
         """Return what there is now, at most about a piece, with a checkpoint behind it."""
-        body, _ = await _gather(self._pages.page(self._config.checkpoint_events, PART_BYTES), 1 << 62)
+        pieces = self._pages.page(self._config.checkpoint_events, PART_BYTES)
+        body, _ = await self._walk.some(pieces, 1 << 62, lambda: not gone.done())
         return body
 
 

@@ -1,0 +1,170 @@
+"""Work that takes long holds up nobody else: it is done beside the loop, or a little at a time."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from tests.server.feed.conftest import TIMEOUT_S, Door
+
+GUARD_S = 120.0
+"""Only against hanging; a request that waits for the loop fails after ``TIMEOUT_S``."""
+
+
+class Held:
+    """A function that waits, once it is called, until it is let go; in place of one that takes long."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._go = threading.Event()
+        self.begun = threading.Event()
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.calls.append(arguments)
+        self.begun.set()
+        assert self._go.wait(GUARD_S)
+        return self._function(*arguments, **named)
+
+    def let_go(self) -> None:
+        self._go.set()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Callable[..., Future[requests.Response]]]:
+    """A function that makes a request in a thread."""
+    with ThreadPoolExecutor(4) as threads:
+        yield lambda method, url, **more: threads.submit(requests.request, method, url, timeout=GUARD_S, **more)
+
+
+@pytest.fixture
+def hold(monkeypatch: pytest.MonkeyPatch, elsewhere: Any) -> Iterator[Callable[[Any, str], Held]]:
+    """A function that has a function of an object, or of a module, held."""
+    held: list[Held] = []
+
+    def replace(owner: Any, name: str) -> Held:
+        held.append(Held(getattr(owner, name)))
+        monkeypatch.setattr(owner, name, held[-1])
+        return held[-1]
+
+    yield replace
+    for each in held:
+        each.let_go()
+
+
+def served_beside(held: Held, answer: Future[requests.Response], door: Door) -> requests.Response:
+    """See that others are served while something is held; return its answer."""
+    assert held.begun.wait(GUARD_S)
+    # The door's own client gives up after TIMEOUT_S.
+    assert door.page(name="calm").events == [{"n": 0}, {"n": 1}]
+    assert door.post(b'{"event":"more"}\n', name="busy").status_code == 200
+    assert not answer.done()
+    held.let_go()
+    return answer.result(GUARD_S)
+
+
+@pytest.fixture
+def calm(door: Door) -> Door:
+    """A door with a feed of two events, and one that others publish to."""
+    door.create("calm")
+    door.create("busy")
+    door.numbers(0, 2, name="calm")
+    return door
+
+
+def test_others_are_served_while_a_feed_is_created_and_deleted(calm: Door, hold: Any, elsewhere: Any) -> None:
+    for method, change, status in (("PUT", "create_stream", 201), ("DELETE", "delete_stream", 204)):
+        answer = elsewhere(method, f"{calm.url}/many")
+        assert served_beside(hold(calm.log, change), answer, calm).status_code == status
+
+
+def test_others_are_served_while_a_partition_is_split(calm: Door, hold: Any, elsewhere: Any) -> None:
+    calm.create("many")
+    answer = elsewhere("POST", f"{calm.url}/many/partitions/0/split")
+    assert served_beside(hold(calm.log, "split_partition"), answer, calm).status_code == 200
+
+
+def test_others_are_served_while_many_partitions_are_described(calm: Door, hold: Any, elsewhere: Any) -> None:
+    from spark_streams.server.feed import door as module
+
+    calm.create("many", 65)
+    answer = elsewhere("GET", f"{calm.url}/many")
+    assert len(served_beside(hold(module, "discovery_of"), answer, calm).json()["partitions"]) == 65
+
+
+@pytest.mark.parametrize("query", ["filter-key=none", "filter-subject=none", "filter-/n=none", "stream=1&filter-key=a"])
+def test_others_are_served_while_a_filter_is_evaluated(calm: Door, hold: Any, elsewhere: Any, query: str) -> None:
+    from spark_streams.server.feed import shape
+
+    calm.create("many")
+    calm.numbers(0, 100, name="many")
+    answer = elsewhere("GET", f"{calm.url}/many?partition=0&cursor=_first&{query}")
+    assert b"event" not in served_beside(hold(shape, "wanted"), answer, calm).content
+
+
+def test_a_search_has_its_turns_and_goes_on_where_it_was(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_streams.server.feed import shape
+    from spark_streams.server.feed.events import MOST_ROWS
+
+    count = 3 * MOST_ROWS + 7
+    rows: list[int] = []
+    wanted = shape.wanted
+
+    def counted(records: Any, filters: Any) -> Any:
+        rows.append(len(records))
+        return wanted(records, filters)
+
+    monkeypatch.setattr(shape, "wanted", counted)
+    door.create()
+    door.append([b"%d" % n for n in range(count)], keys=[f"{n % 1000}" for n in range(count)])
+    found = [str(n) for n in range(7, count, 1000)]
+    assert door.read(filter__key="7", pageSizeHint=10**6) == found
+    assert max(rows) <= MOST_ROWS and len(rows) >= 4
+    # From anywhere, also from within what a turn looks at.
+    page = door.page(filter__key="7", pageSizeHint=5)
+    assert page.events + door.page(cursor=page.cursor, filter__key="7", pageSizeHint=2).events == found[:7]
+    assert door.read(cursor=page.cursor, filter__key="7", pageSizeHint=1) == found[5:]
+
+
+def test_events_are_rendered_in_turns_and_shared(door: Door) -> None:
+    from spark_streams.server.feed.events import MOST_ROWS
+
+    count = 2 * MOST_ROWS + 5
+    door.create()
+    door.append([b"%d" % n for n in range(count)])
+    for _ in range(2):
+        assert [int(event) for event in door.read(pageSizeHint=10**6)] == list(range(count))
+    at = door.page(pageSizeHint=MOST_ROWS - 1).cursor
+    assert [int(event) for event in door.read(cursor=at, pageSizeHint=1_000)] == list(range(MOST_ROWS - 1, count))
+
+
+def test_a_search_ends_when_its_client_goes(calm: Door, hold: Any) -> None:
+    from spark_streams.server.feed import shape
+    from spark_streams.server.feed.events import MOST_ROWS
+
+    calm.create("many")
+    calm.append([b"x"] * (3 * MOST_ROWS), name="many")
+    held = hold(shape, "wanted")
+    where = urlsplit(calm.url)
+    asked = socket.create_connection((where.hostname, where.port or 0), timeout=TIMEOUT_S)
+    asked.sendall(b"GET /many?partition=0&cursor=_first&filter-key=gone HTTP/1.1\r\nHost: x\r\n\r\n")
+    port = asked.getsockname()[1]
+    assert held.begun.wait(GUARD_S)
+    asked.close()
+    there = calm.server.server._http._server.server_state.connections
+    deadline = time.monotonic() + GUARD_S
+    while any(each.client[1] == port for each in list(there)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    held.let_go()
+    # Turns are in order: the one that was given up would have come before these.
+    calm.read(name="many", filter__key="there")
+    assert sum(filters == {"key": "gone"} for _, filters in held.calls) == 1
