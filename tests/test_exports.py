@@ -33,6 +33,7 @@ PUBLIC = {
         "HTTP_SCHEMES",
         "RABBITMQ_SCHEMES",
         "Endpoint",
+        "Node",
         "Secret",
         "Tls",
         "parse_url",

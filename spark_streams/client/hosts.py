@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, RemoteProtocolError, SparkStreamsError, TransportError
 
 __all__ = ["Hosts", "none_of", "passes_over"]
+
+MAX_TOLD: Final = 64
+"""More nodes than any cluster has of which a client has to find one."""
 
 _log = logging.getLogger(__name__)
 _C = TypeVar("_C")
@@ -42,9 +45,11 @@ class Hosts:
         return tuple(self._told)
 
     def learn(self, nodes: Iterable[Node]) -> None:
-        """Remember nodes that the peer has named."""
+        """Remember nodes that the peer has named; of a peer that names very many, the first."""
         given = {_node(host) for host in self._given}
-        self._told.update(dict.fromkeys(node for node in nodes if node not in given))
+        for node in nodes:
+            if node not in given and len(self._told) < MAX_TOLD:
+                self._told[node] = None
 
     def connect(self, connect: Callable[[Endpoint, int], _C]) -> _C:
         """Return a connection to the first host that gives one.

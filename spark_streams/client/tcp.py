@@ -29,8 +29,10 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
         raw = socket.create_connection(
             (endpoint.host, endpoint.port), timeout=deadline.left_s(f"{endpoint.address}: no connection")
         )
-    except OSError as fault:
-        raise connect_fault(fault, endpoint) from fault
+    except UnicodeError as fault:  # no host name can be written so: a part of it is empty, or too long
+        raise connect_fault(socket.gaierror(str(fault)), endpoint) from fault
+    except (OSError, OverflowError) as fault:
+        raise connect_fault(fault if isinstance(fault, OSError) else OSError(str(fault)), endpoint) from fault
     try:
         # Flow and disposition frames are small and must not wait for more to come (Nagle).
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_streams.client import AmqpClient, RabbitClient, RabbitPublishing, TaskPublisher
-from spark_streams.client.hosts import Hosts
+from spark_streams.client.hosts import MAX_TOLD, Hosts
 from spark_streams.endpoint import AMQP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret, Tls, parse_url
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -203,6 +203,22 @@ def test_nodes_that_the_peer_named_come_behind_those_of_the_url() -> None:
         fault.retriable = False
     assert tried(hosts, gone)[3] == "d:4"
     assert Hosts(GIVEN.with_told(hosts.told), 1_000).told == (("d", 4),)
+
+
+def test_no_peer_names_more_nodes_than_are_tried() -> None:
+    hosts = Hosts(GIVEN, 1_000)
+    hosts.learn((f"node-{n}", 1) for n in range(100_000))
+    assert len(hosts.told) == MAX_TOLD
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("host", "port"), [("x" * 64 + ".example", 1), ("a..b", 1), ("127.0.0.1", 70_000)])
+def test_addresses_that_cannot_be_are_passed_over(door: str, host: str, port: int, serve: Serve) -> None:
+    """No url has such a port, but a peer may name it."""
+    endpoint = at(f"{door}://127.0.0.1:{serve(door)}")
+    assert described(replace(endpoint, host=host, port=port, others=((endpoint.host, endpoint.port),))) == 2
+    with pytest.raises(ConnectFailed, match=f"^{host}:{port}: "):
+        described(replace(endpoint, host=host, port=port))
 
 
 def test_a_node_that_cannot_be_reached_from_here_is_forgotten() -> None:
