@@ -29,12 +29,16 @@ from spark_streams.log.record_batch import (
 from spark_streams.log.records import decode_batches, restamp
 from spark_streams.log.timestamps import NO_TIMESTAMP, TimestampRefused, to_stored
 
-__all__ = ["Batching", "Notes", "encode_records", "reframe"]
+__all__ = ["Batching", "Notes", "encode_records", "is_large", "place", "reframe"]
 
 RECORD_BYTES = 8
 """What a record without headers takes beside its key and value, about."""
 MAX_BATCH_BYTES = 1 << 20
 """A larger append is stored as several batches, so that a reader never has to decode much more than it asked for."""
+
+LARGE_ROWS = 4_096
+LARGE_BYTES = 2 << 20
+"""An append of more takes longer than a few milliseconds."""
 
 Notes = Sequence[Header] | Callable[[int, int], Sequence[Header]]
 """Notes of every batch, or what answers those of the batch of rows ``start`` (inclusive) to ``stop`` (exclusive)."""
@@ -52,6 +56,12 @@ class Batching:
     def extended(self) -> bool:
         """Whether batches carry KIP-228's bit."""
         return self.config.timestamp_format == "extended"
+
+
+def is_large(values: pa.Array | Sequence[bytes], keys: pa.Array | Sequence[bytes | None] | None) -> bool:
+    """Say whether others should not wait while values are encoded."""
+    arrays = [each for each in (values, keys) if isinstance(each, pa.Array)]
+    return len(values) > LARGE_ROWS or sum(each.nbytes for each in arrays) > LARGE_BYTES
 
 
 def _binary(values: pa.Array | Sequence[bytes | None]) -> pa.LargeBinaryArray:
@@ -188,6 +198,24 @@ def encode_records(
         batches.append((parse_header(encoded), encoded))
         offset += stop - start
     return batches
+
+
+def place(batches: Sequence[tuple[BatchHeader, bytes]], batching: Batching) -> list[tuple[BatchHeader, bytes]]:
+    """Return batches that were encoded earlier with the offsets, and the append time where it counts, of now."""
+    placed: list[tuple[BatchHeader, bytes]] = []
+    offset, now = batching.next_offset, batching.append_time_ms
+    for header, encoded in batches:
+        sealed = seal(
+            memoryview(encoded)[HEADER_BYTES:],
+            header.records_count,
+            base_offset=offset,
+            base_timestamp=header.base_timestamp if now is None else now,
+            max_timestamp=header.max_timestamp if now is None else now,
+            attributes=header.attributes,
+        )
+        placed.append((parse_header(sealed), sealed))
+        offset += header.records_count
+    return placed
 
 
 def reframe(encoded: bytes, batching: Batching) -> list[tuple[BatchHeader, bytes]]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from spark_streams.errors import CorruptLog, LogError, PartitionEnded
 from spark_streams.filters.nodes import Expression
-from spark_streams.log.batching import Batching, Notes, encode_records, reframe
+from spark_streams.log.batching import Batching, Notes, encode_records, is_large, place, reframe
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import sync_directory
 from spark_streams.log.first_matching import first_matching
@@ -244,10 +244,18 @@ class Partition:
             PartitionClosed: the log was closed, or the stream deleted.
 
         """
+        # What takes long to encode is encoded before, and gets its place and time when its turn comes: whoever appends
+        # a little to the same partition does not wait for it.
+        early = (
+            encode_records(values, keys, timestamps, self._batching(0), notes, groups) if is_large(values, keys) else []
+        )
         with self._lock:
             self._check_takes()
             now = self._clock()
-            batches = encode_records(values, keys, timestamps, self._batching(now), notes, groups)
+            batching = self._batching(now)
+            batches = (
+                place(early, batching) if early else encode_records(values, keys, timestamps, batching, notes, groups)
+            )
             appended = self._store(batches, now)
         if self._observers and isinstance(values, pa.LargeBinaryArray):
             for observer in tuple(self._observers):

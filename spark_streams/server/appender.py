@@ -1,8 +1,9 @@
-"""Appending for the door: at once, or, where every append waits for the disk, off the loop and many together.
+"""Appending for the door: at once, or, where an append waits for the disk or is large, off the loop and many together.
 
-With fsync policy ``always`` an append takes as long as the disk does. It then runs in a thread, one at a time for each
-partition; what comes for the same partition meanwhile is joined and appended together (group commit). In both cases
-``done`` is called on the loop, and events of one link keep their order within a partition.
+With fsync policy ``always`` an append takes as long as the disk does; a large one takes as long as encoding it does. It
+then runs in a thread, one at a time for each partition; what comes for the same partition meanwhile is joined and
+appended together (group commit). In all cases ``done`` is called on the loop, and events of one link keep their order
+within a partition.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LogError, PartitionEnded
 from spark_streams.log import Partition
-from spark_streams.log.batching import Notes
+from spark_streams.log.batching import Notes, is_large
 from spark_streams.log.no_room import is_full
 from spark_streams.log.partition import PartitionClosed
 from spark_streams.server.conditions import INTERNAL_ERROR, INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
@@ -68,13 +69,14 @@ class Appender:
 
     Args:
         loop: where ``done`` is called.
-        off_loop: whether an append waits for the disk.
+        off_loop: whether an append waits for the disk. Those that do not, and are large, are made one at a time.
 
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, off_loop: bool) -> None:
         self._loop = loop
-        self._pool = ThreadPoolExecutor(_THREADS, "spark-streams-append") if off_loop else None
+        self._off_loop = off_loop
+        self._pool = ThreadPoolExecutor(_THREADS if off_loop else 1, "spark-streams-append")
         self._waiting: dict[Partition, list[Batch]] = {}
 
     def append(self, partition: Partition, batch: Batch) -> None:
@@ -84,7 +86,7 @@ class Appender:
             queued.append(batch)
         elif batch.due is not None and not batch.due():
             batch.done(_not_due(batch))
-        elif self._pool is None:
+        elif not self._off_loop and not is_large(batch.values, batch.keys):
             batch.done(_store_together(partition, [batch]))
         else:
             self._waiting[partition] = []
@@ -100,7 +102,6 @@ class Appender:
             queued.append(nothing)
 
     def _start(self, partition: Partition, batches: list[Batch]) -> None:
-        assert self._pool is not None
         future = self._pool.submit(_outcomes, partition, batches)
         future.add_done_callback(lambda f: self._finish_on_loop(partition, batches, f.result()))
 
@@ -131,8 +132,7 @@ class Appender:
 
     def close(self) -> None:
         """Wait for what is under way."""
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._pool.shutdown()
 
 
 def _tell(partition: Partition, batch: Batch, outcomes: list[LinkRefused | None]) -> None:

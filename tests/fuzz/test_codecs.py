@@ -18,11 +18,11 @@ from spark_streams.errors import FilterError, RemoteProtocolError
 from spark_streams.filters import parse
 from spark_streams.filters.amqp_sql import parse_amqp_sql
 from spark_streams.filters.event_streams import parse_sql
-from spark_streams.server.feed.bodies import ARROW, NDJSON, read_rows, unpacked
+from spark_streams.server.feed.bodies import ARROW, plain_pieces, read_rows
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.refusals import Refusal
 from spark_streams.wire.columns import Block, incoming_columns
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.dialect import NDJSON, Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
 from spark_streams.wire.feed.lines import parse_lines
 from spark_streams.wire.message import decode_message
@@ -105,9 +105,13 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Callable[[random.Random], bytes
     "rabbit chunk": (lambda c: decode_chunk(c, 0, len(c), check_crc=False), _chunk, RemoteProtocolError),
     "feed lines": (lambda c: parse_lines(c, Dialect.V2A), _lines, RemoteProtocolError),
     "feed discovery": (decode_discovery, _lines, RemoteProtocolError),
-    "feed body": (lambda c: read_rows(c, NDJSON, MOST), _lines, Refusal),
-    "feed arrow": (lambda c: read_rows(c, ARROW, MOST), lambda chance: feed_cases.arrow(chance.randrange(8)), Refusal),
-    "feed gzip": (lambda c: unpacked(c, "gzip", MOST), lambda chance: feed_cases.packed(2 << 20), Refusal),
+    "feed body": (lambda c: read_rows([c], NDJSON, MOST), _lines, Refusal),
+    "feed arrow": (
+        lambda c: read_rows([c], ARROW, MOST),
+        lambda chance: feed_cases.arrow(chance.randrange(8)),
+        Refusal,
+    ),
+    "feed gzip": (lambda c: list(plain_pieces([c], "gzip", MOST)), lambda chance: feed_cases.packed(2 << 20), Refusal),
     "feed cursor": (
         lambda c: Cursors("x", {}).decode(c.decode("latin-1")),
         lambda chance: Cursors("x", {}).encode(0, chance.randrange(2**63)).encode(),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,9 +29,17 @@ from spark_streams.wire.columns import encode_columns
 from spark_streams.wire.feed.dialect import NDJSON, Dialect
 from spark_streams.wire.feed.lines import parse_lines
 
-__all__ = ["ARROW", "Rows", "read_rows", "unpacked"]
+__all__ = ["ARROW", "LITTLE_BYTES", "NO_ROWS", "Rows", "is_little", "plain_pieces", "read_body", "read_rows"]
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
+PIECE_BYTES: Final = 128 << 10
+"""Unpacked and read at a time."""
+LITTLE_BYTES: Final = 32 << 10
+"""Of a body that nobody has to wait for."""
+PIECE_ROWS: Final = 16_384
+"""Of an Arrow stream, likewise."""
+NO_LIMIT: Final = 1 << 62
+_BLANK: Final = b" \t\r\n"
 _COLUMNS: Final = ("value", "key", "timestamp")
 
 
@@ -56,6 +65,11 @@ class Rows:
         indices = pa.array(chosen)
         return Rows(self.values.take(indices), self.keys.take(indices), self.timestamps[chosen])
 
+    def slice(self, start: int, stop: int) -> Rows:
+        """Return rows ``start`` (inclusive) to ``stop`` (exclusive), without a copy."""
+        count = stop - start
+        return Rows(self.values.slice(start, count), self.keys.slice(start, count), self.timestamps[start:stop])
+
     def joined(self, others: list[Rows]) -> Rows:
         """Return these rows and then others."""
         if not others:
@@ -68,63 +82,153 @@ class Rows:
         )
 
 
-def unpacked(body: bytes, coding: str, most: int) -> bytes:
-    """Take a body's content coding off.
-
-    Raises:
-        Refusal: 415 for an unknown one, 413 for too much, 400 for what cannot be unpacked.
-    """
-    if coding in ("", "identity"):
-        return body
-    if coding != "gzip":
-        raise Refusal(415, f"content encoding '{coding:.40}' is not taken, expected gzip or none")
-    unpacker = zlib.decompressobj(wbits=31)
-    try:
-        plain = unpacker.decompress(body, most + 1)
-    except zlib.error as fault:
-        raise Refusal(400, f"the body is no gzip: {fault}") from fault
-    if len(plain) > most:
-        raise Refusal(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
-    if not unpacker.eof or unpacker.unused_data:
-        raise Refusal(400, "the body is no whole gzip member, or more than one")
-    return plain
+NO_ROWS: Final = Rows(pa.array([], pa.large_binary()), pa.array([], pa.binary()), np.empty(0, np.int64))
 
 
-def read_rows(body: bytes, content_type: str, most: int) -> Rows:
-    """Read a body.
+def plain_pieces(body: Iterable[bytes], coding: str, most: int) -> Iterator[bytes]:
+    """Take a body's content coding off, a piece at a time.
 
     Args:
-        body: without its content coding.
-        content_type: what it says it is.
-        most: bytes that an Arrow stream's compressed buffers may become.
+        body: as it was sent, in parts.
+        coding: its content coding.
+        most: bytes that it may have.
+
+    Yields:
+        at most ``PIECE_BYTES`` each.
 
     Raises:
-        Refusal: 415 for an unknown content type, 413 for too much, 400 for a body that is not what it says.
+        Refusal: 415 for an unknown coding, 413 for too much, 400 for what cannot be unpacked.
+    """
+    given = (part[at : at + PIECE_BYTES] for part in body for at in range(0, len(part), PIECE_BYTES))
+    if coding in ("", "identity"):
+        yield from given
+    elif coding == "gzip":
+        yield from _unpacked(given, most)
+    else:
+        raise Refusal(415, f"content encoding '{coding:.40}' is not taken, expected gzip or none")
+
+
+def _unpacked(given: Iterator[bytes], most: int) -> Iterator[bytes]:
+    size = 0
+    for piece in _inflated(given):
+        size += len(piece)
+        if size > most:
+            raise Refusal(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
+        yield piece
+
+
+def _inflated(given: Iterator[bytes]) -> Iterator[bytes]:
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        for packed in given:
+            if unpacker.eof:
+                raise _no_member()
+            while packed and not unpacker.eof:
+                yield unpacker.decompress(packed, PIECE_BYTES)
+                packed = unpacker.unconsumed_tail
+        # A piece that was full may have left something behind.
+        while not unpacker.eof and (piece := unpacker.decompress(b"", PIECE_BYTES)):
+            yield piece
+    except zlib.error as fault:
+        raise Refusal(400, f"the body is no gzip: {fault}") from fault
+    if not unpacker.eof or unpacker.unused_data:
+        raise _no_member()
+
+
+def _no_member() -> Refusal:
+    return Refusal(400, "the body is no whole gzip member, or more than one")
+
+
+def read_body(
+    body: Iterable[bytes], coding: str, content_type: str, most: int, most_events: int
+) -> Generator[None, None, Rows]:
+    """Read a body, in steps of some milliseconds: a generator that yields between them.
+
+    Args:
+        body: as it was sent, in parts.
+        coding: its content coding.
+        content_type: what it says it is.
+        most: bytes that it may have unpacked, and that an Arrow stream's compressed buffers may become.
+        most_events: events that it may hold.
+
+    Returns:
+        Its events in their order.
+
+    Raises:
+        Refusal: 415 for an unknown content type or coding, 413 for too much, 400 for a body that is not what it says.
     """
     kind = content_type.partition(";")[0].strip().lower()
+    pieces = plain_pieces(body, coding, most)
     if kind == ARROW:
-        columns = _arrow(body, most)
+        tables = _arrow(pieces, most)
     elif kind in (NDJSON, "application/ndjson"):
-        columns = _lines(body)
+        tables = _lines(pieces)
     else:
         raise Refusal(415, f"content type '{kind:.80}' cannot be published, expected {ARROW} or {NDJSON}")
-    return _stored(columns)
+    parts: list[Rows] = []
+    events = 0
+    for columns in tables:
+        if columns is not None:
+            parts.append(_stored(columns))
+            events += len(parts[-1])
+            if events > most_events:
+                raise Refusal(413, f"the body has more than {most_events} events: publish fewer at a time")
+        yield
+    return parts[0].joined(parts[1:]) if parts else NO_ROWS
 
 
-def _arrow(body: bytes, most: int) -> dict[str, pa.Array]:
+def is_little(body: Sequence[bytes], coding: str) -> bool:
+    """Say whether a body has so few bytes, unpacked too, that it is read in no time."""
+    if sum(map(len, body)) > LITTLE_BYTES:
+        return False
+    if coding != "gzip":
+        return True
+    try:
+        return len(zlib.decompressobj(wbits=31).decompress(b"".join(body), LITTLE_BYTES + 1)) <= LITTLE_BYTES
+    except zlib.error:
+        return True  # it is refused
+
+
+def read_rows(
+    body: Sequence[bytes], content_type: str, most: int, most_events: int = NO_LIMIT, *, coding: str = ""
+) -> Rows:
+    """Read a body as ``read_body`` does, but in one go."""
+    steps = read_body(body, coding, content_type, most, most_events)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            rows: Rows = end.value
+            return rows
+
+
+def _arrow(pieces: Iterator[bytes], most: int) -> Iterator[dict[str, pa.Array] | None]:
+    """Read an Arrow stream, some of its rows at a time; None is a step without any."""
+    held: list[bytes] = []
+    for piece in pieces:
+        held.append(piece)
+        yield None
+    body = held[0] if len(held) == 1 else b"".join(held)
+    held.clear()
     try:
         if inflated_bytes(body) > most:
             raise Refusal(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
         with pa.ipc.open_stream(body) as reader:
             _check_columns(reader.schema)  # first: what is refused for its type need not be read
-            table = reader.read_all()
-        table.validate(full=True)
+            for batch in reader:
+                batch.validate(full=True)
+                for start in range(0, batch.num_rows, PIECE_ROWS):
+                    yield _columns_of(batch.slice(start, PIECE_ROWS))
     except (pa.ArrowException, OSError, ValueError, struct.error) as fault:
         raise Refusal(400, f"the body is no Arrow stream: {fault!s:.200}") from fault
-    columns: dict[str, pa.Array] = {}
-    for name in table.column_names:
-        if not pa.types.is_null(table.schema.field(name).type):
-            columns[name] = table.column(name).combine_chunks()
+
+
+def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    columns = {
+        name: column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        if not pa.types.is_null(column.type)
+    }
     if columns["value"].null_count:
         raise Refusal(400, f"column value has {columns['value'].null_count} nulls: an event needs a value")
     return columns
@@ -148,17 +252,38 @@ def _check_columns(schema: pa.Schema) -> None:
             raise Refusal(400, f"column {name} is {kind!s:.200}, expected {expected}")
 
 
-def _lines(body: bytes) -> dict[str, pa.Array]:
+def _lines(pieces: Iterator[bytes]) -> Iterator[dict[str, pa.Array] | None]:
+    """Read event lines, those of a piece at a time; None is a step without any."""
+    held: list[bytes] = []
+    first = 1
+    for piece in pieces:
+        cut = piece.rfind(b"\n") + 1
+        if not cut:
+            held.append(piece)
+            yield None
+            continue
+        block = b"".join((*held, piece[:cut]))
+        held = [piece[cut:]] if cut < len(piece) else []
+        yield _events_of(block, first)
+        first += block.count(b"\n")
+    if held:
+        yield _events_of(b"".join(held), first)
+
+
+def _events_of(block: bytes, first: int) -> dict[str, pa.Array] | None:
+    if not block.strip(_BLANK):
+        return None
     try:
-        lines = parse_lines(body, Dialect.V2A)
+        lines = parse_lines(block, Dialect.V2A, first=first)
     except RemoteProtocolError as fault:
         raise Refusal(400, str(fault).replace("of the response", "of the body")) from fault
-    given = sum(1 for line in body.split(b"\n") if line.strip())
+    given = sum(1 for line in block.split(b"\n") if line.strip())
     if lines.count != given or len(lines.cursors):
+        last = first + block.count(b"\n") - block.endswith(b"\n")
         raise Refusal(
             400,
-            f"{given} lines hold {lines.count} events and {len(lines.cursors)} cursors: expected nothing but events, "
-            '{"event": …} with a JSON object or a text',
+            f"{given} lines, of lines {first} to {last}, hold {lines.count} events and {len(lines.cursors)} cursors: "
+            'expected nothing but events, {"event": …} with a JSON object or a text',
         )
     columns = {"value": lines.values}
     if lines.keys is not None:
@@ -169,7 +294,7 @@ def _lines(body: bytes) -> dict[str, pa.Array]:
 def _stored(columns: dict[str, pa.Array]) -> Rows:
     count = len(columns["value"])
     if not count:
-        return Rows(pa.array([], pa.large_binary()), pa.array([], pa.binary()), np.empty(0, np.int64))
+        return NO_ROWS
     try:
         values = encode_columns(columns)
         keys = columns["key"].cast(pa.binary()) if "key" in columns else pa.nulls(count, pa.binary())

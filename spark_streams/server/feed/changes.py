@@ -20,13 +20,14 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from spark_streams.errors import NameTaken, StreamExists, UnknownStream
 from spark_streams.log import StreamConfig
 from spark_streams.server.aside import Aside
-from spark_streams.server.feed.bodies import read_rows, unpacked
+from spark_streams.server.feed.bodies import is_little, read_body, read_rows
+from spark_streams.server.feed.receiving import Receiving
 from spark_streams.server.feed.refusals import Refusal
 from spark_streams.wire.feed.fetching import nearest
 
@@ -54,6 +55,8 @@ class Changes:
         self._door = door
         # Of its own: the log makes one change at a time, and what only computes need not wait for its disk.
         self._thread = Aside("spark-streams-changes")
+        self._receiving = Receiving(door.config.max_body_bytes, door.config.bodies_bytes)
+        self._large = asyncio.Lock()
 
     async def post(self, request: Request) -> Response:
         """Publish, or split."""
@@ -65,14 +68,21 @@ class Changes:
         stream = self._door.stream(request, name, "write")
         _said(request, ())
         reference, sequence, digest = _idempotency(request)
-        most = self._door.config.max_body_bytes
-        body = await _body(request, most)
+        config = self._door.config
         coding = request.headers.get("content-encoding", "").strip().lower()
         content_type = request.headers.get("content-type", "")
-        rows = await asyncio.to_thread(lambda: read_rows(unpacked(body, coding, most), content_type, most))
-        published = await self._door.publishing.publish(
-            stream, rows, reference, sequence, digest, self._door.user(request)
-        )
+        limits = (config.max_body_bytes, config.max_body_events)
+        publishing, user = self._door.publishing, self._door.user(request)
+        with self._receiving.place() as place:
+            body = await self._receiving.receive(request, place)
+            if is_little(body, coding):
+                rows = read_rows(body, content_type, *limits, coding=coding)
+                published = await publishing.publish(stream, rows, reference, sequence, digest, user)
+            else:
+                # One after the other: what one of these becomes in memory is many times what was sent.
+                async with self._large:
+                    rows = await self._door.aside.walk(read_body(body, coding, content_type, *limits))
+                    published = await publishing.publish(stream, rows, reference, sequence, digest, user)
         answer = {"appended": published.appended, "repeated": published.repeated}
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
 
@@ -227,26 +237,3 @@ def _idempotency(request: Request) -> tuple[str | None, int, int]:
     if digest is not None and not re.fullmatch("[0-9a-fA-F]{8}", digest):
         raise Refusal(400, f"Idempotency-Digest is '{digest:.40}', expected 8 hexadecimal digits")
     return reference, int(number), int(digest or "0", 16)
-
-
-async def _body(request: Request, most: int) -> bytes:
-    """Return a request's body.
-
-    Raises:
-        Refusal: 413, as soon as it is known.
-    """
-    too_large = Refusal(413, f"the body has more than {most} bytes: publish less at a time")
-    said = request.headers.get("content-length", "0")
-    if said.isdecimal() and int(said) > most:
-        raise too_large
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async for part in request.stream():
-            parts.append(part)
-            size += len(part)
-            if size > most:
-                raise too_large
-    except ClientDisconnect:
-        raise Refusal(400, "the body ended early") from None
-    return b"".join(parts)

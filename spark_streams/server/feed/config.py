@@ -92,6 +92,9 @@ class FeedConfig:
             the oldest.
         max_head_bytes: of a request's head; a longer one is answered 431.
         max_body_bytes: of a request to publish, unpacked too; what is published once is read back in one piece too.
+        max_body_events: events that a request may publish; more are answered 413.
+        bodies_bytes: of all requests to publish that are being received or wait to be stored; the largest that is not
+            all there yet is answered 503. Bodies of up to 32 KiB do not count.
         max_partitions: of a feed that is created through the door.
         max_publishers: publishers whose last ``Idempotency-Sequence`` is remembered, a partition; when there are more,
             the user (or token) that has most loses the one that wrote longest ago.
@@ -129,6 +132,8 @@ class FeedConfig:
     max_handshakes: int = 512
     max_head_bytes: int = 65_536
     max_body_bytes: int = 16 << 20
+    max_body_events: int = 1_000_000
+    bodies_bytes: int = 64 << 20
     max_partitions: int = 1_000
     max_publishers: int = 10_000
 
@@ -150,6 +155,8 @@ class FeedConfig:
             "max_handshakes",
             "max_head_bytes",
             "max_body_bytes",
+            "max_body_events",
+            "bodies_bytes",
             "max_partitions",
             "max_publishers",
         ):

@@ -82,7 +82,7 @@ class FeedDoor:
         self._tokens = Tokens()
         self._waits: dict[Partition, Waits] = {}
         self.changes = Changes(self)
-        self.publishing = Publishing(log, config.max_publishers, loop)
+        self.publishing = Publishing(log, config.max_publishers, loop, self.aside)
         handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put, "DELETE": self.changes.delete}
         self.drop: Drop = lambda scope: None
         self.application = Starlette(

@@ -147,8 +147,8 @@ class _Opened:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_batch(rows)
-        body = sink.getvalue()
-        events = read_rows(body, ARROW, len(body))
+        body = sink.getvalue().to_pybytes()
+        events = read_rows([body], ARROW, len(body))
         stream = self._log.stream(name)
         published = self._loop.run_until_complete(self._publishing.publish(stream, events, reference, number, digest))
         return published.appended, published.repeated, published.last

@@ -26,6 +26,7 @@ from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.partition import PartitionClosed
 from spark_streams.log.sequences import SequenceKind, SequenceLine, Sequences
 from spark_streams.server.appender import Appender, Batch
+from spark_streams.server.aside import Aside
 from spark_streams.server.conditions import INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
 from spark_streams.server.feed.bodies import Rows
 from spark_streams.server.feed.refusals import Refusal
@@ -40,6 +41,10 @@ DIGEST_BITS: Final = 32
 
 MOST_SPLITS: Final = 5
 """How often one request is routed anew."""
+FEW_ROWS: Final = 1_024
+"""So many are spread in no time."""
+TURN_PARTITIONS: Final = 16
+"""Looked into, or appended to, before others have their turn."""
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -66,12 +71,16 @@ class Publishing:
         log: the log.
         max_publishers: references whose last number is remembered, a partition.
         loop: the server's.
+        aside: where many events are spread over partitions; None: on the loop.
     """
 
-    def __init__(self, log: ReferenceLog, max_publishers: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, log: ReferenceLog, max_publishers: int, loop: asyncio.AbstractEventLoop, aside: Aside | None = None
+    ) -> None:
         self._sequences = Sequences(log, max_publishers, PUBLISHERS)
         self._appender = Appender(loop, off_loop=log.config.fsync == "always")
         self._loop = loop
+        self._aside = aside
         self._log = log
         self._incarnations: set[str] = set()
         self._turn = 0
@@ -106,7 +115,7 @@ class Publishing:
         lock.users += 1
         try:
             async with lock.lock:
-                last = self._last(stream, reference, number)
+                last = await self._last(stream, reference, number)
                 if last > sequence:
                     return Published(0, len(rows), last)
                 return await self._publish(stream, rows, reference, number, user)
@@ -115,51 +124,54 @@ class Publishing:
             if not lock.users:
                 del self._locks[key]
 
-    def _last(self, stream: Stream, reference: str, number: int) -> int:
+    async def _last(self, stream: Stream, reference: str, number: int) -> int:
         """Return the highest sequence that a partition has of a reference, -1 for none.
 
         Raises:
             Refusal: 422, a partition has this sequence with another digest.
         """
-        last = -1
-        for partition in stream.partitions.values():
-            stored = self._line(stream, partition).last(reference)
-            if stored is None:
-                continue
-            last = max(last, stored >> DIGEST_BITS)
-            if (
-                stored >> DIGEST_BITS == number >> DIGEST_BITS
-                and stored != number
-                and _digest(stored) * _digest(number)
-            ):
-                raise Refusal(
-                    422,
-                    f"request {number >> DIGEST_BITS} of this Idempotency-Key is stored with other events: digest "
-                    f"{_digest(stored):08x}, not {_digest(number):08x}. Nothing of this one is stored",
-                )
-        return last
+        while True:
+            there = list(stream.partitions.values())
+            last = -1
+            for count, partition in enumerate(there):
+                await _others_turn(count)
+                if partition.id in stream.partitions:
+                    last = max(last, self._last_of(stream, partition, reference, number))
+            if there == list(stream.partitions.values()):  # else one was split meanwhile
+                return last
+
+    def _last_of(self, stream: Stream, partition: Partition, reference: str, number: int) -> int:
+        stored = self._line(stream, partition).last(reference)
+        if stored is None:
+            return -1
+        if stored >> DIGEST_BITS == number >> DIGEST_BITS and stored != number and _digest(stored) * _digest(number):
+            raise Refusal(
+                422,
+                f"request {number >> DIGEST_BITS} of this Idempotency-Key is stored with other events: digest "
+                f"{_digest(stored):08x}, not {_digest(number):08x}. Nothing of this one is stored",
+            )
+        return stored >> DIGEST_BITS
 
     async def _publish(self, stream: Stream, rows: Rows, reference: str | None, number: int, user: str) -> Published:
         sequence = number >> DIGEST_BITS
         seed = None if reference is None else f"{reference}/{sequence}".encode()
         appended = repeated = 0
         for _ in range(MOST_SPLITS):
-            places = spread(stream, rows.keys, seed, self._turn)
+            turn = self._turn
             self._turn += 0 if reference is not None else len(rows)
-            there = stream.partitions
             ended: list[Rows] = []
             parts: list[Rows] = []
             stored: list[asyncio.Future[LinkRefused | None]] = []
-            for name in dict.fromkeys(places.tolist()):
-                chosen = np.flatnonzero(places == name)
-                partition = there.get(str(name))
+            for count, (name, part) in enumerate(await self._spread(stream, rows, seed, turn)):
+                await _others_turn(count)
+                partition = stream.partitions.get(name)
                 if partition is None:  # it has just left, with its history
-                    ended.append(rows.take(chosen))
+                    ended.append(part)
                     continue
                 if reference is not None and self._is_there(stream, partition, reference, sequence):
-                    repeated += len(chosen)
+                    repeated += len(part)
                     continue
-                parts.append(rows if len(chosen) == len(rows) else rows.take(chosen))
+                parts.append(part)
                 stored.append(self._append(stream, partition, parts[-1], reference, number, user))
             outcomes = await asyncio.gather(*stored)
             failed = [each for each in outcomes if each is not None and each.name != RESOURCE_DELETED]
@@ -172,6 +184,24 @@ class Publishing:
             # A partition was split since its events were routed: they go to what it was split into.
             rows = ended[0].joined(ended[1:])
         raise Refusal(503, "partitions are split faster than events can be stored. Send the request again as it is")
+
+    async def _spread(self, stream: Stream, rows: Rows, seed: bytes | None, turn: int) -> list[tuple[str, Rows]]:
+        """Return the rows of each partition, in their order."""
+
+        def parts() -> list[tuple[str, Rows]]:
+            places = spread(stream, rows.keys, seed, turn)
+            if (places == places[0]).all():
+                return [(str(places[0]), rows)]
+            order = np.argsort(places, kind="stable")
+            names, starts = np.unique(places[order], return_index=True)
+            sorted_rows = rows.take(order)
+            ends = [*starts[1:].tolist(), len(rows)]
+            return [
+                (str(name), sorted_rows.slice(start, end))
+                for name, start, end in zip(names.tolist(), starts.tolist(), ends, strict=True)
+            ]
+
+        return parts() if self._aside is None or len(rows) <= FEW_ROWS else await self._aside.step(parts)
 
     def _is_there(self, stream: Stream, partition: Partition, reference: str, sequence: int) -> bool:
         there = stream.partitions
@@ -245,6 +275,11 @@ class _Lock:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.users = 0
+
+
+async def _others_turn(count: int) -> None:
+    if count % TURN_PARTITIONS == TURN_PARTITIONS - 1:
+        await asyncio.sleep(0)
 
 
 def _digest(number: int) -> int:

@@ -55,10 +55,11 @@ class AlikeLines:
         raw: the block, at least eight bytes.
         dialect: the version that is spoken.
         partition: v1: the partition that was asked for; None takes all.
+        first: the number of the first line, for errors.
     """
 
-    def __init__(self, raw: NDArray[np.uint8], dialect: Dialect, partition: int | None) -> None:
-        self._raw, self._dialect, self._partition = raw, dialect, partition
+    def __init__(self, raw: NDArray[np.uint8], dialect: Dialect, partition: int | None, first: int = 1) -> None:
+        self._raw, self._dialect, self._partition, self._first = raw, dialect, partition, first
         newlines = np.flatnonzero(raw == _NEWLINE)
         ends = newlines if newlines.size and newlines[-1] == raw.size - 1 else np.append(newlines, raw.size)
         self.next_line = np.minimum(ends + 1, raw.size)
@@ -124,7 +125,7 @@ class AlikeLines:
         extra = bytearray()
         for row in rest.tolist():
             line = self._raw[self._start[row] : self._end[row]].tobytes()
-            read = read_line(line, row + 1, self._dialect, self._partition)
+            read = read_line(line, row + self._first, self._dialect, self._partition)
             if read is None:
                 continue
             for places, text in ((self.event, read.event), (self.cursor, read.cursor), (self.key, read.key)):

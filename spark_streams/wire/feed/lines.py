@@ -63,6 +63,7 @@ def parse_lines(
     *,
     values: bool = True,
     checked: bool = True,
+    first: int = 1,
 ) -> Lines:
     """Read a block of whole lines.
 
@@ -73,17 +74,20 @@ def parse_lines(
         values: whether the events themselves are wanted.
         checked: whether objects that are events have to be valid JSON. Without it only their line has to look like an
             event's, which is for those who hand the lines on to somebody who checks them; ``values`` has to be False.
+        first: the number of the block's first line, for errors.
 
     Raises:
         RemoteProtocolError: a line is malformed; the message names it and shows its beginning.
     """
     raw = np.frombuffer(block, np.uint8)
     if raw.size < FEW_BYTES and np.count_nonzero(raw == _NEWLINE) < FEW_LINES:
-        return parse_singly(raw, dialect, partition, values=values)
-    return parse_alike(raw, dialect, partition, values=values, checked=checked or values)
+        return parse_singly(raw, dialect, partition, values=values, first=first)
+    return parse_alike(raw, dialect, partition, values=values, checked=checked or values, first=first)
 
 
-def parse_singly(raw: NDArray[np.uint8], dialect: Dialect, partition: int | None, *, values: bool) -> Lines:
+def parse_singly(
+    raw: NDArray[np.uint8], dialect: Dialect, partition: int | None, *, values: bool, first: int = 1
+) -> Lines:
     """Do what ``parse_lines`` does line by line."""
     block = raw.tobytes()
     events: list[bytes] = []
@@ -92,7 +96,7 @@ def parse_singly(raw: NDArray[np.uint8], dialect: Dialect, partition: int | None
     covered: list[int] = []
     ends: list[int] = []
     end = 0
-    for number, line in enumerate(block.split(b"\n"), 1):
+    for number, line in enumerate(block.split(b"\n"), first):
         end = min(end + len(line) + 1, len(block))
         read = read_line(line.removesuffix(b"\r"), number, dialect, partition)
         if read is None:
@@ -115,10 +119,16 @@ def parse_singly(raw: NDArray[np.uint8], dialect: Dialect, partition: int | None
 
 
 def parse_alike(
-    raw: NDArray[np.uint8], dialect: Dialect, partition: int | None, *, values: bool, checked: bool = True
+    raw: NDArray[np.uint8],
+    dialect: Dialect,
+    partition: int | None,
+    *,
+    values: bool,
+    checked: bool = True,
+    first: int = 1,
 ) -> Lines:
     """Do what ``parse_lines`` does for all lines of one form together."""
-    lines = AlikeLines(raw, dialect, partition)
+    lines = AlikeLines(raw, dialect, partition, first)
     lines.recognise()
     lines.check(objects=checked)
     lines.read_rest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pytest
 import requests
 
@@ -168,3 +170,127 @@ def test_a_search_ends_when_its_client_goes(calm: Door, hold: Any) -> None:
     # Turns are in order: the one that was given up would have come before these.
     calm.read(name="many", filter__key="there")
     assert sum(filters == {"key": "gone"} for _, filters in held.calls) == 1
+
+
+# --- publishing
+
+LINE = b'{"event":"%06d"}\n'
+
+
+def lines(count: int) -> bytes:
+    return b"".join(LINE % n for n in range(count))
+
+
+def arrow(values: list[bytes]) -> bytes:
+    batch = pa.record_batch({"value": pa.array(values, pa.binary())})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
+NDJSON = {"Content-Type": "application/x-ndjson"}
+
+
+def test_others_are_served_while_a_large_body_is_read(calm: Door, hold: Any, elsewhere: Any) -> None:
+    from spark_streams.server.feed import bodies
+
+    calm.create("many")
+    held = hold(bodies, "_columns_of")
+    answer = elsewhere("POST", f"{calm.url}/many", data=arrow([b"x" * 100] * 1_000), headers=ARROW)
+    assert served_beside(held, answer, calm).json()["appended"] == 1_000
+
+
+def test_others_are_served_while_many_events_are_spread_and_stored(calm: Door, hold: Any, elsewhere: Any) -> None:
+    from spark_streams.log import batching
+
+    calm.create("many")
+    held = hold(batching, "_runs")  # few events are encoded without it
+    answer = elsewhere("POST", f"{calm.url}/many", data=lines(10_000), headers=NDJSON)
+    assert served_beside(held, answer, calm).json()["appended"] == 10_000
+    # Nor do those wait who append to the same partition: theirs is stored first.
+    held = hold(batching, "_runs")
+    answer = elsewhere("POST", f"{calm.url}/busy", data=lines(10_000), headers=NDJSON)
+    assert held.begun.wait(GUARD_S)
+    calm.append([b"between"], name="busy")
+    held.let_go()
+    assert answer.result(GUARD_S).json()["appended"] == 10_000
+    assert calm.read(name="busy")[1:3] == ["between", "000000"]
+
+
+def test_a_body_is_read_in_small_pieces_however_far_it_unpacks(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_streams.server.feed import bodies
+
+    blocks: list[int] = []
+    parse = bodies.parse_lines
+
+    def parsed(block: bytes, *rest: Any, **named: Any) -> Any:
+        blocks.append(len(block))
+        return parse(block, *rest, **named)
+
+    monkeypatch.setattr(bodies, "parse_lines", parsed)
+    door.create()
+    packed = gzip.compress(b"\n" * (8 << 20) + lines(30_000) + b"\n" * (7 << 20))
+    assert door.post(packed, **{"Content-Encoding": "gzip"}).json() == {"appended": 30_000, "repeated": 0}
+    assert max(blocks) <= 2 * bodies.PIECE_BYTES
+    # Blank pieces are not looked into.
+    assert sum(blocks) <= len(lines(30_000)) + 2 * bodies.PIECE_BYTES
+    assert [int(event) for event in door.read(pageSizeHint=10**6)] == list(range(30_000))
+
+
+def test_a_body_of_many_pieces_is_stored_wholly_or_not_at_all(doors: Callable[..., Door]) -> None:
+    door = doors(max_body_events=50_000)
+    door.create()
+    wrong = lines(20_000) + b"\n\n{}\n" + lines(20_000)
+    refused = door.post(wrong)
+    assert refused.status_code == 400 and "lines" in refused.text
+    broken = door.post(lines(40_000) + b'{"event":\n')
+    assert broken.status_code == 400 and broken.text.startswith("line 40001 of the body")
+    many = door.post(lines(50_001))
+    assert many.status_code == 413 and "more than 50000 events" in many.text
+    cut = door.post(gzip.compress(lines(40_000))[:-9], **{"Content-Encoding": "gzip"})
+    assert cut.status_code == 400 and "no whole gzip member" in cut.text
+    two = door.post(gzip.compress(lines(40_000)) * 2, **{"Content-Encoding": "gzip"})
+    assert two.status_code == 400 and "more than one" in two.text
+    nothing = door.post(arrow([b"x"] * 50_001), kind=ARROW["Content-Type"])
+    assert nothing.status_code == 413
+    assert door.read() == []
+    assert door.post(lines(50_000)).json()["appended"] == 50_000
+    assert door.post(arrow([b"%d" % n for n in range(50_000)]), kind=ARROW["Content-Type"]).json()["appended"] == 50_000
+
+
+def test_a_sequence_is_stored_once_over_many_partitions(door: Door) -> None:
+    door.create(partitions=40)
+    body = b"".join(b'{"event":"x","key":"%d"}\n' % n for n in range(5_000))
+    number = {"Idempotency-Key": "me", "Idempotency-Sequence": "1"}
+    first, again = (door.post(body, **number).json() for _ in range(2))
+    assert first == {"appended": 5_000, "repeated": 0, "last": 1}
+    assert again == {"appended": 0, "repeated": 5_000, "last": 1}
+
+
+def test_large_bodies_together_have_only_so_much_room(doors: Callable[..., Door]) -> None:
+    door = doors(bodies_bytes=200_000)
+    door.create("calm")
+    receiving = door.server.server._http._door.changes._receiving
+    where = urlsplit(door.url)
+    slow = socket.create_connection((where.hostname, where.port or 0), timeout=TIMEOUT_S)
+    head = b"POST /calm HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n"
+    slow.sendall(head % 160_000 + b"\n" * 150_000)
+    deadline = time.monotonic() + GUARD_S
+    while receiving.held < 150_000:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    # Who sends little is always served, and who sends less than those that are not ready.
+    assert door.post(b'{"event":"little"}\n', name="calm").status_code == 200
+    assert receiving.held == 150_000
+    body = lines(5_000)
+    assert len(body) < 150_000 and len(body) + 150_000 > 200_000
+    assert door.post(body, name="calm").json()["appended"] == 5_000
+    assert receiving.held == 0
+    slow.sendall(b"\n" * 10_000)
+    assert slow.recv(100).startswith(b"HTTP/1.1 503 ")
+    slow.close()
+    # Nobody else is there: this one is itself the largest.
+    assert door.post(lines(12_000), name="calm").status_code == 503
+    assert len(door.read(name="calm")) == 5_001
