@@ -44,23 +44,28 @@ def open_consumer(link: Any, filters: LinkFilters, bound: str | None, claim: Cla
         link.source.expiry_policy = proton.Terminus.EXPIRE_WITH_LINK
         link.source.timeout = 0
     link.target.copy(link.remote_target)
-    presettled: bool = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
-    link.snd_settle_mode = proton.Link.SND_SETTLED if presettled else proton.Link.SND_UNSETTLED
-    link.rcv_settle_mode = link.remote_rcv_settle_mode
+    presettled = _set_settle_modes(link)
     _set_properties(link, bound, claim)
     link.open()
     return presettled
 
 
-def open_info(link: Any) -> None:
-    """Open a link of an information source; its messages are always sent settled."""
+def open_info(link: Any) -> bool:
+    """Open a link of an information source; returns the same."""
     link.source.copy(link.remote_source)
     link.source.filter.clear()
     link.source.durability = proton.Terminus.NONDURABLE
     link.target.copy(link.remote_target)
-    link.snd_settle_mode = proton.Link.SND_SETTLED
-    link.rcv_settle_mode = link.remote_rcv_settle_mode
+    presettled = _set_settle_modes(link)
     link.open()
+    return presettled
+
+
+def _set_settle_modes(link: Any) -> bool:
+    presettled: bool = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
+    link.snd_settle_mode = proton.Link.SND_SETTLED if presettled else proton.Link.SND_UNSETTLED
+    link.rcv_settle_mode = link.remote_rcv_settle_mode
+    return presettled
 
 
 def _set_properties(link: Any, bound: str | None, claim: Claim | None) -> None:

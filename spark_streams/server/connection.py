@@ -26,12 +26,13 @@ from spark_streams.server.conditions import (
     FRAMING_ERROR,
     INTERNAL_ERROR,
     RESOURCE_LIMIT,
+    LinkRefused,
     condition,
 )
 from spark_streams.server.doorway import Admission
-from spark_streams.server.engine import Engine, address
+from spark_streams.server.engine import Engine, address, drop_input
 from spark_streams.server.handshake import Handshake
-from spark_streams.server.links import AttachedLink
+from spark_streams.server.links import AttachedLink, refuse
 from spark_streams.server.taking import Taking
 
 if TYPE_CHECKING:
@@ -331,9 +332,15 @@ class AmqpConnection(asyncio.Protocol):
         self.links[address(link.link._impl)] = link
         self._dirty[link] = None
 
-    def refused(self, link: Any) -> None:
-        """Count a link that was refused: the engine keeps it until the peer has detached it too."""
+    def refuse(self, link: Any, refusal: LinkRefused) -> None:
+        """Refuse a link, and count it: the engine keeps it until the peer has detached it too.
+
+        Its name is free at once: the engine would end the connection of a peer that attaches it again before that.
+        """
+        refuse(link, refusal)
+        self.links.pop(address(link._impl), None)
         self._refused[address(link._impl)] = address(link.session._impl)
+        link.free()
         most = self.node.config.max_links
         if len(self._refused) > most:
             self._close(RESOURCE_LIMIT, f"more than {most} links were refused, and the peer does not detach them")
@@ -368,7 +375,7 @@ class AmqpConnection(asyncio.Protocol):
         of_session = [link for link in self.links.values() if link.link.session == session]
         self._end_links(of_session)
         for link in of_session:
-            del self.links[address(link.link._impl)]
+            self.links.pop(address(link.link._impl), None)
         ended = address(session._impl)
         self._refused = {link: home for link, home in self._refused.items() if home != ended}
         session.close()
@@ -384,7 +391,9 @@ class AmqpConnection(asyncio.Protocol):
         self._link_ended(link, closed=False)
 
     def _link_ended(self, link: Any, *, closed: bool) -> None:
-        self._refused.pop(address(link._impl), None)
+        if self._refused.pop(address(link._impl), None) is not None:
+            drop_input(link)  # what came although it had no credit
+            return
         attached = self.links.pop(address(link._impl), None)
         if attached is not None:
             attached.end(closed=closed)

@@ -22,7 +22,7 @@ from spark_streams.errors import CorruptLog
 from spark_streams.log import Stream
 from spark_streams.server.conditions import INTERNAL_ERROR, MESSAGE_TOO_LARGE, RESOURCE_DELETED, STOLEN, LinkRefused
 from spark_streams.server.cursor import Cursor
-from spark_streams.server.engine import address
+from spark_streams.server.engine import address, is_decided
 from spark_streams.server.groups import Claim
 from spark_streams.server.links import AttachedLink
 from spark_streams.server.partition_feed import Block
@@ -291,11 +291,8 @@ class ConsumerLink(AttachedLink):
     def updated(self, delivery: Any) -> None:
         """Handle an outcome."""
         state = lib.pn_delivery_remote_state(delivery)
-        settled = lib.pn_delivery_settled(delivery)
         entry = self._unsettled.get(address(delivery))
-        if entry is None or self.ended:
-            return
-        if not settled and state not in (lib.PN_ACCEPTED, lib.PN_REJECTED, lib.PN_RELEASED, lib.PN_MODIFIED):
+        if entry is None or self.ended or not is_decided(delivery):
             return
         del self._unsettled[address(delivery)]
         cursor, offset, deliveries = entry

@@ -11,7 +11,7 @@ from typing import Any, Final
 import proton
 from cproton_ffi import ffi, lib
 
-__all__ = ["Engine", "address"]
+__all__ = ["Engine", "address", "drop_input", "is_decided"]
 
 _OUTPUT_BYTES: Final = 256 << 10
 
@@ -29,6 +29,18 @@ _CONTROL: Final = {
 def address(pointer: Any) -> int:
     """Return the number that identifies a C object while it lives."""
     return int(ffi.cast("uintptr_t", pointer))
+
+
+def is_decided(delivery: Any) -> bool:
+    """Say whether the receiver of an outgoing delivery (a C pointer) has settled it, or told an outcome."""
+    outcomes = (lib.PN_ACCEPTED, lib.PN_REJECTED, lib.PN_RELEASED, lib.PN_MODIFIED)
+    return bool(lib.pn_delivery_settled(delivery)) or lib.pn_delivery_remote_state(delivery) in outcomes
+
+
+def drop_input(link: proton.Link) -> None:
+    """Settle what has come in on a link and will not be looked at: it counts against the session's window no more."""
+    while delivery := lib.pn_link_current(link._impl):
+        lib.pn_delivery_settle(delivery)
 
 
 class Engine:

@@ -39,6 +39,7 @@ from spark_streams.log import Partition, StoredBatch, Stream, format_offset
 from spark_streams.log.partition import PartitionClosed
 from spark_streams.server.attach import link_properties
 from spark_streams.server.conditions import INVALID_FIELD, LinkRefused
+from spark_streams.server.engine import is_decided
 from spark_streams.server.links import AttachedLink
 from spark_streams.wire.types import Described, Symbol, ULong, encode_value
 
@@ -135,6 +136,9 @@ class InfoLink(AttachedLink):
         connection, link: see ``AttachedLink``.
         stream: the log; None: the source is about the container.
         message: returns the encoded message, about what is there now.
+        presettled: whether messages are sent settled, as the receiver asks. Otherwise they are settled when it says
+            anything of them: a picture of the moment is not sent again.
+        max_unsettled: how many may be unsettled.
         interval_s: between messages when one grant of credit asks for several.
 
     """
@@ -146,10 +150,14 @@ class InfoLink(AttachedLink):
         stream: Stream | None,
         message: Callable[[], bytes],
         *,
+        presettled: bool,
+        max_unsettled: int,
         interval_s: float,
     ) -> None:
         super().__init__(connection, link, *(("", "") if stream is None else (stream.name, stream.incarnation)))
         self._message = message
+        self._presettled = presettled
+        self._max_unsettled = max_unsettled
         self._interval_s = interval_s
         self._impl = link._impl
         self._timer: Any = None
@@ -159,17 +167,27 @@ class InfoLink(AttachedLink):
         """Send one message, and the others that credit asks for a little apart; a draining receiver gets one."""
         if self.ended or self._timer is not None:
             return False
-        if lib.pn_link_credit(self._impl) > 0:
+        if self._may_send():
             self._send()
         if lib.pn_link_get_drain(self._impl):
             lib.pn_link_drained(self._impl)
-        elif lib.pn_link_credit(self._impl) > 0:
+        elif self._may_send():
             self._timer = self.connection.node.loop.call_later(self._interval_s, self._next)
         return False
+
+    def _may_send(self) -> bool:
+        credit, unsettled = int(lib.pn_link_credit(self._impl)), int(lib.pn_link_unsettled(self._impl))
+        return credit > 0 and unsettled < self._max_unsettled
 
     def _next(self) -> None:
         self._timer = None
         self.connection.wake(self)
+
+    def updated(self, delivery: Any) -> None:
+        """Settle what the receiver has settled, or has said something of."""
+        if not self.ended and is_decided(delivery):
+            lib.pn_delivery_settle(delivery)
+            self.connection.wake(self)
 
     def _send(self) -> None:
         encoded = self._message()
@@ -177,8 +195,10 @@ class InfoLink(AttachedLink):
         tag = ffi.new("char[]", self._sent.to_bytes(8, "big"))
         delivery = lib.pn_delivery(self._impl, ffi.new("pn_bytes_t *", {"size": 8, "start": tag})[0])
         lib.pn_link_send(self._impl, ffi.from_buffer(encoded), len(encoded))
-        # What happens to a picture of the moment is of no interest: it is sent settled whatever the receiver's mode.
-        lib.pn_delivery_settle(delivery)
+        if self._presettled:
+            lib.pn_delivery_settle(delivery)
+        else:
+            lib.pn_link_advance(self._impl)
 
     def _released(self, *, closed: bool) -> None:
         if self._timer is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spark_streams.log import Stream
 from spark_streams.server.conditions import LinkRefused
 from spark_streams.server.groups import Group
-from spark_streams.server.links import AttachedLink, refuse
+from spark_streams.server.links import AttachedLink
 
 if TYPE_CHECKING:
     from spark_streams.server.connection import AmqpConnection
@@ -75,7 +75,7 @@ class PlaceInLine(AttachedLink):
         """Refuse the attach."""
         if not self.ended:
             self.end(closed=False)
-            refuse(self.link, refusal)
+            self.connection.refuse(self.link, refusal)
             self.connection.wake()
 
     def _released(self, *, closed: bool) -> None:

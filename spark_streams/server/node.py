@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import proton
@@ -41,7 +42,7 @@ from spark_streams.server.info import STREAMS, WITNESSES, InfoLink, describe, li
 from spark_streams.server.intake import Intake
 from spark_streams.server.line import PlaceInLine
 from spark_streams.server.link_filters import LinkFilters, read_filters
-from spark_streams.server.links import AttachedLink, refuse
+from spark_streams.server.links import AttachedLink
 from spark_streams.server.partition_feed import Feeds
 from spark_streams.server.permissions import permissions_of
 from spark_streams.server.placement import Placement
@@ -93,8 +94,7 @@ class Node:
                 )
             attached = self._consumer(connection, link) if link.is_sender else self._producer(connection, link)
         except LinkRefused as refusal:
-            refuse(link, refusal)
-            connection.refused(link)
+            connection.refuse(link, refusal)
             return
         if attached is not None:
             self._attached(connection, attached)
@@ -209,12 +209,7 @@ class Node:
     def _info(self, connection: AmqpConnection, link: Any, address: str) -> AttachedLink:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
-        open_info(link)
-
-        def message() -> bytes:
-            return describe(stream, positions, witnessed)
-
-        return InfoLink(connection, link, stream, message, interval_s=self._info_interval_s)
+        return self._open_info(connection, link, stream, lambda: describe(stream, positions, witnessed))
 
     def _directory(self, connection: AmqpConnection, link: Any) -> AttachedLink:
         """Open a link that tells which streams there are for this user, and no others."""
@@ -224,8 +219,16 @@ class Node:
             names = (stream.name for stream in self.log.streams())
             return list_streams(n for n in names if permissions is None or permissions.allow("read", n))
 
-        open_info(link)
-        return InfoLink(connection, link, None, message, interval_s=self._info_interval_s)
+        return self._open_info(connection, link, None, message)
+
+    def _open_info(
+        self, connection: AmqpConnection, link: Any, stream: Stream | None, message: Callable[[], bytes]
+    ) -> InfoLink:
+        presettled, most = open_info(link), self.config.max_unsettled
+        interval_s = self._info_interval_s
+        return InfoLink(
+            connection, link, stream, message, presettled=presettled, max_unsettled=most, interval_s=interval_s
+        )
 
     def _open_consumer(
         self,

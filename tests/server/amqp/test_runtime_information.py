@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from proton import symbol
+from proton import Delivery, Link, symbol
 
 from tests.server.amqp.raw_peer import EARLIEST, PARTITION, Refused, annotations_filter, sections
 
@@ -57,6 +57,32 @@ def test_es_402_more_credit_gives_more_messages(node: Any) -> None:
     receiver = node.peer().receiver("orders/$info")
     bodies = [e.body for e in receiver.take(3, timeout_s=120)]
     assert len(bodies) == 3 and bodies[0] == bodies[1] == bodies[2]
+
+
+@pytest.mark.parametrize("address", ["orders/$info", "$streams"])
+@pytest.mark.parametrize("presettled", [True, False])
+def test_messages_are_settled_as_the_receiver_asks(node: Any, address: str, presettled: bool) -> None:
+    node.create()
+    receiver = node.peer().receiver(address, presettled=presettled)
+    assert receiver.link.remote_snd_settle_mode == (Link.SND_SETTLED if presettled else Link.SND_UNSETTLED)
+    for settle in (False, True):
+        (event,) = receiver.take(1, settle=settle, timeout_s=120)
+        assert event.delivery.settled == presettled
+
+
+def test_a_receiver_that_settles_nothing_is_sent_no_more_than_a_few(nodes: Any) -> None:
+    node = nodes(max_unsettled=3, info_interval_ms=1)
+    node.create()
+    receiver = node.peer().receiver("orders/$info")
+    first, *others = receiver.take(3, settle=False, timeout_s=120)
+    receiver.link.flow(5)
+    receiver.peer.pause(0.2)
+    assert receiver.arrived() == []
+    first.delivery.update(Delivery.RELEASED)  # not sent again: the next one tells how things are then
+    assert len(receiver.take(1, credit=False, settle=False, timeout_s=120)) == 1
+    for each in others:
+        each.delivery.settle()
+    assert len(receiver.take(2, credit=False, settle=False, timeout_s=120)) == 2
 
 
 def test_es_403_the_body_is_an_amqp_value_with_a_map(node: Any) -> None:
