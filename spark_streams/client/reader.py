@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import proton
@@ -47,6 +48,25 @@ _log = logging.getLogger(__name__)
 _NO_PARTITION: Final = "there is no such partition any more"
 _EXCUSES: Final = 200
 """How often a peer that searches its log gets its time once more: 100 minutes, if it may be silent for 30 seconds."""
+
+
+@dataclass
+class _Attached:
+    """One link of a read, and what has come over it.
+
+    Args:
+        link: the link.
+        decoder: makes rows of it.
+        intake: what came and was not handed on.
+        held: the deliveries of that which the peer waits to hear of; None where it does not.
+        narrowed: whether the peer leaves out events.
+    """
+
+    link: Link
+    decoder: RowDecoder
+    intake: Intake
+    held: list[Any] | None
+    narrowed: bool
 
 
 class RangeReader:
@@ -129,32 +149,30 @@ class RangeReader:
         intake = Intake(self._max_rows, self._max_bytes, MAX_MESSAGE_BYTES)
         try:
             decoder = RowDecoder(self._read, self._start, receiving.residual, self._behind if link.early else None)
-            yield from self._cuts(link, intake, decoder, held, narrowed=receiving.narrowed)
+            yield from self._cuts(_Attached(link, decoder, intake, held, receiving.narrowed))
         except DeadlineExceeded:
             link.connection.abandon()  # what it still sends belongs to nobody, and it may never send anything
             raise
         finally:
             link.close()
 
-    def _cuts(
-        self, link: Link, intake: Intake, decoder: RowDecoder, held: list[Any] | None, *, narrowed: bool
-    ) -> Iterator[Cut]:
-        window = CreditWindow(link)
-        drain_after_s = NARROWED_DRAIN_AFTER_S if narrowed else DRAIN_AFTER_S
+    def _cuts(self, on: _Attached) -> Iterator[Cut]:
+        link, window = on.link, CreditWindow(on.link)
+        drain_after_s = NARROWED_DRAIN_AFTER_S if on.narrowed else DRAIN_AFTER_S
         silence = Silence(self._timeout_ms, f"{link.what}: no events, and no answer to drain", drain_after_s)
         while True:
             broken: SparkStreamsError | None = None
             try:
-                if not self._collect(link, intake, decoder, held, window, silence, narrowed):
-                    self._explain(narrowed)
+                if not self._collect(on, window, silence):
+                    self._explain(on.narrowed)
                     return
             except SparkStreamsError as fault:
-                if not (fault.retriable and intake.rows):
-                    raise
+                broken, on.held = fault, None  # outcomes would reach nobody
                 if isinstance(fault, DeadlineExceeded):
                     link.connection.abandon()  # nothing is to be asked over it either
-                broken, held = fault, None  # outcomes would reach nobody
-            cut = self._cut(link, intake, decoder, held, narrowed)
+                if not (fault.retriable and on.intake.rows):
+                    raise
+            cut = self._cut(on)
             yield cut
             if cut.done:
                 return
@@ -162,26 +180,16 @@ class RangeReader:
                 raise broken
             silence.broken()  # the time that the caller took is not the peer's
 
-    def _collect(
-        self,
-        link: Link,
-        intake: Intake,
-        decoder: RowDecoder,
-        held: list[Any] | None,
-        window: CreditWindow,
-        silence: Silence,
-        narrowed: bool,
-    ) -> bool:
+    def _collect(self, on: _Attached, window: CreditWindow, silence: Silence) -> bool:
         """Receive until there is a block to hand on; return False when the peer has no more.
 
         Raises:
-            SparkStreamsError: the connection broke, the peer fell silent or ended the link; what came whole before
-                that is in ``intake``.
+            SparkStreamsError: the connection broke, the peer fell silent or ended the link.
         """
-        end = self._read.end.encode()
+        link, intake, decoder, end = on.link, on.intake, on.decoder, self._read.end.encode()
         searched, received, excuses = 0, intake.received, 0
         while True:
-            taken = intake.take(link.impl, held)
+            taken = intake.take(link.impl, on.held)
             if intake.received != received:
                 window.consumed(taken, intake.received - received)
                 silence.broken()
@@ -207,7 +215,7 @@ class RangeReader:
                 else:
                     window.top_up()
             patience_s = silence.patience_s(intake.rows > 0)
-            if narrowed and silence.draining and excuses < _EXCUSES:
+            if on.narrowed and silence.draining and excuses < _EXCUSES:
                 # It may take long to find that nothing matches: whether the peer still lives is asked on another link.
                 patience_s = min(patience_s, self._timeout_ms / 2_000)
                 if not link.connection.turn(patience_s) and link.draining:
@@ -217,20 +225,20 @@ class RangeReader:
             else:
                 link.connection.turn(patience_s)
 
-    def _cut(self, link: Link, intake: Intake, decoder: RowDecoder, held: list[Any] | None, narrowed: bool) -> Cut:
+    def _cut(self, on: _Attached) -> Cut:
         """Turn what was taken into rows, with the checks that belong to them."""
         try:
-            cut = decoder.cut(intake.block())
+            cut = on.decoder.cut(on.intake.block())
         except WrongPartition as fault:
-            _reject(link, held, fault)
+            _reject(on.link, on.held, fault)
             raise
         if cut.first is not None:
-            self._check_loss(cut.first, narrowed)
-        if link.early:
-            self._drop(link, decoder.dropped)
-        if held is not None:
-            _accept(held)
-        intake.clear()
+            self._check_loss(cut.first, on.narrowed)
+        if on.link.early:
+            self._drop(on.link, on.decoder.dropped)
+        if on.held is not None:
+            _accept(on.held)
+        on.intake.clear()
         return cut
 
     def _drop(self, link: Link, dropped: Earliest | After) -> None:
@@ -241,7 +249,7 @@ class RangeReader:
             )
         self._behind = dropped
 
-    def _check_loss(self, came: str | None, narrowed: bool) -> None:
+    def _check_loss(self, came: str, narrowed: bool) -> None:
         """Ask whether retention overtook the read, before the rows that have just come are handed out.
 
         Only now that they are here: what is removed later cannot have been in front of them. With every block, because
