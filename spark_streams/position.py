@@ -147,6 +147,7 @@ def position_from_json(value: object) -> Position:
 
 CHECKPOINT_VERSION: Final = 2
 """What all formats write; version 1 did not say its format."""
+OWN_FORMATS: Final = frozenset({"amqp-events", "rabbitmq-stream", "feedapi"})
 _NUMBERED: Final = re.compile(r"[0-9]{20}")
 """An offset of RabbitMQ as text."""
 
@@ -172,6 +173,8 @@ def require_format(value: object, format: str) -> None:
         )
     if version == CHECKPOINT_VERSION and not isinstance(value.get("format"), str):
         raise CheckpointError("not a checkpoint of spark-streams: 'format' is missing, or is no text")
+    if version == 1 and format not in OWN_FORMATS:
+        return  # a format that somebody added: nothing is known of what it wrote
     written = (value["format"],) if version == CHECKPOINT_VERSION else _formats_of_version_1(value)
     if format not in written:
         other = " or ".join(f"'{each}'" for each in written)

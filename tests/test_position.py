@@ -155,6 +155,14 @@ def test_version_1_is_of_the_formats_that_may_have_written_it(more: dict[str, ob
             require_format(value, format)
 
 
+@pytest.mark.parametrize("more", [{}, {"incarnation": "a1"}, {"witnesses": {"0": "0@1"}}], ids=repr)
+def test_version_1_of_a_format_that_somebody_added_is_read(more: dict[str, object]) -> None:
+    value = {"version": 1, "stream": "orders", "partitions": {"0": NUMBERED}, **more}
+    require_format(value, "lines")
+    with pytest.raises(CheckpointError, match="of format 'amqp-events', but the query reads format 'lines'"):
+        require_format({**value, "version": 2, "format": AMQP}, "lines")
+
+
 @pytest.mark.parametrize("bad", [{"partitions": None}, {"partitions": {"0": {"at": 7}}}, {"witnesses": None}])
 def test_what_is_no_checkpoint_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(CheckpointError, match="not a checkpoint of spark-streams"):
