@@ -25,7 +25,7 @@ ALLOWED = {
     "planning": {"position", "filters", "endpoint", "errors"},
     "options": {"option_values", "position", "filters", "endpoint", "fresh_secrets", "errors"},
     "client": {"wire", "filters", "rows", "position", "endpoint", "fresh_secrets", "redaction", "errors"},
-    "server": {"wire", "log", "filters", "position", "errors"},
+    "server": {"wire", "log", "filters", "position", "redaction", "errors"},
     "spark": {
         *("planning", "options", "filters", "rows", "client", "position", "endpoint", "progress_offset", "errors"),
         *("redaction", "pyspark"),

@@ -165,7 +165,11 @@ def test_no_secret_is_shown(
     files |= {"stdout": ran.stdout, "stderr": ran.stderr}
     assert holding(files, marked, bytes) == []
     assert holding(files, marked, basic) == holding(files, marked, basic_of_bob) == []
-    assert any(b'"Authorization": "' in content for file, content in files.items() if file.endswith("-feedapi-echo"))
+    assert any(
+        b'"Authorization": "' in content and b"***" in content
+        for file, content in files.items()
+        if file.endswith("-feedapi-echo")
+    )
     masked = holding(files, marked, mask)
     assert {file.rpartition("-")[2] for _, file in masked} == {"pickle"}, "only sources, readers and writers"
     assert {name for name, _ in masked} == {"url", "option", "query", "token"}, "tasks read the others themselves"

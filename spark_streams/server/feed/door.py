@@ -31,6 +31,7 @@ from spark_streams.errors import LogError, RemoteProtocolError, UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.no_room import is_full
 from spark_streams.log.partition import PartitionClosed
+from spark_streams.redaction import one_line
 from spark_streams.server.aside import Aside
 from spark_streams.server.feed.access import Access
 from spark_streams.server.feed.changes import Changes, arguments
@@ -264,8 +265,9 @@ async def _gone(request: Request, fault: Exception) -> Response:
 
 
 async def _failed(request: Request, fault: Exception) -> Response:
+    path = one_line(request.url.path)
     if is_full(fault):
-        logger.error("%s %s failed: %s", request.method, request.url.path, fault)
+        logger.error("%s %s failed: %s", request.method, path, fault)
         return Refusal(507, f"the log cannot be written: {fault}. Send the request again when there is room").response()
-    logger.error("%s %s failed: %s", request.method, request.url.path, fault, exc_info=fault)
+    logger.error("%s %s failed: %s", request.method, path, fault, exc_info=fault)
     return PlainTextResponse("Internal server error\n", 500)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.redaction import one_line
 from spark_streams.server.doorway import Admission
 from spark_streams.server.permissions import permissions_of
 from spark_streams.server.rabbit import requests
@@ -396,7 +397,8 @@ class RabbitConnection(asyncio.Protocol):
     def closed_by_peer(self, request: Close) -> None:
         """Agree to a Close, and close."""
         if request.code != ResponseCode.OK:
-            logger.info("%s: closed by the peer: %s %s", self._peer, code_name(request.code), request.reason)
+            reason = one_line(request.reason)
+            logger.info("%s: closed by the peer: %s %s", self._peer, code_name(request.code), reason)
         self._ending = True
         self._let_go()
         self.answer(request, CloseAnswer)

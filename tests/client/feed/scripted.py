@@ -416,7 +416,7 @@ class EchoingFeed(BadFeed):
         """Answer a fetch."""
         if cursor == "_last":
             return super().fetched(request, partition, cursor)
-        echo = {"path": request.path, "query": request.pairs, "headers": dict(request.headers)}
+        echo = {"Authorization": request.headers.get("Authorization"), "query": request.pairs, **request.headers}
         return Reply(json.dumps(echo).encode(), 403, kind="application/json")
 
 
