@@ -67,14 +67,19 @@ class Names:
                 raise NameTaken(name, _what(stream, partitions.get(name)), theirs, _what(*self._shown[theirs]))
 
     def keep(self, stream: str, partitions: Mapping[str, str]) -> None:
-        """Take down a stream's names, in place of those that it had."""
-        before, now = self._of.get(stream, ()), (stream, *partitions)
-        # Those that stay are never missing: a door looks names up while another thread makes partitions.
+        """Take down a stream's names, in place of those that it had.
+
+        Others may look meanwhile, from another thread: a name that stays is never missing.
+        """
+        before = self._of.get(stream, ())
         self._shown |= {stream: (stream, None), **{name: (stream, number) for name, number in partitions.items()}}
-        self._meant |= {_meant(name): stream for name in now}
-        self._of[stream] = now
-        for name in set(before) - set(now):
-            del self._shown[name], self._meant[_meant(name)]
+        self._of[stream] = (stream, *partitions)
+        meant = {_meant(name): stream for name in self._of[stream]}
+        self._meant |= meant
+        for name in set(before) - {stream, *partitions}:
+            del self._shown[name]
+            if _meant(name) not in meant:
+                del self._meant[_meant(name)]
 
     def drop(self, stream: str) -> None:
         """Forget a stream's names."""

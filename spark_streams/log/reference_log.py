@@ -21,8 +21,8 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -146,20 +146,25 @@ class ReferenceLog:
                     "is whole there, and can be served and copied from",
                 ) from None
 
-    def _take_names(self, stream: Stream) -> None:
-        names = names_of_partitions(stream.name, stream.partitions_ever, stream.partition_names)
+    def _take_names(self, stream: Stream, more: int = 0) -> None:
+        """Take down a stream's names, and those of so many further partitions.
+
+        Raises:
+            NameTaken: another stream has one of them.
+        """
+        count = stream.partitions_ever + max(more, 0)
+        names = names_of_partitions(stream.name, count, stream.partition_names)
         self._names.check(stream.name, names)
         self._names.keep(stream.name, names)
 
-    def _check_names(self, stream: Stream, more: int) -> None:
-        """See that a stream may have more partitions.
-
-        Raises:
-            NameTaken: another stream has the name of one of them.
-        """
-        if more > 0:
-            names = names_of_partitions(stream.name, stream.partitions_ever + more, stream.partition_names)
-            self._names.check(stream.name, names)
+    @contextmanager
+    def _more_names(self, stream: Stream, more: int) -> Iterator[None]:
+        """Hold the names of further partitions while they are made, so that whoever sees one finds it by its name."""
+        self._take_names(stream, more)
+        try:
+            yield
+        finally:
+            self._take_names(stream)  # of those that are there: a change may fail before or after it took effect
 
     def _open_partition(self, folder: Path, stream: str, partition_id: str, config: StreamConfig) -> Partition:
         return Partition(
@@ -271,9 +276,8 @@ class ReferenceLog:
             self._check_open()
             stream = self.stream(name)
             self._check_room(count)
-            self._check_names(stream, count)
-            stream.add_partitions(count)
-            self._take_names(stream)
+            with self._more_names(stream, count):
+                stream.add_partitions(count)
             return stream
 
     def split_partition(self, name: str, partition: str, into: int = 2, *, history: bool = False) -> Stream:
@@ -300,11 +304,8 @@ class ReferenceLog:
             self._check_open()
             stream = self.stream(name)
             self._check_room(into)
-            self._check_names(stream, into)
-            try:
+            with self._more_names(stream, into):
                 stream.split(partition, into, history=history)
-            finally:
-                self._take_names(stream)  # of a split that failed as it cleaned up, the partitions are there
             return stream
 
     def find(self, name: str) -> Stream | None:

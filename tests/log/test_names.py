@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import NameTaken
-from spark_streams.log import ReferenceLog
+from spark_streams.log import ReferenceLog, Stream
 from spark_streams.wire.columns import encode_columns
 
 
@@ -88,6 +88,26 @@ def test_partitions_are_not_added_under_a_taken_name(tmp_path: Path) -> None:
         log.split_partition("wide", "3", 2)
         with pytest.raises(NameTaken):
             log.create_stream("wide-5")
+
+
+def test_a_partition_that_is_seen_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Doors look while another thread changes a stream."""
+    seen = []
+    with ReferenceLog(tmp_path / "log") as log:
+        log.create_stream("orders", 2)
+        split, found = Stream.split, log.shown
+
+        def watched(stream: Stream, *arguments: Any, **more: Any) -> None:
+            split(stream, *arguments, **more)
+            seen.append([found(f"orders-{number}") == (stream, number) for number in stream.partitions])
+
+        monkeypatch.setattr(Stream, "split", watched)
+        log.split_partition("orders", "0")
+        log.split_partition("orders", "1", 2, history=True)
+        assert seen == [[True] * 4, [True] * 5]
+        with pytest.raises(ValueError, match="closed"):
+            log.split_partition("orders", "0", 3)
+        log.create_stream("orders-6")
 
 
 def test_the_name_of_a_partition_that_has_left_is_not_given_to_a_stream(tmp_path: Path) -> None:

@@ -138,9 +138,9 @@ class Topology:
         stream, number = found
         if stream.name == self._coming:
             return None
-        if not self._is_super(stream):
-            return self._served(stream, next(iter(stream.partitions)), name, None)
-        if number is None or number not in stream.partitions:
+        if number is None:
+            return None if self._is_super(stream) else self._served(stream, next(iter(stream.partitions)), name, None)
+        if number not in stream.partitions or not self._is_super(stream):
             return None
         return self._served(stream, number, name, stream.name)
 
