@@ -86,11 +86,11 @@ class Appender:
             queued.append(batch)
         elif batch.due is not None and not batch.due():
             batch.done(_not_due(batch))
-        elif not self._off_loop and not is_large(batch.values, batch.keys):
-            batch.done(_store_together(partition, [batch]))
-        else:
+        elif self._off_loop or is_large(batch.values, batch.keys):
             self._waiting[partition] = []
             self._start(partition, [batch])
+        else:
+            batch.done(_store_together(partition, [batch]))
 
     def after(self, partition: Partition, done: Callable[[], None]) -> None:
         """Have ``done`` called on the loop when all appends to a partition so far have ended; at once if none is."""

@@ -194,8 +194,7 @@ class RabbitConnection(asyncio.Protocol):
                     self._put_off = True
                     self.node.loop.call_soon(self._go_on)
                     break
-            else:
-                self.publishers.received_all()
+            self.publishers.received_all()
         except Exception as fault:
             self._went_wrong(fault)
         finally:
@@ -232,7 +231,7 @@ class RabbitConnection(asyncio.Protocol):
         elif frame.key == PUBLISH_KEY:
             if frame.version > (2 if self.node.config.filtering else 1):
                 raise RemoteProtocolError(f"Publish, version {frame.version}")
-            self.publishers.publish(frame)
+            self._begin(self.publishers.publish(frame))
         elif frame.key in COLUMNAR_KEYS or frame.key in self.node.config.without:
             raise RemoteProtocolError(f"key 0x{frame.key:04x} from a client")
         elif frame.size > LARGE_FRAME_BYTES:

@@ -61,6 +61,10 @@ class ValueColumn:
     codes: Codes
     values: tuple[bytes, ...]
 
+    def only(self, rows: Mask) -> ValueColumn:
+        """Return those of some records; not every value need be one of theirs."""
+        return ValueColumn(self.codes[rows], self.values)
+
 
 def values_of(published: Published, kept: Mask) -> ValueColumn | None:
     """Return the filter values of the kept entries of a Publish frame; None when no entry has one.

@@ -43,6 +43,7 @@ class RabbitNode:
         self.loop = loop
         self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
         self.aside = Aside("spark-streams-rabbitmq")
+        self.one_publishes = asyncio.Lock()
         # Of its own: what only computes need not wait for the disk.
         self._disk = Aside("spark-streams-changes")
         self.topology = Topology(log, config.max_super_stream_partitions, self._disk)

@@ -1,7 +1,8 @@
 """One connection's publishers: what they send is appended, deduplicated by reference and publishing id, and confirmed.
 
-What one read of the socket brought is collected and appended together, one append for each stream: one stored batch,
-which consumers get as one chunk.
+What one read of the socket brought, or as much of it as goes into a turn, is collected and appended together, one
+append for each stream: one stored batch, which consumers get as one chunk. A frame that is large, or inflates to much,
+is read and appended in parts, beside the loop: one part of all connections at a time, so that memory is bounded.
 
 Delivery guarantee: a sub-entry batch is in the log whole or not at all.
 A publishing id is confirmed once its message is in the log (``Partition.append``: it survives
@@ -15,10 +16,11 @@ Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher; notes, se
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection
+import asyncio
+from collections.abc import Collection, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,10 +34,16 @@ from spark_streams.server.appender import Batch
 from spark_streams.server.conditions import LinkRefused
 from spark_streams.server.rabbit.filter_values import ValueColumn, value_notes, values_of
 from spark_streams.server.rabbit.sequences import publishers_note
-from spark_streams.server.rabbit.stored_form import Stored, stored_form
+from spark_streams.server.rabbit.stored_form import Stored, joined, kept_rows, stored_form, stored_steps
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.frames import Frame
-from spark_streams.wire.rabbit.published import Published, decode_publish, encode_confirm, encode_publish_error
+from spark_streams.wire.rabbit.published import (
+    Published,
+    decode_publish,
+    encode_confirm,
+    encode_publish_error,
+    publish_parts,
+)
 from spark_streams.wire.rabbit.publishing import (
     MAX_REFERENCE_BYTES,
     DeclarePublisher,
@@ -51,6 +59,11 @@ if TYPE_CHECKING:
     from spark_streams.server.rabbit.topology import Served
 
 __all__ = ["Publishers"]
+
+SMALL_BYTES: Final = 16 << 10
+"""Frames that are no larger, and inflate to no more, are dealt with on the loop, in some milliseconds at most."""
+MOST_RECORDS: Final = 8_192
+"""As many are appended without waiting for more."""
 
 Ids = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
@@ -78,12 +91,36 @@ class _Piece:
     failures: int
 
 
+class _Made(NamedTuple):
+    """What is stored of entries: their records, None for none, and their filter values."""
+
+    stored: Stored | None
+    values: ValueColumn | None
+
+    def only(self, kept: Mask, counts: NDArray[np.int64]) -> _Made:
+        """Return what is stored of those that are kept."""
+        rows = np.repeat(kept, counts)
+        stored = kept_rows(self.stored, rows) if self.stored is not None and rows.any() else None
+        return _Made(stored, None if self.values is None else self.values.only(kept))
+
+
+def _made_of(published: Published, kept: Mask, counts: NDArray[np.int64]) -> _Made:
+    starts, ends = published.starts, published.ends
+    if not kept.all():
+        records = np.repeat(kept, counts)
+        starts, ends = starts[records], ends[records]
+    stored = stored_form(published.buffer, starts, ends) if len(starts) else None
+    return _Made(stored, values_of(published, kept))
+
+
 @dataclass
 class _Collected:
     """What is to be appended to one stream, and the last ids of its references with that."""
 
     served: Served
     pieces: list[_Piece] = field(default_factory=list)
+    records: int = 0
+    last: dict[str, int] = field(default_factory=dict)
 
 
 class Publishers:
@@ -159,41 +196,94 @@ class Publishers:
 
     # --- messages
 
-    def publish(self, frame: Frame) -> None:
+    def publish(self, frame: Frame) -> Coroutine[object, object, None] | None:
         """Take a Publish frame; it is stored by ``received_all``.
+
+        Returns:
+            For a large one, what stores it.
 
         Raises:
             RemoteProtocolError: the frame cannot be read.
         """
-        published = decode_publish(frame.buffer, frame.start, frame.end, frame.version)
-        publisher = self._open.get(published.publisher_id)
-        if publisher is None:
-            self._refuse(published.publisher_id, published.ids, ResponseCode.PUBLISHER_DOES_NOT_EXIST)
-            return
-        if publisher.failed:
-            self._refuse(publisher.id, published.ids, ResponseCode.INTERNAL_ERROR)
-            return
-        good = len(published.ids) if published.bad_from is None else published.bad_from
-        if good < len(published.ids):
-            self._refuse(publisher.id, published.ids[good:], ResponseCode.PRECONDITION_FAILED)
-        if good:
-            try:
-                self._collect(publisher, published, good)
-            except PartitionClosed:  # another door has just deleted the stream
-                self._refuse(publisher.id, published.ids[:good], ResponseCode.STREAM_NOT_AVAILABLE)
+        if frame.size <= SMALL_BYTES:
+            published = decode_publish(
+                frame.buffer, frame.start, frame.end, frame.version, max_inflated_bytes=SMALL_BYTES
+            )
+            if published.bad_from is None:
+                publisher = self._taking(published)
+                if publisher is not None:
+                    self._collect(publisher, published, None)
+                return None
+        return self._publish_large(frame)
 
-    def _collect(self, publisher: _Publisher, published: Published, entries: int) -> None:
+    async def _publish_large(self, frame: Frame) -> None:
+        node = self._connection.node
+        parts = publish_parts(
+            frame.buffer,
+            frame.start,
+            frame.end,
+            frame.version,
+            max_uncompressed_bytes=node.config.max_sub_batch_bytes,
+        )
+        while True:
+            async with node.one_publishes:
+                published = await node.aside.step(partial(next, parts, None))
+                if published is None:
+                    return
+                await self._publish_part(published)
+
+    async def _publish_part(self, published: Published) -> None:
+        node, made = self._connection.node, _Made(None, None)
+        if len(published.starts):
+            stored = await node.aside.walk(stored_steps(published.buffer, published.starts, published.ends))
+            every = np.ones(len(published.ids), np.bool_)
+            made = _Made(stored, await node.aside.step(partial(values_of, published, every)))
+        publisher = self._taking(published)
+        if publisher is None:
+            return
+        # Which ids are new is asked now and not before: with an await in between, two could think that one is.
+        self._collect(publisher, published, made)
+        self.received_all()
+        told = node.loop.create_future()
+        node.appender.after(publisher.served.partition, partial(_tell, told))
+        await told
+
+    def _taking(self, published: Published) -> _Publisher | None:
+        """Return the publisher that takes the good entries, of which there are some; what is not taken is refused."""
+        number, ids = published.publisher_id, published.ids
+        publisher = self._open.get(number)
+        good, code = 0, ResponseCode.PUBLISHER_DOES_NOT_EXIST
+        if publisher is not None and publisher.failed:
+            code = ResponseCode.INTERNAL_ERROR
+        elif publisher is not None:
+            good = len(ids) if published.bad_from is None else published.bad_from
+            code = ResponseCode.PRECONDITION_FAILED
+        self._refuse(number, ids[good:], code)
+        return publisher if good else None
+
+    def _collect(self, publisher: _Publisher, published: Published, made: _Made | None) -> None:
+        """Take the good entries; ``made`` is of all their records, None where it is still to be made."""
+        entries = len(published.ids) if published.bad_from is None else published.bad_from
         ids, counts = published.ids[:entries], published.counts[:entries]
-        starts, ends = published.starts, published.ends
-        kept = self._new(publisher, ids)
-        if not kept.all():
-            records = np.repeat(kept, counts)
-            starts, ends = starts[records], ends[records]
-        stored = stored_form(published.buffer, starts, ends) if len(starts) else None
-        failures = self._line(publisher.served).failures(publisher.reference)
-        piece = _Piece(publisher, ids, counts, kept, stored, values_of(published, kept), failures)
-        name = publisher.served.name
-        self._collected.setdefault(name, _Collected(publisher.served)).pieces.append(piece)
+        try:
+            kept = self._new(publisher, ids)
+            failures = self._line(publisher.served).failures(publisher.reference)
+        except PartitionClosed:  # another door has just deleted the stream
+            self._refuse(publisher.id, ids, ResponseCode.STREAM_NOT_AVAILABLE)
+            return
+        if made is None:
+            made = _made_of(published, kept, counts)
+        elif not kept.all():
+            made = made.only(kept, counts)
+        piece = _Piece(publisher, ids, counts, kept, made.stored, made.values, failures)
+        collected = self._collected.setdefault(publisher.served.name, _Collected(publisher.served))
+        collected.pieces.append(piece)
+        collected.records += len(made.stored.values) if made.stored is not None else 0
+        if publisher.reference:
+            highest = int(ids.max())
+            collected.last[publisher.reference] = max(highest, collected.last.get(publisher.reference, highest))
+        if collected.records >= MOST_RECORDS:
+            self.received_all()
 
     def _new(self, publisher: _Publisher, ids: Ids) -> Mask:
         """Return which entries the log does not have yet: ids above all that came before (notes, section 10)."""
@@ -202,10 +292,9 @@ class Publishers:
         served = publisher.served
         last = self._line(served).expected(publisher.reference)
         collected = self._collected.get(served.name)
-        for piece in collected.pieces if collected is not None else ():
-            if piece.publisher.reference == publisher.reference:
-                highest = int(piece.ids.max())
-                last = highest if last is None else max(last, highest)
+        before_it = collected.last.get(publisher.reference) if collected is not None else None
+        if before_it is not None:
+            last = before_it if last is None else max(last, before_it)
         before = np.empty(len(ids), np.uint64)
         before[0] = 0 if last is None else last
         before[1:] = ids[:-1]
@@ -227,26 +316,22 @@ class Publishers:
         stored = [piece.stored for piece in pieces if piece.stored is not None]
         # The line as it is now: when the append ends the stream may be gone, and with it what a line is read from.
         line = self._line(served)
-        done = functools.partial(self._appended, served, pieces, line)
+        done = partial(self._appended, served, pieces, line)
         if not stored:
             # Only duplicates: they are confirmed once what they repeat is stored.
-            node.appender.after(served.partition, functools.partial(done, []))
+            node.appender.after(served.partition, partial(done, []))
             return
-        counts = [len(s.values) for s in stored]
-        keys = [pa.nulls(n, pa.binary()) if s.keys is None else s.keys for s, n in zip(stored, counts, strict=True)]
-        instants = [
-            np.full(n, NO_TIMESTAMP, np.int64) if s.timestamps is None else s.timestamps
-            for s, n in zip(stored, counts, strict=True)
-        ]
+        whole = joined(stored)
+        count = len(whole.values)
         sequences = _sequences(pieces)
         line.begin(sequences)
         batch = Batch(
-            pa.concat_arrays([s.values for s in stored]) if len(stored) > 1 else stored[0].values,
-            pa.concat_arrays(keys) if len(keys) > 1 else keys[0],
-            np.concatenate(instants),
+            whole.values,
+            pa.nulls(count, pa.binary()) if whole.keys is None else whole.keys,
+            np.full(count, NO_TIMESTAMP, np.int64) if whole.timestamps is None else whole.timestamps,
             done,
             _Notes(pieces, served.filter_bytes),
-            functools.partial(self._due, pieces, line),
+            partial(self._due, pieces, line),
             _groups(pieces),
         )
         self._connection.unconfirmed(_entries(pieces))
@@ -288,6 +373,11 @@ class Publishers:
     def _refuse(self, publisher_id: int, ids: Ids, code: ResponseCode) -> None:
         if len(ids) and not self._closed:
             self._connection.send(encode_publish_error(publisher_id, ids, np.full(len(ids), code, np.uint16)))
+
+
+def _tell(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():  # nobody waits any more when the connection has ended
+        waiting.set_result(None)
 
 
 def _groups(pieces: list[_Piece]) -> NDArray[np.int64] | None:

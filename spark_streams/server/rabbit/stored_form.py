@@ -11,6 +11,7 @@ A RabbitMQ stream does not care what a message is. The other doors do: an AMQP r
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,11 +24,14 @@ from spark_streams.log import NO_TIMESTAMP
 from spark_streams.wire.columns import Block, incoming_columns
 from spark_streams.wire.rabbit.compression import Readable
 
-__all__ = ["ESCAPE", "Stored", "stored_form", "unescape"]
+__all__ = ["ESCAPE", "Stored", "joined", "kept_rows", "stored_form", "stored_steps", "unescape"]
 
 ESCAPE: Final = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xb0"
 """Descriptor 0x75 (data) as an eight-byte ulong, which encoders hardly ever write, and the code of a binary32."""
 ESCAPE_BYTES: Final = len(ESCAPE) + 4
+
+STEP_ROWS: Final = 4_096
+"""Some 3 ms, and much more where messages are broken on purpose."""
 
 _DATA8: Final = 0x005375A0
 _DATA32: Final = 0x005375B0
@@ -74,6 +78,43 @@ def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
         timestamps[rows] = np.where(incoming.malformed, NO_TIMESTAMP, incoming.creation_time_ms)
         keys = _scatter(incoming.group_key.cast(pa.binary()), rows, len(starts))
     return Stored(_with_escapes(values, escaped) if escaped.any() else values, keys, timestamps)
+
+
+def stored_steps(buffer: Readable, starts: Longs, ends: Longs) -> Generator[None, None, Stored]:
+    """Return what ``stored_form`` does, of at least one message, after a step for each few thousand."""
+    parts = []
+    for at in range(0, len(starts), STEP_ROWS):
+        if at:
+            yield
+        parts.append(stored_form(buffer, starts[at : at + STEP_ROWS], ends[at : at + STEP_ROWS]))
+    return joined(parts)
+
+
+def joined(parts: Sequence[Stored]) -> Stored:
+    """Return the rows of one or more behind one another."""
+    if len(parts) == 1:
+        return parts[0]
+    counts = [len(part.values) for part in parts]
+    keys, timestamps = None, None
+    if any(part.keys is not None for part in parts):
+        each = zip(parts, counts, strict=True)
+        keys = pa.concat_arrays([pa.nulls(n, pa.binary()) if part.keys is None else part.keys for part, n in each])
+    if any(part.timestamps is not None for part in parts):
+        none = [np.full(n, NO_TIMESTAMP, np.int64) for n in counts]
+        timestamps = np.concatenate(
+            [n if p.timestamps is None else p.timestamps for p, n in zip(parts, none, strict=True)]
+        )
+    return Stored(pa.concat_arrays([part.values for part in parts]), keys, timestamps)
+
+
+def kept_rows(stored: Stored, rows: NDArray[np.bool_]) -> Stored:
+    """Return only those rows."""
+    mask = pa.array(rows)
+    return Stored(
+        stored.values.filter(mask),
+        None if stored.keys is None else stored.keys.filter(mask),
+        None if stored.timestamps is None else stored.timestamps[rows],
+    )
 
 
 def _scatter(column: pa.Array, rows: Longs, count: int) -> pa.Array | None:

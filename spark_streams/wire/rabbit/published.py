@@ -16,6 +16,7 @@ Spec: Streams Protocol Reference, "Publish" to "PublishError"; notes, sections 4
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -43,6 +44,7 @@ __all__ = [
     "encode_publish",
     "encode_publish_error",
     "encode_sub_batches",
+    "publish_parts",
 ]
 
 Ids = NDArray[np.uint64]
@@ -52,6 +54,8 @@ MAX_INFLATED_BYTES: Final = 256 << 20
 _HEAD: Final = struct.Struct(">BI")
 _ERROR: Final = np.dtype([("id", ">u8"), ("code", ">u2")])
 _ID: Final = 8
+_SUB_BATCH: Final = 0x80
+"""The bit of the byte behind an id that says that a sub-batch follows."""
 
 
 @dataclass(frozen=True)
@@ -130,55 +134,104 @@ def decode_publish(
     Raises:
         RemoteProtocolError: the frame itself is malformed. A bad sub-batch is not an error: see ``Published.bad_from``.
     """
-    if version == 1:
-        return _decode_plain(buffer, start, end, max_uncompressed_bytes, max_inflated_bytes)
     if version == 2:
         return _decode_filtered(buffer, start, end)
-    raise RemoteProtocolError(f"Publish version {version}: expected 1 or 2")
+    limits = _Limits(max_uncompressed_bytes, max_inflated_bytes)
+    (whole,) = _plain_parts(buffer, start, end, version, limits)
+    return whole
 
 
-def _decode_plain(
-    buffer: Readable, start: int, end: int, max_sub_batch_bytes: int, max_inflated_bytes: int
-) -> Published:
-    publisher_id, count, at = _read_head(buffer, start, end, _ID + 4, "Publish")
-    spans = RecordSpans(buffer, max_sub_batch_bytes, max_inflated_bytes)
-    ids: list[Ids] = []
-    counts = np.ones(count, np.int64)
-    done, bad_from = 0, None
-    while done < count:
-        entries = read_entries(buffer, at, end, count - done, before=_ID)
-        if entries.starts.size:
-            ids.append(words_at(buffer, entries.starts - (_ID + 4), ">u8").astype(np.uint64))
-            if bad_from is None:
-                spans.add(entries)
-        at, done = entries.stop, done + entries.starts.size
-        if done == count:
-            break
-        ids.append(np.array([int.from_bytes(buffer[at : at + _ID], "big")], np.uint64))
-        batch = SubBatch.read(buffer, at + _ID, end)
-        if bad_from is None:
-            counts[done] = batch.records
-            try:
-                spans.add_sub_batch(batch)
-            except RemoteProtocolError:
-                bad_from = done
-        at, done = batch.end, done + 1
-    _check_end(at, end, count)
-    if bad_from is not None:
-        counts[bad_from:] = 0
-    every = ids[0] if len(ids) == 1 else np.concatenate((np.empty(0, np.uint64), *ids))
-    return Published(publisher_id, every, counts, *spans.collected(), bad_from=bad_from)
+def publish_parts(
+    buffer: Readable, start: int, end: int, version: int, *, max_uncompressed_bytes: int = MAX_PLAIN_BYTES
+) -> Iterator[Published]:
+    """Read the content of a Publish frame a part at a time, so that little is held of one that inflates to much.
+
+    Args:
+        buffer: the bytes.
+        start: first byte after key and version, inclusive.
+        end: of the frame, exclusive.
+        version: of the frame, 1 or 2.
+        max_uncompressed_bytes: what one sub-batch may inflate to; one that wants more is a bad one.
+
+    Yields:
+        At least one: consecutive entries with some ten thousand records, or one sub-batch that has more. Behind a bad
+        sub-batch all parts are of entries that were left out. A frame of version 2, which inflates to nothing, is one.
+
+    Raises:
+        RemoteProtocolError: as ``decode_publish``, perhaps only after the parts before the malformed one.
+    """
+    if version == 2:
+        yield _decode_filtered(buffer, start, end)
+        return
+    limits = _Limits(max_uncompressed_bytes, MAX_INFLATED_BYTES, 1 << 14, 1 << 20, 256)
+    yield from _plain_parts(buffer, start, end, version, limits)
 
 
-def _check_end(at: int, end: int, count: int) -> None:
+class _Limits(NamedTuple):
+    """How much is taken: of a sub-batch, of the frame; and of a part, before it is the next one's turn."""
+
+    sub_batch_bytes: int
+    inflated_bytes: int
+    part_records: int = 2**62
+    part_bytes: int = 2**62
+    part_pieces: int = 2**62
+
+
+def _plain_parts(buffer: Readable, start: int, end: int, version: int, limits: _Limits) -> Iterator[Published]:
+    if version != 1:
+        raise RemoteProtocolError(f"Publish version {version}: expected 1 or 2")
+    publisher_id, left, at = _read_head(buffer, start, end, _ID + 4, "Publish")
+    inflated, bad = 0, False
+    while True:
+        spans = RecordSpans(buffer, limits.sub_batch_bytes, limits.inflated_bytes - inflated)
+        ids: list[Ids] = []
+        counts: list[Positions] = []
+        taken, bad_from = 0, 0 if bad else None
+        most = min(left, limits.part_records)
+        while (
+            taken < most
+            and spans.records < limits.part_records
+            and spans.inflated_bytes < limits.part_bytes
+            and len(ids) < limits.part_pieces
+        ):
+            if at + _ID < end and buffer[at + _ID] & _SUB_BATCH:
+                ids.append(np.array([int.from_bytes(buffer[at : at + _ID], "big")], np.uint64))
+                batch = SubBatch.read(buffer, at + _ID, end)
+                if not bad:
+                    try:
+                        spans.add_sub_batch(batch)
+                    except RemoteProtocolError:
+                        bad, bad_from = True, taken
+                counts.append(np.array([0 if bad else batch.records]))
+                at = batch.end
+            else:
+                entries = read_entries(buffer, at, end, most - taken, before=_ID)
+                ids.append(words_at(buffer, entries.starts - (_ID + 4), ">u8").astype(np.uint64))
+                counts.append(np.full(entries.starts.size, 0 if bad else 1))
+                if not bad:
+                    spans.add(entries)
+                at = entries.stop
+            taken += ids[-1].size
+        left -= taken
+        inflated += spans.inflated_bytes
+        if not left:
+            _check_end(at, end)
+        every = ids[0] if len(ids) == 1 else np.concatenate((np.empty(0, np.uint64), *ids))
+        of_each = counts[0] if len(counts) == 1 else np.concatenate((np.empty(0, np.int64), *counts))
+        yield Published(publisher_id, every, of_each, *spans.collected(), bad_from=bad_from)
+        if not left:
+            return
+
+
+def _check_end(at: int, end: int) -> None:
     if at != end:
-        raise RemoteProtocolError(f"Publish: {end - at} bytes after its {count} entries")
+        raise RemoteProtocolError(f"Publish: {end - at} bytes after its last entry")
 
 
 def _decode_filtered(buffer: Readable, start: int, end: int) -> Published:
     publisher_id, count, at = _read_head(buffer, start, end, FILTERED_HEAD_BYTES + 4, "Publish 2")
     found = read_filtered(buffer, at, end, count)
-    _check_end(found.stop, end, count)
+    _check_end(found.stop, end)
     return Published(
         publisher_id,
         words_at(buffer, found.begins, ">u8").astype(np.uint64),

@@ -84,13 +84,18 @@ class RecordSpans:
         buffer: holds the entries.
         max_sub_batch_bytes: what one sub-batch may inflate to.
         max_inflated_bytes: what all of them together may inflate to.
+
+    Attributes:
+        records: how many have been collected.
+        inflated_bytes: what compressed sub-batches have inflated to.
     """
 
     def __init__(self, buffer: Readable, max_sub_batch_bytes: int, max_inflated_bytes: int) -> None:
         self.records = 0
+        self.inflated_bytes = 0
         self._buffer = buffer
         self._max_sub_batch_bytes = max_sub_batch_bytes
-        self._left = max_inflated_bytes
+        self._max_inflated_bytes = max_inflated_bytes
         self._inflated: list[bytes] = []
         self._runs: list[tuple[int, Entries]] = []
 
@@ -112,12 +117,12 @@ class RecordSpans:
                 )
             self._keep(0, _records(self._buffer, batch.start, batch.end, batch.records))
             return
-        if batch.plain_bytes > self._left:
+        if batch.plain_bytes > self._max_inflated_bytes - self.inflated_bytes:
             raise RemoteProtocolError("sub-batches that inflate to more than what is taken at once")
         packed = memoryview(self._buffer)[batch.start : batch.end]
         plain = decompress(batch.compression, packed, batch.plain_bytes)
         entries = _records(plain, 0, len(plain), batch.records)
-        self._left -= len(plain)
+        self.inflated_bytes += len(plain)
         self._inflated.append(plain)
         self._keep(len(self._inflated), entries)
 

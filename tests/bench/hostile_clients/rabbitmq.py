@@ -92,10 +92,23 @@ def one_sub_batch(urls: Mapping[str, str]) -> Iterator[None]:
     yield from publish_for_ever(come_in(urls, "bad"), "bad", full_frame(messages)[:1])
 
 
-@attack(f"{DOOR}: a group key of 15.9 MB")
+LONGEST = 8_380_000
+"""Bytes that a sub-batch may inflate to by default, all but a few."""
+
+
+@attack(f"{DOOR}: a list of 8 million nulls")
+def long_list(urls: Mapping[str, str]) -> Iterator[None]:
+    """Of all messages of its size the one that takes longest to look at."""
+    message = b"\x00\x53\x77\xd0" + struct.pack(">II", LONGEST + 4, LONGEST) + b"\x40" * LONGEST
+    plain = data(message)
+    entry = sub_batch(1, 1, 1, len(plain), gzip.compress(plain))
+    yield from publish_for_ever(come_in(urls, "bad"), "bad", [entry])
+
+
+@attack(f"{DOOR}: a group key of 8 MB")
 def long_group_key(urls: Mapping[str, str]) -> Iterator[None]:
-    """A message annotation, deflated, as long as what a client may send to the other doors."""
-    key = b"k" * 15_900_000
+    """A message annotation, deflated."""
+    key = b"k" * LONGEST
     name = b"\xa3\x17event-streams-group-key"
     field = b"\xb0" + struct.pack(">I", len(key)) + key
     content = struct.pack(">I", 2) + name + field

@@ -111,6 +111,22 @@ def door(doors: Callable[..., Door]) -> Door:
     return doors()
 
 
+@pytest.fixture
+def hold(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any, str], Any]]:
+    """A function that has calls of a function held."""
+    from tests.server.rabbitmq.beside import Held
+
+    every: list[Held] = []
+
+    def begin(owner: Any, name: str) -> Held:
+        every.append(Held(monkeypatch, owner, name))
+        return every[-1]
+
+    yield begin
+    for held in every:
+        held.let_go()
+
+
 @pytest.fixture(params=["embedded", pytest.param("real", marks=[pytest.mark.rabbitmq, pytest.mark.nightly])])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """The embedded door, and the real broker that RABBITMQ_STREAM_URL names.

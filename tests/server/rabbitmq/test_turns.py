@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,14 +37,9 @@ from tests.real_rabbitmq.by_hand import (
     plain,
     text,
 )
+from tests.server.rabbitmq.beside import GUARD_S, frame, gone
 
 FLOOD = 500
-GUARD_S = 60.0
-"""Only against hanging."""
-
-
-def frame(key: int, body: bytes) -> bytes:
-    return struct.pack(">IHH", 4 + len(body), key, 1) + body
 
 
 class Taken:
@@ -113,41 +108,6 @@ def test_what_came_before_a_connection_was_lost_is_stored_however_many_turns_tha
     gone(door, connections=0)
     # What was read with the first frame; that is not necessarily all that was on its way.
     assert 1 < len(taken.order) == door.partition(stream).next_offset
-
-
-class Held:
-    """A function that is called beside the loop, and held there until it is let go."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
-        self.begun, self._go = threading.Event(), threading.Event()
-        function = getattr(owner, name)
-
-        def held(*given: Any, **named: Any) -> Any:
-            self.begun.set()
-            assert self._go.wait(GUARD_S), "nobody let it go: the loop itself is held"
-            return function(*given, **named)
-
-        patch.setattr(owner, name, held)
-
-    def reached(self) -> None:
-        assert self.begun.wait(GUARD_S)
-
-    def let_go(self) -> None:
-        self._go.set()
-
-
-@pytest.fixture
-def hold(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any, str], Held]]:
-    """A function that has calls of a function held."""
-    every: list[Held] = []
-
-    def begin(owner: Any, name: str) -> Held:
-        every.append(Held(monkeypatch, owner, name))
-        return every[-1]
-
-    yield begin
-    for held in every:
-        held.let_go()
 
 
 def create_super(partitions: list[str]) -> bytes:
@@ -255,12 +215,6 @@ def test_a_super_stream_is_made_whole_when_who_wanted_it_has_gone(door: Any, hol
     assert good.declare(1, "b") == 1
 
 
-def gone(door: Any, connections: int) -> None:
-    """Return when the door has only so many connections left."""
-    while door.server.call(lambda: len(door.server.server.rabbit_connections)) > connections:
-        pass
-
-
 def test_stored_offsets_of_a_deleted_stream_are_removed_beside_the_loop(
     door: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,3 +260,15 @@ def test_many_stored_offsets_are_written_together(door: Any, monkeypatch: pytest
     assert written == [MAX_WAITING, MAX_WAITING]
     door.server.call(door.server.server._rabbit_node.offsets.write)
     assert written == [MAX_WAITING, MAX_WAITING, 500]
+
+
+def test_small_frames_of_two_connections_are_stored_once_whoever_has_a_turn(door: Any, taken: Taken) -> None:
+    stream, first, second = door.stream(), door.peer(), door.peer()
+    for peer in (first, second):
+        assert peer.declare(1, stream, "ref") == 1
+    every = b"".join(frame(PUBLISH, b"\1" + array([plain(n, b"x")])) for n in range(1, FLOOD + 1))
+    taken.from_now_on(lambda connection: second.socket.sendall(every))
+    first.socket.sendall(every)
+    for peer in (first, second):
+        assert peer.confirmed(FLOOD) == list(range(1, FLOOD + 1))
+    assert door.partition(stream).next_offset == FLOOD

@@ -23,6 +23,7 @@ from spark_streams.wire.rabbit.published import (
     encode_publish,
     encode_publish_error,
     encode_sub_batches,
+    publish_parts,
 )
 from spark_streams.wire.rabbit.sub_batches import pack_sub_batch
 
@@ -287,6 +288,59 @@ def test_a_bad_sub_batch_leaves_out_the_rest(entry: bytes) -> None:
     assert found.ids.tolist() == [1, 9, 2, 4, 9, 2]
     assert found.counts.tolist() == [1, 2, 0, 0, 0, 0]
     assert messages(found) == [b"a", b"b", b"c"]
+
+
+def joined(parts: list[Published]) -> tuple[list[int], list[int], list[bytes]]:
+    ids = [number for part in parts for number in part.ids.tolist()]
+    counts = [number for part in parts for number in part.counts.tolist()]
+    return ids, counts, [message for part in parts for message in messages(part)]
+
+
+def sub_batch_of(number: int, count: int, kind: int = 1) -> bytes:
+    return struct.pack(">Q", number) + pack_sub_batch(kind, count, chain(*[b"%d" % number] * count))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [],
+        [plain(1, b"a")],
+        [plain(n, b"x" * (n % 300)) for n in range(40_000)],
+        [sub_batch_of(n, 60_000) for n in range(4)],
+        [sub_batch_of(n, 2, n % 2) for n in range(1_000)],
+        [*[plain(n, b"x") for n in range(20_000)], sub_batch_of(7, 20_000), *[plain(n, b"y") for n in range(20_000)]],
+        [struct.pack(">Q", n) + pack_sub_batch(4, 1, chain(bytes(900_000))) for n in range(5)],
+    ],
+    ids=["none", "one", "many", "large sub-batches", "many sub-batches", "both kinds", "large messages"],
+)
+def test_a_frame_in_parts_is_the_whole_frame(entries: list[bytes], broken: bool) -> None:
+    if broken:
+        entries = [*entries, bad(5, 1, 5, chain(b"a")), *entries]
+    raw = content(*entries)
+    whole, parts = decode_publish(raw, 0, len(raw), 1), list(publish_parts(raw, 0, len(raw), 1))
+    assert joined(parts) == joined([whole])
+    assert {part.publisher_id for part in parts} == {whole.publisher_id}
+    assert sum(part.ids.size if part.bad_from is None else part.bad_from for part in parts) == (
+        whole.ids.size if whole.bad_from is None else whole.bad_from
+    )
+    for part in parts:
+        assert part.starts.size < (1 << 14) + (1 << 16) and len(part.buffer) <= max(len(raw), 4 << 20)
+    assert len(parts) > 1 or len(entries) < 6, "it has been cut"
+
+
+def test_a_frame_of_filter_values_is_one_part() -> None:
+    (frame,) = encode_publish(1, numbers(1, 2), large([b"a", b"b"]), pa.array(["x", None]))
+    (part,) = publish_parts(frame.bytes, 8, len(frame.bytes), 2)
+    assert messages(part) == [b"a", b"b"] and filters(part) == ["x", None]
+
+
+def test_a_frame_that_is_malformed_at_its_end_ends_its_parts_there() -> None:
+    raw = content(*[plain(n, b"x") for n in range(40_000)])
+    parts = publish_parts(raw + b"?", 0, len(raw) + 1, 1)
+    assert next(parts).ids.tolist() == list(range(1 << 14))
+    with pytest.raises(RemoteProtocolError, match="1 bytes after its last entry"):
+        list(parts)
 
 
 def test_what_the_sub_batches_of_a_frame_inflate_to_is_bounded() -> None:

@@ -1,0 +1,43 @@
+"""Work that the door does beside its loop, held until a test lets it go."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import Any
+
+import pytest
+
+GUARD_S = 60.0
+"""Only against hanging."""
+
+
+def frame(key: int, body: bytes) -> bytes:
+    return struct.pack(">IHH", 4 + len(body), key, 1) + body
+
+
+class Held:
+    """A function that is called beside the loop, and held there until it is let go."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self.begun, self._go = threading.Event(), threading.Event()
+        function = getattr(owner, name)
+
+        def held(*given: Any, **named: Any) -> Any:
+            self.begun.set()
+            assert self._go.wait(GUARD_S), "nobody let it go: the loop itself is held"
+            return function(*given, **named)
+
+        patch.setattr(owner, name, held)
+
+    def reached(self) -> None:
+        assert self.begun.wait(GUARD_S)
+
+    def let_go(self) -> None:
+        self._go.set()
+
+
+def gone(door: Any, connections: int) -> None:
+    """Return when the door has only so many connections left."""
+    while door.server.call(lambda: len(door.server.server.rabbit_connections)) > connections:
+        pass
