@@ -149,10 +149,17 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
     """A function that returns the program of the client for ``java`` or ``go``, which is built and started once."""
     running: dict[str, Driver] = {}
+    failed: dict[str, BaseException] = {}
 
     def driver(language: str) -> Driver:
+        if language in failed:
+            raise failed[language]
         if language not in running:
-            command = PROGRAMS[language]()
+            try:
+                command = PROGRAMS[language]()
+            except (pytest.skip.Exception, pytest.fail.Exception) as outcome:
+                failed[language] = outcome  # of the others too: they need not try for minutes each
+                raise
             running[language] = Driver(command, tmp_path_factory.mktemp("interop") / f"{language}.err")
         return running[language]
 

@@ -196,6 +196,8 @@ def java() -> list[str]:
     with _to_build("java", folder) as unfinished:
         if unfinished:
             _need(["jdk", "maven"], [programs["javac"], "mvn"])
+            for old in ("jars", "classes"):
+                shutil.rmtree(folder / old, ignore_errors=True)
             copy = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}/jars"]
             _run(["mvn", "-B", "-q", f"-Dmaven.repo.local={folder}/repository", *copy], HERE / "java")
             source = str(HERE / "java" / "Interop.java")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -115,13 +116,12 @@ def test_streams_come_and_go(broker: Any, client: Client) -> None:
 @pytest.mark.jdk
 @pytest.mark.go
 def test_what_one_compressed_the_other_reads(broker: Any, drivers: Callable[[str], Driver]) -> None:
-    both = [Client(drivers(language), broker.url) for language in PROGRAMS]
-    for (writer, reader), compression in itertools.product([both, both[::-1]], COMPRESSIONS):
-        stream = broker.stream(f"{both.index(writer)}-{compression}")
-        writer.publish(numbered(range(50)), stream=stream, entry_size=20, compression=compression)
-        assert reader.consumer(stream=stream).take(50) == of(stream, range(50))
-    for client in both:
-        client.close()
+    with contextlib.ExitStack() as stack:
+        both = [stack.enter_context(contextlib.closing(Client(drivers(each), broker.url))) for each in PROGRAMS]
+        for (writer, reader), compression in itertools.product([both, both[::-1]], COMPRESSIONS):
+            stream = broker.stream(f"{both.index(writer)}-{compression}")
+            writer.publish(numbered(range(50)), stream=stream, entry_size=20, compression=compression)
+            assert reader.consumer(stream=stream).take(50) == of(stream, range(50))
 
 
 class Secured:

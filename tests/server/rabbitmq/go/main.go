@@ -138,7 +138,7 @@ func keep(name string) func(thing any, err error) (any, error) {
 }
 
 func connect(request asked) (any, error) {
-	options := stream.NewEnvironmentOptions().SetUri(request.URL)
+	options := stream.NewEnvironmentOptions().SetUri(request.URL).SetRPCTimeout(patience)
 	if request.CA != "" {
 		authority, err := os.ReadFile(request.CA)
 		if err != nil {

@@ -30,7 +30,7 @@ func newWriter(environment *stream.Environment, request asked) (any, error) {
 }
 
 func (made *writer) openOne(environment *stream.Environment, request asked, filter *stream.ProducerFilter) error {
-	options := stream.NewProducerOptions().SetProducerName(request.Name).SetFilter(filter)
+	options := stream.NewProducerOptions().SetProducerName(request.Name).SetFilter(filter).SetConfirmationTimeOut(patience)
 	if request.EntrySize > 0 {
 		options.SetSubEntrySize(request.EntrySize).SetCompression(compressions[request.Compression])
 	}

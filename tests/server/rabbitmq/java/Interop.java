@@ -41,7 +41,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 
 /** RabbitMQ's Java client, told what to do by lines of JSON on stdin; interop.py has what may be asked. */
 final class Interop {
-  private static final long PATIENCE_S = 120;
+  private static final Duration PATIENCE = Duration.ofMinutes(2);
   private static final Duration SOON = Duration.ofMillis(100);
 
   /** One for all environments: each would spend a second on ending its own. */
@@ -132,6 +132,7 @@ final class Interop {
             .netty()
             .eventLoopGroup(LOOP)
             .environmentBuilder()
+            .rpcTimeout(PATIENCE)
             .recoveryBackOffDelayPolicy(BackOffDelayPolicy.fixed(SOON))
             .topologyUpdateBackOffDelayPolicy(
                 BackOffDelayPolicy.fixedWithInitialDelay(SOON, SOON, SOON.multipliedBy(20)));
@@ -222,7 +223,7 @@ final class Interop {
 
     /** The first `count` of all that ever came, and what is there beyond them. */
     synchronized List<Object> take(int count) throws InterruptedException {
-      long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_S);
+      long deadline = System.nanoTime() + PATIENCE.toNanos();
       while (all.size() < count) {
         long left = TimeUnit.NANOSECONDS.toMillis(deadline - System.nanoTime());
         if (left <= 0) {
@@ -251,7 +252,12 @@ final class Interop {
     private final Producer producer;
 
     Writer(JsonObject asked) {
-      ProducerBuilder builder = environment(asked).producerBuilder().listeners(closing(events));
+      ProducerBuilder builder =
+          environment(asked)
+              .producerBuilder()
+              .confirmTimeout(PATIENCE)
+              .enqueueTimeout(PATIENCE)
+              .listeners(closing(events));
       if (asked.has("stream")) {
         builder.stream(text(asked, "stream"));
       } else {
@@ -294,7 +300,7 @@ final class Interop {
               answered.countDown();
             });
       }
-      if (!answered.await(PATIENCE_S, TimeUnit.SECONDS)) {
+      if (!answered.await(PATIENCE.toSeconds(), TimeUnit.SECONDS)) {
         throw new IllegalStateException(answered.getCount() + " of " + count + " have no answer");
       }
       return Map.of("confirmed", confirmed.get(), "codes", codes);
