@@ -23,7 +23,7 @@ class Taken:
     """What one turn of a producer's link brought.
 
     Args:
-        block: the whole messages; their memory is used again by the next turn.
+        block: the whole messages; their memory is used again by the next turn, unless it is given away.
         deliveries: C pointers, None for a message that the peer had settled.
         refusal: why the link has to end after these messages, or None.
         more: whether further messages may be at hand.
@@ -90,15 +90,16 @@ class Intake:
                     f"a message of more than {self._max} bytes, this node's max-message-size, was sent",
                 )
                 break
-            if size + total > len(self._memory):
-                self._grow(size, total)
-            if begun:
-                ffi.memmove(self._start + size, ffi.from_buffer(begun), len(begun))
+            # Of a message that is not all there only what is new is moved: it may come in thousands of frames.
+            held = 0 if lib.pn_delivery_partial(delivery) else len(begun)
+            if size + held + pending > len(self._memory):
+                self._grow(size, held + pending)
+            if held:
+                ffi.memmove(self._start + size, ffi.from_buffer(begun), held)
             if pending:
-                recv(link, self._start + size + len(begun), pending)
+                recv(link, self._start + size + held, pending)
             if lib.pn_delivery_partial(delivery):
-                if pending:
-                    begun += self._memory[size + len(begun) : size + total].tobytes()
+                begun += self._memory[size : size + pending].tobytes()
                 more = False
                 break
             size += total
@@ -114,6 +115,10 @@ class Intake:
         starts = np.zeros_like(stops)
         starts[1:] = stops[:-1]
         return Taken(Block(self._memory[:size], starts, stops), deliveries, refusal, more)
+
+    def give_away(self) -> None:
+        """Have the next turn use other memory: who has taken what is in this one keeps it."""
+        self._allocate(MAX_BYTES + (64 << 10))
 
     def _grow(self, used: int, needed: int) -> None:
         old = self._memory

@@ -16,6 +16,7 @@ from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.answers import open_consumer, open_info, open_producer
 from spark_streams.server.appender import Appender
+from spark_streams.server.aside import Aside
 from spark_streams.server.attach import (
     INFO_SUFFIX,
     Wishes,
@@ -79,6 +80,7 @@ class Node:
         self.intake = Intake(config.max_message_bytes)
         self._info_interval_s = config.info_interval_ms / 1000
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
+        self.aside = Aside("spark-streams-amqp")
         self._links: set[AttachedLink] = set()
         self._known: dict[str, tuple[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -328,6 +330,7 @@ class Node:
         """Write down what is to be kept; all connections have ended before."""
         if self._timer is not None:
             self._timer.cancel()
+        self.aside.close()
         self.appender.close()
         self.termini.close()
 

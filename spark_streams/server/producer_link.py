@@ -1,14 +1,19 @@
 """A link that takes events in: routed in columns, one append for each partition and turn, acknowledged after it.
 
 An event is accepted when its append has returned, which with fsync policy ``always`` means that it is on the disk.
+A large message is read in the thread beside the loop; what its link brings meanwhile waits behind it.
+
 Where an event must be rejected, the outcome says why; an event that was sent settled cannot be rejected, so its link is
 closed with the error instead: nothing is dropped silently.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import proton
@@ -18,11 +23,12 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import NO_TIMESTAMP, Partition, Stream
+from spark_streams.log.batching import LARGE_BYTES
 from spark_streams.server.appender import Batch
 from spark_streams.server.conditions import INVALID_FIELD, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.intake import Taken
 from spark_streams.server.links import AttachedLink
-from spark_streams.server.routing import route
+from spark_streams.server.routing import Routed, route
 from spark_streams.wire.columns import Block, Incoming, incoming_columns
 from spark_streams.wire.message import decode_message
 
@@ -34,6 +40,14 @@ __all__ = ["ProducerLink"]
 _RESERVED_INSTANT = b"\x83" + (-(2**63)).to_bytes(8, "big", signed=True)
 
 logger = logging.getLogger("spark_streams.server")
+
+
+class _Read(NamedTuple):
+    """What messages say, and which of these partitions each goes to."""
+
+    incoming: Incoming
+    routed: Routed
+    partitions: dict[str, Partition]
 
 
 class ProducerLink(AttachedLink):
@@ -57,29 +71,59 @@ class ProducerLink(AttachedLink):
         self._impl = link._impl
         self._begun = bytearray()
         self._appending = 0
+        self._waiting: deque[Taken] = deque()
+        self._reading: asyncio.Future[_Read] | None = None
         self._turn = 0
         self._top_up()
 
     def serve(self) -> bool:
         """Take, route and append what has come, within one turn's share."""
+        return self._reading is None and self._take()
+
+    def take_input(self) -> None:
+        """Take all that has come in, because the link is about to end."""
+        while self._take():
+            pass
+
+    def _take(self) -> bool:
         if self.ended:
             return False
         begun = len(self._begun)
-        taken = self.connection.node.intake.take(self._impl, self._begun)
+        intake = self.connection.node.intake
+        taken = intake.take(self._impl, self._begun)
         if len(self._begun) != begun:
             self.connection.unfinished(len(self._begun) - begun)
         if taken.deliveries:
-            self._store(taken)
+            self._appending += len(taken.deliveries)
+            if self._reading is not None or len(taken.block.buffer) > LARGE_BYTES:
+                intake.give_away()
+                self._waiting.append(taken)
+                self._read_next()
+            else:
+                self._store(taken, self._read(taken.block))
         if taken.refusal is not None:
             self.fail(taken.refusal)
         else:
             self._top_up()
         return taken.more and not self.ended
 
-    def take_input(self) -> None:
-        """Take all that has come in, because the link is about to end."""
-        while self.serve():
-            pass
+    def _read_next(self) -> None:
+        """Have what waits read in the thread beside the loop, in its order, whether the link is there then or not."""
+        if self._reading is not None or not self._waiting:
+            return
+        taken = self._waiting.popleft()
+        self._reading = asyncio.ensure_future(self.connection.node.aside.step(self._reader(taken.block)))
+        self._reading.add_done_callback(lambda future: self.connection.guarded(lambda: self._was_read(taken, future)))
+
+    def _was_read(self, taken: Taken, future: asyncio.Future[_Read]) -> None:
+        self._reading = None
+        if future.cancelled():
+            return  # the server stops
+        try:
+            self._store(taken, future.result())
+        finally:
+            self._read_next()
+        self.connection.wake(self)
 
     def _top_up(self) -> None:
         if self.ended:
@@ -89,21 +133,32 @@ class ProducerLink(AttachedLink):
         if free > self._window // 2 or free == self._window:
             lib.pn_link_flow(self._impl, free)
 
-    def _store(self, taken: Taken) -> None:
-        block, deliveries = taken.block, taken.deliveries
-        # Thorough: a message that no reader of ours can decode would stop every query on the stream for good.
-        incoming = incoming_columns(block, thorough=True)
-        partitions = self.connection.node.placement.open_here(self._log_stream)
-        routed = route(incoming, self._log_stream, list(partitions), self.bound, self._turn)
-        self._turn = routed.turn
-        places, rejections = routed.partitions, routed.rejections
-        if self._log_stream.config.timestamp_type == "create":
-            for row in _reserved_instants(block, incoming):
-                rejections.setdefault(
+    def _read(self, block: Block) -> _Read:
+        return self._reader(block)()
+
+    def _reader(self, block: Block) -> Callable[[], _Read]:
+        """Return what reads and routes messages, in any thread."""
+        partitions = dict(self.connection.node.placement.open_here(self._log_stream))
+        created = self._log_stream.config.timestamp_type == "create"
+
+        def read() -> _Read:
+            # Thorough: a message that no reader of ours can decode would stop every query on the stream for good.
+            incoming = incoming_columns(block, thorough=True)
+            routed = route(incoming, self._log_stream, list(partitions), self.bound, self._turn)
+            for row in _reserved_instants(block, incoming) if created else ():
+                routed.rejections.setdefault(
                     row, LinkRefused(INVALID_FIELD, "creation-time is -2^63 ms, which means none inside the log")
                 )
-                places[row] = -1
-        self._appending += len(deliveries)
+                routed.partitions[row] = -1
+            return _Read(incoming, routed, partitions)
+
+        return read
+
+    def _store(self, taken: Taken, read: _Read) -> None:
+        block, deliveries = taken.block, taken.deliveries
+        incoming, partitions = read.incoming, read.partitions
+        self._turn = read.routed.turn
+        places, rejections = read.routed.partitions, read.routed.rejections
         keys = incoming.group_key.cast(pa.binary())
         homes = list(partitions.values())
         bound = self.bound is not None

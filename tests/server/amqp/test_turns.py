@@ -1,0 +1,112 @@
+"""What takes long on one link holds up no other: it is done beside the loop, or a little at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+GUARD_S = 60.0
+"""Only against hanging."""
+LARGE = b"L" * 3_000_000
+
+
+class Held:
+    """Reading a large block of messages, which waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    from spark_streams.server import producer_link
+
+    incoming_columns = producer_link.incoming_columns
+    held = Held()
+
+    def read(block: Any, **options: Any) -> Any:
+        if len(block.buffer) > len(LARGE):
+            held.begun.release()
+            assert held.go.acquire(timeout=2 * GUARD_S)
+        return incoming_columns(block, **options)
+
+    monkeypatch.setattr(producer_link, "incoming_columns", read)
+    yield held
+    held.go.release(100)
+
+
+def sent(node: Any, *bodies: bytes, stream: str = "orders") -> tuple[Any, Any, list[Any]]:
+    """Messages under way on one link; its peer, the link, the deliveries."""
+    peer = node.peer()
+    sender = peer.sender(stream)
+    deliveries = [sender.put(body) for body in bodies]
+    peer.pause(0.001)
+    return peer, sender, deliveries
+
+
+def test_a_large_message_holds_up_no_other_link(node: Any, held: Held) -> None:
+    node.log.create_stream("orders")
+    peer, _, (large, small) = sent(node, LARGE, b"behind")
+    assert held.begun.acquire(timeout=GUARD_S)
+    other = node.peer()
+    sender = other.sender("orders")
+    for number in range(3):
+        sender.send(b"%d" % number)
+    peer.pause()
+    assert not large.settled and not small.settled
+    held.go.release()
+    peer.pump(lambda: large.settled and small.settled, GUARD_S)
+    # What its own link sent after it is stored after it.
+    assert [event.body for event in node.receive("orders", 5)] == [b"0", b"1", b"2", LARGE, b"behind"]
+
+
+@pytest.mark.parametrize("end", ["detach", "close", "hang up"])
+def test_what_was_sent_before_a_link_ended_is_stored_all_the_same(node: Any, held: Held, end: str) -> None:
+    node.log.create_stream("orders")
+    peer, sender, _ = sent(node, LARGE, b"behind")
+    assert held.begun.acquire(timeout=GUARD_S)
+    if end == "detach":
+        sender.close()
+        peer.sender("orders").send(b"by another link")
+    elif end == "close":
+        peer.close()
+    else:
+        peer.socket.close()
+    node.peer().sender("orders").send(b"by another peer")
+    held.go.release()
+    others = [b"by another link", b"by another peer"] if end == "detach" else [b"by another peer"]
+    stored = [event.body for event in node.receive("orders", len(others) + 2)]
+    assert stored == [*others, LARGE, b"behind"]
+
+
+def test_each_large_message_is_acknowledged_in_its_turn(node: Any) -> None:
+    node.log.create_stream("orders", 2)
+    bodies = [LARGE + b"1", b"2", LARGE + b"3", LARGE + b"4", b"5"]
+    peer, _, deliveries = sent(node, *bodies)
+    peer.pump(lambda: all(each.settled for each in deliveries), GUARD_S)
+    found = [event.body[-1:] for event in node.receive("orders", 5)]
+    assert sorted(found) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_message_of_many_frames_is_put_together_once(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_streams.server.intake import Intake
+
+    grown: list[int] = []
+    grow = Intake._grow
+
+    def noted(self: Intake, used: int, needed: int) -> None:
+        grown.append(needed)
+        grow(self, used, needed)
+
+    monkeypatch.setattr(Intake, "_grow", noted)
+    node.log.create_stream("orders")
+    body = bytes(range(256)) * 48_000
+    peer, _, (delivery,) = sent(node, body)
+    peer.pump(lambda: delivery.settled, GUARD_S)
+    # When it is whole; with what had come it would be moved again with each frame.
+    assert len(grown) == 1
+    assert node.receive("orders", 1)[0].body == body
