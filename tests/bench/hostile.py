@@ -11,7 +11,7 @@ Who writes only after the last answer has come asks least when he waits longest.
 ``EXPECTED_MS`` counts as all those that would have been begun meanwhile (as HdrHistogram corrects it): p99 is what
 somebody waits who comes at any time.
 
-Memory is the peak of the log's process, from its start on (VmHWM, of Linux). Bounds are those of ADR 34.
+Memory is the peak of the log's process, from its start on (VmHWM, of Linux). Bounds are those of ADR 33.
 """
 
 from __future__ import annotations
