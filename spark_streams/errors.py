@@ -35,6 +35,8 @@ says is told as ``redaction`` makes it, on one line and without our secrets, as 
 
 from __future__ import annotations
 
+from typing import Final
+
 from spark_streams.redaction import one_line, told
 
 __all__ = [
@@ -68,7 +70,7 @@ __all__ = [
 ]
 
 
-MOST_OF_A_MESSAGE = 4_000
+MOST_OF_A_MESSAGE: Final = 4_000
 """Characters of a message that holds words of ours beside a peer's."""
 
 
