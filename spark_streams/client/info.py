@@ -20,6 +20,7 @@ Spec: Event Stream Extensions §6.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 import proton
@@ -41,6 +42,8 @@ _POSITIONS: Final = "x-opt-positions"
 _REMAINING: Final = "x-opt-remaining"
 _WITNESSES: Final = "x-opt-witnesses"
 _WITNESS: Final = "x-opt-witness"
+_MAX_WITNESSES: Final = 64
+"""Our log tells no more at once."""
 _TRUNCATED: Final = "x-opt-truncated-offset"
 _INCARNATION: Final = "x-opt-incarnation"
 _MAX_BYTES: Final = 16 << 20
@@ -126,12 +129,14 @@ def witnesses(
     Raises:
         as ``describe``.
     """
-    wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in offsets.items()}
     told: dict[str, str | None] = dict.fromkeys(offsets)
-    for entry in _entries(_ask(connection, stream, address, deadline, {_WITNESSES: wanted}), stream):
-        partition, text = _partition(entry, stream), entry.get(_WITNESS)
-        if partition in told and isinstance(text, str):
-            told[partition] = str(text)
+    left = iter(offsets.items())
+    while some := dict(islice(left, _MAX_WITNESSES)):
+        wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in some.items()}
+        for entry in _entries(_ask(connection, stream, address, deadline, {_WITNESSES: wanted}), stream):
+            partition, text = _partition(entry, stream), entry.get(_WITNESS)
+            if partition in some and isinstance(text, str):
+                told[partition] = str(text)
     return told
 
 

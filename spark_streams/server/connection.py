@@ -46,6 +46,8 @@ SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
 """Spec: AMQP Filter Expressions 1.0 §2.2."""
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
+TURN_S: Final = 0.005
+"""How long a connection goes on serving its links before others have their turn."""
 LINGER_S: Final = 2.0
 """How long a peer may take to read what it is told at the end."""
 
@@ -252,10 +254,17 @@ class AmqpConnection(asyncio.Protocol):
     def _turn(self) -> None:
         if self._engine is None:
             return
-        dirty, self._dirty = self._dirty, {}
-        for link in dirty:
+        waiting, self._dirty = self._dirty, {}
+        end = self.node.loop.time() + TURN_S
+        while waiting:
+            link = next(iter(waiting))
+            del waiting[link]
             if not link.ended and link.serve():
                 self._dirty[link] = None
+            if self.node.loop.time() >= end:
+                break
+        # Those that had no turn come before those that want another one.
+        self._dirty = {**waiting, **self._dirty}
         if self._flush():
             self._unblock()
         if self._dirty:

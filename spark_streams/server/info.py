@@ -17,8 +17,9 @@
       "x-opt-incarnation"   string, another one whenever the log is created anew
 
 A receiver whose attach has the link property ``x-opt-positions``, a map of partition to offset or ``@earliest``, is
-told how many retained events come after each. With ``x-opt-witnesses``, a map of partition to offset, it is told what
-tells that event from any other one at its offset: in an older copy of the log that was written on, it is another.
+told how many retained events come after each. With ``x-opt-witnesses``, a map of up to 64 partitions to offsets, it is
+told what tells that event from any other one at its offset: in an older copy of the log that was written on, it is
+another.
 
 The address ``$streams`` is an information source about the container, an extension: its messages are an amqp-value map
 with ``x-opt-streams``, the sorted names, strings, of the streams that the user may read.
@@ -28,8 +29,11 @@ Spec: Event Stream Extensions §6 (ES-400 to ES-405); A-29.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from cproton_ffi import ffi, lib
 
@@ -46,13 +50,19 @@ from spark_streams.wire.types import Described, Symbol, ULong, encode_value
 if TYPE_CHECKING:
     from spark_streams.server.connection import AmqpConnection
 
-__all__ = ["STREAMS", "WITNESSES", "InfoLink", "describe", "list_streams", "read_positions"]
+__all__ = ["STREAMS", "WITNESSES", "Descriptions", "InfoLink", "list_streams", "read_positions"]
 
 POSITIONS: Final = "x-opt-positions"
 WITNESSES: Final = "x-opt-witnesses"
+MAX_WITNESSES: Final = 64
+"""Of one message: each is looked up in the log's files, which a turn of the loop has no time for more of."""
 STREAMS: Final = "$streams"
 """The address of the information source about the container."""
 _AMQP_VALUE: Final = ULong(0x77)
+_AMQP_VALUE_SECTION: Final = b"\x00\x53\x77"
+_LIST32: Final = b"\xd0"
+_MAP32: Final = b"\xd1"
+_PARTITIONS: Final = encode_value("partitions")
 _ORDER: Final = PaddedDecimalOrder(20)
 
 
@@ -75,18 +85,57 @@ def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
     return {str(k): str(v) for k, v in asked.items()}
 
 
-def describe(stream: Stream, positions: Mapping[str, str], witnessed: Mapping[str, str]) -> bytes:
-    """Return the encoded message.
+class Descriptions:
+    """What partitions say of themselves, encoded; kept, as of many partitions few change from message to message."""
 
-    Args:
-        stream: the log.
-        positions: partition to what events are counted after.
-        witnessed: partition to the offset of an event whose witness is wanted.
-    """
-    partitions = [
-        _partition(partition, positions.get(name), witnessed.get(name)) for name, partition in stream.partitions.items()
-    ]
-    return encode_value(Described(_AMQP_VALUE, {"partitions": partitions, "x-opt-incarnation": stream.incarnation}))
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Partition, tuple[tuple[int, int, bool], int, bytes]] = WeakKeyDictionary()
+
+    def describe(self, stream: Stream, positions: Mapping[str, str], witnessed: Mapping[str, str]) -> bytes:
+        """Return the encoded message.
+
+        Args:
+            stream: the log.
+            positions: partition to what events are counted after.
+            witnessed: partition to the offset of an event whose witness is wanted; the first ``MAX_WITNESSES`` count.
+        """
+        witnessed = dict(islice(witnessed.items(), MAX_WITNESSES))
+        items = [
+            self._partition(partition, positions.get(name), witnessed.get(name))
+            for name, partition in stream.partitions.items()
+        ]
+        content = (
+            _PARTITIONS
+            + _compound(_LIST32, len(items), b"".join(items))
+            + encode_value("x-opt-incarnation")
+            + encode_value(stream.incarnation)
+        )
+        return _AMQP_VALUE_SECTION + _compound(_MAP32, 4, content)
+
+    def _partition(self, partition: Partition, after: str | None, witnessed: str | None) -> bytes:
+        # The end is read first: what is appended between the two must not make an empty log look inside out.
+        end, first = partition.next_offset, partition.first_offset
+        state = (first, end, partition.closed)
+        known = self._known.get(partition)
+        if known is None or known[0] != state:
+            entry = _entry(partition, first, end)
+            pairs = b"".join(encode_value(name) + encode_value(value) for name, value in entry.items())
+            known = self._known[partition] = (state, 2 * len(entry), pairs)
+        _, count, pairs = known
+        asked: dict[str, object] = {}
+        if after is not None:
+            begin = first if after == "@earliest" else end if after == "@latest" else max(first, _ORDER.upper(after))
+            asked["x-opt-remaining"] = ULong(max(0, end - begin))
+        batch = None if witnessed is None else _batch(partition, witnessed)
+        if batch is not None:
+            asked["x-opt-witness"] = batch.witness
+        more = b"".join(encode_value(name) + encode_value(value) for name, value in asked.items())
+        return _compound(_MAP32, count + 2 * len(asked), pairs + more)
+
+
+def _compound(constructor: bytes, count: int, content: bytes) -> bytes:
+    """Return a list or a map of four-byte sizes (AMQP 1.0 §1.6.22, §1.6.23)."""
+    return constructor + struct.pack(">II", 4 + len(content), count) + content
 
 
 def list_streams(names: Iterable[str]) -> bytes:
@@ -94,15 +143,13 @@ def list_streams(names: Iterable[str]) -> bytes:
     return encode_value(Described(_AMQP_VALUE, {"x-opt-streams": sorted(names)}))
 
 
-def _partition(partition: Partition, after: str | None, witnessed: str | None) -> dict[str, object]:
-    # The end is read first: what is appended between the two must not make an empty log look inside out.
-    end, first = partition.next_offset, partition.first_offset
-    removed = partition.last_removed
+def _entry(partition: Partition, first: int, end: int) -> dict[str, object]:
+    """Return what is said of a partition, but for what an attach asked about."""
     entry: dict[str, object] = {
         "partition": Symbol(partition.id),
         "earliest-offset": Symbol(format_offset(first)) if first < end else None,
         "latest-offset": Symbol(format_offset(end - 1)) if first < end else None,
-        "x-opt-truncated-offset": None if removed is None else Symbol(format_offset(removed)),
+        "x-opt-truncated-offset": Symbol(format_offset(first - 1)) if first else None,
     }
     if partition.closed:
         entry["x-opt-closed"] = True
@@ -110,12 +157,6 @@ def _partition(partition: Partition, after: str | None, witnessed: str | None) -
         entry["x-opt-starts-after"] = Symbol(partition.starts_after)
     if partition.cursor_from:
         entry["x-opt-cursor-from"] = [Symbol(name) for name in partition.cursor_from]
-    if after is not None:
-        begin = first if after == "@earliest" else end if after == "@latest" else max(first, _ORDER.upper(after))
-        entry["x-opt-remaining"] = ULong(max(0, end - begin))
-    batch = None if witnessed is None else _batch(partition, witnessed)
-    if batch is not None:
-        entry["x-opt-witness"] = batch.witness
     return entry
 
 

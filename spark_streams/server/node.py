@@ -39,7 +39,7 @@ from spark_streams.server.config import AmqpConfig
 from spark_streams.server.consumer_link import ConsumerLink
 from spark_streams.server.cursor import Cursor
 from spark_streams.server.groups import Claim, Group, Groups
-from spark_streams.server.info import STREAMS, WITNESSES, InfoLink, describe, list_streams, read_positions
+from spark_streams.server.info import STREAMS, WITNESSES, Descriptions, InfoLink, list_streams, read_positions
 from spark_streams.server.intake import Intake
 from spark_streams.server.line import PlaceInLine
 from spark_streams.server.link_filters import LinkFilters, read_filters
@@ -81,6 +81,7 @@ class Node:
         self._info_interval_s = config.info_interval_ms / 1000
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
         self.aside = Aside("spark-streams-amqp")
+        self._descriptions = Descriptions()
         self._links: set[AttachedLink] = set()
         self._known: dict[str, tuple[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -211,7 +212,9 @@ class Node:
     def _info(self, connection: AmqpConnection, link: Any, address: str) -> AttachedLink:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
-        return self._open_info(connection, link, stream, lambda: describe(stream, positions, witnessed))
+        return self._open_info(
+            connection, link, stream, lambda: self._descriptions.describe(stream, positions, witnessed)
+        )
 
     def _directory(self, connection: AmqpConnection, link: Any) -> AttachedLink:
         """Open a link that tells which streams there are for this user, and no others."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from proton import symbol
 
 GUARD_S = 60.0
 """Only against hanging."""
@@ -110,3 +111,53 @@ def test_a_message_of_many_frames_is_put_together_once(node: Any, monkeypatch: p
     # When it is whole; with what had come it would be moved again with each frame.
     assert len(grown) == 1
     assert node.receive("orders", 1)[0].body == body
+
+
+def test_a_connection_with_many_links_serves_them_over_several_turns(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_streams.server import connection
+    from spark_streams.server.info import InfoLink
+
+    turns: list[int] = []
+    turn, serve = connection.AmqpConnection._turn, InfoLink.serve
+
+    def counted_turn(self: Any) -> None:
+        turns.append(0)
+        turn(self)
+
+    def counted(self: Any) -> bool:
+        turns[-1] += 1
+        return serve(self)
+
+    monkeypatch.setattr(connection, "TURN_S", 0.0)  # every link takes as long
+    monkeypatch.setattr(connection.AmqpConnection, "_turn", counted_turn)
+    monkeypatch.setattr(InfoLink, "serve", counted)
+    node.log.create_stream("orders", 50)
+    peer = node.peer()
+    receivers = [peer.receiver("orders/$info") for _ in range(30)]
+    for receiver in receivers:
+        receiver.link.flow(1)
+    told = [receiver.take(1, credit=False, timeout_s=GUARD_S)[0].body for receiver in receivers]
+    assert all(len(each["partitions"]) == 50 for each in told)
+    assert max(turns) == 1
+
+
+def test_what_an_information_source_remembers_is_what_is_there(node: Any) -> None:
+    node.log.create_stream("orders", 3)
+    asked = {"x-opt-positions": {"0": "@earliest", "2": "@latest"}}
+
+    def told(**options: Any) -> list[dict[str, Any]]:
+        return [dict(each) for each in node.info("orders", **options)["partitions"]]
+
+    def remaining() -> list[Any]:
+        return [each.get("x-opt-remaining") for each in told(properties={symbol(k): v for k, v in asked.items()})]
+
+    assert [each["latest-offset"] for each in told()] == [None] * 3 and remaining() == [0, None, 0]
+    partitions = node.log.stream("orders").partitions
+    partitions["0"].append([b"a", b"b"])
+    assert remaining() == [2, None, 0]
+    assert told()[0]["latest-offset"].endswith("01") and told()[1]["latest-offset"] is None
+    node.log.split_partition("orders", "1")
+    assert [each.get("x-opt-closed") for each in told()] == [None, True, None, None, None]
+    assert [each.get("x-opt-starts-after") for each in told()] == [None, None, None, "1", "1"]
