@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,7 +39,13 @@ class Held:
         self._go.set()
 
 
+def until(condition: Callable[[], bool]) -> None:
+    """Return when something has come true."""
+    deadline = time.monotonic() + GUARD_S
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come true"
+
+
 def gone(door: Any, connections: int) -> None:
     """Return when the door has only so many connections left."""
-    while door.server.call(lambda: len(door.server.server.rabbit_connections)) > connections:
-        pass
+    until(lambda: door.server.call(lambda: len(door.server.server.rabbit_connections)) <= connections)

@@ -37,7 +37,7 @@ from tests.real_rabbitmq.by_hand import (
     plain,
     text,
 )
-from tests.server.rabbitmq.beside import GUARD_S, frame, gone
+from tests.server.rabbitmq.beside import GUARD_S, frame, gone, until
 
 FLOOD = 500
 
@@ -189,6 +189,19 @@ def test_a_super_stream_is_made_and_removed_beside_the_loop(door: Any, hold: Any
     assert codes(good.ask(METADATA, asked)) == [(stream, 1), ("made-0", 2), ("another", 2)]
 
 
+def test_a_super_stream_that_is_being_made_is_found_by_no_other_names(door: Any, hold: Any) -> None:
+    bad, good = door.peer(), door.peer()
+    noting = hold(StateStore, "put")
+    bad.send(CREATE_SUPER_STREAM, struct.pack(">I", 7) + create_super(["a", "b"]))
+    noting.reached()
+    asked = array([text(name) for name in ("made-0", "made-1", "made", "a")])
+    assert [code for _, code in codes(good.ask(METADATA, asked))] == [2, 2, 2, 2]
+    assert codes(good.ask(METADATA, array([]))) == []
+    noting.let_go()
+    assert bad.expect(CREATE_SUPER_STREAM | RESPONSE).code == 1
+    assert [code for _, code in codes(good.ask(METADATA, asked))] == [2, 2, 2, 1]
+
+
 def test_changes_of_streams_are_made_one_after_the_other(door: Any, hold: Any) -> None:
     first, second = door.peer(), door.peer()
     making = hold(type(door.log), "create_stream")
@@ -210,8 +223,8 @@ def test_a_super_stream_is_made_whole_when_who_wanted_it_has_gone(door: Any, hol
     door.server.call(lambda: [c.fail(1, "gone") for c in door.server.server.rabbit_connections if c._work.busy])
     assert bad.expect(CLOSE).body[:2] == b"\0\1"
     making.let_go()
-    while dict(codes(good.ask(METADATA, array([text("a"), text("b")])))) != {"a": 1, "b": 1}:
-        pass
+    asked = array([text("a"), text("b")])
+    until(lambda: codes(good.ask(METADATA, asked)) == [("a", 1), ("b", 1)])
     assert good.declare(1, "b") == 1
 
 
@@ -237,8 +250,7 @@ def test_stored_offsets_of_a_deleted_stream_are_removed_beside_the_loop(
     assert bad.delete(stream) == 1
     assert good.stats(kept)[0] == 1, "while nothing is removed yet"
     held.set()
-    while 0 not in most:
-        good.stats(kept)
+    until(lambda: good.stats(kept)[0] == 1 and 0 in most)
     assert max(most) <= MAX_WAITING and sum(most) == len(offsets)
     assert bad.ask(QUERY_OFFSET, text("r7") + text(kept)).body == struct.pack(">HQ", 1, 7)
 
