@@ -68,7 +68,7 @@ class Driver:
         self._errors = errors
         with errors.open("w") as file:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, encoding="utf-8"
             )
 
     def ask(self, do: str, **arguments: Any) -> Any:
@@ -200,8 +200,8 @@ def java() -> list[str]:
                 shutil.rmtree(folder / old, ignore_errors=True)
             copy = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}/jars"]
             _run(["mvn", "-B", "-q", f"-Dmaven.repo.local={folder}/repository", *copy], HERE / "java")
-            source = str(HERE / "java" / "Interop.java")
-            _run([programs["javac"], "-cp", f"{folder}/jars/*", "-d", f"{folder}/classes", source], folder)
+            sources = map(str, (HERE / "java").glob("*.java"))
+            _run([programs["javac"], "-cp", f"{folder}/jars/*", "-d", f"{folder}/classes", *sources], folder)
     return [programs["java"], *JAVA_OPTIONS, "-cp", f"{folder}/classes:{folder}/jars/*", "Interop"]
 
 
