@@ -36,7 +36,7 @@ RECORD_BYTES = 8
 MAX_BATCH_BYTES = 1 << 20
 """A larger append is stored as several batches, so that a reader never has to decode much more than it asked for."""
 
-LARGE_ROWS = 4_096
+LARGE_ROWS = 1 << 13
 LARGE_BYTES = 2 << 20
 """An append of more takes longer than a few milliseconds."""
 

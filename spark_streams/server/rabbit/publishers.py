@@ -27,6 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.log import NO_TIMESTAMP
+from spark_streams.log.batching import LARGE_ROWS
 from spark_streams.log.partition import PartitionClosed
 from spark_streams.log.record_batch import Header
 from spark_streams.log.sequences import SequenceLine
@@ -62,8 +63,6 @@ __all__ = ["Publishers"]
 
 SMALL_BYTES: Final = 16 << 10
 """Frames that are no larger, and inflate to no more, are dealt with on the loop, in some milliseconds at most."""
-MOST_RECORDS: Final = 8_192
-"""As many are appended without waiting for more."""
 
 Ids = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
@@ -265,6 +264,9 @@ class Publishers:
         """Take the good entries; ``made`` is of all their records, None where it is still to be made."""
         entries = len(published.ids) if published.bad_from is None else published.bad_from
         ids, counts = published.ids[:entries], published.counts[:entries]
+        collected = self._collected.get(publisher.served.name)
+        if collected is not None and collected.records + len(published.starts) > LARGE_ROWS:
+            self.received_all()  # together they would be appended beside the loop, as if they were one large frame
         try:
             kept = self._new(publisher, ids)
             failures = self._line(publisher.served).failures(publisher.reference)
@@ -282,8 +284,6 @@ class Publishers:
         if publisher.reference:
             highest = int(ids.max())
             collected.last[publisher.reference] = max(highest, collected.last.get(publisher.reference, highest))
-        if collected.records >= MOST_RECORDS:
-            self.received_all()
 
     def _new(self, publisher: _Publisher, ids: Ids) -> Mask:
         """Return which entries the log does not have yet: ids above all that came before (notes, section 10)."""
