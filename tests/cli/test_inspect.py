@@ -134,7 +134,7 @@ def test_inspect_of_another_peer_says_what_it_is_and_how_to_name_streams(
     reference_log: StreamFactory, door: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_streams.client.amqp.PRODUCT", "another")
-    monkeypatch.setattr("spark_streams.client.rabbit.client.PRODUCT", "another")
+    monkeypatch.setattr("spark_streams.client.rabbit.connection.PRODUCT", "another")
     address = url(reference_log.create(), door).partition("#")[0]
     shown = run("inspect", address, COLUMNS="900")
     assert shown.exit_code == 0, shown.stderr

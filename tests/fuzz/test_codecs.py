@@ -9,6 +9,7 @@ import random
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,8 @@ def _sql(read: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda content: read(content.decode("utf-8", "surrogateescape"))
 
 
+EMPTY: Any = SimpleNamespace(id="0", batch_with=lambda offset: None)
+"""A partition whose events are all gone, as far as cursors ask."""
 READERS: dict[str, tuple[Callable[[bytes], Any], Callable[[random.Random], bytes], type[Exception]]] = {
     "amqp value": (decode_value, amqp_cases.anything, RemoteProtocolError),
     "amqp message": (decode_message, amqp_cases.message, RemoteProtocolError),
@@ -114,7 +117,7 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Callable[[random.Random], bytes
     "feed gzip": (lambda c: list(plain_pieces([c], "gzip", MOST)), lambda chance: feed_cases.packed(2 << 20), Refusal),
     "feed cursor": (
         lambda c: Cursors("x", {}).decode(c.decode("latin-1")),
-        lambda chance: Cursors("x", {}).encode(0, chance.randrange(2**63)).encode(),
+        lambda chance: Cursors("x", {}).encode(EMPTY, chance.randrange(2**63)).encode(),
         Refusal,
     ),
 }

@@ -251,7 +251,7 @@ def test_stored_positions_do_not_make_batches_for_ever(running: Running) -> None
                 break
             rows += batch
             if before is not None:
-                stored.store(Checkpoint.from_json(before))
+                stored.store(Checkpoint.from_json(before, "rabbitmq-stream"))
             before = running.committed
         else:
             raise AssertionError("batches follow each other for ever")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spark_streams.client.rabbit.connection import Connection
 from tests.client.rabbitmq.brokers import Broker
 
 
@@ -13,6 +14,6 @@ def test_only_our_log_lists_its_streams(broker: Broker, monkeypatch: pytest.Monk
             ours = broker.kind in ("door", "old-door")
             assert client.streams() == (sorted([first, second]) if ours else None)
         # What a broker answers to the same question, if it is asked all the same.
-        monkeypatch.setattr("spark_streams.client.rabbit.connection.PRODUCT", "RabbitMQ")
+        monkeypatch.setattr(Connection, "is_reference_log", not ours)
         with broker.client() as client:
             assert client.streams() == (None if ours else [])
