@@ -155,7 +155,10 @@ def secured(broker: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Secu
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "EXTERNAL"])
 def test_tls(secured: Secured, clients: Callable[..., Client], mechanism: str) -> None:
-    client = clients(secured.url, ca=secured.ca, **(secured.certificate if mechanism == "EXTERNAL" else {}))
+    if mechanism == "PLAIN":
+        client = clients(secured.url, ca=secured.ca)
+    else:  # by the certificate alone
+        client = clients(secured.url.replace(":guest@", ":wrong@"), ca=secured.ca, **secured.certificate)
     stream = f"tls-{time.time_ns()}"
     client.ask("create", stream=stream)
     client.publish(numbered(range(10)), stream=stream)
