@@ -64,7 +64,9 @@ class Doors:
         which = (
             "superStream" if format == "rabbitmq-stream" and len(self.log.stream(stream).partitions) > 1 else "stream"
         )
-        return {"url": url, which: stream, **secured}
+        # Else a query would go on with the node that the broker names, past the proxy.
+        through = {"loadBalancer": "true"} if proxy is not None and format == "rabbitmq-stream" else {}
+        return {"url": url, which: stream, **secured, **through}
 
     def create(self, stream: str, partitions: int) -> None:
         """Make a stream."""

@@ -320,6 +320,7 @@ def test_an_idle_connection_is_kept_alive(tmp_path: Path, clock: Clock, clients_
         broker = Broker(server.rabbit_url, "door")
         publisher = TaskPublisher(broker.endpoint, RabbitPublishing(timeout_ms=120_000), None)
         send(publisher, ROWS[:1_500], "orders")
+        publisher.flush()  # a connection that is being worked for is not idle
         for _ in range(16):
             clients_clock.now += 0.25
             if served:

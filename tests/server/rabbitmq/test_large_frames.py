@@ -212,7 +212,7 @@ def read_all(peer: Any, stream: str, properties: dict[str, str] | None = None, u
     bodies: list[bytes] = []
     while until not in bodies:
         found = chunk(peer.expect(DELIVER))
-        at = found.bloom_size
+        at = 0  # the header tells the size of a filter that does not come with it
         for _ in range(found.records):
             (size,) = struct.unpack_from(">I", found.rest, at)
             bodies.append(found.rest[at + 4 : at + 4 + size])
