@@ -56,7 +56,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Note the marks of all tests; then, once ``-m`` and ``-k`` have chosen, leave out the other parts."""
+    """Note the marks of all tests; then, once ``-m`` and ``-k`` have chosen, leave out the other parts.
+
+    Refuse names that are not the same in each process that collects: pytest-xdist then runs no test at all.
+    """
+    for item in items:
+        for value in getattr(item, "callspec", None) and item.callspec.params.values() or ():
+            if isinstance(value, set | frozenset) and len(value) > 1 and repr(value) in item.nodeid:
+                raise pytest.UsageError(f"{item.nodeid}: the order of a set differs between processes; take a list")
     config.stash[MARKS] = {item.nodeid: (item.path, {mark.name for mark in item.iter_markers()}) for item in items}
     yield
     number, _, parts = config.getoption("--part").partition("/")
