@@ -47,6 +47,7 @@ class RabbitConfig:
         max_publishers: references whose last publishing id is remembered, a stream (brokers: 255); when there are more,
             the user who has most loses the one that wrote longest ago.
         max_stored_offsets: names under which one user may store offsets, on all streams together.
+        max_filter_values: of one subscription.
         max_sub_batch_bytes: what a sub-entry batch may inflate to (brokers: 64 MiB); a larger one is refused.
         max_unconfirmed: entries of one connection that are being stored before no more are read from its socket.
         max_outgoing_bytes: bytes that may wait for a client that does not read; nothing is delivered above.
@@ -82,6 +83,7 @@ class RabbitConfig:
     max_super_stream_partitions: int = 1_000
     max_publishers: int = 255
     max_stored_offsets: int = 10_000
+    max_filter_values: int = 1_000
     max_sub_batch_bytes: int = 8 << 20
     max_unconfirmed: int = 50_000
     max_outgoing_bytes: int = 8 << 20
@@ -100,6 +102,7 @@ class RabbitConfig:
             "max_handshakes",
             "max_publishers",
             "max_stored_offsets",
+            "max_filter_values",
             "max_sub_batch_bytes",
             "max_unconfirmed",
             "max_outgoing_bytes",

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.log.stored_batches import StoredBatch
-from spark_streams.server.rabbit.chunks import ONE_BATCH, READ_BYTES, Chunk
+from spark_streams.server.rabbit.chunks import ONE_BATCH, Chunk
 from spark_streams.server.rabbit.filter_values import Sought
 from spark_streams.server.rabbit.look_ahead import LookAhead
 from spark_streams.server.rabbit.runs import runs_of, selection_of
 from spark_streams.server.rabbit.starting import start_offset, start_record
+from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbit.chunk import SELECTIONS
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType, Subscribe
 from spark_streams.wire.rabbit.delivering import encode_deliver_head
@@ -146,15 +147,16 @@ class Subscription:
 
     # --- delivering
 
-    def deliver(self, budget: int) -> tuple[int, bool]:
+    def deliver(self, budget: int, turn: Turn) -> tuple[int, bool]:
         """Send chunks, as many as there is credit for.
 
         Args:
             budget: about how many bytes to send at most; at least one chunk is sent where there is one.
+            turn: no more is begun when it is over.
 
         Returns:
-            How many bytes of the budget were used, and whether it ended for want of budget. Otherwise the next credit
-            or append decides when there is more to do.
+            How many bytes of the budget were used, and whether it ended for want of budget or time. Otherwise the next
+            credit or append decides when there is more to do.
 
         Raises:
             CorruptLog: what is stored there fails its check.
@@ -169,10 +171,10 @@ class Subscription:
         committed = self._chunks.last_id() if self._version == 2 else 0
         used = 0
         while self._credit > 0:
-            if used >= budget:
+            if used >= budget or (used and turn.over):
                 self._connection.send_all(pieces)
                 return used, True
-            wanted, skipped = self._wanted()
+            wanted, skipped = self._wanted(turn)
             used += skipped * _SKIP_COST
             if wanted:
                 used += self._take(wanted, pieces, committed, budget - used)
@@ -209,7 +211,7 @@ class Subscription:
         self._feed.waiting.add(self._wake)
         return self._next >= partition.next_offset  # one may have come in between
 
-    def _wanted(self) -> tuple[Iterable[Chunk], int]:
+    def _wanted(self, turn: Turn) -> tuple[Iterable[Chunk], int]:
         """Return consecutive chunks to be sent, and how many stored batches were skipped; none of either at the end."""
         first = self.served.partition.first_offset
         if self._next < first:
@@ -221,7 +223,7 @@ class Subscription:
         skipped = 0
         while not self._runs:
             if self._matched is None:
-                skipped += self._skip_to_match()
+                skipped += self._skip_to_match(turn)
                 if self._matched is None:
                     return (), skipped
             self._runs.extend(self._of_matched(self._matched))
@@ -257,10 +259,10 @@ class Subscription:
         self._matched = None
         self._runs.clear()
 
-    def _skip_to_match(self) -> int:
+    def _skip_to_match(self, turn: Turn) -> int:
         """Go on to the next stored batch that may hold a wanted value; return how many were skipped.
 
-        It stops after a number of them: a filter that nothing matches must not hold up the other connections.
+        It stops when the turn is over: a filter that nothing matches must not hold up the other connections.
         """
         if self._walk is None:
             if self._next >= self.served.partition.next_offset:
@@ -274,7 +276,7 @@ class Subscription:
                 return skipped
             self._next = batch.next_offset
             skipped += 1
-            if skipped * _SKIP_COST >= READ_BYTES:
+            if turn.over:
                 return skipped
         self._walk = None
         return skipped

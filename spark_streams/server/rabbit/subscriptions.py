@@ -21,6 +21,7 @@ from spark_streams.server.rabbit.chunks import ONE_BATCH
 from spark_streams.server.rabbit.single_active import Group
 from spark_streams.server.rabbit.starting import start_offset
 from spark_streams.server.rabbit.subscription import Subscription
+from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.consuming import (
     ConsumerUpdate,
@@ -117,6 +118,8 @@ class Subscriptions:
             return ResponseCode.STREAM_DOES_NOT_EXIST, None
         if request.subscription_id in self._open:
             return ResponseCode.SUBSCRIPTION_ID_ALREADY_EXISTS, None
+        if sum(name.startswith("filter.") for name in request.properties) > node.config.max_filter_values:
+            return ResponseCode.PRECONDITION_FAILED, None
         group = None
         if request.properties.get("single-active-consumer") == "true" and ConsumerUpdate.KEY not in node.config.without:
             group = self._group(request, served)
@@ -272,15 +275,12 @@ class Subscriptions:
 
     def _turn(self) -> None:
         """Serve those who may have something to send, one share after the other."""
-        budget = TURN_BYTES
+        budget, turn = TURN_BYTES, Turn()
         while self._due and not self._connection.congested:
-            if budget <= 0:
-                self._queue()
-                return
             subscription = next(iter(self._due))
             del self._due[subscription]
             try:
-                used, more = subscription.deliver(min(budget, SHARE_BYTES))
+                used, more = subscription.deliver(min(budget, SHARE_BYTES), turn)
             except PartitionClosed:
                 continue  # the stream is being deleted, of which the client hears soon
             except (LogError, OSError) as fault:
@@ -289,6 +289,9 @@ class Subscriptions:
             budget -= used
             if more:
                 self._due[subscription] = None
+            if self._due and (budget <= 0 or turn.over):
+                self._queue()
+                return
 
     def _queue(self) -> None:
         if not self._queued:

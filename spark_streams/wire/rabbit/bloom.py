@@ -20,7 +20,7 @@ from typing import Final
 
 from spark_streams.errors import LocalProtocolError
 
-__all__ = ["DEFAULT_BLOOM_BYTES", "MAX_BLOOM_BYTES", "MIN_BLOOM_BYTES", "bloom_of", "may_match"]
+__all__ = ["DEFAULT_BLOOM_BYTES", "MAX_BLOOM_BYTES", "MIN_BLOOM_BYTES", "bloom_of", "masks_of", "may_match"]
 
 MIN_BLOOM_BYTES: Final = 16
 MAX_BLOOM_BYTES: Final = 255
@@ -74,5 +74,9 @@ def may_match(bloom: bytes, values: Collection[bytes], match_unfiltered: bool) -
     if not bloom:
         return match_unfiltered or b"" in values
     bits = int.from_bytes(bloom, "big")
-    asked = [*values, b""] if match_unfiltered else values
-    return any(bits & mask == mask for mask in (_mask(value, len(bloom)) for value in asked))
+    return any(bits & mask == mask for mask in masks_of(values, match_unfiltered, len(bloom)))
+
+
+def masks_of(values: Collection[bytes], match_unfiltered: bool, size_bytes: int) -> tuple[int, ...]:
+    """Return the bits of which a filter, read as a big-endian number, has all of one of these; see ``may_match``."""
+    return tuple(_mask(value, size_bytes) for value in ([*values, b""] if match_unfiltered else values))

@@ -13,13 +13,16 @@ from tests.real_rabbitmq.by_hand import (
     CREATE_SUPER_STREAM,
     CREDIT,
     DELETE_SUPER_STREAM,
+    FIRST,
     METADATA,
     NEXT,
     PUBLISH,
     STORE_OFFSET,
+    UNSUBSCRIBE,
     Peer,
     array,
     data,
+    filtered,
     pairs,
     sub_batch,
     text,
@@ -186,6 +189,36 @@ def partitions(urls: Mapping[str, str]) -> Iterator[None]:
         assert peer.ask(CREATE_SUPER_STREAM, create).code == 1
         assert peer.ask(DELETE_SUPER_STREAM, text("bad")).code == 1
         yield
+
+
+def filters_for_ever(urls: Mapping[str, str], values: int) -> Iterator[None]:
+    """Filters that match nothing in 10,000 stored batches."""
+    peer = come_in(urls, "bad")
+    assert peer.declare(1, "bad") == 1
+    for number in range(10_000):
+        peer.publish(1, [filtered(number, f"value {number}", text_section(b"x"))], version=2)
+        peer.confirmed(1)
+        peer.sent.clear()
+        peer.received.clear()
+    properties = {f"filter.{number}": f"no such value {number}" for number in range(values)}
+    yield
+    while True:
+        peer.subscribe(1, "bad", FIRST, 60_000, properties)
+        peer.ask(UNSUBSCRIBE, b"\x01")
+        peer.waiting.clear()
+        peer.sent.clear()
+        peer.received.clear()
+        yield
+
+
+@attack(f"{DOOR}: a filter that matches nothing")
+def empty_filter(urls: Mapping[str, str]) -> Iterator[None]:
+    yield from filters_for_ever(urls, 1)
+
+
+@attack(f"{DOOR}: 1,000 filters that match nothing")
+def empty_filters(urls: Mapping[str, str]) -> Iterator[None]:
+    yield from filters_for_ever(urls, 1_000)
 
 
 @attack(f"{DOOR}: frames of 60,000 messages")

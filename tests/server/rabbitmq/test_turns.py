@@ -18,6 +18,7 @@ from spark_streams.server import turns
 from spark_streams.server.rabbit import connection as connections
 from spark_streams.server.rabbit import stored_offsets
 from spark_streams.server.rabbit.stored_offsets import MAX_WAITING
+from spark_streams.server.rabbit.subscription import Subscription
 from spark_streams.wire.rabbit import layout
 from tests.real_rabbitmq.by_hand import (
     CLOSE,
@@ -25,6 +26,7 @@ from tests.real_rabbitmq.by_hand import (
     CREATE_SUPER_STREAM,
     CREDIT,
     DELETE_SUPER_STREAM,
+    FIRST,
     METADATA,
     METADATA_UPDATE,
     NEXT,
@@ -33,6 +35,7 @@ from tests.real_rabbitmq.by_hand import (
     RESPONSE,
     STORE_OFFSET,
     array,
+    filtered,
     pairs,
     plain,
     text,
@@ -94,6 +97,40 @@ def test_a_flood_of_credit_leaves_others_their_turn(door: Any, taken: Taken, sub
     bad.expect(METADATA | RESPONSE)
     assert len(taken.order) == FLOOD + 2
     assert taken.keys.index(METADATA) < 10
+
+
+def test_a_filter_that_matches_nothing_leaves_others_their_turn(
+    door: Any, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, bad, good = door.stream(), door.peer(), door.peer()
+    assert bad.declare(1, stream) == 1
+    for number in range(20):
+        bad.publish(1, [filtered(number, f"value {number}", b"x")], version=2)
+        assert bad.confirmed(1) == [number]
+    delivered: list[int] = []
+    deliver = Subscription.deliver
+
+    def noted(subscription: Subscription, budget: int, turn: turns.Turn) -> tuple[int, bool]:
+        delivered.append(len(taken.order))
+        return deliver(subscription, budget, turn)
+
+    monkeypatch.setattr(Subscription, "deliver", noted)
+    question = struct.pack(">I", 77) + array([text(stream)])
+    taken.from_now_on(lambda connection: good.send(METADATA, question))
+    assert bad.subscribe(1, stream, FIRST, properties={"filter.0": "no such value, for sure"}) == 1
+    assert good.read().correlation == 77
+    bad.ask(METADATA, array([text(stream)]))
+    assert len(delivered) > 20, "a look at a stored batch is a turn"
+    assert delivered.count(1) < 10 and delivered.count(2) > 10, "the second frame was looked at in between"
+
+
+def test_filter_values_of_a_subscription_are_limited(doors: Any) -> None:
+    door = doors(max_filter_values=3)
+    stream, peer = door.stream(), door.peer()
+    values = {f"filter.{number}": str(number) for number in range(4)}
+    assert peer.subscribe(1, stream, FIRST, properties=values) == 0x11
+    del values["filter.3"]
+    assert peer.subscribe(1, stream, FIRST, properties=values) == 1
 
 
 def test_what_came_before_a_connection_was_lost_is_stored_however_many_turns_that_takes(
