@@ -157,7 +157,7 @@ def read_body(
     Raises:
         Refusal: 415 for an unknown content type or coding, 413 for too much, 400 for a body that is not what it says.
     """
-    kind = content_type.partition(";")[0].strip().lower()
+    kind = _kind(content_type)
     pieces = plain_pieces(body, coding, most)
     if kind == ARROW:
         tables = _arrow(pieces, most)
@@ -177,16 +177,23 @@ def read_body(
     return parts[0].joined(parts[1:]) if parts else NO_ROWS
 
 
-def is_little(body: Sequence[bytes], coding: str) -> bool:
-    """Say whether a body has so few bytes, unpacked too, that it is read in no time."""
+def is_little(body: Sequence[bytes], coding: str, content_type: str) -> bool:
+    """Say whether a body has so few bytes, unpacked too, that it is read in no time, or is refused at once."""
     if sum(map(len, body)) > LITTLE_BYTES:
         return False
-    if coding != "gzip":
-        return True
+    plain = b"".join(body)
     try:
-        return len(zlib.decompressobj(wbits=31).decompress(b"".join(body), LITTLE_BYTES + 1)) <= LITTLE_BYTES
-    except zlib.error:
-        return True  # it is refused
+        if coding == "gzip":
+            plain = zlib.decompressobj(wbits=31).decompress(plain, LITTLE_BYTES + 1)
+        if len(plain) <= LITTLE_BYTES and _kind(content_type) == ARROW:
+            return inflated_bytes(plain) <= LITTLE_BYTES
+    except (zlib.error, pa.ArrowException, OSError, ValueError, struct.error):
+        return True
+    return len(plain) <= LITTLE_BYTES
+
+
+def _kind(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 def read_rows(

@@ -75,7 +75,7 @@ class Changes:
         publishing, user = self._door.publishing, self._door.user(request)
         with self._receiving.place() as place:
             body = await self._receiving.receive(request, place)
-            if is_little(body, coding):
+            if is_little(body, coding, content_type):
                 rows = read_rows(body, content_type, *limits, coding=coding)
                 published = await publishing.publish(stream, rows, reference, sequence, digest, user)
             else:
