@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Refuse names that are not the same in each process that collects: pytest-xdist then runs no test at all.
     """
     for item in items:
-        for value in getattr(item, "callspec", None) and item.callspec.params.values() or ():
+        for value in (getattr(item, "callspec", None) and item.callspec.params.values()) or ():
             if isinstance(value, set | frozenset) and len(value) > 1 and repr(value) in item.nodeid:
                 raise pytest.UsageError(f"{item.nodeid}: the order of a set differs between processes; take a list")
     config.stash[MARKS] = {item.nodeid: (item.path, {mark.name for mark in item.iter_markers()}) for item in items}
