@@ -231,7 +231,7 @@ class RabbitConnection(asyncio.Protocol):
         elif frame.key == PUBLISH_KEY:
             if frame.version > (2 if self.node.config.filtering else 1):
                 raise RemoteProtocolError(f"Publish, version {frame.version}")
-            self._begin(self.publishers.publish(frame))
+            self._begin(self.publishers.publish(frame, self._reader.next_like))
         elif frame.key in COLUMNAR_KEYS or frame.key in self.node.config.without:
             raise RemoteProtocolError(f"key 0x{frame.key:04x} from a client")
         elif frame.size > LARGE_FRAME_BYTES:

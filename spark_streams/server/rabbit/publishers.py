@@ -17,25 +17,26 @@ Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher; notes, se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.log import NO_TIMESTAMP
+from spark_streams.log import NO_TIMESTAMP, Partition
 from spark_streams.log.batching import LARGE_ROWS
 from spark_streams.log.partition import PartitionClosed
 from spark_streams.log.record_batch import Header
 from spark_streams.log.sequences import SequenceLine
 from spark_streams.server.appender import Batch
 from spark_streams.server.conditions import LinkRefused
-from spark_streams.server.rabbit.filter_values import ValueColumn, value_notes, values_of
+from spark_streams.server.rabbit.filter_values import ValueColumn, value_notes
+from spark_streams.server.rabbit.publish_parts import Made, PublishPart, made_of, parts_of, some_of
 from spark_streams.server.rabbit.sequences import publishers_note
-from spark_streams.server.rabbit.stored_form import Stored, joined, kept_rows, stored_form, stored_steps
+from spark_streams.server.rabbit.stored_form import Stored, joined
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.frames import Frame
 from spark_streams.wire.rabbit.published import (
@@ -43,7 +44,6 @@ from spark_streams.wire.rabbit.published import (
     decode_publish,
     encode_confirm,
     encode_publish_error,
-    publish_parts,
 )
 from spark_streams.wire.rabbit.publishing import (
     MAX_REFERENCE_BYTES,
@@ -63,6 +63,8 @@ __all__ = ["Publishers"]
 
 SMALL_BYTES: Final = 16 << 10
 """Frames that are no larger, and inflate to no more, are dealt with on the loop, in some milliseconds at most."""
+TOGETHER_BYTES: Final = 1 << 20
+"""Of frames that are read and appended beside the loop at a time."""
 
 Ids = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
@@ -88,28 +90,6 @@ class _Piece:
     stored: Stored | None
     values: ValueColumn | None
     failures: int
-
-
-class _Made(NamedTuple):
-    """What is stored of entries: their records, None for none, and their filter values."""
-
-    stored: Stored | None
-    values: ValueColumn | None
-
-    def only(self, kept: Mask, counts: NDArray[np.int64]) -> _Made:
-        """Return what is stored of those that are kept."""
-        rows = np.repeat(kept, counts)
-        stored = kept_rows(self.stored, rows) if self.stored is not None and rows.any() else None
-        return _Made(stored, None if self.values is None else self.values.only(kept))
-
-
-def _made_of(published: Published, kept: Mask, counts: NDArray[np.int64]) -> _Made:
-    starts, ends = published.starts, published.ends
-    if not kept.all():
-        records = np.repeat(kept, counts)
-        starts, ends = starts[records], ends[records]
-    stored = stored_form(published.buffer, starts, ends) if len(starts) else None
-    return _Made(stored, values_of(published, kept))
 
 
 @dataclass
@@ -195,11 +175,17 @@ class Publishers:
 
     # --- messages
 
-    def publish(self, frame: Frame) -> Coroutine[object, object, None] | None:
+    def publish(
+        self, frame: Frame, next_like: Callable[[Frame], Frame | None]
+    ) -> Coroutine[object, object, None] | None:
         """Take a Publish frame; it is stored by ``received_all``.
 
+        Args:
+            frame: the frame.
+            next_like: what returns the one behind it, if it has come already and is another one of the same version.
+
         Returns:
-            For a large one, what stores it.
+            For a large one, what stores it, with those behind it.
 
         Raises:
             RemoteProtocolError: the frame cannot be read.
@@ -213,39 +199,38 @@ class Publishers:
                 if publisher is not None:
                     self._collect(publisher, published, None)
                 return None
-        return self._publish_large(frame)
+        frames, size, behind = [frame], frame.size, frame
+        while size < TOGETHER_BYTES and (more := next_like(behind)) is not None:
+            frames.append(more)
+            size, behind = size + more.size, more
+        return self._publish_large(frames)
 
-    async def _publish_large(self, frame: Frame) -> None:
-        node = self._connection.node
-        parts = publish_parts(
-            frame.buffer,
-            frame.start,
-            frame.end,
-            frame.version,
-            max_uncompressed_bytes=node.config.max_sub_batch_bytes,
-        )
-        while True:
+    async def _publish_large(self, frames: list[Frame]) -> None:
+        node, over = self._connection.node, False
+        parts = parts_of(frames, node.config.max_sub_batch_bytes)
+        while not over:
             async with node.one_publishes:
-                published = await node.aside.step(partial(next, parts, None))
-                if published is None:
-                    return
-                await self._publish_part(published)
+                some, over, fault = await node.aside.walk(some_of(parts))
+                partitions = self._take_parts(some)
+                if any(part.inflated for part in some):
+                    for partition in partitions:
+                        told = node.loop.create_future()
+                        node.appender.after(partition, partial(_tell, told))
+                        await told
+            if fault is not None:
+                raise fault
 
-    async def _publish_part(self, published: Published) -> None:
-        node, made = self._connection.node, _Made(None, None)
-        if len(published.starts):
-            stored = await node.aside.walk(stored_steps(published.buffer, published.starts, published.ends))
-            every = np.ones(len(published.ids), np.bool_)
-            made = _Made(stored, await node.aside.step(partial(values_of, published, every)))
-        publisher = self._taking(published)
-        if publisher is None:
-            return
-        # Which ids are new is asked now and not before: with an await in between, two could think that one is.
-        self._collect(publisher, published, made)
+    def _take_parts(self, parts: list[PublishPart]) -> set[Partition]:
+        """Store parts together; return where."""
+        partitions = set()
+        for published, made, _ in parts:
+            publisher = self._taking(published)
+            if publisher is not None:
+                # Which ids are new is asked now and not before: with an await in between, two could think that one is.
+                self._collect(publisher, published, made)
+                partitions.add(publisher.served.partition)
         self.received_all()
-        told = node.loop.create_future()
-        node.appender.after(publisher.served.partition, partial(_tell, told))
-        await told
+        return partitions
 
     def _taking(self, published: Published) -> _Publisher | None:
         """Return the publisher that takes the good entries, of which there are some; what is not taken is refused."""
@@ -260,7 +245,7 @@ class Publishers:
         self._refuse(number, ids[good:], code)
         return publisher if good else None
 
-    def _collect(self, publisher: _Publisher, published: Published, made: _Made | None) -> None:
+    def _collect(self, publisher: _Publisher, published: Published, made: Made | None) -> None:
         """Take the good entries; ``made`` is of all their records, None where it is still to be made."""
         entries = len(published.ids) if published.bad_from is None else published.bad_from
         ids, counts = published.ids[:entries], published.counts[:entries]
@@ -274,7 +259,7 @@ class Publishers:
             self._refuse(publisher.id, ids, ResponseCode.STREAM_NOT_AVAILABLE)
             return
         if made is None:
-            made = _made_of(published, kept, counts)
+            made = made_of(published, kept, counts)
         elif not kept.all():
             made = made.only(kept, counts)
         piece = _Piece(publisher, ids, counts, kept, made.stored, made.values, failures)

@@ -126,6 +126,18 @@ class FrameReader:
         self._wanted = 4
         return frame
 
+    def next_like(self, frame: Frame) -> Frame | None:
+        """Return the next frame if it has come together with this one, the last that was read, and is of its kind.
+
+        None otherwise: also for one with which something is wrong, which ``next`` says.
+        """
+        if len(self._buffer) - self._at < HEAD_BYTES:
+            return None
+        size, key, version = _HEAD.unpack_from(self._buffer, self._at)
+        if (key, version) != (frame.key, frame.version) or not 4 <= size <= len(self._buffer) - self._at - 4:
+            return None
+        return self.next() if not self.max_bytes or size <= self.max_bytes else None
+
 
 @dataclass(frozen=True)
 class Command:

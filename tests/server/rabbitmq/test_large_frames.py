@@ -24,15 +24,17 @@ from tests.real_rabbitmq.by_hand import (
     DELIVER,
     FIRST,
     METADATA_UPDATE,
+    PUBLISH,
     PUBLISH_ERROR,
     Peer,
+    array,
     chunk,
     data,
     filtered,
     plain,
     sub_batch,
 )
-from tests.server.rabbitmq.beside import GUARD_S, gone
+from tests.server.rabbitmq.beside import GUARD_S, frame, gone
 
 LARGE = 5_000
 
@@ -40,6 +42,20 @@ LARGE = 5_000
 def large(count: int = LARGE, first: int = 1) -> list[bytes]:
     """Entries of a frame that is dealt with beside the loop."""
     return [plain(n, b"message %d" % n) for n in range(first, first + count)]
+
+
+def publish(publisher: int, entries: list[bytes]) -> bytes:
+    return frame(PUBLISH, bytes([publisher]) + array(entries))
+
+
+def receive(door: Any, content: bytes) -> None:
+    """Give the door's only connection so much in one read."""
+
+    def receive_on_loop() -> None:
+        (connection,) = door.server.server.rabbit_connections
+        connection.data_received(content)
+
+    door.server.call(receive_on_loop)
 
 
 def deflated(number: int, count: int = LARGE) -> bytes:
@@ -98,6 +114,28 @@ def test_large_frames_of_filter_values_keep_those_of_what_is_new(door: Any) -> N
     assert len(peer.confirmed(LARGE)) == LARGE
     found = read_all(peer, stream, {"filter.0": "a"}, until=b"%d" % (LARGE - 1))
     assert [int(body) for body in found if int(body) % 2] == list(range(1, LARGE + 1, 2))
+
+
+def test_large_frames_that_came_together_are_appended_together(door: Any) -> None:
+    stream, other, peer = door.stream(), door.stream("other"), door.peer()
+    assert peer.declare(1, stream) == 1 and peer.declare(2, other, "ref") == 1
+    bodies = [b"%d" % n + b"x" * (20_000 if n < 10 else 1) for n in range(12)]
+    receive(door, b"".join(publish(n % 2 + 1, [plain(n, body)]) for n, body in enumerate(bodies)))
+    assert sorted(peer.confirmed(12)) == list(range(12))
+    for name, first in ((stream, 0), (other, 1)):
+        assert [batch.next_offset for batch in door.partition(name).batches(0)] == [6]
+        reader = door.peer()
+        assert read_all(reader, name, until=bodies[10 + first]) == bodies[first::2]
+
+
+def test_what_came_before_a_broken_frame_is_stored(door: Any) -> None:
+    stream, peer = door.stream(), door.peer()
+    assert peer.declare(1, stream) == 1
+    broken = frame(PUBLISH, b"\1" + struct.pack(">I", 2) + plain(3, b"x" * 20_000))
+    receive(door, publish(1, large()) + publish(1, [plain(LARGE + 1, b"behind")]) + broken + publish(1, large()))
+    assert peer.confirmed(LARGE + 1) == list(range(1, LARGE + 2))
+    assert peer.read().key == CLOSE
+    assert door.partition(stream).next_offset == LARGE + 1
 
 
 def test_a_large_frame_of_two_connections_is_stored_once(door: Any, hold: Any) -> None:

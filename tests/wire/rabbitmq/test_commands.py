@@ -261,6 +261,28 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_has_come() -> None:
         reader.next()
 
 
+def test_frames_behind_one_are_told_by_their_kind() -> None:
+    def publish(content: bytes, version: int = 1) -> bytes:
+        return struct.pack(">IHH", 4 + len(content), 2, version) + content
+
+    def bodies_behind(raw: bytes) -> list[bytes]:
+        reader = FrameReader(10)
+        reader.feed(publish(b"a") + raw)
+        frame, found = reader.next(), []
+        assert frame is not None
+        while (more := reader.next_like(frame)) is not None:
+            found.append(more.buffer[more.start : more.end])
+            frame = more
+        return found
+
+    assert bodies_behind(publish(b"bc") + publish(b"") + publish(b"d")) == [b"bc", b"", b"d"]
+    assert bodies_behind(publish(b"bc") + publish(b"d", 2) + publish(b"e")) == [b"bc"]
+    assert bodies_behind(publish(b"bc") + struct.pack(">IHH", 4, 3, 1) + publish(b"e")) == [b"bc"]
+    assert bodies_behind(publish(b"bc")[:-1]) == bodies_behind(b"") == bodies_behind(b"\0" * 7) == []
+    # What is wrong with it is told when it is read.
+    assert bodies_behind(publish(b"x" * 7)) == bodies_behind(struct.pack(">IHH", 3, 2, 1)) == []
+
+
 def test_a_frame_too_short_for_a_key_is_refused() -> None:
     reader = FrameReader(100)
     reader.feed(struct.pack(">I", 3) + b"abc")
