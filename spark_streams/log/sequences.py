@@ -177,6 +177,11 @@ class SequenceLine:
             self._users.pop(oldest, None)
             self._counts[greedy] -= 1
 
+    def close(self) -> None:
+        """Write a snapshot, but for a line of which an append is under way: nobody tells any more how that ended."""
+        if not self._under_way:
+            self.snapshot()
+
     def snapshot(self) -> None:
         """Write down all sequence numbers, so that a start need not look for them before this point."""
         if not self._batches or self._forgotten:
@@ -233,5 +238,5 @@ class Sequences:
     def close(self) -> None:
         """Write down what the next start would otherwise have to look for."""
         for line in self._lines.values():
-            line.snapshot()
+            line.close()
         self._lines.clear()

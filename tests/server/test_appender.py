@@ -20,6 +20,7 @@ from spark_streams.server.conditions import LinkRefused
 from spark_streams.server.rabbit.config import RabbitConfig
 from tests.log.reading import all_values
 from tests.real_rabbitmq.by_hand import METADATA_UPDATE, Peer, plain
+from tests.server.rabbitmq.test_publish import sequence
 
 WAIT_S = 60
 
@@ -161,3 +162,40 @@ def test_an_append_that_ends_when_its_stream_is_gone(
         assert [value[-1:] for value in all_values(log.stream("s").partitions["0"])] == [b"y"]
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert not [record for record in errors if not record.name.startswith("py4j")]  # of other tests' Spark
+
+
+def test_what_is_stored_while_the_server_stops_counts_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot of the last ids must not be taken for complete: a retry of what it leaves out would be stored twice."""
+    held, stored, go_on = threading.Event(), threading.Event(), threading.Event()
+    append, close = Partition.append, Appender.close
+
+    def slow(self: Partition, *arguments: Any, **named: Any) -> Any:
+        appended = append(self, *arguments, **named)
+        if held.is_set():
+            stored.set()
+            go_on.wait(WAIT_S)
+        return appended
+
+    def closing(self: Appender) -> None:
+        go_on.set()
+        close(self)
+
+    monkeypatch.setattr(Partition, "append", slow)
+    monkeypatch.setattr(Appender, "close", closing)
+    with ReferenceLog(tmp_path, LogConfig(fsync="always")) as log:
+        with ServerThread(log, rabbit=RabbitConfig(port=0)) as server:
+            peer = Peer(server.rabbit_url).open()
+            assert peer.create("s") == 1 and peer.declare(1, "s", "ref") == 1
+            peer.publish(1, [plain(1, b"x")])
+            peer.confirmed(1)
+            held.set()
+            peer.publish(1, [plain(2, b"y"), plain(3, b"z")])
+            assert stored.wait(WAIT_S)
+        peer.close()
+    with ReferenceLog(tmp_path) as log, ServerThread(log, rabbit=RabbitConfig(port=0)) as server:
+        assert len(all_values(log.stream("s").partitions["0"])) == 3
+        peer = Peer(server.rabbit_url).open()
+        assert sequence(peer, "ref", "s") == (1, 3)
+        peer.close()
