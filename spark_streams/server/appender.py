@@ -78,6 +78,7 @@ class Appender:
         self._off_loop = off_loop
         self._pool = ThreadPoolExecutor(_THREADS if off_loop else 1, "spark-streams-append")
         self._waiting: dict[Partition, list[Batch]] = {}
+        self._closed = False
 
     def append(self, partition: Partition, batch: Batch) -> None:
         """Append a batch; its ``done`` may be called before this returns."""
@@ -113,6 +114,8 @@ class Appender:
             logger.warning("an append ended after the server did")
 
     def _finished(self, partition: Partition, batches: list[Batch], outcomes: list[LinkRefused | None]) -> None:
+        if self._closed:
+            return  # whoever sent these, or what is queued, is gone
         start = 0
         for batch in batches:
             _tell(partition, batch, outcomes[start : start + len(batch.values)])
@@ -131,7 +134,8 @@ class Appender:
                 return
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for what is under way; what is queued behind it is not appended, and nobody is told any more."""
+        self._closed = True
         self._pool.shutdown()
 
 

@@ -164,6 +164,38 @@ def test_an_append_that_ends_when_its_stream_is_gone(
     assert not [record for record in errors if not record.name.startswith("py4j")]  # of other tests' Spark
 
 
+def test_nothing_is_begun_when_the_appender_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored, go_on = threading.Event(), threading.Event()
+    original = Partition.append
+
+    def slow(self: Partition, *arguments: Any, **named: Any) -> Any:
+        appended = original(self, *arguments, **named)
+        stored.set()
+        go_on.wait(WAIT_S)
+        return appended
+
+    monkeypatch.setattr(Partition, "append", slow)
+    run = Run(tmp_path)
+
+    async def closed() -> list[bytes]:
+        with ReferenceLog(tmp_path) as log:
+            run.partition = log.create_stream("s").partitions["0"]
+            run.appender = Appender(asyncio.get_running_loop(), off_loop=True)
+            run.append(b"first")
+            run.append(b"second")
+            assert stored.wait(WAIT_S)
+            go_on.set()
+            run.appender.close()
+            for _ in range(3):  # whatever is still to be called on the loop is called
+                await asyncio.sleep(0)
+            return all_values(run.partition)
+
+    assert asyncio.run(closed()) == [b"first"]
+    assert "asyncio" not in {record.name for record in caplog.records}
+
+
 def test_what_is_stored_while_the_server_stops_counts_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
