@@ -68,8 +68,8 @@ class AmqpConfig:
             oldest.
         max_unsettled: deliveries of one link that may be unsettled before no more are sent.
         producer_credit: messages that a producer may have under way on one link.
-        session_bytes: bytes that producers may have under way on one session, and in unfinished messages on one
-            connection.
+        session_bytes: bytes that producers may have under way on one session; and on one connection in unfinished
+            messages, and in messages that are being stored before no more are taken.
         idle_timeout_ms: a connection without a frame for this long is closed; 0 switches that off.
         handshake_timeout_ms: a connection that has not been opened after this long, TLS included, is dropped.
         write_timeout_ms: a peer that takes nothing of what it is sent for this long is dropped.

@@ -87,6 +87,7 @@ class AmqpConnection(asyncio.Protocol):
         self._refused: dict[int, int] = {}
         """Links that were refused and that the peer has not detached yet, to their sessions."""
         self._unfinished_bytes = 0
+        self._storing_bytes = 0
         self._linger_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._peer = "?"
@@ -360,6 +361,19 @@ class AmqpConnection(asyncio.Protocol):
         most = self.node.config.session_bytes
         if self._unfinished_bytes > most and not self._closing:
             self._close(RESOURCE_LIMIT, f"unfinished messages of the connection have more than {most} bytes")
+
+    def storing(self, more_bytes: int) -> None:
+        """Count bytes of messages that are being stored; links that found it ``full`` are served when it is no more."""
+        before = self.full
+        self._storing_bytes += more_bytes
+        if before and not self.full:
+            self._unblock()
+            self._queue_turn()
+
+    @property
+    def full(self) -> bool:
+        """Whether no more messages should be taken: the engine holds what comes, as much as a session may have."""
+        return self._storing_bytes >= self.node.config.session_bytes
 
     def _connection_opened(self, connection: Any) -> None:
         served = self._admission.establish()

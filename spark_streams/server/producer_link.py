@@ -78,6 +78,9 @@ class ProducerLink(AttachedLink):
 
     def serve(self) -> bool:
         """Take, route and append what has come, within one turn's share."""
+        if self.connection.full:
+            self.connection.blocked(self)
+            return False
         return self._reading is None and self._take()
 
     def take_input(self) -> None:
@@ -186,8 +189,10 @@ class ProducerLink(AttachedLink):
         free: NDArray[np.bool_],
     ) -> None:
         """Append to a partition; ``free`` are the events that may go to another one if it is split meanwhile."""
+        size = values.nbytes
 
         def done(outcomes: list[LinkRefused | None]) -> None:
+            self.connection.storing(-size)
             if not partition.closed or outcomes.count(None) == len(outcomes) or not free.any():
                 self._appended(deliveries, outcomes)
                 return
@@ -198,6 +203,7 @@ class ProducerLink(AttachedLink):
             rows = np.flatnonzero(late)
             self._append_anew([deliveries[row] for row in rows.tolist()], values, keys, timestamps, rows)
 
+        self.connection.storing(size)
         self.connection.node.appender.append(partition, Batch(values, keys, timestamps, done))
 
     def _append_anew(

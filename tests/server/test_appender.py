@@ -199,7 +199,7 @@ def test_nothing_is_begun_when_the_appender_is_closed(
 def test_what_is_stored_while_the_server_stops_counts_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A snapshot of the last ids must not be taken for complete: a retry of what it leaves out would be stored twice."""
+    """A snapshot without its ids must not be taken for complete: a retry would be stored a second time."""
     held, stored, go_on = threading.Event(), threading.Event(), threading.Event()
     append, close = Partition.append, Appender.close
 
