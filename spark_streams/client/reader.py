@@ -170,6 +170,8 @@ class RangeReader:
                 broken, on.held = fault, None  # outcomes would reach nobody
                 if isinstance(fault, DeadlineExceeded):
                     link.connection.abandon()  # nothing is to be asked over it either
+                if fault.retriable:
+                    on.intake.take(link.impl, None)  # what came in one piece with the end of the connection
                 if not (fault.retriable and on.intake.rows):
                     raise
             cut = self._cut(on)

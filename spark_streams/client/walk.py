@@ -69,8 +69,10 @@ class OffsetWalk:
             except SparkStreamsError as fault:
                 if isinstance(fault, DeadlineExceeded) and self._link is not None:
                     self._link.connection.abandon()
-                if fault.retriable and self._link is not None and self._intake.rows:
-                    self._decode(self._link)  # what came whole need not come again
+                if fault.retriable and self._link is not None:
+                    self._intake.take(self._link.impl)
+                    if self._intake.rows:
+                        self._decode(self._link)  # what came whole need not come again
                 self.close()
                 if (len(self._ready), self._behind) != before:
                     attempts.progressed()

@@ -54,6 +54,7 @@ class Script:
     idle_timeout_ms: int = 0
     outcomes_after_s: float = 0.0
     closes_after: int | None = None
+    closes_behind: int | None = None
 
 
 class FakePeer(MessagingHandler):
@@ -246,7 +247,7 @@ class FakePeer(MessagingHandler):
                 self._position[link.name] = 1
                 self._deliver(link, Message(body=self._info(), inferred=False))
             return
-        position = self._position.setdefault(link.name, 0)
+        position, last = self._position.setdefault(link.name, 0), self._sent + (script.closes_behind or 0)
         matches = (lambda offset: True) if script.ignore_filter else _matcher(_filter_of(link), script)
         while link.credit > 0 and position < len(script.events):
             offset, body = script.events[position]
@@ -270,6 +271,10 @@ class FakePeer(MessagingHandler):
             if script.source_partition is not None:
                 annotations[SOURCE] = symbol(script.source_partition)
             self._deliver(link, Message(body=body, instructions=annotations, inferred=True))
+            if self._sent == last:
+                link.connection.condition = proton.Condition("amqp:connection:forced", "for maintenance")
+                link.connection.close()
+                return
         self._position[link.name] = position
 
     def _deliver(self, link: Any, message: Message) -> None:

@@ -384,6 +384,16 @@ def test_connections_that_break_within_a_block_bring_the_read_forward(
         assert proxy.connections > 4
 
 
+@pytest.mark.parametrize("start", [EARLIEST, At(f"{0:020d}")], ids=str)
+def test_what_comes_in_one_piece_with_the_end_of_the_connection_brings_the_read_forward(
+    start: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "PATIENT", Backoff(3, 1, 1))
+    log = events(100)
+    with FakePeer(Script(events=log, closes_behind=10)) as peer, client(peer.port) as reader:
+        assert fetched(reader, read(start, log[-1][0])) == log
+
+
 def test_what_came_before_the_peer_fell_silent_is_handed_on() -> None:
     log = events(3_000)
     with FakePeer(Script(events=log)) as peer, TcpProxy(peer.port) as proxy, client(proxy.port, 5_000) as reader:

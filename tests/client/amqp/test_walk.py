@@ -52,6 +52,15 @@ def test_a_walk_stops_at_its_end() -> None:
         assert reader.offsets("orders", "0", EARLIEST, None).take(10) == []
 
 
+def test_what_comes_in_one_piece_with_the_end_of_the_connection_need_not_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(walk_module, "Attempts", lambda: Attempts(Backoff(3, 1, 1)))
+    log = events(100)
+    with FakePeer(Script(events=log, closes_behind=10)) as peer, client(peer.port) as reader:
+        assert reader.offsets("orders", "0", EARLIEST, log[-1][0]).take(100) == [o for o, _ in log]
+
+
 def test_bodies_of_many_frames_are_passed_over() -> None:
     log = events(40, size=200_000)
     with FakePeer(Script(events=log)) as peer, client(peer.port) as reader:
