@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from spark_streams.errors import OptionError
+from spark_streams.redaction import told
 
 __all__ = [
     "AMQP_SCHEMES",
@@ -154,8 +155,12 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """``host:port`` as people write it, for messages; with commas between those of several hosts."""
-        return ",".join(_written(node) for node in ((self.host, self.port), *self.others))
+        """``host:port`` as people write it, for messages; with commas between those of several hosts.
+
+        A host that the peer has named is the peer's word, and may hold our secrets.
+        """
+        address = ",".join(_written(node) for node in ((self.host, self.port), *self.others))
+        return told(address) if self.is_told else address
 
     @property
     def hosts(self) -> tuple[Endpoint, ...]:

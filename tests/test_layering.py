@@ -17,7 +17,7 @@ ALLOWED = {
     "rows": {"errors"},
     "wire": {"errors", "redaction"},
     "log": {"wire", "filters", "rows", "errors"},
-    "endpoint": {"errors"},
+    "endpoint": {"errors", "redaction"},
     "fresh_secrets": {"endpoint", "errors"},
     "filters": {"wire", "rows", "position", "errors"},
     "option_values": {"position", "filters", "errors"},

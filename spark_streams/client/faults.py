@@ -95,7 +95,7 @@ def _told_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
             "stream.advertised_port), not option 'url'; if that is a load balancer, set option 'loadBalancer' to 'true'"
         )
     if isinstance(fault, socket.gaierror):
-        reason = f"the host name '{endpoint.host}' is not known"
+        reason = f"the host name '{told(endpoint.host)}' is not known"
     elif isinstance(fault, ConnectionRefusedError):
         reason = "connection refused: nothing listens there"
     elif isinstance(fault, TimeoutError):

@@ -16,10 +16,18 @@ from urllib.parse import quote
 
 import pytest
 
-from spark_streams.client import AmqpClient
+from spark_streams.client import AmqpClient, RabbitClient
+from spark_streams.client.rabbit import cluster
 from spark_streams.client.rabbit.connection import Connection
 from spark_streams.endpoint import Endpoint, Secret
-from spark_streams.errors import AuthenticationFailed, PeerError, Refused, RemoteProtocolError, SparkStreamsError
+from spark_streams.errors import (
+    AuthenticationFailed,
+    ConnectFailed,
+    PeerError,
+    Refused,
+    RemoteProtocolError,
+    SparkStreamsError,
+)
 from spark_streams.redaction import remember
 from tests.client.amqp.fake_node import FakeNode, info, refuse
 from tests.client.amqp.fake_node import Script as NodeScript
@@ -44,15 +52,7 @@ def holds_none(fault: BaseException | None, *more: str) -> None:
     assert fault is not None
     again = pickle.loads(pickle.dumps(fault))
     for said in (str(fault), repr(fault), str(again), "".join(traceback.format_exception(fault)), *more):
-        for secret in (
-            "geheim",
-            "abcdefghijklmnop",
-            "Z2VoZWlt",
-            "dlaGVpb",
-            "nZWhlaW",
-            BASIC[-8:],
-            quote(PASSWORD, safe=""),
-        ):
+        for secret in PARTS:
             assert secret not in said, (secret, said)
         assert not any(line.startswith("2026-01-01") for line in said.splitlines()), said
 
@@ -262,3 +262,26 @@ def test_properties_of_a_broker() -> None:
     with broker(key.OPEN, opened) as at, Connection(signing_in(at), timeout_ms=120_000) as connection:
         assert connection.properties["cluster"] == r"***\n2026-01-01 00:00:00 ERROR all is lost"
         assert connection.properties["advertised_host"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("load_balancer", [False, True])
+def test_nodes_that_a_broker_names(
+    load_balancer: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cluster, "LOAD_BALANCED_TRIES", 2)
+    node = text(f"{PASSWORD}{FORGED}.{BASIC}.invalid") + struct.pack(">I", 7)
+
+    def placed(wire: Wire, number: int, body: bytes) -> None:
+        nodes = array([struct.pack(">H", 1) + node, struct.pack(">H", 2) + node])
+        members = struct.pack(">HH", OK, 1) + array([struct.pack(">H", 2)])
+        wire.send(key.METADATA | key.RESPONSE, struct.pack(">I", number) + nodes + array([text("orders") + members]))
+
+    def opened(wire: Wire, number: int, body: bytes) -> None:
+        wire.answer(key.OPEN, number, OK, pairs({"advertised_host": f"not-{PASSWORD}", "advertised_port": "7"}))
+
+    with Scripted({key.OPEN: opened, key.METADATA: placed}) as at:
+        endpoint = replace(signing_in(at), load_balancer=load_balancer)
+        with RabbitClient(endpoint, timeout_ms=120_000) as client, pytest.raises(ConnectFailed) as caught:
+            client._cluster.at_leader("orders", lambda _: None)
+    assert "***" in str(caught.value)
+    holds_none(caught.value, caplog.text)
