@@ -27,6 +27,7 @@ from __future__ import annotations
 import base64
 import html
 import re
+import string
 import sys
 import threading
 from collections import OrderedDict
@@ -49,7 +50,8 @@ UNSURE: Final = 6 * BEGINNING
 """Characters at the end of a text that is cut, which may be too little of a secret to be found, six an escaped one."""
 
 _MASK: Final = "***"
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/=_-]*")
+_IN_BASE64: Final = string.ascii_letters + string.digits + "+/=_-"
+_BASE64: Final = re.compile(f"[{re.escape(_IN_BASE64)}]*")
 _PERCENT: Final = r"(?:%[0-9a-fA-F]{2})+"
 _BACKSLASH: Final = r"(?:\\u[0-9a-fA-F]{4})+|\\U00[01][0-9a-fA-F]{5}|\\x[0-9a-fA-F]{2}|\\[^uUx]"
 _ENTITY: Final = r"&(?:\#[0-9]{1,7}|\#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});"
@@ -218,18 +220,17 @@ class _View:
             end = at + len(sought)
             while end < len(text) and end - at < len(wanted) and text[end] == wanted[end - at]:
                 end += 1
+            last = end
             if not needle.alone or not (_joins(text, at - 1, at) or _joins(text, end - 1, end)):
                 first, last = self._run(at, end) if needle.base64 else (at, end)
                 yield (first, last) if self._spans is None else (self._spans[first][0], self._spans[last - 1][1])
-            at = text.find(sought, max(end, at + 1) if not needle.alone else at + 1)
+            at = text.find(sought, at + 1 if needle.alone else last)
 
     def _run(self, at: int, end: int) -> tuple[int, int]:
         """Return the whole run of base64 that a place is in."""
         match = _BASE64.match(self._text, end)
         last = match.end() if match is not None else end
-        while at > 0 and _BASE64.fullmatch(self._text, at - 1, at):
-            at -= 1
-        return at, last
+        return len(self._text[:at].rstrip(_IN_BASE64)), last
 
 
 def _joins(text: str, left: int, right: int) -> bool:
