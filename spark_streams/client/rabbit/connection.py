@@ -37,6 +37,7 @@ from spark_streams.errors import (
     RemoteProtocolError,
     SparkStreamsError,
 )
+from spark_streams.redaction import told
 from spark_streams.wire.rabbit import commands
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.connecting import Close, CloseAnswer, Heartbeat
@@ -57,6 +58,7 @@ MAX_QUEUED_BYTES: Final = 4 << 20
 """``send`` waits while more than this has not left yet."""
 MAX_SUBSCRIPTIONS: Final = 256
 """A subscription's id has one byte."""
+_PORT_DIGITS: Final = 5
 CLOSE_TIMEOUT_MS: Final = 2_000
 """How long the broker may take to answer Close; then the socket is just closed."""
 
@@ -74,7 +76,7 @@ class Connection:
         broken: the connection is of no further use.
         nodes: those of the cluster that the broker has named, by any answer to Metadata.
         versions: command key to the highest version that the broker takes; empty before RabbitMQ 3.11 or so.
-        properties: what the broker says about itself, ``version`` among it.
+        properties: what the broker says about itself, ``version`` among it; fit for messages.
         frame_max_bytes: the largest frame that may be sent; 0 for no limit.
         subscription_ids: those that are in use.
 
@@ -107,7 +109,8 @@ class Connection:
             self.abandon()
             raise
         self.versions = agreed.versions
-        self.properties = agreed.properties
+        self.properties = {told(name): told(value) for name, value in agreed.properties.items()}
+        self._said = agreed.properties  # what is compared; a node may be named as a secret is
         self.frame_max_bytes = agreed.frame_max_bytes
         self._heartbeat_s = agreed.heartbeat_s
 
@@ -122,13 +125,13 @@ class Connection:
     @property
     def advertised(self) -> Node | None:
         """The address by which the broker names the node of this connection to clients; None where it does not tell."""
-        host, port = self.properties.get("advertised_host"), self.properties.get("advertised_port", "")
-        return (host, int(port)) if host and port.isdecimal() else None
+        host, port = self._said.get("advertised_host"), self._said.get("advertised_port", "")
+        return (host, int(port)) if host and port.isdecimal() and len(port) <= _PORT_DIGITS else None
 
     @property
     def is_reference_log(self) -> bool:
         """Whether the broker is a door of our own log."""
-        return self.properties.get("implementation") == PRODUCT
+        return self._said.get("implementation") == PRODUCT
 
     # --- asking
 

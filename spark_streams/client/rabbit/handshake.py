@@ -13,7 +13,7 @@ from spark_streams.client.rabbit.faults import not_a_broker, refusal
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tls import WANTS_A_CERTIFICATE
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
-from spark_streams.redaction import remember, told
+from spark_streams.redaction import remember
 from spark_streams.wire.rabbit.codes import ResponseCode
 from spark_streams.wire.rabbit.commands import CLIENT_RECEIVES
 from spark_streams.wire.rabbit.connecting import (
@@ -47,7 +47,7 @@ class Agreed:
     """What both sides know of each other after the handshake.
 
     Args:
-        properties: the broker's.
+        properties: the broker's, as it says them: they may hold our secrets.
         versions: command key to the highest version that the broker takes; empty where it does not say.
         frame_max_bytes: the largest frame, 0 for no limit.
         heartbeat_s: 0 for none.
@@ -91,7 +91,7 @@ def handshake(connection: Connection) -> Agreed:
         versions = connection.request(
             ExchangeCommandVersions(CLIENT_RECEIVES), ExchangeCommandVersionsAnswer, f"{where}: versions"
         ).maximum
-    said = {told(name): told(value) for name, value in {**properties.properties, **opened.properties}.items()}
+    said = {**properties.properties, **opened.properties}
     return Agreed(said, versions, tune.frame_max_bytes, tune.heartbeat_s)
 
 

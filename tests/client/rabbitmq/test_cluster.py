@@ -126,7 +126,7 @@ def test_the_node_of_the_url_is_known_by_the_name_that_it_advertises() -> None:
         assert broker.connections == 1
 
 
-@pytest.mark.parametrize("port", ["", "many"])
+@pytest.mark.parametrize("port", ["", "many", "9" * 5_000])
 def test_a_node_that_advertises_nothing_that_can_be_read(port: str) -> None:
     told = {"advertised_host": "rabbit-1", "advertised_port": port}
     script = {key.STREAM_STATS: HELD, key.OPEN: answers(key.OPEN, (1, key.pairs(told)))}
@@ -210,6 +210,13 @@ def test_a_load_balancer_that_leads_to_a_node_that_is_down_is_asked_again() -> N
     with behind(2) as there:
         there.nodes[1].__exit__()
         with there.client() as client:
+            assert latest(client) == text(9)
+
+
+def test_a_password_that_is_a_part_of_the_nodes_names_does_not_hide_them_from_the_client() -> None:
+    with behind(2) as there:
+        endpoint = replace(there.endpoint, username="ann", password=Secret("rabbit-2.invalid"))
+        with RabbitClient(endpoint, timeout_ms=120_000) as client:
             assert latest(client) == text(9)
 
 
