@@ -342,7 +342,7 @@ class FeedClient:
         """Ask for what comes after a cursor, and, where that is refused, find out whether it is for the cursor's sake.
 
         Status 400 is any mistake of ours, and no feed says which. A feed that answers from its beginning what it
-        refuses from the cursor on has been made anew, or has forgotten the cursor.
+        refuses from the cursor on, again and without a wait, has been made anew, or has forgotten the cursor.
         """
         try:
             return self._ask(partition, cursor, stream_ms)
@@ -356,7 +356,13 @@ class FeedClient:
             if fault.retriable:
                 raise
             raise refused from None
-        raise Expired(refused.condition, refused.description, refused.context)
+        try:
+            self._ask(partition, cursor, None).close()
+        except Refused as fault:
+            if fault.condition == refused.condition:
+                raise Expired(refused.condition, refused.description, refused.context) from None
+            raise
+        raise refused
 
     def _ask(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
         wait_ms = 0 if stream_ms is None else stream_ms

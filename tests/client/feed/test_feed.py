@@ -409,6 +409,20 @@ class TestFetch:
             with pytest.raises(kind):
                 read(client)
 
+    def test_c19_a_wait_that_is_refused_says_nothing_about_the_cursor(self, feed: BadFeed, client: FeedClient) -> None:
+        """Taken for the cursor's fault, all that was read would be read again."""
+        cursor = feed.cursor(0, 1)
+        feed.answer = lambda asked: Reply(b"no waiting here", 400) if "stream" in asked else feed.respond(asked)
+        with pytest.raises(Refused, match="status 400: no waiting here") as caught:
+            list(client.lines(0, cursor, stream_ms=20_000))
+        assert not isinstance(caught.value, Expired)
+        feed.faults = [Reply(b"a passing mistake", 400)]
+        with pytest.raises(Refused, match="a passing mistake") as caught:
+            read(client, cursor)
+        assert not isinstance(caught.value, Expired)
+        with pytest.raises(Expired, match="no such cursor"):
+            read(client, "nosuch")
+
     def test_nobody_there(self, feed: BadFeed) -> None:
         url = feed.url
         feed.__exit__()
