@@ -20,11 +20,12 @@ from pyspark.sql.types import StructType
 from spark_streams.client.model import RangeRead
 from spark_streams.errors import NotFound, OptionError, PositionLost, SparkStreamsError
 from spark_streams.options import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, SourceOptions
-from spark_streams.position import Checkpoint
+from spark_streams.position import After, Checkpoint
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.driver import reaching
 from spark_streams.spark.log_client import Connect, LogClient
 from spark_streams.spark.log_lines import counted, show_log_lines
+from spark_streams.spark.loss import beyond
 from spark_streams.spark.micro_batch import MicroBatches
 from spark_streams.spark.pushed_filters import TakesFilters, wants_filters
 from spark_streams.spark.ranges import PlannedRead
@@ -261,25 +262,43 @@ def read_range(
     """
     read, until = planned.read, planned.until
     with connect(reaching(options, planned.told)) as client:
-        fetched = read if until is None else _with_offset(read)
+        fetched, same = read if until is None else _with_offset(read), False
         for batch in client.fetch(fetched):
             if until is not None:
                 batch = batch.filter(pc.less(batch.column("offset"), until)).select(list(read.columns))
-            if batch.num_rows:
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-        try:
-            again = _created_again(client, planned)
-        except NotFound as fault:
-            # All was read, and whether it was of the same log cannot be asked any more.
-            if read.fail_on_data_loss:
-                raise
-            _warn(fault, read)
-            return
-        if again:
-            lost = PositionLost(read.stream, read.partition, f"to offset '{read.end}'", CREATED_AGAIN)
-            if read.fail_on_data_loss:
-                raise lost
-            _warn(lost, read)
+            if not batch.num_rows:
+                continue
+            if not read.fail_on_data_loss:
+                # The query goes on at the beginning of another log: what that has at these offsets would come twice.
+                if not _same_log(client, planned):
+                    return
+                same = True
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        if not same:
+            _same_log(client, planned)
+
+
+def _same_log(client: LogClient, planned: PlannedRead) -> bool:
+    """Ask whether the log is the one that the range is of: if it is after a row was read, it was so before.
+
+    Raises:
+        PositionLost, NotFound: it is another one, or not there any more, and losses are to fail the query.
+    """
+    read = planned.read
+    try:
+        again = _created_again(client, planned)
+    except NotFound as fault:
+        # What was read was there, and whether it was of the same log cannot be asked any more.
+        if read.fail_on_data_loss:
+            raise
+        _warn(fault, read)
+        return True
+    if again:
+        lost = PositionLost(read.stream, read.partition, f"to offset '{read.end}'", CREATED_AGAIN)
+        if read.fail_on_data_loss:
+            raise lost
+        _warn(lost, read)
+    return not again
 
 
 def _warn(fault: SparkStreamsError, read: RangeRead) -> None:
@@ -288,7 +307,7 @@ def _warn(fault: SparkStreamsError, read: RangeRead) -> None:
 
 
 def _created_again(client: LogClient, planned: PlannedRead) -> bool:
-    """Ask, after the last event, whether the log is another one: if it is the same then, it was so all the time."""
+    """Ask whether the log is another one."""
     read = planned.read
     if planned.incarnation is not None and client.describe(read.stream).incarnation != planned.incarnation:
         return True
@@ -296,7 +315,11 @@ def _created_again(client: LogClient, planned: PlannedRead) -> bool:
         return False
     offset, witness = planned.witness
     now = client.witnesses(read.stream, {read.partition: offset}).get(read.partition)
-    return now is not None and now != witness
+    if now is not None or read.fail_on_data_loss:
+        return now is not None and now != witness
+    # Nothing is there: it was removed since, or the log is another one that does not reach so far.
+    bounds = client.describe(read.stream, certain=(read.partition,)).partitions.get(read.partition)
+    return bounds is not None and beyond(After(offset), bounds) is not None
 
 
 def _with_offset(read: RangeRead) -> RangeRead:

@@ -181,6 +181,33 @@ def test_a_stream_created_again_between_planning_and_reading(
     assert list(chain(*running.drain())) == bodies
 
 
+@pytest.mark.parametrize("events", [5, 15, 30])
+@pytest.mark.parametrize("read_before", [0, 10])
+def test_what_a_stream_created_again_has_is_read_once(
+    running: Running, events: int, read_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has events at the offsets of the range that is being read; the next batch begins at its beginning."""
+    running.start(failOnDataLoss="false", requestTimeout="2000")
+    running.publish(read_before)
+    running.drain()
+    running.publish(10)
+    start = running.committed or running.source.initial()
+    end = json.loads(json.dumps(running.source.next_end(start, None)))
+    (planned,) = running.source.reads(start, end)
+    running.peer.delete(running.stream)
+    running.peer.close()
+    bodies: list[bytes] = []
+
+    def create_again() -> None:
+        running.create()
+        bodies.extend(running.publish(events))
+
+    during_pauses(monkeypatch, create_again)
+    rows = [row for batch in read_range(running.options, planned, SCHEMA, connect) for row in batch.column(0)]
+    running.committed = end
+    assert [*rows, *chain(*running.drain())] == bodies != []
+
+
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_stream_that_stays_away(running: Running, strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     running.start(failOnDataLoss=str(strict).lower())

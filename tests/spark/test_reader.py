@@ -174,6 +174,31 @@ def test_a_log_created_again_while_it_is_read() -> None:
     assert list(reader.read_range(options(), PlannedRead(planned.read, None, "one"), schema, log.connect))
 
 
+@pytest.mark.parametrize("numeric", [False, True])
+def test_rows_of_a_log_created_again_are_the_next_batchs(numeric: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Where losses are no error the query goes on at its beginning, so they must not come here too."""
+    log = FakeLog(numeric=numeric)
+    log.partitions["0"].append(2_500)
+    spell = log.partitions["0"].spell
+    wanted = RangeRead("orders", "0", EARLIEST, spell(2_499), ("offset",), fail_on_data_loss=False)
+    planned = PlannedRead(wanted, None, None if numeric else "one", (spell(2_499), "one") if numeric else None)
+    schema = pa.schema([("offset", pa.string())])
+    rows = reader.read_range(options(), planned, schema, log.connect)
+    some = next(rows).num_rows
+    log.incarnation = log.partitions["0"].created = "two"
+    assert some < 2_500 and list(rows) == []
+    for events in (2_500, 5):  # where it does not reach so far there is no witness
+        log.partitions["0"].next = events
+        assert list(reader.read_range(options(), planned, schema, log.connect)) == []
+    assert caplog.text.count("going on with what is left") == 3
+    log.incarnation = log.partitions["0"].created = "one"
+    log.partitions["0"].next = 2_600
+    assert sum(b.num_rows for b in reader.read_range(options(), planned, schema, log.connect)) == 2_500
+    log.partitions["0"].truncate(2_550)
+    assert list(reader.read_range(options(), planned, schema, log.connect)) == []
+    assert caplog.text.count("going on with what is left") == 3, "what was removed is the same log's"
+
+
 def test_sparks_placeholder_for_a_query_without_partitions_gives_no_rows() -> None:
     from pyspark.sql.datasource import InputPartition
 
