@@ -275,7 +275,9 @@ def test_an_inclusive_start_that_was_never_there_is_a_loss() -> None:
         fetched(reader, read(At("a2"), "a3"))
 
 
-def test_retention_that_overtakes_a_read_is_noticed_block_by_block() -> None:
+def test_retention_that_overtakes_a_read_is_noticed_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else a block ends, smaller, where a slow machine has the peer pause for a quarter of a second.
+    monkeypatch.setattr(reader_module, "DRAIN_AFTER_S", 600.0)
     log = events(1_000)
     script = Script(events=log, partition_extra={"x-opt-truncated-offset": proton.symbol(log[99][0])})
     with FakePeer(script) as peer, client(peer.port) as reader:
@@ -293,9 +295,9 @@ def test_events_removed_after_they_were_read_are_no_loss() -> None:
     script = Script(events=log)
     with FakePeer(script) as peer, client(peer.port) as reader:
         batches = reader.fetch(read(EARLIEST, log[-1][0]), max_rows=100)
-        assert next(batches).num_rows == 100
+        first = next(batches).num_rows
         script.earliest = log[250][0]  # a peer that does not tell more
-        assert sum(b.num_rows for b in batches) == 200
+        assert first + sum(b.num_rows for b in batches) == 300
 
 
 @pytest.mark.parametrize(
@@ -502,7 +504,7 @@ def test_a_read_that_is_left_early_detaches_and_the_client_goes_on() -> None:
     log = events(20_000)
     with FakePeer(Script(events=log)) as peer, client(peer.port) as reader:
         batches = reader.fetch(read(EARLIEST, log[-1][0]), max_rows=100)
-        assert next(batches).num_rows == 100
+        assert next(batches).num_rows
         batches.close()
         assert fetched(reader, read(EARLIEST, log[49][0])) == log[:50]
     assert len(peer.desired) == 1  # one connection
@@ -513,6 +515,6 @@ def test_a_read_of_a_closed_client_ends_with_an_error() -> None:
     with FakePeer(Script(events=log)) as peer:
         with client(peer.port) as reader:
             batches = reader.fetch(read(EARLIEST, log[-1][0]), max_rows=100)
-            assert next(batches).num_rows == 100
+            assert next(batches).num_rows
         with pytest.raises(LocalProtocolError, match="closed"):
             list(batches)

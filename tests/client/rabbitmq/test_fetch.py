@@ -20,15 +20,16 @@ from tests.client.rabbitmq.brokers import Broker, amqp, latest, read, text
 from tests.faults.proxy import TcpProxy
 from tests.real_rabbitmq.by_hand import METADATA_UPDATE, NEXT, STORE_OFFSET, sub_batch
 from tests.real_rabbitmq.by_hand import text as string
+from tests.server.rabbitmq.consuming import wait_until_stored
 
 COUNT = 5_000
 
 
 def store_offset(broker: Broker, stream: str, offset: int) -> None:
-    """Make a real broker write a tracking chunk."""
+    """Have a real broker write a tracking chunk, and return once it has: the request has no answer."""
     with broker.peer() as peer:
         peer.send(STORE_OFFSET, string("reader") + string(stream) + struct.pack(">Q", offset))
-        peer.stats(stream) if not broker.is_old else peer.barrier(stream)
+        wait_until_stored(peer, "reader", stream, offset)
 
 
 def test_all_ranges_of_a_stream_hold_what_was_published(broker: Broker) -> None:
