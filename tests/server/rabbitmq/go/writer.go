@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/rabbitmq/rabbitmq-stream-go-client/pkg/amqp"
@@ -67,6 +68,7 @@ func (made *writer) openAll(environment *stream.Environment, request asked, filt
 		return err
 	}
 	made.all = producer
+	bePatient(producer)
 	confirmed := producer.NotifyPublishConfirmation(1)
 	go func() {
 		for several := range confirmed {
@@ -76,6 +78,16 @@ func (made *writer) openAll(environment *stream.Environment, request asked, filt
 		}
 	}()
 	return nil
+}
+
+// bePatient has the producers of a super stream wait for confirms as long as that of a stream. The client has an option
+// for the latter only, and tells what is not confirmed in 10 s as refused.
+func bePatient(producer *stream.SuperStreamProducer) {
+	each := reflect.ValueOf(producer).Elem().FieldByName("activeProducers")
+	for n := range each.Len() {
+		options := each.Index(n).Elem().FieldByName("options")
+		(*stream.ProducerOptions)(options.UnsafePointer()).ConfirmationTimeOut = patience
+	}
 }
 
 var compressions = map[string]stream.Compression{
