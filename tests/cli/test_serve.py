@@ -112,6 +112,28 @@ def test_insecure_lets_in_guest_from_everywhere(serve: Serve, run: Run, tmp_path
     assert run("log", "append", insecure.url, "orders", "x").code == 0
 
 
+def test_insecure_doors_are_opened_with_a_warning_each_and_let_in_everybody(tmp_path: Path) -> None:
+    every = ("--amqp", "0.0.0.0:0", "--rabbitmq-stream", "0.0.0.0:0", "--feedapi", "0.0.0.0:0", "--stream", "good")
+    process = subprocess.Popen(
+        [*COMMAND, "log", "serve", *every, "--insecure"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    doors = json.loads(process.stdout.readline())
+    feed = doors["feedapi"].replace("0.0.0.0", "127.0.0.1") + "/good"
+    assert requests.delete(feed, timeout=120).status_code == 204
+    process.terminate()
+    _, said = process.communicate(timeout=120)
+    warnings = [line.partition("INSECURE: ")[2] for line in said.splitlines() if "INSECURE: " in line]
+    assert [line.split(" which ")[0].rpartition(":")[0] for line in warnings] == [
+        f"the door {door} listens on 0.0.0.0" for door in doors
+    ]
+    assert all("strangers are let in" in line for line in warnings)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_stop_it_and_temporary_data_goes(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(

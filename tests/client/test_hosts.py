@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -55,6 +56,14 @@ def free() -> Iterator[str]:
         yield str(held.getsockname()[1])
 
 
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
 def in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_streams.client.hosts.random.sample", lambda hosts, _: list(hosts))
 
@@ -86,6 +95,16 @@ def test_a_host_that_is_gone_is_passed_over(
     assert described(at(f"{door}://127.0.0.1:{free},no-such-host.invalid,127.0.0.1:{serve(door)}")) == 2
     assert f"127.0.0.1:{free}: connection refused" in caplog.text
     assert "the host name 'no-such-host.invalid' is not known" in caplog.text
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("door", DOORS)
+def test_hosts_of_ipv6(door: str, serve: Serve, free: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_this_order(monkeypatch)
+    port = serve(door, host="::1")
+    assert described(at(f"{door}://[::1]:{free},127.0.0.1:{free},[::1]:{port}")) == 2
+    with pytest.raises(ConnectFailed, match=re.escape(f"; [::1]:{free}: connection refused")):
+        described(at(f"{door}://127.0.0.1:{port},[::1]:{free}"))
 
 
 @pytest.mark.parametrize("door", DOORS)

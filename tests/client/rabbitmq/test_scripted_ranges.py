@@ -9,7 +9,7 @@ import pytest
 from spark_streams.client import Consumer, FilterValues, RangeRead
 from spark_streams.client.rabbit import client as client_module
 from spark_streams.errors import DeadlineExceeded, NotFound, PositionLost, Refused, RemoteProtocolError
-from spark_streams.position import EARLIEST, At
+from spark_streams.position import EARLIEST, After, At, Earliest
 from tests.client.rabbitmq.brokers import amqp, read, text
 from tests.client.rabbitmq.scripted import (
     Chunks,
@@ -55,6 +55,15 @@ def test_a_gap_with_nothing_in_it_is_lost_only_if_its_chunk_is_gone() -> None:
         with pytest.raises(PositionLost, match=r"at offset '0+1', but the next offset there is '0+5'"):
             read(client, S, 5)
         assert read(client, S, 5, loss=False)["value"].to_pylist() == [b"a", b"f"]
+
+
+@pytest.mark.parametrize("start", [At(text(1)), After(text(0))])
+def test_an_inclusive_start_that_does_not_come_is_a_loss(start: At | After) -> None:
+    chunks = Chunks(deliver(0, [b"a"]), deliver(5, [b"f"]))
+    with Scripted(chunks.script(5)) as broker, broker.client() as client:
+        with pytest.raises(PositionLost, match=r"at offset '0+1', but the next offset there is '0+5'"):
+            read(client, S, 5, start)
+        assert read(client, S, 5, start, loss=False)["value"].to_pylist() == [b"f"]
 
 
 @pytest.mark.usefixtures("hasty")
@@ -135,7 +144,8 @@ def test_a_deleted_stream_is_no_end() -> None:
         assert 0 < len(values) < 30
 
 
-def test_a_broker_that_skips_what_it_has() -> None:
+@pytest.mark.parametrize("start", [EARLIEST, At(text(4)), After(text(3)), At(text(6))], ids=str)
+def test_a_broker_that_skips_what_it_has(start: Earliest | At | After) -> None:
     """The reader, alone in asking for more than one chunk, is not given the chunk at 4; whoever asks for 4 gets it."""
     held = Chunks(*(deliver(i, [b"%d" % i]) for i in range(4)), deliver(4, [b"x"] * 5), deliver(9, [b"9"]))
     without = Chunks(*held.chunks[:4], held.chunks[5])
@@ -146,9 +156,9 @@ def test_a_broker_that_skips_what_it_has() -> None:
         (held if credit == 1 else without).subscribe(wire, number, body)
 
     script = {**held.script(9), key.SUBSCRIBE: subscribe, key.CREDIT: without.credit}
-    skipped = pytest.raises(RemoteProtocolError, match="skipped the chunk at offset 4")
+    skipped = pytest.raises(RemoteProtocolError, match="skipped the chunk at offset [46]")
     with Scripted(script) as broker, broker.client() as client, skipped:
-        read(client, S, 9)
+        read(client, S, 9, start)
 
 
 def test_a_broker_that_falls_silent_in_mid_range() -> None:
