@@ -156,7 +156,7 @@ def test_a_broker_that_skips_what_it_has(start: Earliest | At | After) -> None:
         (held if credit == 1 else without).subscribe(wire, number, body)
 
     script = {**held.script(9), key.SUBSCRIBE: subscribe, key.CREDIT: without.credit}
-    skipped = pytest.raises(RemoteProtocolError, match="skipped the chunk at offset [46]")
+    skipped = pytest.raises(RemoteProtocolError, match=r"skipped the chunk at offset [46]")
     with Scripted(script) as broker, broker.client() as client, skipped:
         read(client, S, 9, start)
 
