@@ -102,6 +102,19 @@ def test_only_what_matches_comes_and_bytes_fall_in_proportion(door: Any) -> None
     assert sent < everything * 0.01 * (210 + CHUNK_BYTES) / 210 * 1.05
 
 
+def test_chunks_tell_the_size_of_the_trailer_and_bloom_filter_also_where_only_some_of_it_comes(broker: Any) -> None:
+    """As test_subscribe.py has it without a filter: 10 bytes and the reference."""
+    entries = mixed(2_000)
+    stream, peer = broker.stream(), broker.peer()
+    assert peer.declare(1, stream, "ref") == 1
+    peer.publish(1, [filtered(1 + n, value, body) for n, (value, body) in enumerate(entries)], version=2)
+    peer.confirmed(len(entries))
+    assert peer.subscribe(1, stream, FIRST, 10, {"filter.0": "rare"}) == 1
+    found = all_delivered(peer, stream)
+    assert [row for row in rows_of(found) if row in set(bodies(entries, "rare"))] == bodies(entries, "rare")
+    assert {(each.trailer_length, each.bloom_size) for each in found} == {(13, 16)}
+
+
 def test_a_run_of_neighbours_is_one_chunk(door: Any) -> None:
     big = b"x" * 300
     values = ["a", "a", "b", "b", "a", None, "", "b", "b", "b", "a"]
