@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from spark_streams.client import AmqpClient, RabbitClient, RabbitPublishing, TaskPublisher
+from spark_streams.client import AmqpClient, RabbitClient, RabbitPublishing, TaskPublisher, encode_columns
 from spark_streams.client.hosts import MAX_TOLD, Hosts
 from spark_streams.endpoint import AMQP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret, Tls, parse_url
 from spark_streams.errors import (
@@ -165,10 +166,23 @@ def test_a_connection_that_breaks_is_made_anew_to_another_host(
                 assert len(client.describe("orders").partitions) == 2
 
 
-def test_a_task_publishes_by_any_host(serve: Serve, free: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("door", DOORS)
+def test_a_task_publishes_by_any_host(door: str, serve: Serve, free: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_this_order(monkeypatch)
-    url = f"rabbitmq-stream://127.0.0.1:{free},127.0.0.1:{serve('rabbitmq-stream')}"
-    TaskPublisher(at(url), RabbitPublishing(timeout_ms=120_000), None).close()
+    endpoint = at(f"{door}://127.0.0.1:{free},127.0.0.1:{serve(door)}")
+    row = encode_columns({"value": pa.array([b"x"])})
+    if door == "rabbitmq-stream":
+        publisher = TaskPublisher(endpoint, RabbitPublishing(timeout_ms=120_000), None)
+        publisher.send(row, "orders-0", None, lambda n: f"row {n}")
+        publisher.flush()
+        publisher.close()
+    with client_of(endpoint) as client:
+        if isinstance(client, AmqpClient):
+            link = client.publisher("orders", partition="0")
+            link.send(row, lambda n: f"row {n}")
+            link.flush()
+            link.close()
+        assert sum(bounds.latest is not None for bounds in client.describe("orders").partitions.values()) == 1
 
 
 # --- the order, the time, and what is learned
