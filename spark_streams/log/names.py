@@ -89,8 +89,14 @@ class Names:
 
 
 def _meant(name: str) -> str:
-    """Return a name as an address may mean it (``server/attach.py``)."""
-    return unquote(name.removeprefix("/"))
+    """Return what all names that one address may mean (``server/attach.py``) have in common.
+
+    That is the name with nothing left to take off: what is percent-encoded may be a name that has a slash or a percent
+    sign itself.
+    """
+    while (plain := unquote(name.removeprefix("/"))) != name:
+        name = plain
+    return name
 
 
 def _what(stream: str, partition: str | None) -> str:

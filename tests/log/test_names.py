@@ -28,6 +28,8 @@ from spark_streams.wire.columns import encode_columns
         (("orders", 1), ("/orders", 1), "'/orders' would be the name of stream '/orders', and stream 'orders' has"),
         (("a/b", 1), ("a%2Fb", 1), "'a%2Fb' would be the name of stream 'a%2Fb', and stream 'a/b' has 'a/b'"),
         (("%61", 1), ("/a", 1), "has '%61', which addresses may mean"),
+        (("/orders", 1), ("%2Forders", 1), "stream '/orders' has '/orders', which addresses may mean"),
+        (("%41", 1), ("%2541", 1), "stream '%41' has '%41', which addresses may mean"),
         (("/orders-1", 1), ("orders", 2), "partition 1 of stream 'orders', and stream '/orders-1' has '/orders-1'"),
     ],
 )
