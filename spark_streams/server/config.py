@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from spark_streams.server.exposure import NO_USERS, Unguarded
+from spark_streams.server.exposure import DEFAULT_USER, NO_USERS, Unguarded
 from spark_streams.server.permissions import Permissions
-from spark_streams.server.users import DEFAULT_USERS, LOOPBACK, LOOPBACK_USERS, has_own_users
+from spark_streams.server.users import DEFAULT_USERS, LOOPBACK, LOOPBACK_USERS, has_default_user, has_own_users
 
 __all__ = ["AmqpConfig", "Redirect"]
 
@@ -154,4 +154,6 @@ class AmqpConfig:
         """Why strangers from another machine would be let in; None when they would not."""
         if self.allow_anonymous:
             return Unguarded("allow_anonymous lets in everybody", "allow_anonymous")
+        if has_default_user(self) and not self.tls_client_required:
+            return DEFAULT_USER
         return None if self.tls_client_ca is not None or has_own_users(self) else NO_USERS

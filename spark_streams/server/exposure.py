@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from spark_streams.server.users import UserSettings, is_loopback
 
-__all__ = ["NO_USERS", "DoorExposed", "ExposedSettings", "Unguarded", "exposed"]
+__all__ = ["DEFAULT_USER", "NO_USERS", "DoorExposed", "ExposedSettings", "Unguarded", "exposed"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Unguarded:
 
 
 NO_USERS: Final = Unguarded("nobody but guest is named who may sign in", "users")
+DEFAULT_USER: Final = Unguarded("guest may come from there with password guest, which everybody knows", "users")
 
 
 class ExposedSettings(UserSettings, Protocol):

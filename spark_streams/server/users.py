@@ -15,6 +15,7 @@ __all__ = [
     "LOOPBACK",
     "LOOPBACK_USERS",
     "UserSettings",
+    "has_default_user",
     "has_own_users",
     "is_loopback",
     "knows",
@@ -72,3 +73,11 @@ def is_loopback(host: str | None, networks: Collection[str] = LOOPBACK) -> bool:
 def has_own_users(settings: UserSettings) -> bool:
     """Say whether somebody may come from another machine with a password that is not everybody's."""
     return settings.users != DEFAULT_USERS and any(user not in settings.loopback_users for user in settings.users)
+
+
+def has_default_user(settings: UserSettings) -> bool:
+    """Say whether somebody may come from another machine with a password that is everybody's."""
+    return any(
+        settings.users.get(user) == password and user not in settings.loopback_users
+        for user, password in DEFAULT_USERS.items()
+    )

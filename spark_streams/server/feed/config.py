@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from spark_streams.server.exposure import Unguarded
+from spark_streams.server.exposure import DEFAULT_USER, Unguarded
 from spark_streams.server.permissions import Permissions
-from spark_streams.server.users import LOOPBACK, LOOPBACK_USERS, has_own_users
+from spark_streams.server.users import LOOPBACK, LOOPBACK_USERS, has_default_user, has_own_users
 
 __all__ = ["BearerToken", "FeedConfig"]
 
@@ -185,6 +185,8 @@ class FeedConfig:
     @property
     def unguarded(self) -> Unguarded | None:
         """Why strangers from another machine would be let in; None when they would not."""
+        if has_default_user(self) and not self.tls_client_required:
+            return DEFAULT_USER
         if self.tokens or self.tls_client_required or has_own_users(self):
             return None
         return Unguarded("it asks nobody from there for a token or a password", "tokens or users")

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_streams.server.exposure import NO_USERS, Unguarded
+from spark_streams.server.exposure import DEFAULT_USER, NO_USERS, Unguarded
 from spark_streams.server.permissions import Permissions
-from spark_streams.server.users import DEFAULT_USERS, LOOPBACK, LOOPBACK_USERS, has_own_users
+from spark_streams.server.users import DEFAULT_USERS, LOOPBACK, LOOPBACK_USERS, has_default_user, has_own_users
 from spark_streams.wire.rabbit.frames import DEFAULT_FRAME_MAX_BYTES, INITIAL_FRAME_MAX_BYTES
 
 __all__ = ["RabbitConfig"]
@@ -123,4 +123,6 @@ class RabbitConfig:
     @property
     def unguarded(self) -> Unguarded | None:
         """Why strangers from another machine would be let in; None when they would not."""
+        if has_default_user(self) and not self.tls_client_required:
+            return DEFAULT_USER
         return None if self.tls_client_ca is not None or has_own_users(self) else NO_USERS
