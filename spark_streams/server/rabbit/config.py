@@ -49,7 +49,8 @@ class RabbitConfig:
         max_stored_offsets: names under which one user may store offsets, on all streams together.
         max_filter_values: of one subscription.
         max_sub_batch_bytes: what a sub-entry batch may inflate to (brokers: 64 MiB); a larger one is refused.
-        max_unconfirmed: entries of one connection that are being stored before no more are read from its socket.
+        max_unconfirmed: entries of one connection that are being stored before no more are read from its socket; 16 MiB
+            of them are as many.
         max_outgoing_bytes: bytes that may wait for a client that does not read; nothing is delivered above.
         consumer_update_timeout_ms: how long a consumer may take to answer ConsumerUpdate.
         half_credit: deliver only while more than half of the first credit is left, as brokers do (notes, section 7).

@@ -60,6 +60,9 @@ LINGER_S: Final = 2.0
 """How long a peer may take to answer Close, and to read what it is told at the end."""
 LARGE_FRAME_BYTES: Final = 16 << 10
 """What is larger may hold thousands of names, and takes more than a millisecond to read."""
+UNCONFIRMED_BYTES: Final = 16 << 20
+"""Of small frames that are being stored before no more are looked at; of large ones there is one at a time."""
+_GO_ON_AT: Final = 0.75
 _HEARTBEAT: Final = Heartbeat().encode()
 _BETWEEN_MESSAGES: Final = (Heartbeat, Credit, StoreOffset)
 """Commands that clients send while they publish; what they published before waits for the rest of the read."""
@@ -96,6 +99,7 @@ class RabbitConnection(asyncio.Protocol):
         self._work = Work(node.loop, self._worked)
         self._reading = True
         self._unconfirmed = 0
+        self._unconfirmed_bytes = 0
         self._held_back = False
         self._correlation = 0
         self._waiting_bytes = 0
@@ -261,14 +265,16 @@ class RabbitConnection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
-    def unconfirmed(self, entries: int) -> None:
-        """Count entries that are being stored; with too many under way nothing more is read (notes, section 10)."""
+    def unconfirmed(self, entries: int, size: int) -> None:
+        """Count entries that are being stored, and their bytes; with too many no more are read (notes, section 10)."""
         self._unconfirmed += entries
+        self._unconfirmed_bytes += size
         most = self.node.config.max_unconfirmed
-        if self._held_back and self._unconfirmed <= most - most // 4:
+        used = max(self._unconfirmed / most, self._unconfirmed_bytes / UNCONFIRMED_BYTES)
+        if self._held_back and used <= _GO_ON_AT:
             self._held_back = False
             self.proceed()
-        elif not self._held_back and self._unconfirmed > most:
+        elif not self._held_back and used > 1:
             self._held_back = True
 
     # --- opening

@@ -304,22 +304,22 @@ class Publishers:
         done = partial(self._appended, served, pieces, line)
         if not stored:
             # Only duplicates: they are confirmed once what they repeat is stored.
-            node.appender.after(served.partition, partial(done, []))
+            node.appender.after(served.partition, partial(done, 0, []))
             return
         whole = joined(stored)
-        count = len(whole.values)
+        count, size = len(whole.values), whole.values.nbytes
         sequences = _sequences(pieces)
         line.begin(sequences)
         batch = Batch(
             whole.values,
             pa.nulls(count, pa.binary()) if whole.keys is None else whole.keys,
             np.full(count, NO_TIMESTAMP, np.int64) if whole.timestamps is None else whole.timestamps,
-            done,
+            partial(done, size),
             _Notes(pieces, served.filter_bytes),
             partial(self._due, pieces, line),
             _groups(pieces),
         )
-        self._connection.unconfirmed(_entries(pieces))
+        self._connection.unconfirmed(_entries(pieces), size)
         node.appender.append(served.partition, batch)
 
     def _line(self, served: Served) -> SequenceLine:
@@ -331,11 +331,11 @@ class Publishers:
         return all(line.failures(p.publisher.reference) == p.failures for p in pieces if p.publisher.reference)
 
     def _appended(
-        self, served: Served, pieces: list[_Piece], line: SequenceLine, outcomes: list[LinkRefused | None]
+        self, served: Served, pieces: list[_Piece], line: SequenceLine, size: int, outcomes: list[LinkRefused | None]
     ) -> None:
         """Tell the publishers what is stored, and what is not."""
         if outcomes:
-            self._connection.unconfirmed(-_entries(pieces))
+            self._connection.unconfirmed(-_entries(pieces), -size)
         sequences = _sequences(pieces)
         failed = outcomes.count(None) < len(outcomes)  # as many as messages: no loop over them
         if failed:
