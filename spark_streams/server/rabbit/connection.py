@@ -166,7 +166,7 @@ class RabbitConnection(asyncio.Protocol):
     def _leave(self) -> None:
         """Let go of everything: the connection is lost, and what came before that is dealt with."""
         if not self._left:
-            self._left = True
+            self._left = self._ending = True  # what comes behind a frame that could not be read is not looked at
             self._let_go()
             self._admission.end()
             self.node.left(self)

@@ -16,7 +16,7 @@ import pytest
 from spark_streams.log.state import StateStore
 from spark_streams.server import turns
 from spark_streams.server.rabbit import connection as connections
-from spark_streams.server.rabbit import stored_offsets
+from spark_streams.server.rabbit import requests, stored_offsets
 from spark_streams.server.rabbit.stored_offsets import MAX_WAITING
 from spark_streams.server.rabbit.subscription import Subscription
 from spark_streams.wire.rabbit import layout
@@ -365,3 +365,20 @@ def test_no_more_is_held_in_small_frames_than_large_ones_hold(
         go_on.set()
     assert sorted(peer.confirmed(count)) == list(range(count))
     flood.join(GUARD_S)
+
+
+def test_what_comes_behind_a_broken_frame_is_not_looked_at_when_the_connection_is_lost_either(
+    door: Any, hold: Any
+) -> None:
+    peer = door.peer()
+    reading = hold(requests, "decode")
+    peer.socket.sendall(frame(CREATE, b"\xff" * 20_000))
+    peer.send(CREATE, struct.pack(">I", 7) + text("behind") + pairs({}))
+    reading.reached()
+    (connection,) = door.server.server.rabbit_connections
+    door.server.call(lambda: connection._transport.abort())  # as when a heartbeat cannot be written
+    until(lambda: connection._transport is None)
+    reading.let_go()
+    gone(door, 0)
+    assert door.peer().create("other") == 1  # one change after the other
+    assert door.log.find("behind") is None
