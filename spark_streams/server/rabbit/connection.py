@@ -100,6 +100,7 @@ class RabbitConnection(asyncio.Protocol):
         self._reading = True
         self._unconfirmed = 0
         self._unconfirmed_bytes = 0
+        self._stored: asyncio.Future[None] | None = None
         self._held_back = False
         self._correlation = 0
         self._waiting_bytes = 0
@@ -239,14 +240,29 @@ class RabbitConnection(asyncio.Protocol):
         elif frame.key in COLUMNAR_KEYS or frame.key in self.node.config.without:
             raise RemoteProtocolError(f"key 0x{frame.key:04x} from a client")
         elif frame.size > LARGE_FRAME_BYTES:
-            self.publishers.received_all()
-            self._begin(requests.handle_large(self, frame))
+            self._deal_with(lambda: requests.handle_large(self, frame))
         else:
             command = decode(frame)
-            if not isinstance(command, _BETWEEN_MESSAGES):
-                # What was published before is in the log before a question about it is answered.
+            if isinstance(command, _BETWEEN_MESSAGES):
+                self._begin(requests.handle(self, command))
+            elif isinstance(command, Close):
                 self.publishers.received_all()
-            self._begin(requests.handle(self, command))
+                self._begin(requests.handle(self, command))
+            else:
+                self._deal_with(lambda: requests.handle(self, command))
+
+    def _deal_with(self, handle: Callable[[], requests.Work | None]) -> None:
+        """Deal with a frame when what was published before is in the log: it may be a question about it."""
+        self.publishers.received_all()
+        self._begin(self._when_stored(handle) if self._unconfirmed else handle())
+
+    async def _when_stored(self, handle: Callable[[], requests.Work | None]) -> None:
+        if self._unconfirmed:  # it begins a turn after it was made
+            self._stored = self.node.loop.create_future()
+            await self._stored
+        work = handle()
+        if work is not None:
+            await work
 
     def _begin(self, work: Coroutine[object, object, None] | None) -> None:
         if work is not None:
@@ -270,6 +286,8 @@ class RabbitConnection(asyncio.Protocol):
         self._unconfirmed += entries
         self._unconfirmed_bytes += size
         most = self.node.config.max_unconfirmed
+        if not self._unconfirmed and self._stored is not None and not self._stored.done():
+            self._stored.set_result(None)
         used = max(self._unconfirmed / most, self._unconfirmed_bytes / UNCONFIRMED_BYTES)
         if self._held_back and used <= _GO_ON_AT:
             self._held_back = False

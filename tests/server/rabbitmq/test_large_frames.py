@@ -26,6 +26,8 @@ from tests.real_rabbitmq.by_hand import (
     METADATA_UPDATE,
     PUBLISH,
     PUBLISH_ERROR,
+    QUERY_PUBLISHER_SEQUENCE,
+    RESPONSE,
     Peer,
     array,
     chunk,
@@ -33,6 +35,7 @@ from tests.real_rabbitmq.by_hand import (
     filtered,
     plain,
     sub_batch,
+    text,
 )
 from tests.server.rabbitmq.beside import GUARD_S, frame, gone
 
@@ -256,3 +259,18 @@ def read_all(peer: Any, stream: str, properties: dict[str, str] | None = None, u
             bodies.append(found.rest[at + 4 : at + 4 + size])
             at += 4 + size
     return bodies
+
+
+def test_a_question_is_answered_when_what_was_published_before_it_is_stored(door: Any, hold: Any) -> None:
+    """A small frame behind somebody else's large one waits for it, and what its connection asks then waits too."""
+    stream, bad, good = door.stream(), door.peer(), door.peer()
+    assert bad.declare(1, stream) == 1 and good.declare(1, stream, "ref") == 1
+    appending = hold(Partition, "append")
+    bad.publish(1, [deflated(1, 60_000)])
+    appending.reached()
+    good.publish(1, [plain(7, b"small")])
+    good.send(QUERY_PUBLISHER_SEQUENCE, struct.pack(">I", 5) + text("ref") + text(stream))
+    assert door.peer().stats(stream)[1]["committed_offset"] == -1
+    appending.let_go()
+    assert good.confirmed(1) == [7]
+    assert struct.unpack(">HQ", good.expect(QUERY_PUBLISHER_SEQUENCE | RESPONSE).body) == (1, 7)
