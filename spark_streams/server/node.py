@@ -148,8 +148,8 @@ class Node:
         stream = self._stream(connection, "read", address)
         filters = read_filters(link.remote_source)
         wishes = read_wishes(link)
+        self._check_room(connection, link)
         if outlives_link(link.remote_source):
-            self.termini.check_room(_terminus_key(connection, link))
             self.termini.displace(_terminus_key(connection, link))
         if wishes.group is None:
             bound = self.placement.bound_or_agnostic(stream, wishes.partition)
@@ -170,7 +170,7 @@ class Node:
                 link,
                 stream,
                 self._group(connection, stream, wishes),
-                lambda: self._assigned(connection, link, stream, filters, wishes),
+                lambda: self._assigned_later(connection, link, stream, filters, wishes),
                 _none_free(stream, wishes),
                 wait_s=self.config.unassigned_wait_ms / 1000,
             )
@@ -187,6 +187,18 @@ class Node:
         resumed = self._resume(connection, link, stream, filters)
         bound = resumed.partition if resumed and resumed.partition in free else free[0]
         return self._claimed(connection, link, stream, filters, bound, wishes)
+
+    def _assigned_later(
+        self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters, wishes: Wishes
+    ) -> AttachedLink | None:
+        """Do the same for one that has waited, while its user may have got further durable links."""
+        self._check_room(connection, link)
+        return self._assigned(connection, link, stream, filters, wishes)
+
+    def _check_room(self, connection: AmqpConnection, link: Any) -> None:
+        """See whether a user may have a durable link, if this is one. Raises LinkRefused."""
+        if outlives_link(link.remote_source):
+            self.termini.check_room(_terminus_key(connection, link))
 
     def _claimed(
         self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters, bound: str, wishes: Wishes

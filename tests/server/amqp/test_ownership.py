@@ -181,6 +181,26 @@ def test_a_user_has_so_many_durable_links_and_takes_no_room_from_others(nodes: A
     assert attached(node, "mallory", "lobby", name="three").take(1)
 
 
+def test_links_that_wait_for_a_partition_are_counted_when_they_are_served(nodes: Any) -> None:
+    from proton import symbol
+
+    node = nodes(max_durable_links=1, unassigned="wait", unassigned_wait_ms=600_000)
+    node.log.create_stream("orders")
+    group = {symbol("event-streams-consumer-group"): "g"}
+    owner = node.peer().receiver("orders", properties=group)
+    waiting = []
+    for name in ("one", "two"):
+        waiting.append(node.peer().attach_receiver("orders", properties=group, **{**DURABLE, "name": name}))
+        waiting[-1].peer.pause(0.1)
+    owner.close()
+    waiting[0].answered()
+    waiting[0].detach()
+    with pytest.raises(Refused) as refused:
+        waiting[1].answered()
+    assert refused.value.args[0] == "amqp:resource-limit-exceeded"
+    node.peer().receiver("orders", properties=group).check()
+
+
 def test_durable_links_are_counted_over_restarts_and_those_that_are_gone_are_not(nodes: Any) -> None:
     from spark_streams.server.conditions import LinkRefused
     from spark_streams.server.termini import Termini
