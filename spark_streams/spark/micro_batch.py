@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_streams.client.model import Pushdown, StreamDescription
+from spark_streams.endpoint import Node
 from spark_streams.errors import CheckpointError
 from spark_streams.options import SourceOptions
 from spark_streams.position import (
@@ -85,6 +86,11 @@ class MicroBatches:
         self._told_starts = True
         self._left_out: dict[str, Position] = {}
         self._pushdown: Pushdown | None = None
+
+    @property
+    def told(self) -> tuple[Node, ...]:
+        """The nodes that the peer has named."""
+        return self._driver.told
 
     def initial(self) -> dict[str, Any]:
         """Return where a new query starts; Spark asks more than once, and gets the same answer.
@@ -275,7 +281,7 @@ class MicroBatches:
         if self._options.filter is not None:
             self._pushed()
         return [
-            PlannedRead(r, None, description.incarnation, seen.get(r.partition), self._driver.told)
+            PlannedRead(r, None, description.incarnation, seen.get(r.partition), self.told)
             for r in matching_ranges(ranges, self._driver)
         ]
 

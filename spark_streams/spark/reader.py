@@ -162,7 +162,7 @@ class _AnyStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[misc]
     def commit(self, end: dict[str, Any]) -> None:
         """Store where a committed batch ends with the peer, if the query wants that; Spark tells it a batch late."""
         if self._stored is not None:
-            self._stored.store(Checkpoint.from_json(end, self._options.format))
+            self._stored.store(Checkpoint.from_json(end, self._options.format), self._batches.told)
 
     def stop(self) -> None:
         """Disconnect; it may never be called."""

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from spark_streams.client.model import RangeRead
+from spark_streams.endpoint import Node
 from spark_streams.errors import SparkStreamsError
 from spark_streams.options import SourceOptions
 from spark_streams.position import After, Checkpoint
+from spark_streams.spark.driver import reaching
 from spark_streams.spark.log_client import LogClient
 
 __all__ = ["ConnectStore", "OffsetStore", "StoredPositions"]
@@ -59,12 +61,17 @@ class StoredPositions:
         self._stored: dict[str, str] = {}
         self._failing = False
 
-    def store(self, end: Checkpoint) -> None:
-        """Store the positions of a committed batch's end; never raises what the peer or the network does."""
+    def store(self, end: Checkpoint, told: tuple[Node, ...] = ()) -> None:
+        """Store the positions of a committed batch's end; never raises what the peer or the network does.
+
+        Args:
+            end: of the batch.
+            told: nodes that the peer has named to the query.
+        """
         offsets = {p: position.offset for p, position in end.partitions.items() if isinstance(position, After)}
         try:
             if self._client is None:
-                self._client = self._connect(self._options).__enter__()
+                self._client = self._connect(reaching(self._options, told)).__enter__()
             client = self._client
             wanted = {p: offset for p, offset in offsets.items() if self._has_advanced(client, p, offset)}
             if wanted:

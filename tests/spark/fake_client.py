@@ -127,6 +127,7 @@ class FakeLog:
     def connect_store(self, options: SourceOptions) -> FakeClient:
         """A client that stores positions under the name ``tools``."""
         self.connected += 1
+        self.reached_by.append(options.endpoint.told)
         return FakeClient(self, "tools")
 
 

@@ -130,3 +130,15 @@ def test_the_reader_stores_what_spark_commits_if_it_is_asked_to(wanted: bool) ->
     stream.commit({"version": 1, "stream": "orders", "partitions": {"0": {"after": digits(3)}}})
     stream.stop()
     assert log.stored == ([("tools", {"0": digits(3)})] if wanted else [])
+
+
+def test_positions_are_stored_at_the_nodes_that_the_query_was_told_of() -> None:
+    log = filled(5)
+    log.told = (("b", 1),)
+    stream = stream_reader(
+        OPTIONS, spark_schema(FULL_MESSAGE_SCHEMA), FULL_MESSAGE_SCHEMA, log.connect, log.connect_store
+    )
+    start: Any = stream.initialOffset()
+    stream.commit(start)
+    stream.stop()
+    assert log.reached_by == [(), log.told]
