@@ -189,8 +189,8 @@ class Endpoint:
         return replace(self, tls=tls)
 
     def with_told(self, nodes: Iterable[Node]) -> Endpoint:
-        """Return this endpoint with the nodes that the peer has named."""
-        return replace(self, told=tuple(nodes))
+        """Return this endpoint with the nodes that the peer has named; behind a load balancer none is reached so."""
+        return replace(self, told=() if self.load_balancer else tuple(nodes))
 
     def at(self, node: Node) -> Endpoint:
         """Return the endpoint of one node that the peer has named, to be reached as this one."""

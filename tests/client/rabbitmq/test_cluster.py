@@ -278,3 +278,4 @@ def test_a_sink_behind_a_load_balancer_knows_no_node_by_its_name(monkeypatch: py
         assert sink.check().options.endpoint.told == ()
         monkeypatch.setattr(sink_module, "_checked", {})
         assert RabbitSink(parse_rabbit_sink(options)).check().options.endpoint.told == (("rabbit-2.invalid", 5552),)
+        assert RabbitSink(parse_rabbit_sink({**options, "loadBalancer": "true"})).check().options.endpoint.told == ()
