@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, TypeVar
@@ -35,6 +36,9 @@ _T = TypeVar("_T")
 PATIENT: Final = Backoff(attempts=8, first_ms=200, limit_ms=10_000)
 """Eight tries within about 30 s: a service that is deployed anew comes back within that."""
 _ACCEPT_V1: Final = f"{ZEH_V1}, {NDJSON};q=0.9, */*;q=0.5"
+MAX_FORGOTTEN: Final = 3
+"""A feed that refuses each cursor that it just gave is told apart from one that was made anew, or it would be read from
+its beginning for ever."""
 MAX_CONFLICTS: Final = 5
 """A feed that refuses each token that it just gave is told apart from one that changed (C-16)."""
 
@@ -103,6 +107,8 @@ class FeedClient:
         self._session = FeedSession(address.endpoint, address.timeout_ms)
         self._token: str | None = None
         self._answer: Answer | None = None
+        self._forgotten: Counter[int] = Counter()
+        """How often in a row a partition's cursors were not known any more."""
         self._filters: dict[str, str] | None = None if address.filters else {}
         self._pushed = dict(address.pushed)
 
@@ -345,7 +351,10 @@ class FeedClient:
         refuses from the cursor on, again and without a wait, has been made anew, or has forgotten the cursor.
         """
         try:
-            return self._ask(partition, cursor, stream_ms)
+            answer = self._ask(partition, cursor, stream_ms)
+            if cursor not in (FIRST, LAST):
+                self._forgotten[partition] = 0
+            return answer
         except Refused as fault:
             if fault.condition != "status 400" or cursor in (FIRST, LAST):
                 raise
@@ -359,9 +368,12 @@ class FeedClient:
         try:
             self._ask(partition, cursor, None).close()
         except Refused as fault:
-            if fault.condition == refused.condition:
-                raise Expired(refused.condition, refused.description, refused.context) from None
-            raise
+            if fault.condition != refused.condition:
+                raise
+            self._forgotten[partition] += 1
+            if self._forgotten[partition] > MAX_FORGOTTEN:
+                raise
+            raise Expired(refused.condition, refused.description, refused.context) from None
         raise refused
 
     def _ask(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:

@@ -14,7 +14,7 @@ from spark_streams.client.feed.rows import FeedRows
 from spark_streams.client.feed.scan import FeedRange, scan
 from spark_streams.errors import PositionLost, Refused, RemoteProtocolError
 from spark_streams.rows import COMMON_SCHEMA
-from tests.client.feed.scripted import BadFeed, Part, Reply, client_of, numbered
+from tests.client.feed.scripted import BadFeed, Part, Reply, Request, client_of, numbered
 
 COLUMNS = tuple(COMMON_SCHEMA.names)
 
@@ -121,6 +121,19 @@ def test_a_cursor_is_not_at_fault_where_nothing_is_answered() -> None:
             rows_of(feed, wanted, fail=False)
         feed.faults = [Reply(b"no such cursor", 400), Reply(b"", 503)]
         assert len(rows_of(feed, wanted, fail=False)) == 3, "it was asked again"
+
+
+def test_a_feed_that_knows_none_of_its_own_cursors_is_not_read_for_ever() -> None:
+    with BadFeed({0: Part(numbered(0, 5))}, page=lambda: 2, every=2) as feed:
+
+        def answer(asked: Request) -> Reply:
+            if len(feed.asked) > 60:
+                return Reply(b"enough", 403)
+            return feed.respond(asked) if asked["cursor"] == "_first" else Reply(b"no such cursor", 400)
+
+        feed.answer = answer
+        with pytest.raises(Refused, match="status 400: no such cursor"):
+            rows_of(feed, fail=False)
 
 
 @pytest.mark.parametrize("body", [b"", b'{"event": {"n": 1}}\n', b'{"ping": 1}\n'])
