@@ -4,7 +4,7 @@ A peer may echo what it was sent: an error page with the request's headers, a re
 So every secret that a process sends is remembered when it is sent, and looked for in all that peers say, in the forms
 that it was sent in:
 
-* as it is, and percent-encoded, or escaped as JSON and HTML do it;
+* as it is, and percent-encoded, or escaped as JSON and HTML do it; also with its bytes taken for Latin-1;
 * as base64, by itself and within more, as HTTP's basic authentication and SASL have it; the whole run of base64 goes.
 
 Which words are taken for a secret:
@@ -173,9 +173,11 @@ def hidden(text: str, *, cut: bool = False) -> str:
 
 def _forms(secret: str, username: str | None) -> Iterator[_Needle]:
     """Yield what a secret looks like that was sent."""
+    octets = secret.encode("utf-8", "surrogatepass")
     if len(secret) >= ALONE:
-        yield _Needle(secret, alone=len(secret) < ANYWHERE)
-        yield from (_Needle(each, base64=True) for each in _in_base64(secret.encode("utf-8", "surrogatepass")))
+        for text in (secret, octets.decode("latin-1")):
+            yield _Needle(text, alone=len(secret) < ANYWHERE)
+        yield from (_Needle(each, base64=True) for each in _in_base64(octets))
     if username is None:
         if len(secret) < ALONE:
             yield _Needle(f"Bearer {secret}", alone=True)

@@ -41,6 +41,8 @@ FORMS: dict[str, Callable[[str], str]] = {
     "json": lambda s: json.dumps({"password": s}),
     "json of unicode": lambda s: json.dumps({"password": s}, ensure_ascii=False),
     "python": lambda s: repr({"password": s}),
+    "bytes": lambda s: repr(s.encode()),
+    "bytes taken for latin-1": lambda s: f"403 {s.encode().decode('latin-1')}",
     "html": lambda s: f"<li>{html.escape(s)}</li>",
 }
 SECRETS = st.text(st.characters(exclude_categories=("Cs",)), min_size=8, max_size=40)
