@@ -28,7 +28,7 @@ class Hosts:
 
     Args:
         endpoint: where the peer is.
-        timeout_ms: how long it may take to be connected with, for all hosts together.
+        timeout_ms: how long the network may take to connect, for all hosts together.
     """
 
     def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
