@@ -145,7 +145,7 @@ class MicroBatches:
             moved = [p for p, end in planned.end.partitions.items() if begin.partitions.get(p) != end]
             end = replace(planned.end, witnesses=self._witnesses.of(planned.end.partitions, begin))
             # The old end is asked about after the new one: if it is the same log then, both are of the same log.
-            losses = self._witnesses.differing(begin, moved)
+            losses = self._witnesses.differing(begin, moved, planned.end.incarnation)
             if not losses:
                 break
             self._report(losses)
@@ -298,7 +298,7 @@ class MicroBatches:
             return spans, []
         after = [] if stop == self._last_end else self._witnesses.differing(stop, spans)
         spans = {p: span for p, span in spans.items() if p not in {loss.partition for loss in after}}
-        before = self._witnesses.differing(begin, spans)
+        before = self._witnesses.differing(begin, spans, stop.incarnation)
         spans.update({loss.partition: (EARLIEST, spans[loss.partition][1]) for loss in before if loss.partition})
         return spans, after + before
 

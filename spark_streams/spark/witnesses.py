@@ -44,11 +44,21 @@ class Witnesses:
             ends = {p: end for p, end in ends.items() if before.partitions.get(p) != end}
         return {**known, **self._driver.witnesses(ends)}
 
-    def differing(self, checkpoint: Checkpoint, partitions: Iterable[str]) -> list[DataLoss]:
+    def differing(
+        self, checkpoint: Checkpoint, partitions: Iterable[str], incarnation: str | None = None
+    ) -> list[DataLoss]:
         """Return which of some partitions are others than those that the checkpoint is of.
 
         A partition whose position is no longer there has no witness any more: other checks see to it.
+
+        Args:
+            checkpoint: what was seen.
+            partitions: which of its partitions are asked about.
+            incarnation: the log's identity by now, None where it has none; another one than the checkpoint's has told
+                the same already, of all partitions.
         """
+        if None not in (checkpoint.incarnation, incarnation) and checkpoint.incarnation != incarnation:
+            return []
         known = {p: checkpoint.witnesses[p] for p in partitions if p in checkpoint.witnesses}
         if not known:
             return []

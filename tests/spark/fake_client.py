@@ -101,6 +101,8 @@ class FakeLog:
         self.tells = tells
         self.numeric = numeric
         self.incarnation = "one"
+        self.has_witnesses = numeric
+        """Whether it tells witnesses; the reference log's AMQP door does, beside its incarnation."""
         self.partitions = {p: FakePartition(digits if numeric else name) for p in partitions or ("0",)}
         self.described = self.counted = self.connected = self.walks = self.walked = self.witnessed = self.fetched = 0
         self.asked_pushdown = 0
@@ -185,7 +187,7 @@ class FakeClient:
         return StreamDescription(stream, identity, bounds, dict.fromkeys(self.log.unavailable, "gone (0x02)"))
 
     def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
-        if not self.log.numeric:
+        if not self.log.has_witnesses:
             return {}
         self.log.witnessed += 1
         assert not self.log.unavailable & set(offsets), "nobody asks about what is not there"

@@ -224,6 +224,37 @@ def test_the_new_stream_is_read_from_its_beginning_with_a_warning(
     assert len([r for r in caplog.records if "created again" in r.getMessage()]) == 1
 
 
+@pytest.mark.parametrize("tells_starts", [True, False])
+@pytest.mark.parametrize("limit", [None, 3])
+@pytest.mark.parametrize("incarnation", ["one", "two"])
+def test_a_log_with_both_is_read_from_its_beginning_with_one_warning(
+    incarnation: str, limit: int | None, tells_starts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As at the reference log's AMQP door: created again, or an older copy, which has the same identity."""
+    log = FakeLog("0")
+    log.has_witnesses = True
+    log.partitions["0"].append(5)
+    query = Query(log, **LENIENT)
+
+    def run() -> None:
+        if tells_starts:
+            query.drain(limit)
+            return
+        query.clock.now += 1
+        end = query.source.next_end_without_start()
+        query.rows += query.read(query.committed or query.source.initial(), end)
+        query.committed = end
+
+    run()
+    create_again(log, "0", 8)
+    log.incarnation = incarnation
+    query.rows.clear()
+    with caplog.at_level(logging.WARNING):
+        run()
+    assert sorted(query.rows) == everything(log)
+    assert len([r for r in caplog.records if "created again" in r.getMessage()]) == 1
+
+
 def test_the_batch_of_the_new_stream_is_read_again_after_a_restart() -> None:
     log = numeric(5)
     query = Query(log, **LENIENT)
