@@ -84,3 +84,24 @@ def test_an_older_copy_is_a_loss(
     events += [f'"other-{n}"' for n in range(40 if then == "it was written on" else 1)]
     query.wait_for_rows(25 + len(events))
     assert [bytes(row.value).decode() for row in query.rows[25:]] == events
+
+
+@pytest.mark.parametrize(("name", "then"), in_turn(["it fails", "it goes on"]))
+def test_an_older_copy_under_a_running_query_is_a_loss(
+    spark: SparkSession, copied: Copied, query: KeptQuery, name: str, then: str, request: pytest.FixtureRequest
+) -> None:
+    """Whether the query looks before the log is written on, or afterwards."""
+    if name == "feedapi":
+        request.getfixturevalue("streams_of_feeds")
+    query.start(load(spark, copied, name, failOnDataLoss=str(then == "it fails").lower()))
+    query.wait_for_rows(25)
+    copied.restore()
+    copied.append("other", 40)
+    if then == "it fails":
+        with pytest.raises(PySparkException, match="older copy"):
+            query.running.awaitTermination(WAIT_S)
+        assert len(query.rows) == 25
+        return
+    query.wait_for_rows(75)
+    events = [f'"kept-{n}"' for n in range(10)] + [f'"other-{n}"' for n in range(40)]
+    assert [bytes(row.value).decode() for row in query.rows[25:]] == events

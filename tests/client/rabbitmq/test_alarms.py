@@ -56,10 +56,10 @@ def test_what_comes_meanwhile_is_taken() -> None:
 def test_an_alarm_that_lasts_is_told() -> None:
     taking = Taking(declares=[ALARM])
     with taking.serve() as broker, pytest.raises(Refused) as caught:
-        write(broker.endpoint, ROWS, "orders", confirm_within_ms=300)
+        write(broker.endpoint, ROWS, "orders", confirm_within_ms=1_000)
     said = str(caught.value)
     assert said.startswith("stream 'orders': declare publisher: precondition-failed (0x11): for longer than option ")
-    assert "'requestTimeout' (300 ms)" in said and "its disk is nearly full (its setting disk_free_limit)" in said
+    assert "'requestTimeout' (1000 ms)" in said and "its disk is nearly full (its setting disk_free_limit)" in said
     assert len(taking.declared) > 1
 
 
