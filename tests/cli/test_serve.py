@@ -122,10 +122,12 @@ def test_insecure_doors_are_opened_with_a_warning_each_and_let_in_everybody(tmp_
         cwd=tmp_path,
     )
     assert process.stdout is not None
-    doors = json.loads(process.stdout.readline())
-    feed = doors["feedapi"].replace("0.0.0.0", "127.0.0.1") + "/good"
-    assert requests.delete(feed, timeout=120).status_code == 204
-    process.terminate()
+    try:
+        doors = json.loads(process.stdout.readline())
+        feed = doors["feedapi"].replace("0.0.0.0", "127.0.0.1") + "/good"
+        assert requests.delete(feed, timeout=120).status_code == 204
+    finally:
+        process.terminate()
     _, said = process.communicate(timeout=120)
     warnings = [line.partition("INSECURE: ")[2] for line in said.splitlines() if "INSECURE: " in line]
     assert [line.split(" which ")[0].rpartition(":")[0] for line in warnings] == [
