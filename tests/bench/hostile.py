@@ -2,10 +2,10 @@
 
     python tests/bench/hostile.py [--only NAME] [--seconds N] [--list]          also: make bench-hostile
 
-For each attack of ``hostile_clients`` a log with three doors is started, by ``log serve`` with default settings. At
-each door somebody writes a row, reads it back, and begins again: first alone, then beside the attack. The log, the
-attack and each of the good clients are processes of their own. A good client that is disconnected, or is sent what it
-should not be, is shown as such.
+For each attack of ``hostile_clients`` a log with three doors is started, by ``log serve`` with default settings, but
+where a limit would end the attack before it does harm. At each door somebody writes a row, reads it back, and begins
+again: first alone, then beside the attack. The log, the attack and each of the good clients are processes of their own.
+A good client that is disconnected, or is sent what it should not be, is shown as such.
 
 Who writes only after the last answer has come asks least when he waits longest. So a step that took longer than
 ``EXPECTED_MS`` counts as all those that would have been begun meanwhile (as HdrHistogram corrects it): p99 is what
@@ -23,6 +23,7 @@ import math
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -214,8 +215,13 @@ def run(made: Attack, seconds: float) -> bool:
     """
     from spark_streams.testing import LogProcess
 
-    streams = [word for door in DOORS for word in ("--stream", f"good-{door}")]
-    with LogProcess(arguments=streams) as log, contextlib.ExitStack() as children:
+    arguments = [word for door in DOORS for word in ("--stream", f"good-{door}")]
+    with contextlib.ExitStack() as children:
+        if made.settings:
+            file = Path(children.enter_context(tempfile.TemporaryDirectory())) / "log.toml"
+            file.write_text(made.settings)
+            arguments += ["--config", str(file)]
+        log = children.enter_context(LogProcess(arguments=arguments))
         assert log.pid is not None
         good = {door: children.enter_context(Child("--good", door, log.urls[door])) for door in DOORS}
         for door, child in good.items():

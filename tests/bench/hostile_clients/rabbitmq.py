@@ -8,6 +8,7 @@ import select
 import struct
 from collections.abc import Iterator, Mapping
 
+from spark_streams.server import RabbitConfig
 from tests.bench.hostile_clients.registry import attack
 from tests.real_rabbitmq.by_hand import (
     CREATE_SUPER_STREAM,
@@ -161,21 +162,37 @@ def metadata(urls: Mapping[str, str]) -> Iterator[None]:
         yield
 
 
-@attack(f"{DOOR}: 100,000 stored offsets and a deletion")
-def stored_offsets(urls: Mapping[str, str]) -> Iterator[None]:
+def stored_offsets(urls: Mapping[str, str], names: int) -> Iterator[None]:
+    """Offsets under so many names, and the deletion of their stream, again and again."""
     peer = come_in(urls)
     for round in itertools.count():
         stream = f"bad-{round}"
         flood = b"".join(
             frame(STORE_OFFSET, text(f"reference {number}") + text(stream) + struct.pack(">Q", number))
-            for number in range(NAMES)
+            for number in range(names)
         )
+        peer.delete(stream)  # of a connection that was cut
         assert peer.create(stream) == 1
         if not round:
             yield
         peer.socket.sendall(flood)
         assert peer.delete(stream) == 1
         yield
+
+
+@attack(f"{DOOR}: 100,000 stored offsets and a deletion", "[rabbitmq-stream]\nmax_stored_offsets = 1_000_000\n")
+def very_many_stored_offsets(urls: Mapping[str, str]) -> Iterator[None]:
+    yield from stored_offsets(urls, NAMES)
+
+
+@attack(f"{DOOR}: as many stored offsets as a user may have, and a deletion")
+def many_stored_offsets(urls: Mapping[str, str]) -> Iterator[None]:
+    yield from stored_offsets(urls, RabbitConfig().max_stored_offsets)
+
+
+@attack(f"{DOOR}: more stored offsets than a user may have")
+def too_many_stored_offsets(urls: Mapping[str, str]) -> Iterator[None]:
+    yield from stored_offsets(urls, NAMES)
 
 
 @attack(f"{DOOR}: 1,000 partitions made and removed")

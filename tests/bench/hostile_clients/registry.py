@@ -22,22 +22,24 @@ class Attack:
     Args:
         name: the door's, and what is done there.
         begin: called with door to url.
+        settings: of the log, TOML, where the default ones would end it early.
     """
 
     name: str
     begin: Begin
+    settings: str = ""
 
 
 ATTACKS: dict[str, Attack] = {}
 
 
-def attack(name: str) -> Callable[[Begin], Begin]:
+def attack(name: str, settings: str = "") -> Callable[[Begin], Begin]:
     """Have a generator known under a name, such as ``rabbitmq-stream: a flood of Credit``."""
 
     def keep(begin: Begin) -> Begin:
         if name in ATTACKS:
             raise ValueError(f"there is an attack '{name}' already")
-        ATTACKS[name] = Attack(name, begin)
+        ATTACKS[name] = Attack(name, begin, settings)
         return begin
 
     return keep
