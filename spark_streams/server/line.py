@@ -43,6 +43,7 @@ class PlaceInLine(AttachedLink):
         super().__init__(connection, link, stream.name, stream.incarnation)
         self._group = group
         self._assign = assign
+        self._trying = False
         node = connection.node
         self._timer = node.loop.call_later(wait_s, self.fail, refusal)
         node.groups.wait(group, self)
@@ -53,8 +54,13 @@ class PlaceInLine(AttachedLink):
 
     def try_again(self) -> None:
         """Take a partition if one is free."""
-        if not self.ended:
+        if self.ended or self._trying:
+            return  # a claim of its own that comes to nothing makes the partition free once more
+        self._trying = True
+        try:
             self.connection.guarded(self._try_again)
+        finally:
+            self._trying = False
 
     def follow(self) -> None:
         """Take one of the partitions that were added."""

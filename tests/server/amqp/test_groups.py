@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from proton import Terminus, symbol, ulong
 
-from tests.server.amqp.raw_peer import EARLIEST, EPOCH, GROUP, PARTITION, Refused
+from tests.server.amqp.raw_peer import EARLIEST, EPOCH, GROUP, PARTITION, Ended, Refused
 
 
 def group(name: str = "g", partition: str | None = None, epoch: Any = None) -> dict[Any, Any]:
@@ -131,6 +131,31 @@ def test_es_206_none_free_waits_where_configured(nodes: Any) -> None:
     late.peer.drop()
     later.answered()
     assert later.properties[PARTITION] == "0"
+
+
+def test_one_that_waits_and_cannot_be_served_is_tried_once(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when its stream is deleted just now; the claim that is given back was offered to the same link again."""
+    from spark_streams.log.partition import PartitionClosed
+    from spark_streams.server.node import Node
+
+    node = nodes(unassigned="wait", unassigned_wait_ms=600_000)
+    node.create(partitions=1)
+    owner = node.peer().receiver("orders", properties=group())
+    late = node.peer().attach_receiver("orders", properties=group())
+    late.peer.pause(0.1)
+    tried: list[bool] = []
+
+    def gone(*_: Any, **__: Any) -> Any:
+        tried.append(True)
+        raise PartitionClosed("the stream was deleted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Node, "_cursor", gone)
+        owner.close()
+        with pytest.raises(Ended):
+            late.peer.pump(lambda: False, 60)
+    assert len(tried) == 1
+    node.peer().receiver("orders", properties=group()).check()
 
 
 def test_es_206_waiting_has_a_limit(nodes: Any) -> None:
