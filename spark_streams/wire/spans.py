@@ -108,15 +108,16 @@ class Words:
 
     def append(self, extra: bytes = b"") -> int:
         """Add what was deferred and then ``extra`` after the block's own bytes; return where ``extra`` starts."""
-        added = self._deferred + extra
         start = self.bytes.size - PADDING
-        if added:
-            if start + len(added) > MAX_BLOCK_BYTES:
+        end = start + len(self._deferred) + len(extra)
+        if end > start:
+            if end > MAX_BLOCK_BYTES:
                 raise LocalProtocolError(f"a block's text grew past {MAX_BLOCK_BYTES} bytes: decode smaller blocks")
-            tail = np.concatenate((np.frombuffer(added, np.uint8), np.zeros(PADDING, np.uint8)))
-            self._set(np.concatenate((self.bytes[:start], tail)))
+            # In one go: a copy of each part may be megabytes.
+            added = [np.frombuffer(each, np.uint8) for each in (self._deferred, extra) if each]
+            self._set(np.concatenate((self.bytes[:start], *added, np.zeros(PADDING, np.uint8))))
             self._deferred = bytearray()
-        return start + len(added) - len(extra)
+        return end - len(extra)
 
     def big(self, position: Positions) -> NDArray[np.int64]:
         """Return the eight bytes at each position as one big-endian number, its bits in an int64."""
