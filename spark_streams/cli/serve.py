@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import dataclasses
 import json
 import os
@@ -196,6 +197,7 @@ def serve(
     _check_exposure(doors)
     signal.signal(signal.SIGTERM, _stopped_early)
     sys.setswitchinterval(SWITCH_S)
+    _share_arenas()
     allow_descriptors(doors.descriptors, FILES_OF_A_PARTITION * said.log.max_partitions)
     with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
         for request in (*said.streams, *streams):
@@ -253,6 +255,10 @@ STDIN = 0
 SWITCH_S = 0.0005
 """How long a thread that computes may have Python's lock while the loop waits for it, which it does after each system
 call; with the default, ten times as long, a request beside such a thread takes ten times as long."""
+ARENAS = 2
+"""Of which glibc's malloc gives memory to threads. By default each thread has one that keeps what was freed in it."""
+M_ARENA_MAX = -8
+"""Of ``mallopt``, in glibc's malloc.h."""
 FILES_OF_A_PARTITION = 4
 """Segment, index and recovery point, and one to spare."""
 
@@ -264,6 +270,13 @@ def _door(config: _Config, where: tuple[str, int] | None, common: dict[str, Any]
     if where is not None:
         changes["host"], changes["port"] = where
     return dataclasses.replace(config, **changes)
+
+
+def _share_arenas() -> None:
+    """Have threads share memory; other C libraries than glibc know nothing of it."""
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):
+            ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
 
 
 def _stopped_early(number: int, frame: FrameType | None) -> NoReturn:
