@@ -153,6 +153,11 @@ class Partition:
         return bool(self._successors)
 
     @property
+    def gone(self) -> bool:
+        """Whether its stream was deleted, or the log closed."""
+        return self._closed
+
+    @property
     def successors(self) -> tuple[str, ...]:
         """The partitions that it was split into."""
         return self._successors

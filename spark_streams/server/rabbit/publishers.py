@@ -238,7 +238,7 @@ class Publishers:
         publisher = self._open.get(number)
         good, code = 0, ResponseCode.PUBLISHER_DOES_NOT_EXIST
         if publisher is not None and publisher.failed:
-            code = ResponseCode.INTERNAL_ERROR
+            code = _code_of_failure(publisher.served)
         elif publisher is not None:
             good = len(ids) if published.bad_from is None else published.bad_from
             code = ResponseCode.PRECONDITION_FAILED
@@ -347,8 +347,7 @@ class Publishers:
             reference = piece.publisher.reference
             if failed or (reference and line.failures(reference) != piece.failures):
                 piece.publisher.failed = True
-                code = ResponseCode.PRECONDITION_FAILED if served.partition.closed else ResponseCode.INTERNAL_ERROR
-                self._refuse(piece.publisher.id, piece.ids, code)
+                self._refuse(piece.publisher.id, piece.ids, _code_of_failure(served))
             else:
                 confirms.setdefault(piece.publisher.id, []).append(piece.ids)
         for publisher_id, ids in confirms.items():
@@ -358,6 +357,14 @@ class Publishers:
     def _refuse(self, publisher_id: int, ids: Ids, code: ResponseCode) -> None:
         if len(ids) and not self._closed:
             self._connection.send(encode_publish_error(publisher_id, ids, np.full(len(ids), code, np.uint16)))
+
+
+def _code_of_failure(served: Served) -> ResponseCode:
+    """Return what publishers of a stream are told whose append failed."""
+    if served.partition.closed:
+        return ResponseCode.PRECONDITION_FAILED
+    # What deletes the stream, beside the loop or at another door, is about to tell the publishers too.
+    return ResponseCode.STREAM_NOT_AVAILABLE if served.partition.gone else ResponseCode.INTERNAL_ERROR
 
 
 def _tell(waiting: asyncio.Future[None]) -> None:

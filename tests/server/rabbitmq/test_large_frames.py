@@ -227,6 +227,19 @@ def test_a_stream_that_is_deleted_while_a_large_frame_is_worked_on(door: Any, ho
     assert bad.create(stream) == 1, "the connection goes on"
 
 
+@pytest.mark.parametrize("reference", ["", "ref"])
+@pytest.mark.parametrize("entries", [[plain(1, b"little")], large()])
+def test_a_stream_that_is_just_being_deleted_is_not_available(door: Any, reference: str, entries: list[bytes]) -> None:
+    """Its files are gone, and nobody has been told yet."""
+    stream, peer = door.stream(), door.peer()
+    assert peer.declare(1, stream, reference) == 1
+    door.partition(stream).discard()
+    for _ in range(2):
+        peer.publish(1, entries)
+        refused = peer.expect(PUBLISH_ERROR).body
+        assert struct.unpack_from(">BIQH", refused) == (1, len(entries), 1, 0x06)
+
+
 def test_the_server_stops_while_a_large_frame_is_worked_on(hold: Any) -> None:
     with ReferenceLog() as log:
         partition = log.create_stream("s").partitions["0"]
