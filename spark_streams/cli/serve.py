@@ -197,7 +197,7 @@ def serve(
     _check_exposure(doors)
     signal.signal(signal.SIGTERM, _stopped_early)
     sys.setswitchinterval(SWITCH_S)
-    _share_arenas()
+    _give_memory_back()
     allow_descriptors(doors.descriptors, FILES_OF_A_PARTITION * said.log.max_partitions)
     with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
         for request in (*said.streams, *streams):
@@ -255,10 +255,10 @@ STDIN = 0
 SWITCH_S = 0.0005
 """How long a thread that computes may have Python's lock while the loop waits for it, which it does after each system
 call; with the default, ten times as long, a request beside such a thread takes ten times as long."""
-ARENAS = 2
-"""Of which glibc's malloc gives memory to threads. By default each thread has one that keeps what was freed in it."""
-M_ARENA_MAX = -8
-"""Of ``mallopt``, in glibc's malloc.h."""
+MALLOC = {-8: 2, -3: 4 << 20, -1: 8 << 20}
+"""What is set of glibc's ``mallopt``, by the numbers of its malloc.h: M_ARENA_MAX, of which threads share so many (each
+has its own by default, that keeps what was freed in it); M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, bytes (by default they
+grow to 64 MiB with what is freed): what is as large as that goes back to the system."""
 FILES_OF_A_PARTITION = 4
 """Segment, index and recovery point, and one to spare."""
 
@@ -272,11 +272,13 @@ def _door(config: _Config, where: tuple[str, int] | None, common: dict[str, Any]
     return dataclasses.replace(config, **changes)
 
 
-def _share_arenas() -> None:
-    """Have threads share memory; other C libraries than glibc know nothing of it."""
+def _give_memory_back() -> None:
+    """Have large messages leave no memory behind; other C libraries than glibc know nothing of it."""
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError):
-            ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
+            mallopt = ctypes.CDLL(None).mallopt
+            for number, value in MALLOC.items():
+                mallopt(number, value)
 
 
 def _stopped_early(number: int, frame: FrameType | None) -> NoReturn:

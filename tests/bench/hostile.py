@@ -52,7 +52,7 @@ GUARD_S = 600.0
 
 
 def be_good(door: str, url: str) -> None:
-    """Write and read, for the seconds that each line of stdin names; print how long each step took, as JSON."""
+    """Write and read, for the seconds that each line of stdin names; print how long each answer took, as JSON."""
     from tests.server.hostile.doors import comes_in
 
     beside = comes_in(door, url, f"good-{door}")
@@ -65,9 +65,12 @@ def be_good(door: str, url: str) -> None:
         end = begun + float(line)
         try:
             while begun < end:
-                beside.step()
+                row = beside.write_next()
+                written = time.perf_counter()
+                took.append((written - begun) * 1_000)
+                beside.read_back(row)
                 now = time.perf_counter()
-                took.append((now - begun) * 1_000)
+                took.append((now - written) * 1_000)
                 begun = max(begun + EVERY_MS / 1_000, now)
                 time.sleep(begun - now)
         except Exception as error:
@@ -177,7 +180,7 @@ class Waits:
 
 
 def corrected(took: float) -> Iterator[float]:
-    """What a step counts as: itself, and those that would have been begun while it lasted."""
+    """What an answer counts as: itself, and those that would have been asked for meanwhile."""
     while took > 0:
         yield took
         took -= EVERY_MS

@@ -147,9 +147,17 @@ class Beside(ABC):
 
     def step(self) -> None:
         """Write a row, and read it and nothing else."""
+        self.read_back(self.write_next())
+
+    def write_next(self) -> bytes:
+        """Write a row, return it when it is confirmed."""
         row = b"row %d" % self.rows
         self.rows += 1
         self.write(row)
+        return row
+
+    def read_back(self, row: bytes) -> None:
+        """Read a row, which is the next one, and nothing else."""
         assert self.read() == [row]
 
 
