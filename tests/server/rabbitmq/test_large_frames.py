@@ -15,7 +15,7 @@ import pytest
 
 from spark_streams.log import ReferenceLog
 from spark_streams.log.partition import Partition
-from spark_streams.server import ServerThread
+from spark_streams.server import ServerThread, turns
 from spark_streams.server.rabbit import stored_form
 from spark_streams.server.rabbit.config import RabbitConfig
 from spark_streams.wire.rabbit import sub_batches
@@ -119,7 +119,8 @@ def test_large_frames_of_filter_values_keep_those_of_what_is_new(door: Any) -> N
     assert [int(body) for body in found if int(body) % 2] == list(range(1, LARGE + 1, 2))
 
 
-def test_large_frames_that_came_together_are_appended_together(door: Any) -> None:
+def test_large_frames_that_came_together_are_appended_together(door: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_S", GUARD_S)  # on a slow machine one turn would not do
     stream, other, peer = door.stream(), door.stream("other"), door.peer()
     assert peer.declare(1, stream) == 1 and peer.declare(2, other, "ref") == 1
     bodies = [b"%d" % n + b"x" * (20_000 if n < 10 else 1) for n in range(12)]
