@@ -39,6 +39,7 @@ class Incoming:
 
 _READ = ("value", "key", "properties", "application_properties", "message_annotations")
 """All that a reader of the stored message may decode."""
+_READ_BESIDE_BODY = _READ[1:]
 
 
 def incoming_columns(block: Block, *, thorough: bool = False) -> Incoming:
@@ -110,7 +111,7 @@ def _read(block: Block) -> None:
     walk = Walk(block, frozenset(_READ))
     for row in np.flatnonzero(walk.odd).tolist():
         raw = walk.raw(row)
-        columns = row_columns(raw, [name for name in _READ if name != "value"], "null")
+        columns = row_columns(raw, _READ_BESIDE_BODY, "null")
         # A body that can be decoded has a text, which may be five times as large, and ten times while it is made.
         for section in m.split_sections(raw, m.FOOTER):
             if m.DATA <= section.code <= m.AMQP_VALUE:

@@ -3,12 +3,13 @@
     python tests/bench/hostile.py [--only NAME] [--seconds N] [--list]          also: make bench-hostile
 
 For each attack of ``hostile_clients`` a log with three doors is started, by ``log serve`` with default settings, but
-where a limit would end the attack before it does harm. At each door somebody writes a row, reads it back, and begins
-again: first alone, then beside the attack. The log, the attack and each of the good clients are processes of their own.
-A good client that is disconnected, or is sent what it should not be, is shown as such.
+where a limit would end the attack before it does harm. At each door somebody writes a row and reads it back, every
+``EVERY_MS``: first alone, then beside the attack. What counts is how long each of the two answers takes. The log, the
+attack and each of the good clients are processes of their own. A good client that is disconnected, or is sent what it
+should not be, is shown as such.
 
-Who writes only after the last answer has come asks least when he waits longest. So a step that took longer than
-``EXPECTED_MS`` counts as all those that would have been begun meanwhile (as HdrHistogram corrects it): p99 is what
+Who writes only after the last answer has come asks least when he waits longest. So an answer that took longer than
+``EVERY_MS`` counts as all those that would have been asked for meanwhile (as HdrHistogram corrects it): p99 is what
 somebody waits who comes at any time.
 
 Memory is the peak of the log's process, from its start on (VmHWM, of Linux). Bounds are those of ADR 33.

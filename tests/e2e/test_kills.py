@@ -12,7 +12,7 @@ import os
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,17 @@ class Feed(OfTheLog):
                     at += len(records)
 
 
+def append_to(targets: Mapping[str, Target], life: int, expected: set[str]) -> dict[str, int]:
+    """Append a life's rows to the source of each, and to what is expected; return how much each has stored so far."""
+    new = [[f"{partition}-{life}-{n}" for n in range(ROWS)] for partition in range(PARTITIONS)]
+    expected.update(*new)
+    before = {}
+    for name, target in targets.items():
+        target.append(new)
+        before[name] = target.size()
+    return before
+
+
 SUB_ENTRIES = {"subEntrySize": "20", "compression": "gzip"}
 NIGHTLY = pytest.mark.nightly
 RABBITMQ = pytest.mark.rabbitmq
@@ -207,12 +218,7 @@ def test_every_row_is_there(
     chance = random.Random(seed)
     expected: set[str] = set()
     for life in range(kills):
-        new = [[f"{partition}-{life}-{n}" for n in range(ROWS)] for partition in range(PARTITIONS)]
-        expected.update(*new)
-        before = {}
-        for name, target in targets.items():
-            target.append(new)
-            before[name] = target.size()
+        before = append_to(targets, life, expected)
         holds = life % 2 == 0
         with job.life(hold=HOLD if holds else None):
             for name, target in targets.items():

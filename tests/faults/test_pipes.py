@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from spark_streams.testing import LogProcess, StreamFactory
 from tests.e2e.lives import Job, check_once
 from tests.e2e.rabbitmq.conftest import Served
-from tests.e2e.test_kills import HOLD, PARTITIONS, ROWS, Feed, OfTheLog, RabbitMq, Target, limited
+from tests.e2e.test_kills import HOLD, PARTITIONS, ROWS, Feed, OfTheLog, RabbitMq, Target, append_to, limited
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(3_600)]
 
@@ -84,12 +84,7 @@ def test_copies_whose_log_goes_away(spark: Any, tmp_path: Path) -> None:
                 log.stop()
                 shutil.copytree(folder, copy)
                 log.start()
-            new = [[f"{partition}-{life}-{n}" for n in range(ROWS)] for partition in range(PARTITIONS)]
-            expected.update(*new)
-            before = {}
-            for name, target in targets.items():
-                target.append(new)
-                before[name] = target.size()
+            before = append_to(targets, life, expected)
             how = {1: "stopped", 3: "hung"}.get(life % 5, "killed" if life % 2 else "")
             with job.life(hold=None if how else HOLD):
                 for name, target in targets.items():

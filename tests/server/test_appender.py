@@ -125,19 +125,25 @@ def test_what_goes_wrong_with_one_batch_stops_no_other(
     assert "this is no error that anybody expects" in caplog.text
 
 
-def test_an_append_that_ends_when_its_stream_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Found by fuzzing: the publishers' last ids were looked for in the stream that was deleted."""
+def slow_to_tell() -> tuple[threading.Event, threading.Event, Callable[..., Any]]:
+    """A ``Partition.append`` that does not return when it has stored: set then, what it waits for, and itself."""
     stored, go_on = threading.Event(), threading.Event()
-    original = Partition.append
+    append = Partition.append
 
-    def slow(self: Partition, *arguments: Any, **named: Any) -> Any:
-        appended = original(self, *arguments, **named)
+    def slow(partition: Partition, *arguments: Any, **named: Any) -> Any:
+        appended = append(partition, *arguments, **named)
         stored.set()
         go_on.wait(WAIT_S)
         return appended
 
+    return stored, go_on, slow
+
+
+def test_an_append_that_ends_when_its_stream_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Found by fuzzing: the publishers' last ids were looked for in the stream that was deleted."""
+    stored, go_on, slow = slow_to_tell()
     with ReferenceLog(tmp_path, LogConfig(fsync="always")) as log:
         server = ServerThread(log, rabbit=RabbitConfig(port=0))
         with server, caplog.at_level(logging.WARNING):
@@ -167,15 +173,7 @@ def test_an_append_that_ends_when_its_stream_is_gone(
 def test_nothing_is_begun_when_the_appender_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stored, go_on = threading.Event(), threading.Event()
-    original = Partition.append
-
-    def slow(self: Partition, *arguments: Any, **named: Any) -> Any:
-        appended = original(self, *arguments, **named)
-        stored.set()
-        go_on.wait(WAIT_S)
-        return appended
-
+    stored, go_on, slow = slow_to_tell()
     monkeypatch.setattr(Partition, "append", slow)
     run = Run(tmp_path)
 

@@ -61,7 +61,7 @@ LINGER_S: Final = 2.0
 LARGE_FRAME_BYTES: Final = 16 << 10
 """What is larger may hold thousands of names, and takes more than a millisecond to read."""
 UNCONFIRMED_BYTES: Final = 16 << 20
-"""Of small frames that are being stored before no more are looked at; of large ones there is one at a time."""
+"""Of messages that are being stored before no more frames are looked at."""
 _GO_ON_AT: Final = 0.75
 _HEARTBEAT: Final = Heartbeat().encode()
 _BETWEEN_MESSAGES: Final = (Heartbeat, Credit, StoreOffset)

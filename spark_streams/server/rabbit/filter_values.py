@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from spark_streams.log.record_batch import Header
 from spark_streams.log.record_notes import BY_RECORD_SUFFIX, RecordCodes, decode_codes, encode_codes
-from spark_streams.wire.rabbit.bloom import bloom_of, masks_of
+from spark_streams.wire.rabbit.bloom import BloomProbe, bloom_of
 from spark_streams.wire.rabbit.published import Published
 
 __all__ = ["BLOOM_NOTE", "VALUES_NOTE", "Sought", "ValueColumn", "value_notes", "values_of"]
@@ -150,10 +150,9 @@ class Sought:
 
     def __init__(self, values: Sequence[bytes], unfiltered: bool) -> None:
         self._values = list(values)
-        self._unfiltered = unfiltered
         self._none = unfiltered or b"" in self._values
         self._hashes = np.array([_hash(value) for value in self._values if value], np.int64)
-        self._masks: dict[int, tuple[int, ...]] = {}
+        self._probe = BloomProbe(self._values, unfiltered)
 
     def __bool__(self) -> bool:
         """Whether anything is asked for: without a filter value everything is delivered."""
@@ -162,13 +161,7 @@ class Sought:
     def may_match(self, notes: Sequence[Header]) -> bool:
         """Return whether a stored batch may hold a wanted record, by its bloom filter; False is certain."""
         bloom = next((value for name, value in notes if name == BLOOM_NOTE), None) or b""
-        if not bloom:
-            return self._none
-        masks = self._masks.get(len(bloom))
-        if masks is None:
-            masks = self._masks[len(bloom)] = masks_of(self._values, self._unfiltered, len(bloom))
-        bits = int.from_bytes(bloom, "big")
-        return any(bits & mask == mask for mask in masks)
+        return self._probe.may_match(bloom)
 
     def rows(self, notes: Sequence[Header], count: int) -> Mask | None:
         """Return which of the ``count`` records of a stored batch may be wanted; False is certain.

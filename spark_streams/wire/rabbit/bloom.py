@@ -20,7 +20,7 @@ from typing import Final
 
 from spark_streams.errors import LocalProtocolError
 
-__all__ = ["DEFAULT_BLOOM_BYTES", "MAX_BLOOM_BYTES", "MIN_BLOOM_BYTES", "bloom_of", "masks_of", "may_match"]
+__all__ = ["DEFAULT_BLOOM_BYTES", "MAX_BLOOM_BYTES", "MIN_BLOOM_BYTES", "BloomProbe", "bloom_of"]
 
 MIN_BLOOM_BYTES: Final = 16
 MAX_BLOOM_BYTES: Final = 255
@@ -63,20 +63,28 @@ def bloom_of(values: Collection[bytes], unfiltered: bool, size_bytes: int = DEFA
     return bits.to_bytes(size_bytes, "big")
 
 
-def may_match(bloom: bytes, values: Collection[bytes], match_unfiltered: bool) -> bool:
-    """Return whether a chunk may hold a record with one of these filter values; False is certain.
+class BloomProbe:
+    """Filter values that are asked for, compared with the filter of one chunk after the other.
 
     Args:
-        bloom: the chunk's filter; of any size, nothing when no record has a filter value.
-        values: the filter values asked for; an empty one asks for records without any.
+        values: the filter values; an empty one asks for records without any.
         match_unfiltered: whether records without a filter value are asked for too.
     """
-    if not bloom:
-        return match_unfiltered or b"" in values
-    bits = int.from_bytes(bloom, "big")
-    return any(bits & mask == mask for mask in masks_of(values, match_unfiltered, len(bloom)))
 
+    def __init__(self, values: Collection[bytes], match_unfiltered: bool) -> None:
+        self._values = [*values, b""] if match_unfiltered else list(values)
+        self._masks: dict[int, tuple[int, ...]] = {}
 
-def masks_of(values: Collection[bytes], match_unfiltered: bool, size_bytes: int) -> tuple[int, ...]:
-    """Return the bits of which a filter, read as a big-endian number, has all of one of these; see ``may_match``."""
-    return tuple(_mask(value, size_bytes) for value in ([*values, b""] if match_unfiltered else values))
+    def may_match(self, bloom: bytes) -> bool:
+        """Return whether a chunk may hold a record with one of the values; False is certain.
+
+        Args:
+            bloom: the chunk's filter; of any size, nothing when no record has a filter value.
+        """
+        if not bloom:
+            return b"" in self._values
+        masks = self._masks.get(len(bloom))
+        if masks is None:
+            masks = self._masks[len(bloom)] = tuple(_mask(value, len(bloom)) for value in self._values)
+        bits = int.from_bytes(bloom, "big")
+        return any(bits & mask == mask for mask in masks)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from proton import symbol
 
+from tests.server.slow_disk import SlowDisk
+
 GUARD_S = 60.0
 """Only against hanging."""
 LARGE = b"L" * 3_000_000
@@ -97,40 +99,24 @@ def test_each_large_message_is_acknowledged_in_its_turn(node: Any) -> None:
 def test_no_more_is_taken_than_may_be_under_way_while_the_disk_is_slow(
     nodes: Any, monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
-    from spark_streams.log import Partition
-    from spark_streams.server.appender import Appender
-
     most, messages = 2 * len(LARGE), 20
     node = nodes(session_bytes=most)
     node.log.create_stream("orders")
-    taken: list[int] = []
-    go_on, begun = threading.Event(), threading.Event()
-    hand_over, append = Appender.append, Partition.append
-
-    def counted(self: Appender, partition: Partition, batch: Any) -> None:
-        taken.append(batch.values.nbytes)
-        hand_over(self, partition, batch)
-
-    def slow(self: Partition, *arguments: Any, **named: Any) -> Any:
-        begun.set()
-        assert go_on.wait(2 * GUARD_S)
-        return append(self, *arguments, **named)
-
-    monkeypatch.setattr(Appender, "append", counted)
-    monkeypatch.setattr(Partition, "append", slow)
+    disk = SlowDisk(monkeypatch, 2 * GUARD_S)
+    taken = disk.handed_over
     try:
         peer = node.peer()
         sender = peer.sender("orders")
         deliveries = [sender.put(b"%d" % number + LARGE) for number in range(messages)]
         for delivery in deliveries if settled else ():
             delivery.settle()
-        peer.pump(begun.is_set, GUARD_S)
+        peer.pump(disk.begun.is_set, GUARD_S)
         for _ in range(50):
             peer.pause(0.01)
             node.server.call(lambda: None)
         assert sum(taken) <= most + 2 * len(LARGE)
     finally:
-        go_on.set()
+        disk.let_go()
     peer.pump(lambda: len(taken) == messages, GUARD_S)
     if not settled:
         peer.pump(lambda: all(each.settled for each in deliveries), GUARD_S)

@@ -41,6 +41,7 @@ from tests.real_rabbitmq.by_hand import (
     text,
 )
 from tests.server.rabbitmq.beside import GUARD_S, frame, gone, until
+from tests.server.slow_disk import SlowDisk
 
 FLOOD = 500
 
@@ -327,34 +328,20 @@ def test_no_more_is_held_in_small_frames_than_large_ones_hold(
     doors: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of messages that wait for the disk their number alone says little: 50,000 may have as many times 16 KB."""
-    from spark_streams.log import LogConfig, Partition
-    from spark_streams.server.appender import Appender
+    from spark_streams.log import LogConfig
 
     door = doors(log_config=LogConfig(fsync="always"))
     stream, peer = door.stream(), door.peer()
     assert peer.declare(1, stream) == 1
-    held: list[int] = []
-    go_on, begun = threading.Event(), threading.Event()
-    hand_over, append = Appender.append, Partition.append
-
-    def counted(self: Any, partition: Partition, batch: Any) -> None:
-        held.append(batch.values.nbytes)
-        hand_over(self, partition, batch)
-
-    def slow(self: Partition, *arguments: Any, **named: Any) -> Any:
-        begun.set()
-        assert go_on.wait(2 * GUARD_S)
-        return append(self, *arguments, **named)
-
-    monkeypatch.setattr(Appender, "append", counted)
-    monkeypatch.setattr(Partition, "append", slow)
+    disk = SlowDisk(monkeypatch, 2 * GUARD_S)
+    held = disk.handed_over
     count = 3_000
     flood = threading.Thread(
         target=lambda: [peer.publish(1, [plain(number, b"x" * 15_000)]) for number in range(count)], daemon=True
     )
     flood.start()
     try:
-        assert begun.wait(GUARD_S)
+        assert disk.begun.wait(GUARD_S)
         before = -1
         while before != sum(held):  # until no more comes
             before = sum(held)
@@ -362,7 +349,7 @@ def test_no_more_is_held_in_small_frames_than_large_ones_hold(
             door.taken_in()
         assert before < 20 << 20
     finally:
-        go_on.set()
+        disk.let_go()
     assert sorted(peer.confirmed(count)) == list(range(count))
     flood.join(GUARD_S)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.rabbit.bloom import bloom_of, may_match
+from spark_streams.wire.rabbit.bloom import BloomProbe, bloom_of
 from spark_streams.wire.rabbit.chunk import (
     HEADER_BYTES,
     MAX_OFFSET,
@@ -373,6 +373,10 @@ def test_tracking_of_all_types() -> None:
             decode_tracking(raw[:cut])
     with pytest.raises(RemoteProtocolError, match="type 3"):
         decode_tracking(b"\x03\x00" + bytes(8))
+
+
+def may_match(bloom: bytes, values: Collection[bytes], match_unfiltered: bool) -> bool:
+    return BloomProbe(values, match_unfiltered).may_match(bloom)
 
 
 @pytest.mark.parametrize("size", [16, 17, 255])

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.rabbit.bloom import bloom_of, may_match
+from spark_streams.wire.rabbit.bloom import BloomProbe, bloom_of
 from spark_streams.wire.rabbit.chunk import HEADER_BYTES, ChunkHeader, decode_chunk, encode_chunk
 from spark_streams.wire.rabbit.compression import Compression, compress, decompress
 from spark_streams.wire.rabbit.entries import SPECIAL, read_entries
@@ -351,5 +351,5 @@ def test_declared_sizes_cost_no_memory(records: int, count: int, size: int, kind
 def test_bloom_filters_never_miss(values: set[bytes], other: bytes, unfiltered: bool, size: int) -> None:
     bloom = bloom_of(values, unfiltered, size)
     for value in values:
-        assert may_match(bloom, [value], False) and may_match(bloom, [other, value], False)
-    assert may_match(bloom, [other], True) or not (unfiltered or other in values or (not bloom))
+        assert BloomProbe([value], False).may_match(bloom) and BloomProbe([other, value], False).may_match(bloom)
+    assert BloomProbe([other], True).may_match(bloom) or not (unfiltered or other in values or (not bloom))
