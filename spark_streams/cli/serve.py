@@ -202,6 +202,8 @@ def serve(
     with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
         for request in (*said.streams, *streams):
             request.ensure(log)
+        import gc
+        gc.collect(); gc.freeze()
         asyncio.run(_serve(log, doors, until_stdin_closes))
 
 
@@ -252,7 +254,7 @@ def _check_exposure(doors: _Doors) -> None:
 
 
 STDIN = 0
-SWITCH_S = 0.0005
+SWITCH_S = 0.0001
 """How long a thread that computes may have Python's lock while the loop waits for it, which it does after each system
 call; with the default, ten times as long, a request beside such a thread takes ten times as long."""
 MALLOC = {-8: 2, -3: 4 << 20, -1: 8 << 20}

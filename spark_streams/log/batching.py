@@ -154,15 +154,20 @@ def encode_records(
     batching: Batching,
     notes: Notes = (),
     groups: npt.NDArray[np.int64] | None = None,
+    *,
+    large: bool = False,
 ) -> list[tuple[BatchHeader, bytes]]:
     """Encode one append as batches; the first record of each gets ``notes`` as its headers.
+
+    ``large`` says that ``is_large`` did.
 
     Raises:
         ValueError: no value, a null value, lengths that differ, or a group that no batch can hold.
         TimestampRefused: the stream's format cannot hold a timestamp.
 
     """
-    few = _encode_few(values, keys, timestamps, batching, notes) if len(values) <= FEW_RECORDS else None
+    little = len(values) <= FEW_RECORDS and not large
+    few = _encode_few(values, keys, timestamps, batching, notes) if little else None
     if few is not None:
         return few
     bodies = _binary(values)
@@ -194,6 +199,7 @@ def encode_records(
             base_offset=offset,
             extended=batching.extended,
             notes=notes(start, stop) if callable(notes) else notes,
+            large=large,
         )
         batches.append((parse_header(encoded), encoded))
         offset += stop - start

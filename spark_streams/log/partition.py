@@ -252,7 +252,9 @@ class Partition:
         # What takes long to encode is encoded before, and gets its place and time when its turn comes: whoever appends
         # a little to the same partition does not wait for it.
         early = (
-            encode_records(values, keys, timestamps, self._batching(0), notes, groups) if is_large(values, keys) else []
+            encode_records(values, keys, timestamps, self._batching(0), notes, groups, large=True)
+            if is_large(values, keys)
+            else []
         )
         with self._lock:
             self._check_takes()

@@ -76,6 +76,7 @@ KNOWN_BITS: Final = APPEND_TIME | EXTENDED
 
 COPIED_BYTES: Final = 16 << 10
 """A copy of so much costs as much as a view does."""
+COPIED_AT_ONCE: Final = 1 << 20
 NULL: Final = encode_varint(-1)
 """The length of a null key or value."""
 MAX_BATCH_LENGTH: Final = 2**31 - 1
@@ -210,9 +211,15 @@ def _seal(
         raise ValueError(f"{length} bytes are more than a batch holds, {MAX_BATCH_LENGTH}: send less")
     stamped = _STAMPED.pack(attributes, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
     crc = google_crc32c.value(stamped)
-    for piece in records:
-        crc = google_crc32c.extend(crc, piece if isinstance(piece, bytes) else np.frombuffer(piece, np.uint8))
-    return b"".join((_UNSTAMPED.pack(base_offset, length, 0, MAGIC, crc), stamped, *records))
+    pieces: list[bytes] = []
+    for part in records:
+        if isinstance(part, bytes):
+            pieces.append(part)
+        else:  # Python copies with its lock held, but joins bytes objects without
+            pieces += [bytes(part[at : at + COPIED_AT_ONCE]) for at in range(0, len(part), COPIED_AT_ONCE)]
+    for piece in pieces:
+        crc = google_crc32c.extend(crc, piece)
+    return b"".join((_UNSTAMPED.pack(base_offset, length, 0, MAGIC, crc), stamped, *pieces))
 
 
 def encode_batch(
@@ -223,6 +230,7 @@ def encode_batch(
     base_offset: int,
     extended: bool,
     notes: Sequence[Header] = (),
+    large: bool = False,
 ) -> bytes:
     """Encode n records as one batch, in columns; none but the first has headers.
 
@@ -234,6 +242,7 @@ def encode_batch(
         base_offset: the first record's offset.
         extended: whether to set KIP-228's bit.
         notes: headers of the first record.
+        large: in columns also if they are few: Python copies their bytes with its lock held, Arrow without.
 
     Returns:
         The whole batch, CRC included.
@@ -241,7 +250,7 @@ def encode_batch(
     """
     count = len(values)
     append_time = isinstance(timestamps, int)
-    if count <= FEW_RECORDS:
+    if count <= FEW_RECORDS and not large:
         return encode_few(
             values.to_pylist(),
             [None] * count if keys is None else keys.to_pylist(),

@@ -228,9 +228,15 @@ class Segment:
 
         """
         end = self.end
+        start, block = position, b""
         while position < end:
+            if position - start + HEADER_BYTES > len(block):
+                # What one index entry stands for at once: to read each of many small batches' headers takes a hundred
+                # system calls, and Python's lock anew after each.
+                start = position
+                block = read_exactly(file.fd, min(max(self.interval_bytes, HEADER_BYTES), end - position), position)
             try:
-                header = parse_header(read_exactly(file.fd, HEADER_BYTES, position))
+                header = parse_header(block, position - start)
                 check_place(header, offset, end - position)
             except BatchFault as fault:
                 raise CorruptLog(str(self.path), position, str(fault)) from fault

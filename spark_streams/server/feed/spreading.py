@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -9,6 +13,9 @@ from numpy.typing import NDArray
 from spark_streams.log import Stream
 
 __all__ = ["spread"]
+
+LONG_BYTES: Final = 16 << 10
+"""Of keys on average."""
 
 
 def spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) -> NDArray[np.int64]:
@@ -32,7 +39,7 @@ def spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) 
 def _spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) -> NDArray[np.int64]:
     encoded = keys.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    homes = np.array([int(stream.home(key)) for key in encoded.dictionary.to_pylist()] or [0], np.int64)
+    homes = np.array([int(stream.home(key)) for key in _each(encoded.dictionary)] or [0], np.int64)
     places: NDArray[np.int64] = homes[codes]
     unkeyed = np.flatnonzero(codes < 0)
     if len(unkeyed):
@@ -42,3 +49,12 @@ def _spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int)
             numbers = np.array(stream.open_partitions, np.int64)
             places[unkeyed] = numbers[(turn + np.arange(len(unkeyed))) % len(numbers)]
     return places
+
+
+def _each(keys: pa.BinaryArray) -> Sequence[bytes | memoryview]:
+    """Return keys, none null; those that are long are not copied, which Python does with its lock held."""
+    if keys.nbytes <= LONG_BYTES * len(keys):
+        return keys.to_pylist()  # type: ignore[no-any-return]
+    ends = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4).tolist()
+    content = memoryview(keys.buffers()[2])
+    return [content[start:end] for start, end in pairwise(ends)]

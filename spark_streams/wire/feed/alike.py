@@ -82,7 +82,7 @@ class AlikeLines:
             if not left.size:
                 return
             first = int(left[0])
-            line = self._raw[self._start[first] : self._end[first]].tobytes()
+            line = self._line(first)
             pending = np.ones(self._start.size, np.bool_)
             for template in forms_of(line, self._dialect, self._partition):
                 found = template.find(content, left, self._start[left], self._end[left])
@@ -122,18 +122,23 @@ class AlikeLines:
         rest = np.flatnonzero(self._singly)
         if not rest.size:
             return
-        extra = bytearray()
+        extra: list[bytes] = []
+        size = 0
         for row in rest.tolist():
-            line = self._raw[self._start[row] : self._end[row]].tobytes()
-            read = read_line(line, row + self._first, self._dialect, self._partition)
+            read = read_line(self._line(row), row + self._first, self._dialect, self._partition)
             if read is None:
                 continue
             for places, text in ((self.event, read.event), (self.cursor, read.cursor), (self.key, read.key)):
                 if text is not None:
                     content = text if isinstance(text, bytes) else text.encode()
-                    places.put(row, len(self._sources), len(extra), len(content))
-                    extra += content
-        self._sources.append(np.frombuffer(bytes(extra), np.uint8))
+                    places.put(row, len(self._sources), size, len(content))
+                    extra.append(content)
+                    size += len(content)
+        self._sources.append(np.frombuffer(b"".join(extra), np.uint8))
+
+    def _line(self, row: int) -> memoryview:
+        """Return a line: not a copy, which would be made with Python's lock held, however long it is."""
+        return memoryview(self._raw[self._start[row] : self._end[row]])
 
     def events(self) -> pa.BinaryArray:
         """Return the events."""

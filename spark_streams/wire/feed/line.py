@@ -50,7 +50,7 @@ class Line(NamedTuple):
     key: str | None
 
 
-def malformed(number: int, line: bytes, problem: str) -> NoReturn:
+def malformed(number: int, line: bytes | memoryview, problem: str) -> NoReturn:
     """Raise for a line that breaks the protocol.
 
     Args:
@@ -61,7 +61,7 @@ def malformed(number: int, line: bytes, problem: str) -> NoReturn:
     raise RemoteProtocolError(f"line {number} of the response: {problem}: {shown(line)}")
 
 
-def read_line(line: bytes, number: int, dialect: Dialect, partition: int | None) -> Line | None:
+def read_line(line: bytes | memoryview, number: int, dialect: Dialect, partition: int | None) -> Line | None:
     """Read one line.
 
     Args:
@@ -77,7 +77,7 @@ def read_line(line: bytes, number: int, dialect: Dialect, partition: int | None)
         RemoteProtocolError: the line is malformed; the message names it and shows its beginning.
     """
     try:
-        text = line.decode("utf-8")
+        text = str(line, "utf-8")
         listed = members_of(text)
     except StopIteration as error:
         malformed(number, line, f"is no JSON object (character {int(error.value) + 1})")
@@ -101,12 +101,12 @@ def read_line(line: bytes, number: int, dialect: Dialect, partition: int | None)
         if partition is not None and int(digits) != partition:
             return None
     if cursor is not None:
-        _encodable(cursor, number, line, "'cursor'")
+        _check_encodable(cursor, number, line, "'cursor'")
     if name is None:
         return Line(None, False, cursor, None)
     key = members["key"].value if "key" in members else None
     if isinstance(key, str):
-        _encodable(key, number, line, "'key'")
+        _check_encodable(key, number, line, "'key'")
     else:
         key = None
     event = members[name]
@@ -203,7 +203,12 @@ def _expect(text: str, at: int, character: str) -> int:
     return at + 1
 
 
-def _encodable(text: str, number: int, line: bytes, what: str) -> bytes:
+def _check_encodable(text: str, number: int, line: bytes | memoryview, what: str) -> None:
+    if not text.isascii():
+        _encodable(text, number, line, what)
+
+
+def _encodable(text: str, number: int, line: bytes | memoryview, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:

@@ -37,9 +37,9 @@ def depth_of(text: str) -> int:
     return deepest
 
 
-def shown(body: bytes) -> str:
+def shown(body: bytes | memoryview) -> str:
     """Return the beginning of what a peer sent, fit for an error message."""
-    text = hidden(body[:SEARCHED].decode("utf-8", "replace"), cut=len(body) > SEARCHED)
+    text = hidden(str(body[:SEARCHED], "utf-8", "replace"), cut=len(body) > SEARCHED)
     return ascii(text[:SHOWN]) + ("…" if len(text) > SHOWN else "")
 
 

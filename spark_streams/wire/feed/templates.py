@@ -65,9 +65,10 @@ class Template:
     base64: bool
     wanted: bool
 
-    def suits(self, line: bytes) -> bool:
+    def suits(self, line: bytes | memoryview) -> bool:
         """Return whether a line may have this form: its ends are alike."""
-        return line.startswith(self.before[0]) and line.endswith((self.after or self.before)[-1])
+        first, last = self.before[0], (self.after or self.before)[-1]
+        return line[: len(first)] == first and line[max(0, len(line) - len(last)) :] == last
 
     def find(self, content: Content, lines: Positions, start: Positions, end: Positions) -> Found:
         """Return which lines have this form.
@@ -133,7 +134,7 @@ def _keep(mask: Mask, *columns):  # type: ignore[no-untyped-def]
     )
 
 
-def learn(line: bytes, dialect: Dialect, partition: int | None) -> Template | None:
+def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> Template | None:
     """Return a line's form.
 
     Args:
@@ -145,7 +146,7 @@ def learn(line: bytes, dialect: Dialect, partition: int | None) -> Template | No
         None for a line that is malformed, or that has no form others could have: empty, or a member more than once.
     """
     try:
-        text = line.decode("utf-8")
+        text = str(line, "utf-8")
         listed = members_of(text)
     except (ValueError, StopIteration, RecursionError):
         return None
@@ -231,7 +232,7 @@ def known_templates(dialect: Dialect, partition: int | None) -> tuple[Template, 
     return tuple(template for template in learned if template is not None)
 
 
-def forms_of(line: bytes, dialect: Dialect, partition: int | None) -> Iterator[Template]:
+def forms_of(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> Iterator[Template]:
     """Return the forms that a line may have: its own, for a long one the known ones before it.
 
     Learning costs as much as reading the line by itself does, which is nothing beside a block of short ones.
