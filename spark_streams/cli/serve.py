@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import dataclasses
+import gc
 import json
 import os
 import signal
@@ -202,8 +203,8 @@ def serve(
     with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
         for request in (*said.streams, *streams):
             request.ensure(log)
-        import gc
-        gc.collect(); gc.freeze()
+        gc.collect()
+        gc.freeze()
         asyncio.run(_serve(log, doors, until_stdin_closes))
 
 

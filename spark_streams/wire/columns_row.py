@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import quoted
 from spark_streams.wire import message as m
-from spark_streams.wire.types import Array, Pairs, Timestamp, UInt, canonical_json, canonical_text
+from spark_streams.wire.types import Array, Pairs, Timestamp, UInt, canonical_bytes, canonical_json
 
 __all__ = ["ASSIGNED_KEYS", "DELIVERY", "NO_TIMESTAMP", "Overflow", "TimestampOverflow", "microseconds", "row_columns"]
 
@@ -119,15 +119,15 @@ def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail")
     properties = content(m.PROPERTIES) if wanted & {"key", "properties", "creation_time_ms"} else None
     if wanted & {"key", "properties"} and properties is not None:
         columns["properties"] = _properties(properties, overflow)
-    group_key = lookup(annotations, GROUP_KEY)
+    texts = None if annotations is None else text_pairs(annotations)
+    columns["message_annotations"] = texts
+    group_key = dict(texts or ()).get(GROUP_KEY.encode())
     if group_key is not None:
-        columns["key"] = columns["group_key"] = canonical_text(group_key).encode()
+        columns["key"] = columns["group_key"] = group_key
     elif properties is not None and "key" in wanted:
         columns["key"] = columns["properties"]["group_id"]
     if "creation_time_ms" in wanted and properties is not None:
         columns["creation_time_ms"] = _field(properties, 9)
-    if annotations is not None:
-        columns["message_annotations"] = text_pairs(annotations)
     if "application_properties" in wanted:
         application = content(m.APPLICATION_PROPERTIES)
         columns["application_properties"] = None if application is None else text_pairs(application)
@@ -151,7 +151,7 @@ def text_pairs(entries: dict[Any, Any] | Pairs) -> list[tuple[bytes, bytes | Non
     pairs = entries if isinstance(entries, Pairs) else entries.items()
     texts: dict[bytes, bytes | None] = {}
     for key, value in pairs:
-        texts[canonical_text(key).encode()] = None if value is None else canonical_text(value).encode()
+        texts[canonical_bytes(key)] = None if value is None else canonical_bytes(value)
     return list(texts.items())
 
 
@@ -211,7 +211,7 @@ def _properties(properties: list[Any], overflow: Overflow) -> dict[str, Any]:
         elif isinstance(value, bytes) and kind == "binary":
             value = bytes(value)
         elif value is not None and kind != "uint":
-            value = canonical_text(value).encode()
+            value = canonical_bytes(value)
         fields[name] = value
     return fields
 

@@ -89,7 +89,8 @@ class Words:
         raw = raw[start:end]
         if raw.size > MAX_BLOCK_BYTES:
             raise LocalProtocolError(f"a block of {raw.size} bytes: expected at most {MAX_BLOCK_BYTES}")
-        self._deferred = bytearray()
+        self._deferred: list[bytes] = []
+        self._deferred_bytes = 0
         if padded.size - raw.size < PADDING:
             padded = np.concatenate((raw, np.zeros(PADDING, np.uint8)))
         self._set(padded)
@@ -102,21 +103,22 @@ class Words:
 
     def defer(self, extra: bytes) -> tuple[int, int]:
         """Note bytes that the next ``append`` adds; return the range where they will be."""
-        start = self.bytes.size - PADDING + len(self._deferred)
-        self._deferred += extra
+        start = self.bytes.size - PADDING + self._deferred_bytes
+        self._deferred.append(extra)
+        self._deferred_bytes += len(extra)
         return start, start + len(extra)
 
     def append(self, extra: bytes = b"") -> int:
         """Add what was deferred and then ``extra`` after the block's own bytes; return where ``extra`` starts."""
         start = self.bytes.size - PADDING
-        end = start + len(self._deferred) + len(extra)
+        end = start + self._deferred_bytes + len(extra)
         if end > start:
             if end > MAX_BLOCK_BYTES:
                 raise LocalProtocolError(f"a block's text grew past {MAX_BLOCK_BYTES} bytes: decode smaller blocks")
-            # In one go: a copy of each part may be megabytes.
-            added = [np.frombuffer(each, np.uint8) for each in (self._deferred, extra) if each]
+            # In one go: a copy of each part may be megabytes. (And joined, which Python does without its lock.)
+            added = [np.frombuffer(each, np.uint8) for each in (b"".join(self._deferred), extra) if each]
             self._set(np.concatenate((self.bytes[:start], *added, np.zeros(PADDING, np.uint8))))
-            self._deferred = bytearray()
+            self._deferred, self._deferred_bytes = [], 0
         return end - len(extra)
 
     def big(self, position: Positions) -> NDArray[np.int64]:

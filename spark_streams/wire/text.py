@@ -35,10 +35,12 @@ import numpy as np
 
 from spark_streams.wire.values import Array, Described, EncodedDecimal, Float, Pairs
 
-__all__ = ["canonical_json", "canonical_text"]
+__all__ = ["canonical_bytes", "canonical_json", "canonical_text"]
 
 _DECIMAL_SHAPES: Final = {4: (8, 101), 8: (10, 398), 16: (14, 6176)}
 """Width in bytes to (bits of the exponent field, exponent bias); IEEE 754-2008 §3.6."""
+_PIECE_BYTES: Final = 3 << 18
+"""A multiple of three, so that only the last piece has padding."""
 
 
 def canonical_text(value: object) -> str:
@@ -58,10 +60,23 @@ def canonical_text(value: object) -> str:
     if isinstance(value, EncodedDecimal):
         return _decimal_text(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return base64.b64encode(value).decode("ascii")
+        return _base64(value).decode("ascii")
     if isinstance(value, uuid.UUID):
         return str(value)
     return canonical_json(value)
+
+
+def canonical_bytes(value: object) -> bytes:
+    """Return what ``canonical_text`` does, as UTF-8."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _base64(value)
+    return canonical_text(value).encode()
+
+
+def _base64(content: bytes | bytearray | memoryview) -> bytes:
+    """Encode a piece at a time: Python's lock is held meanwhile, and others wait for it."""
+    pieces = [content[at : at + _PIECE_BYTES] for at in range(0, len(content), _PIECE_BYTES)]
+    return b"".join([base64.b64encode(piece) for piece in pieces])
 
 
 def canonical_json(value: object) -> str:

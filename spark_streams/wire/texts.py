@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columns_row import MAX_TIMESTAMP_MS, Overflow, microseconds
 from spark_streams.wire.spans import Codes, Mask, Positions, Span, Words
-from spark_streams.wire.text import canonical_text
+from spark_streams.wire.text import canonical_bytes
 from spark_streams.wire.types import decode_value
 
 __all__ = ["code_set", "fitting", "gather", "text_spans", "validity"]
@@ -145,7 +145,7 @@ def _one_text(words: Words, value: int, end: int) -> bytes:
     decoded, stop = decode_value(words.bytes[value:end].tobytes())
     if stop != end - value:
         raise RemoteProtocolError(f"AMQP value of {end - value} bytes: ends after {stop}")
-    return canonical_text(decoded).encode("utf-8")
+    return canonical_bytes(decoded)
 
 
 def _place(words: Words, span: Span, where: Positions, texts: list[bytes], choice: Positions) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.encoding import encode_value
-from spark_streams.wire.text import canonical_json, canonical_text
+from spark_streams.wire.text import canonical_bytes, canonical_json, canonical_text
 from spark_streams.wire.values import (
     Array,
     Byte,
@@ -66,6 +66,7 @@ __all__ = [
     "UInt",
     "ULong",
     "UShort",
+    "canonical_bytes",
     "canonical_json",
     "canonical_text",
     "decode_value",
