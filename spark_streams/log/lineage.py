@@ -63,7 +63,7 @@ class KeyTree:
                 self._children[node.id] = kept
         self._roots = [node.id for node in nodes.values() if node.parent is None and node.id in reached]
 
-    def home(self, key: bytes) -> str:
+    def home(self, key: bytes | memoryview) -> str:
         """Return the open partition that a key belongs to."""
         place = self._roots[zlib.crc32(key) % len(self._roots)]
         while (children := self._children.get(place)) is not None:
@@ -71,7 +71,7 @@ class KeyTree:
         return place
 
 
-def child_of_key(parent: str, key: bytes, children: int) -> int:
+def child_of_key(parent: str, key: bytes | memoryview, children: int) -> int:
     """Return the index of the child that a key of a split partition belongs to; independent of its other hashes."""
     digest = blake2s(key, digest_size=8, person=parent.encode()).digest()
     return int.from_bytes(digest, "big") % children
@@ -121,7 +121,7 @@ class Lineage:
             parent = self.nodes[parent].parent
         return tuple(found)
 
-    def home(self, key: bytes) -> str:
+    def home(self, key: bytes | memoryview) -> str:
         """Return the open partition that a key belongs to."""
         return self._tree.home(key)
 

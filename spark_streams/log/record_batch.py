@@ -266,12 +266,13 @@ def encode_batch(
         base, highest = int(timestamps[0]), int(timestamps.max())
         deltas = timestamps - timestamps[0]  # modulo 2^64, as in _wrapped
     records, second = encode_columns(values, keys, deltas)
-    first: tuple[bytes, ...] = ()
+    parts: tuple[bytes | memoryview, ...] = (records, NO_HEADERS)
     if notes:
         key = None if keys is None else keys[0].as_py()
-        first, records = (single_record(values[0].as_py(), key=key, headers=notes),), records[second:]
+        first = single_record(values[0].as_py(), key=key, headers=notes)
+        parts = (first, records[second:], NO_HEADERS) if count > 1 else (first,)
     attributes = (EXTENDED if extended else 0) | (APPEND_TIME if append_time else 0)
-    return _seal((*first, records, NO_HEADERS), count, base_offset, base, highest, attributes)
+    return _seal(parts, count, base_offset, base, highest, attributes)
 
 
 def encode_few(

@@ -127,7 +127,7 @@ class Stream:
         """The partitions that take records, in the order of creation."""
         return self._lineage.open_ids
 
-    def home(self, key: bytes) -> str:
+    def home(self, key: bytes | memoryview) -> str:
         """Return the open partition that a key belongs to."""
         return self._lineage.home(key)
 

@@ -68,7 +68,7 @@ def canonical_text(value: object) -> str:
 
 def canonical_bytes(value: object) -> bytes:
     """Return what ``canonical_text`` does, as UTF-8."""
-    if isinstance(value, (bytes, bytearray, memoryview)):
+    if isinstance(value, (bytes, bytearray, memoryview)) and not isinstance(value, EncodedDecimal):
         return _base64(value)
     return canonical_text(value).encode()
 

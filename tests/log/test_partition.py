@@ -278,6 +278,25 @@ def test_an_append_costs_the_same_in_a_long_log(tmp_path: Path) -> None:
         assert max(walked) <= 8
 
 
+def test_batches_are_found_with_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones a stretch of the index at a time; long ones lie beyond it, and each is read for itself."""
+    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
+        partition = log.create_stream("s", 1, StreamConfig(index_interval_bytes=4_000)).partitions["0"]
+        for number in range(300):
+            partition.append([b"x" * (10_000 if 100 <= number < 110 else 10)])
+        reads: list[int] = []
+        pread = os.pread
+        monkeypatch.setattr(os, "pread", lambda fd, size, at: reads.append(size) or pread(fd, size, at))
+        segment = partition._segments[0]
+        for offset in range(300):
+            reads.clear()
+            position, base = segment.locate(offset)
+            assert base == offset and (not offset or position > 0)
+            assert len(reads) <= 2
+        read = partition.read(105)
+        assert read is not None and read.value(0) == b"x" * 10_000
+
+
 def test_state_survives(tmp_path: Path) -> None:
     with ReferenceLog(tmp_path) as log:
         log.state.put("links", "a", b"1")

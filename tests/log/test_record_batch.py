@@ -312,6 +312,24 @@ def test_slices_strings_and_few_records_give_the_same_bytes() -> None:
             assert encode_records(chunked, pa.array(keys, pa.binary()), None, batching) == expected
 
 
+def test_what_is_large_has_the_same_bytes() -> None:
+    """In columns, and copied a mebibyte at a time; with a batch of few records, one by one."""
+    for sizes in ([3 << 20], [(1 << 20) - 68], [5, 2 << 20, 7], [100] * 90):
+        values = pa.array([bytes([65 + n % 26]) * size for n, size in enumerate(sizes)], pa.large_binary())
+        keys = pa.array([None if n % 2 else b"k" * size for n, size in enumerate(sizes)], pa.large_binary())
+        for config in (StreamConfig(), StreamConfig(timestamp_type="create")):
+            batching = Batching(config, 5, None if config.timestamp_type == "create" else 77)
+            for notes in ((), ((b"a", b"1"),)):
+                few = encode_records(values, keys, None, batching, notes)
+                large = encode_records(values, keys, None, batching, notes, large=True)
+                assert [(h.base_offset, h.next_offset, h.append_time) for h, _ in few] == [
+                    (h.base_offset, h.next_offset, h.append_time) for h, _ in large
+                ]
+                assert [bytes(encoded) for _, encoded in few] == [bytes(encoded) for _, encoded in large]
+                for header, encoded in large:
+                    verify(encoded, 0, header)
+
+
 def test_timestamps_that_are_no_int64_are_refused() -> None:
     batching = Batching(StreamConfig(timestamp_type="create"), 0, None)
     for wrong in ([2**63], np.array([1.5]), np.array([2**63], np.uint64)):

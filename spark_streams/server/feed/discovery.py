@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import blake2s
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from spark_streams.log import Partition, Stream
+from spark_streams.server.aside import Aside
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.wanted import FILTER_FIELDS, FILTERS
-from spark_streams.wire.feed.discovery import Discovery, FeedPartition
+from spark_streams.wire.feed.discovery import Discovery, FeedPartition, encode_discovery
 
-__all__ = ["Tokens", "discovery_of", "listed"]
+__all__ = ["Documents", "Tokens", "discovery_of", "listed"]
+
+FEW_PARTITIONS: Final = 64
+"""The document of so many is made in less than a few milliseconds."""
 
 
-def listed(partitions: Mapping[str, Partition]) -> list[FeedPartition]:
-    """Return what the list says of a stream's partitions, without their last cursors, in their order."""
+def listed(
+    partitions: Mapping[str, Partition], last_cursor: Callable[[Partition], str | None] = lambda partition: None
+) -> list[FeedPartition]:
+    """Return what the list says of a stream's partitions, in their order.
+
+    Args:
+        partitions: by their names.
+        last_cursor: what it says is a partition's last cursor; None for nothing.
+    """
     return [
         FeedPartition(
             int(number),
             partition.closed,
-            starts_after=None if partition.starts_after is None else int(partition.starts_after),
-            cursor_from=tuple(int(ancestor) for ancestor in partition.cursor_from),
+            last_cursor(partition),
+            None if (after := partition.starts_after) is None else int(after),
+            tuple(map(int, partition.cursor_from)),
         )
         for number, partition in partitions.items()
     ]
@@ -55,15 +69,55 @@ def discovery_of(stream: Stream, config: FeedConfig) -> Discovery:
     cursors = Cursors(stream.incarnation, {})
     old = config.dialect == "v2a"
     there = stream.partitions  # asked for once: a split may replace them meanwhile
-    found = listed(there)
-    partitions = tuple(
-        replace(each, last_cursor=cursors.encode(there[str(each.id)], there[str(each.id)].next_offset))
-        if old or each.closed
-        else each
-        for each in found
-    )
+
+    def last_cursor(partition: Partition) -> str | None:
+        return cursors.encode(partition, partition.next_offset) if old or partition.closed else None
+
+    partitions = tuple(listed(there, last_cursor))
     if not old:
-        return Discovery(partitions, _token(stream, found), exactly_once=config.exactly_once)
+        # Of the same list: a partition may be closed meanwhile.
+        token = _token(stream, [replace(each, last_cursor=None) for each in partitions])
+        return Discovery(partitions, token, exactly_once=config.exactly_once)
     return Discovery(
         partitions, stream=True, exactly_once=config.exactly_once, filters=FILTERS, filter_fields=FILTER_FIELDS
     )
+
+
+class Documents:
+    """The discovery documents of a door, as they are sent.
+
+    One of many partitions is made beside the loop. Those who ask for it before that has begun share it: it is no older
+    than any of their requests.
+
+    Args:
+        config: the door's settings.
+        aside: the thread.
+    """
+
+    def __init__(self, config: FeedConfig, aside: Aside) -> None:
+        self._config = config
+        self._aside = aside
+        self._waiting: dict[Stream, asyncio.Future[bytes]] = {}
+
+    async def of(self, stream: Stream) -> bytes:
+        """Return a stream's document, with a newline."""
+        if len(stream.partitions) <= FEW_PARTITIONS:
+            return self._made(stream)
+        found = self._waiting.get(stream)
+        if found is None:
+            found = self._waiting[stream] = asyncio.ensure_future(self._aside.step(lambda: self._begun(stream)))
+            found.add_done_callback(_seen)
+        return await asyncio.shield(found)  # whose client goes does not take it away from the others
+
+    def _begun(self, stream: Stream) -> bytes:
+        del self._waiting[stream]
+        return self._made(stream)
+
+    def _made(self, stream: Stream) -> bytes:
+        return encode_discovery(discovery_of(stream, self._config), numbers=self._config.go_numbers) + b"\n"
+
+
+def _seen(document: asyncio.Future[bytes]) -> None:
+    """Look at a failure, which asyncio would complain of if all clients had gone."""
+    if not document.cancelled():
+        document.exception()

@@ -37,7 +37,7 @@ from spark_streams.server.feed.access import Access
 from spark_streams.server.feed.changes import Changes, arguments
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import OLDER, Cursors
-from spark_streams.server.feed.discovery import Tokens, discovery_of
+from spark_streams.server.feed.discovery import Documents, Tokens
 from spark_streams.server.feed.events import EventCache
 from spark_streams.server.feed.negotiation import page_type, takes_gzip
 from spark_streams.server.feed.pages import Pages, events_lost
@@ -47,14 +47,11 @@ from spark_streams.server.feed.responses import Drop, PageResponse, Stopping, St
 from spark_streams.server.feed.shape import Shape
 from spark_streams.server.feed.wanted import served
 from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.discovery import encode_discovery
 from spark_streams.wire.feed.fetching import ENDLESS, FILTER_PREFIX, FIRST, LAST, Fetch, decode_fetch
 
 __all__ = ["FeedDoor"]
 
 EVENTS: Final = "/events"
-FEW_PARTITIONS: Final = 64
-"""The discovery of so many is made in less than a few milliseconds."""
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -80,6 +77,7 @@ class FeedDoor:
         self.aside = Aside("spark-streams-feed")
         self._access = Access(config)
         self._cache = EventCache(config.cache_bytes)
+        self._documents = Documents(config, self.aside)
         self._tokens = Tokens()
         self._waits: dict[Partition, Waits] = {}
         self.changes = Changes(self)
@@ -158,11 +156,7 @@ class FeedDoor:
 
     async def discovery(self, stream: Stream, status: int = 200) -> Response:
         """Return the answer that describes a feed."""
-
-        def document() -> bytes:
-            return encode_discovery(discovery_of(stream, self.config), numbers=self.config.go_numbers) + b"\n"
-
-        body = document() if len(stream.partitions) <= FEW_PARTITIONS else await self.aside.step(document)
+        body = await self._documents.of(stream)
         return Response(body, status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     # --- fetching

@@ -138,7 +138,7 @@ class AlikeLines:
 
     def _line(self, row: int) -> memoryview:
         """Return a line: not a copy, which would be made with Python's lock held, however long it is."""
-        return memoryview(self._raw[self._start[row] : self._end[row]])
+        return self._raw[self._start[row] : self._end[row]].data
 
     def events(self) -> pa.BinaryArray:
         """Return the events."""

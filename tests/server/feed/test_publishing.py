@@ -137,6 +137,31 @@ def test_a_key_goes_where_the_other_doors_send_it(door: Door) -> None:
         assert door.read(partition) == [key for key in keys if zlib.crc32(key.encode()) % 3 == partition]
 
 
+def test_a_long_key_goes_there_too(door: Door) -> None:
+    """Above some size, keys are not copied to be looked at."""
+    door.create(partitions=7)
+    keys = ["k" * 40_000 + str(n) for n in range(20)] + ["ü" * 20_000, "k", "", None]
+    body = b"".join(json.dumps({"event": {"n": n}, "key": key}).encode() + b"\n" for n, key in enumerate(keys))
+    assert door.post(body).status_code == 200
+    stream = door.log.stream("orders")
+    for n, key in enumerate(keys[:-1]):
+        assert key is not None
+        home = stream.home(key.encode())
+        assert {"n": n} in door.read(int(home)), key[:10]
+
+
+@pytest.mark.parametrize("blank", [b"\n", b" \t\r\n", b"\r\n" * 3])
+def test_blank_lines_between_events_are_passed_over(door: Door, blank: bytes) -> None:
+    door.create()
+    body = blank + b'{"event":1}\n'.replace(b"1", b'"1"') + blank + b'{"event":"2"}\r\n' + blank + b'{"event":"3"}'
+    for content in (body, body + b"\n", body + blank, blank):
+        assert door.post(content).status_code == 200, content
+    assert door.read() == ["1", "2", "3"] * 3
+    answer = door.post(body + blank + b'{"cursor":"c"}\n')
+    assert answer.status_code == 400
+    assert "4 lines" in answer.text and "3 events and 1 cursors" in answer.text
+
+
 def test_what_has_no_key_goes_to_all_in_turn(door: Door) -> None:
     door.create("orders", 3)
     for n in range(9):

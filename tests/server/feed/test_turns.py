@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import json
 import socket
 import threading
 import time
@@ -95,11 +97,61 @@ def test_others_are_served_while_a_partition_is_split(calm: Door, hold: Any, els
 
 
 def test_others_are_served_while_many_partitions_are_described(calm: Door, hold: Any, elsewhere: Any) -> None:
-    from spark_streams.server.feed import door as module
+    from spark_streams.server.feed import discovery as module
 
     calm.create("many", 65)
     answer = elsewhere("GET", f"{calm.url}/many")
     assert len(served_beside(hold(module, "discovery_of"), answer, calm).json()["partitions"]) == 65
+
+
+def test_those_who_wait_for_one_list_share_it_and_it_is_no_older_than_their_requests(door: Door, hold: Any) -> None:
+    from spark_streams.server.aside import Aside
+    from spark_streams.server.feed import discovery as module
+
+    door.create("many", 65)
+    stream = door.log.stream("many")
+    held = hold(module, "discovery_of")
+    aside = Aside("test")
+    documents = module.Documents(door.config, aside)
+
+    async def ask() -> None:
+        first = asyncio.create_task(documents.of(stream))
+        assert await asyncio.to_thread(held.begun.wait, GUARD_S)
+        # They come when the first one's list is being made: theirs is made after it.
+        others = [asyncio.create_task(documents.of(stream)) for _ in range(4)]
+        while not documents._waiting:
+            await asyncio.sleep(0)
+        door.numbers(0, 3, name="many", partition=64)
+        others[0].cancel()
+        held.let_go()
+        told = await asyncio.gather(first, *others[1:])
+        assert len(held.calls) == 2
+        assert told[1] == told[2] == told[3] == await documents.of(stream) and len(held.calls) == 3
+        assert json.loads(told[1])["partitions"][64]["lastCursor"].endswith("03")
+
+    asyncio.run(ask())
+    aside.close()
+
+
+def test_a_list_that_cannot_be_made_fails_for_all_who_wait_for_it(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_streams.errors import LogError
+    from spark_streams.server.aside import Aside
+    from spark_streams.server.feed import discovery as module
+
+    def broken(*_: object) -> None:
+        raise LogError("broken")
+
+    door.create("many", 65)
+    monkeypatch.setattr(module, "discovery_of", broken)
+    aside = Aside("test")
+    documents = module.Documents(door.config, aside)
+
+    async def ask() -> list[Any]:
+        asked = [documents.of(door.log.stream("many")) for _ in range(3)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    assert [str(each) for each in asyncio.run(ask())] == ["broken"] * 3
+    aside.close()
 
 
 @pytest.mark.parametrize("query", ["filter-key=none", "filter-subject=none", "filter-/n=none", "stream=1&filter-key=a"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import random
 import uuid
 from typing import Any
 
@@ -22,6 +24,7 @@ from spark_streams.wire.types import (
     Timestamp,
     UByte,
     ULong,
+    canonical_bytes,
     canonical_json,
     canonical_text,
     encode_value,
@@ -79,3 +82,16 @@ def test_what_has_no_amqp_type_is_our_own_fault() -> None:
         UByte(256)
     with pytest.raises(ValueError, match="decimal32 takes 4 bytes, not 3"):
         Decimal32(b"abc")
+
+
+@pytest.mark.parametrize("size", [0, 1, 786_431, 786_432, 786_433, 2_000_000])
+def test_long_binaries_are_one_base64(size: int) -> None:
+    content = random.Random(size).randbytes(size)
+    expected = base64.b64encode(content)
+    assert canonical_bytes(content) == canonical_bytes(memoryview(content)) == expected
+    assert canonical_text(content).encode() == expected
+
+
+def test_bytes_are_the_text_as_utf8() -> None:
+    for value, text, _ in TABLE:
+        assert canonical_bytes(value) == text.encode()

@@ -125,6 +125,21 @@ def test_c17_a_line_of_five_megabytes(parse: Parse) -> None:
     assert lines.cursors.to_pylist() == ["c"]
 
 
+@pytest.mark.parametrize("text", ["k", "ü", '\\"', "\\ud83d\\ude00"])
+def test_a_key_of_megabytes(parse: Parse, text: str) -> None:
+    line = '{"event":"","key":"' + text * 1_000_000 + '"}'
+    lines = parse((line + '\n{"event":{"a":1}}\n' + line + "\n").encode(), Dialect.V2A)
+    key = json.loads(line)["key"]
+    assert events(lines) == [b"", b'{"a":1}', b""]
+    assert lines.keys is not None and lines.keys.to_pylist() == [key, None, key]
+
+
+def test_a_long_key_that_is_half_a_pair_is_named(parse: Parse) -> None:
+    line = '{"event":"","key":"' + "k" * 100_000 + '\\ud83d"}'
+    with pytest.raises(RemoteProtocolError, match=r"line 2 .*'key' holds half of a surrogate pair"):
+        parse(b'{"event":""}\n' + line.encode(), Dialect.V2A)
+
+
 def test_c21_partition_is_taken_from_the_line(parse: Parse) -> None:
     block = (
         b"".join(b'{"partition":%d,"data":{"n":%d}}\n' % (n % 3, n) for n in range(90))
