@@ -257,7 +257,7 @@ def _check_exposure(doors: _Doors) -> None:
 STDIN = 0
 SWITCH_S = 0.0001
 """How long a thread that computes may have Python's lock while the loop waits for it, which it does after each system
-call; with the default, ten times as long, a request beside such a thread takes ten times as long."""
+call; with the default, fifty times as long, a request beside such a thread takes many times as long."""
 MALLOC = {-8: 2, -3: 4 << 20, -1: 8 << 20}
 """What is set of glibc's ``mallopt``, by the numbers of its malloc.h: M_ARENA_MAX, of which threads share so many (each
 has its own by default, that keeps what was freed in it); M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, bytes (by default they
