@@ -45,7 +45,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_streams.log.column_encoding import NO_HEADERS, encode_columns
-from spark_streams.log.varint import encode_varint
+from spark_streams.log.varint import MAX_VARINT_BYTES, encode_varint
 
 __all__ = [
     "HEADER_BYTES",
@@ -76,7 +76,8 @@ KNOWN_BITS: Final = APPEND_TIME | EXTENDED
 
 COPIED_BYTES: Final = 16 << 10
 """A copy of so much costs as much as a view does."""
-COPIED_AT_ONCE: Final = 1 << 20
+AT_ONCE_BYTES: Final = 1 << 20
+"""What is copied, or looked at, with Python's lock held; google_crc32c lets go of it for bytes objects of this size."""
 NULL: Final = encode_varint(-1)
 """The length of a null key or value."""
 MAX_BATCH_LENGTH: Final = 2**31 - 1
@@ -160,7 +161,7 @@ def verify(buffer: bytes | memoryview, position: int, header: BatchHeader) -> No
     end = position + header.size
     if end > len(buffer):
         raise BatchFault(f"the batch says {header.size} bytes, {len(buffer) - position} are there")
-    found = google_crc32c.value(_checked_part(buffer, position + CRC_START, end))
+    found = _crc(buffer, position + CRC_START, end)
     if found != header.crc:
         raise BatchFault(f"CRC-32C is {found:08x}, the batch says {header.crc:08x}")
     compression = header.attributes & COMPRESSION_MASK
@@ -173,11 +174,18 @@ def verify(buffer: bytes | memoryview, position: int, header: BatchHeader) -> No
         raise BatchFault(f"attributes {header.attributes:#06x} have bits that this log does not know")
 
 
-def _checked_part(buffer: bytes | memoryview, start: int, end: int) -> bytes | npt.NDArray[np.uint8]:
-    """Return a part in a form that the CRC takes: a copy, or where that would cost more than the CRC, a view."""
+def _crc(buffer: bytes | memoryview, start: int, end: int) -> int:
+    """Return the CRC of a part: of a copy, or where that would cost more than the CRC, of views, one after the other.
+
+    Python's lock is held for each.
+    """
     if end - start < COPIED_BYTES:
-        return bytes(memoryview(buffer)[start:end])
-    return np.frombuffer(buffer, np.uint8)[start:end]
+        return google_crc32c.value(bytes(memoryview(buffer)[start:end]))  # type: ignore[no-any-return]
+    crc = 0
+    whole = np.frombuffer(buffer, np.uint8)
+    for at in range(start, end, AT_ONCE_BYTES):
+        crc = google_crc32c.extend(crc, whole[at : min(at + AT_ONCE_BYTES, end)])
+    return crc
 
 
 def seal(
@@ -216,7 +224,7 @@ def _seal(
         if isinstance(part, bytes):
             pieces.append(part)
         else:  # Python copies with its lock held, but joins bytes objects without
-            pieces += [bytes(part[at : at + COPIED_AT_ONCE]) for at in range(0, len(part), COPIED_AT_ONCE)]
+            pieces += [bytes(part[at : at + AT_ONCE_BYTES]) for at in range(0, len(part), AT_ONCE_BYTES)]
     for piece in pieces:
         crc = google_crc32c.extend(crc, piece)
     return b"".join((_UNSTAMPED.pack(base_offset, length, 0, MAGIC, crc), stamped, *pieces))
@@ -268,9 +276,11 @@ def encode_batch(
     records, second = encode_columns(values, keys, deltas)
     parts: tuple[bytes | memoryview, ...] = (records, NO_HEADERS)
     if notes:
-        key = None if keys is None else keys[0].as_py()
-        first = single_record(values[0].as_py(), key=key, headers=notes)
-        parts = (first, records[second:], NO_HEADERS) if count > 1 else (first,)
+        # The first record as it is, but for its length and the number of headers.
+        size_bytes = next(n for n, byte in enumerate(bytes(records[:MAX_VARINT_BYTES]), 1) if byte < 0x80)
+        first, headers = records[size_bytes : second - len(NO_HEADERS)], _headers(notes)
+        parts = (encode_varint(len(first) + len(headers)), first, headers)
+        parts = (*parts, records[second:], NO_HEADERS) if count > 1 else parts
     attributes = (EXTENDED if extended else 0) | (APPEND_TIME if append_time else 0)
     return _seal(parts, count, base_offset, base, highest, attributes)
 
@@ -323,11 +333,14 @@ def single_record(
             encode_varint(offset_delta),
             _sized(key),
             _sized(value),
-            encode_varint(len(headers)),
-            *(_sized(part) for header in headers for part in header),
+            _headers(headers) if headers else NO_HEADERS,
         )
     )
     return encode_varint(len(body)) + body
+
+
+def _headers(headers: Sequence[Header]) -> bytes:
+    return b"".join((encode_varint(len(headers)), *(_sized(part) for header in headers for part in header)))
 
 
 def _sized(part: bytes | None) -> bytes:

@@ -25,6 +25,7 @@ __all__ = ["LOG_SUFFIX", "Segment"]
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
+MOST_AHEAD_BYTES = 64 << 10
 KEPT_INDEXES = 32
 """Indexes of closed segments that stay in memory, in all logs of the process: 0.4 MB each for 64 MiB segments."""
 
@@ -234,7 +235,8 @@ class Segment:
                 # What one index entry stands for at once: to read each of many small batches' headers takes a hundred
                 # system calls, and Python's lock anew after each.
                 start = position
-                block = read_exactly(file.fd, min(max(self.interval_bytes, HEADER_BYTES), end - position), position)
+                stretch = min(max(self.interval_bytes, HEADER_BYTES), MOST_AHEAD_BYTES)
+                block = read_exactly(file.fd, min(stretch, end - position), position)
             try:
                 header = parse_header(block, position - start)
                 check_place(header, offset, end - position)

@@ -23,19 +23,19 @@ FEW_PARTITIONS: Final = 64
 
 
 def listed(
-    partitions: Mapping[str, Partition], last_cursor: Callable[[Partition], str | None] = lambda partition: None
+    partitions: Mapping[str, Partition], last_cursor: Callable[[Partition, bool], str | None] = lambda *_: None
 ) -> list[FeedPartition]:
     """Return what the list says of a stream's partitions, in their order.
 
     Args:
         partitions: by their names.
-        last_cursor: what it says is a partition's last cursor; None for nothing.
+        last_cursor: what it says is the last cursor of a partition that is closed, or not; None for nothing.
     """
     return [
         FeedPartition(
             int(number),
-            partition.closed,
-            last_cursor(partition),
+            closed := partition.closed,
+            last_cursor(partition, closed),
             None if (after := partition.starts_after) is None else int(after),
             tuple(map(int, partition.cursor_from)),
         )
@@ -70,8 +70,8 @@ def discovery_of(stream: Stream, config: FeedConfig) -> Discovery:
     old = config.dialect == "v2a"
     there = stream.partitions  # asked for once: a split may replace them meanwhile
 
-    def last_cursor(partition: Partition) -> str | None:
-        return cursors.encode(partition, partition.next_offset) if old or partition.closed else None
+    def last_cursor(partition: Partition, closed: bool) -> str | None:
+        return cursors.encode(partition, partition.next_offset) if old or closed else None
 
     partitions = tuple(listed(there, last_cursor))
     if not old:
@@ -105,19 +105,23 @@ class Documents:
             return self._made(stream)
         found = self._waiting.get(stream)
         if found is None:
-            found = self._waiting[stream] = asyncio.ensure_future(self._aside.step(lambda: self._begun(stream)))
-            found.add_done_callback(_seen)
+
+            def begin() -> bytes:
+                self._no_longer_waits(stream, making)
+                return self._made(stream)
+
+            def end(document: asyncio.Future[bytes]) -> None:
+                self._no_longer_waits(stream, document)  # also when it could not begin
+                if not document.cancelled():
+                    document.exception()  # asyncio would complain of one that nobody looks at, if all clients have gone
+
+            found = self._waiting[stream] = making = asyncio.ensure_future(self._aside.step(begin))
+            making.add_done_callback(end)
         return await asyncio.shield(found)  # whose client goes does not take it away from the others
 
-    def _begun(self, stream: Stream) -> bytes:
-        del self._waiting[stream]
-        return self._made(stream)
+    def _no_longer_waits(self, stream: Stream, document: asyncio.Future[bytes]) -> None:
+        if self._waiting.get(stream) is document:
+            self._waiting.pop(stream, None)
 
     def _made(self, stream: Stream) -> bytes:
         return encode_discovery(discovery_of(stream, self._config), numbers=self._config.go_numbers) + b"\n"
-
-
-def _seen(document: asyncio.Future[bytes]) -> None:
-    """Look at a failure, which asyncio would complain of if all clients had gone."""
-    if not document.cancelled():
-        document.exception()

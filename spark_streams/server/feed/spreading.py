@@ -15,7 +15,7 @@ from spark_streams.log import Stream
 __all__ = ["spread"]
 
 LONG_BYTES: Final = 16 << 10
-"""Of keys on average."""
+"""Of a key."""
 
 
 def spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) -> NDArray[np.int64]:
@@ -53,8 +53,10 @@ def _spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int)
 
 def _each(keys: pa.BinaryArray) -> Sequence[bytes | memoryview]:
     """Return keys, none null; those that are long are not copied, which Python does with its lock held."""
-    if keys.nbytes <= LONG_BYTES * len(keys):
+    if not len(keys):
+        return []
+    ends = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4)
+    if np.diff(ends).max() <= LONG_BYTES:
         return keys.to_pylist()  # type: ignore[no-any-return]
-    ends = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4).tolist()
     content = memoryview(keys.buffers()[2])
-    return [content[start:end] for start, end in pairwise(ends)]
+    return [content[start:end] for start, end in pairwise(ends.tolist())]

@@ -104,14 +104,23 @@ def test_others_are_served_while_many_partitions_are_described(calm: Door, hold:
     assert len(served_beside(hold(module, "discovery_of"), answer, calm).json()["partitions"]) == 65
 
 
-def test_those_who_wait_for_one_list_share_it_and_it_is_no_older_than_their_requests(door: Door, hold: Any) -> None:
+@pytest.fixture
+def aside() -> Iterator[Any]:
     from spark_streams.server.aside import Aside
+
+    thread = Aside("test")
+    yield thread
+    thread.close()
+
+
+def test_those_who_wait_for_one_list_share_it_and_it_is_no_older_than_their_requests(
+    door: Door, aside: Any, hold: Any
+) -> None:
     from spark_streams.server.feed import discovery as module
 
     door.create("many", 65)
     stream = door.log.stream("many")
     held = hold(module, "discovery_of")
-    aside = Aside("test")
     documents = module.Documents(door.config, aside)
 
     async def ask() -> None:
@@ -119,8 +128,8 @@ def test_those_who_wait_for_one_list_share_it_and_it_is_no_older_than_their_requ
         assert await asyncio.to_thread(held.begun.wait, GUARD_S)
         # They come when the first one's list is being made: theirs is made after it.
         others = [asyncio.create_task(documents.of(stream)) for _ in range(4)]
-        while not documents._waiting:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert list(documents._waiting) == [stream]
         door.numbers(0, 3, name="many", partition=64)
         others[0].cancel()
         held.let_go()
@@ -130,28 +139,38 @@ def test_those_who_wait_for_one_list_share_it_and_it_is_no_older_than_their_requ
         assert json.loads(told[1])["partitions"][64]["lastCursor"].endswith("03")
 
     asyncio.run(ask())
-    aside.close()
 
 
-def test_a_list_that_cannot_be_made_fails_for_all_who_wait_for_it(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_list_that_cannot_be_made_fails_for_those_who_wait_for_it_and_for_nobody_else(
+    door: Door, aside: Any, monkeypatch: pytest.MonkeyPatch, begins: bool
+) -> None:
     from spark_streams.errors import LogError
-    from spark_streams.server.aside import Aside
     from spark_streams.server.feed import discovery as module
 
+    calls = 0
+
     def broken(*_: object) -> None:
+        nonlocal calls
+        calls += 1
         raise LogError("broken")
 
     door.create("many", 65)
-    monkeypatch.setattr(module, "discovery_of", broken)
-    aside = Aside("test")
+    stream = door.log.stream("many")
     documents = module.Documents(door.config, aside)
 
-    async def ask() -> list[Any]:
-        asked = [documents.of(door.log.stream("many")) for _ in range(3)]
-        return await asyncio.gather(*asked, return_exceptions=True)
+    async def ask() -> None:
+        with monkeypatch.context() as patched:
+            if begins:
+                patched.setattr(module, "discovery_of", broken)
+            else:
+                patched.setattr(threading.Thread, "start", broken)
+            told = await asyncio.gather(*(documents.of(stream) for _ in range(3)), return_exceptions=True)
+        assert [str(each) for each in told] == ["broken"] * 3 and calls == 1
+        assert len(json.loads(await documents.of(stream))["partitions"]) == 65
+        assert not documents._waiting
 
-    assert [str(each) for each in asyncio.run(ask())] == ["broken"] * 3
-    aside.close()
+    asyncio.run(ask())
 
 
 @pytest.mark.parametrize("query", ["filter-key=none", "filter-subject=none", "filter-/n=none", "stream=1&filter-key=a"])
