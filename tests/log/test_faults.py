@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -383,6 +384,9 @@ def test_readers_beside_appends_rolls_and_retention(tmp_path: Path) -> None:
             n += 2
             if n % 100 == 0:
                 log.enforce_retention()
+        guard = time.monotonic() + 120
+        while not looked[0] and not odd and time.monotonic() < guard:
+            time.sleep(0.01)
         done.set()
         for thread in threads:
             thread.join(120)
