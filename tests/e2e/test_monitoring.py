@@ -37,12 +37,18 @@ class Log:
         self.stream = f"orders-of-{format}"
         self.log.create_stream(self.stream, 2, SMALL)
         self.log.create_stream("copies", 1)
-        self.told: list[Progress] = []
-        self.listener = StreamProgressListener(self.told.append)
+        self.queries: set[str] = set()
+        self.heard: list[Progress] = []
+        self.listener = StreamProgressListener(self.heard.append)
 
     def close(self) -> None:
         self.server.stop()
         self.log.close()
+
+    @property
+    def told(self) -> list[Progress]:
+        """What queries on it told; Spark may still tell something of one that another test of the session ran."""
+        return [progress for progress in self.heard if progress.query in self.queries]
 
     def append(self, partition: int, *values: str) -> None:
         types = pa.array([[("type", v[:1])] for v in values], MESSAGE_SCHEMA.field("application_properties").type)
@@ -85,6 +91,7 @@ def log(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, rat
 
 def run(spark: SparkSession, log: Log, folder: Path, name: str, look: Callable[[Any], Any], **more: str) -> Any:
     """Read what there is now; return the query once its listener was told of all batches."""
+    log.queries.add(name)
     frame = look(spark.readStream.format(log.format).options(**log.options(**more)).load()).select("value", "key")
     if name == "figures":
         writer = frame.writeStream.format(log.format).options(**log.options("copies"))
