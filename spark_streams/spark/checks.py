@@ -107,7 +107,8 @@ def retained_spans(
         if start is not None and order(start) > order(end):
             if replayed:
                 continue
-            losses.append(DataLoss(p, str(start), f"the batch was planned to end at offset '{end.offset}'"))
+            planned = f"the batch was planned to end at offset '{end.offset}'"
+            losses.append(DataLoss(p, str(start), beyond(start, bounds) or planned))
         gone = None if start is None else missing(first, bounds)
         if gone is not None:
             losses.append(DataLoss(p, str(first), gone))

@@ -1,0 +1,31 @@
+"""What is left of the range of a batch, and what of it is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_streams.client.model import Bounds, StreamDescription
+from spark_streams.position import After, Checkpoint
+from spark_streams.spark.checks import retained_spans
+
+
+def digits(offset: int) -> str:
+    return f"{offset:020d}"
+
+
+@pytest.mark.parametrize(
+    ("latest", "words"),
+    [
+        (10, f"the newest event has offset '{digits(10)}': the log was created again, restored from an older copy"),
+        (30, f"the batch was planned to end at offset '{digits(10)}'"),
+    ],
+    ids=["of an older copy", "by a node that was behind"],
+)
+def test_an_end_before_the_beginning_says_why(latest: int, words: str) -> None:
+    """Before Spark 4.2 an end is decided without knowing the beginning: of an older copy, too."""
+    begin, stop = (Checkpoint("amqp-events", "s", {"0": After(digits(offset))}, "i") for offset in (24, 10))
+    now = StreamDescription("s", "i", {"0": Bounds(digits(0), digits(latest))})
+    _, (loss,) = retained_spans(begin, stop, now, replayed=False)
+    assert loss.partition == "0"
+    assert str(loss.available).startswith(words)
+    assert retained_spans(begin, stop, now, replayed=True) == ({}, [])
