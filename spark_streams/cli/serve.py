@@ -290,7 +290,6 @@ def _left_out_of_collections() -> Iterator[None]:
 
     To look at that takes a tenth of a second, and all clients wait meanwhile.
     """
-    gc.collect()
     gc.freeze()
     try:
         yield

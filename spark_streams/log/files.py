@@ -6,10 +6,11 @@ import os
 import weakref
 from pathlib import Path
 
-__all__ = ["OpenFile", "ReadAhead", "read_exactly", "sync_directory", "write_all", "write_atomically"]
-
+__all__ = ["WINDOW_BYTES", "OpenFile", "ReadAhead", "read_exactly", "sync_directory", "write_all", "write_atomically"]
 
 READ_AHEAD_BYTES = 1 << 20
+WINDOW_BYTES = 16 << 10
+"""For batch headers: those of many batches of a few small records, or no more than the beginning of one large batch."""
 
 
 class OpenFile:
@@ -25,20 +26,33 @@ class OpenFile:
 
 
 class ReadAhead:
-    """A file read from its beginning to its end, a mebibyte at a time, handed out in pieces."""
+    """A part of a file that moves on to bytes that are not in it yet; for positions that only rise.
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    Args:
+        file: the file.
+        end: what is read ends here, exclusive.
+        size: how many bytes are read at a time; more where a piece is larger.
+    """
+
+    def __init__(self, file: OpenFile, end: int, size: int = READ_AHEAD_BYTES) -> None:
+        self._file = file
+        self._end = end
+        self._size = size
         self._start = 0
-        self._content = memoryview(b"")
+        self._content = b""
 
-    def piece(self, position: int, size: int) -> memoryview:
-        """Return ``size`` bytes at ``position``; fewer only where the file ends."""
+    def bytes_at(self, position: int, size: int) -> tuple[bytes, int]:
+        """Return bytes, and where in them ``position`` lies; ``size`` bytes follow, fewer only at the end."""
         at = position - self._start
         if at < 0 or at + size > len(self._content):
-            self._content = memoryview(read_exactly(self._fd, max(size, READ_AHEAD_BYTES), position))
-            self._start, at = position, 0
-        return self._content[at : at + size]
+            wanted = min(max(size, self._size), self._end - position)
+            self._start, self._content, at = position, read_exactly(self._file.fd, wanted, position), 0
+        return self._content, at
+
+    def piece(self, position: int, size: int) -> memoryview:
+        """Return ``size`` bytes at ``position``; fewer only at the end."""
+        content, at = self.bytes_at(position, size)
+        return memoryview(content)[at : at + size]
 
 
 def sync_directory(path: Path) -> None:

@@ -279,8 +279,8 @@ def encode_batch(
         # The first record as it is, but for its length and the number of headers.
         size_bytes = next(n for n, byte in enumerate(bytes(records[:MAX_VARINT_BYTES]), 1) if byte < 0x80)
         first, headers = records[size_bytes : second - len(NO_HEADERS)], _headers(notes)
-        parts = (encode_varint(len(first) + len(headers)), first, headers)
-        parts = (*parts, records[second:], NO_HEADERS) if count > 1 else parts
+        others = (records[second:], NO_HEADERS) if count > 1 else ()
+        parts = (encode_varint(len(first) + len(headers)), first, headers, *others)
     attributes = (EXTENDED if extended else 0) | (APPEND_TIME if append_time else 0)
     return _seal(parts, count, base_offset, base, highest, attributes)
 

@@ -71,8 +71,8 @@ def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
 
     """
     file = segment.file()
-    ahead = ReadAhead(file.fd)
     file_bytes = segment.file_bytes()
+    ahead = ReadAhead(file, file_bytes)
     promised = point.acknowledged_end if point is not None and point.base_offset == segment.base_offset else 0
     lost = file_bytes < promised
     safe_before = 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_streams.errors import CorruptLog
-from spark_streams.log.files import OpenFile, ReadAhead, read_exactly, write_all
+from spark_streams.log.files import WINDOW_BYTES, OpenFile, ReadAhead, read_exactly, write_all
 from spark_streams.log.index import IndexInvalid, SegmentIndex, remove_if_there
 from spark_streams.log.offsets import format_offset
 from spark_streams.log.record_batch import HEADER_BYTES, BatchFault, BatchHeader, parse_header, verify
@@ -25,7 +25,6 @@ __all__ = ["LOG_SUFFIX", "Segment"]
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
-MOST_AHEAD_BYTES = 64 << 10
 KEPT_INDEXES = 32
 """Indexes of closed segments that stay in memory, in all logs of the process: 0.4 MB each for 64 MiB segments."""
 
@@ -229,16 +228,12 @@ class Segment:
 
         """
         end = self.end
-        start, block = position, b""
+        # What one index entry stands for at once: to read each of many small batches' headers takes a hundred system
+        # calls, and Python's lock anew after each.
+        ahead = ReadAhead(file, end, min(self.interval_bytes, WINDOW_BYTES))
         while position < end:
-            if position - start + HEADER_BYTES > len(block):
-                # What one index entry stands for at once: to read each of many small batches' headers takes a hundred
-                # system calls, and Python's lock anew after each.
-                start = position
-                stretch = min(max(self.interval_bytes, HEADER_BYTES), MOST_AHEAD_BYTES)
-                block = read_exactly(file.fd, min(stretch, end - position), position)
             try:
-                header = parse_header(block, position - start)
+                header = parse_header(*ahead.bytes_at(position, HEADER_BYTES))
                 check_place(header, offset, end - position)
             except BatchFault as fault:
                 raise CorruptLog(str(self.path), position, str(fault)) from fault
@@ -254,7 +249,7 @@ class Segment:
 
         """
         file = self.file()
-        ahead = ReadAhead(file.fd)
+        ahead = ReadAhead(file, self.end)
         index = SegmentIndex(self.interval_bytes)
         position, offset = 0, self.base_offset
         while position < self.end:

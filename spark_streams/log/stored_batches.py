@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from spark_streams.errors import CorruptLog
-from spark_streams.log.files import read_exactly
+from spark_streams.log.files import WINDOW_BYTES, ReadAhead
 from spark_streams.log.record_batch import HEADER_BYTES, BatchFault, BatchHeader, Header, parse_header
 from spark_streams.log.records import decode_headers
 from spark_streams.log.segment import Segment, batch_max_timestamp, check_place
@@ -19,8 +19,6 @@ from spark_streams.log.varint import MAX_VARINT_BYTES, decode_varint
 
 __all__ = ["StoredBatch", "last_of_segment", "notes_of_batch", "walk_segment"]
 
-WINDOW_BYTES = 16 << 10
-"""What is read at once: many batches of a few small records, or no more than the beginning of one large batch."""
 PREFIX_BYTES = 1 + 5 * MAX_VARINT_BYTES
 """No record takes more before its key or, the key apart, before its value."""
 
@@ -54,24 +52,6 @@ class StoredBatch(NamedTuple):
         return f"{self.first_offset}#{self.crc:08x}"
 
 
-class _Window:
-    """A part of one segment's file that moves on to bytes that are not in it yet; positions only rise."""
-
-    def __init__(self, segment: Segment, start: int, end: int) -> None:
-        self._file = segment.file()
-        self._end = end
-        self._start = start
-        self._content = b""
-
-    def bytes_at(self, position: int, size: int) -> tuple[bytes, int]:
-        """Return bytes, and where in them ``position`` lies; ``size`` bytes follow, fewer only at the end."""
-        at = position - self._start
-        if at + size > len(self._content):
-            wanted = min(max(size, WINDOW_BYTES), self._end - position)
-            self._start, self._content, at = position, read_exactly(self._file.fd, wanted, position), 0
-        return self._content, at
-
-
 class _Whole(NamedTuple):
     """Bytes that are all at hand."""
 
@@ -90,7 +70,7 @@ def walk_segment(segment: Segment, position: int, offset: int) -> Iterator[Store
 
     """
     end = segment.end
-    window = _Window(segment, position, end)
+    window = ReadAhead(segment.file(), end, WINDOW_BYTES)
     while position < end:
         try:
             header = parse_header(*window.bytes_at(position, HEADER_BYTES))
@@ -123,7 +103,7 @@ def last_of_segment(segment: Segment) -> StoredBatch | None:
     return batches[0] if batches else None
 
 
-def _notes(window: _Window | _Whole, position: int, header: BatchHeader) -> tuple[Header, ...]:
+def _notes(window: ReadAhead | _Whole, position: int, header: BatchHeader) -> tuple[Header, ...]:
     stop = position + header.size
     start = position + HEADER_BYTES
 

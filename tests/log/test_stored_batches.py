@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import CorruptLog
-from spark_streams.log import NO_TIMESTAMP, Header, LogConfig, Partition, ReferenceLog, StoredBatch, StreamConfig
+from spark_streams.log import NO_TIMESTAMP, Header, LogConfig, Partition, ReferenceLog, StoredBatch, StreamConfig, files
 from spark_streams.log import segment as segment_module
 from spark_streams.log import stored_batches as walk_module
 from spark_streams.log.partition import PartitionClosed
@@ -230,14 +230,14 @@ def test_the_walk_reads_little_of_large_batches(tmp_path: Path, monkeypatch: pyt
             partition.append([b"v" * 400_000, b"w" * 500_000], notes=[(b"n", b"%d" % n)])
             partition.append([b"v" * 900_000])
         read = []
-        real = walk_module.read_exactly
+        real = files.read_exactly
 
         def counted(fd: int, size: int, position: int) -> bytes:
             content = real(fd, size, position)
             read.append(len(content))
             return content
 
-        monkeypatch.setattr(walk_module, "read_exactly", counted)
+        monkeypatch.setattr(files, "read_exactly", counted)
         assert [batch.notes for batch in partition.batches(0)][::2] == [((b"n", b"%d" % n),) for n in range(5)]
         assert sum(read) <= 15 * walk_module.WINDOW_BYTES
         assert len(read) == 15, "one read for each batch, and one behind the first value of those with notes"

@@ -153,7 +153,7 @@ def test_a_long_key_goes_there_too(door: Door) -> None:
 @pytest.mark.parametrize("blank", [b"\n", b" \t\r\n", b"\r\n" * 3])
 def test_blank_lines_between_events_are_passed_over(door: Door, blank: bytes) -> None:
     door.create()
-    body = blank + b'{"event":1}\n'.replace(b"1", b'"1"') + blank + b'{"event":"2"}\r\n' + blank + b'{"event":"3"}'
+    body = blank + b'{"event":"1"}\n' + blank + b'{"event":"2"}\r\n' + blank + b'{"event":"3"}'
     for content in (body, body + b"\n", body + blank, blank):
         assert door.post(content).status_code == 200, content
     assert door.read() == ["1", "2", "3"] * 3

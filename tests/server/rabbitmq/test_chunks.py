@@ -30,6 +30,7 @@ from tests.real_rabbitmq.by_hand import (
     text,
     timestamp,
 )
+from tests.server.rabbitmq.beside import until
 from tests.server.rabbitmq.consuming import delivered, firsts, grant, publish_chunk, publish_one, records
 
 ESCAPE = bytes.fromhex("008000000000000000 75b0".replace(" ", ""))
@@ -438,11 +439,12 @@ def _connections(door: Any) -> list[Any]:
 
 def _buffered(door: Any) -> int:
     """Return how many bytes wait for a client that does not read, as soon as some do."""
-    deadline = time.monotonic() + 240
-    while not (buffered := door.server.call(lambda: max(c.outgoing_bytes for c in _connections(door)))):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return int(buffered)
+
+    def buffered() -> int:
+        return int(door.server.call(lambda: max(c.outgoing_bytes for c in _connections(door))))
+
+    until(lambda: buffered() > 0)
+    return buffered()
 
 
 def _subscribe(stream: str, credit: int) -> bytes:
