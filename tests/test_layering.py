@@ -1,4 +1,4 @@
-"""Who may import whom: the table of the design, enforced on every import statement of what is shipped."""
+"""Who may import whom: the table of layers, enforced on every import statement of what is shipped."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ negates all that stands before it (E-4). ``group(expression)`` takes a part that
 The type of the values is the type of the Python values: str is STRING, int is LONG, float is DOUBLE. Steps are frozen:
 one that is kept may be gone on from many times. A test that makes no sense fails where it is called.
 
-Spec: Pulsar proposal, "Client API"; notes sections 1.2 and 1.3.
+Spec: Pulsar proposal, "Client API"; docs/specifications.md, E-1 to E-20.
 """
 
 from __future__ import annotations

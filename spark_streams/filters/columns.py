@@ -3,7 +3,7 @@
 The answers are those of ``evaluate.py``, which says what every operator means. Texts are compared by Arrow, numbers in
 ``numbers.py``; only what neither can do is asked of Python, once for each different text.
 
-Spec: notes sections 1.3 and 1.4.
+Spec: docs/specifications.md, E-1 to E-20.
 """
 
 from __future__ import annotations

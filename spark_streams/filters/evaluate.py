@@ -8,7 +8,7 @@ What is decided here, for both:
 - BETWEEN is ``>=`` and ``<=``; IN is ``=`` with any of the values; CONTAINS ANY is that for any member of the value,
   CONTAINS ALL asks for each of the values, CONTAINS NONE is NOT CONTAINS ANY.
 
-Spec: notes sections 1.3 and 1.4.
+Spec: docs/specifications.md, E-1 to E-20.
 """
 
 from __future__ import annotations

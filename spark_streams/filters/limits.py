@@ -3,7 +3,7 @@
 Every way into the language ends here, so that whoever is given a tree may walk it without care for its depth, and
 finds values of the types that the predicates say.
 
-Spec: notes section 1.3, decisions E-1, E-8, E-10 to E-13 and E-17.
+Spec: docs/specifications.md, E-1, E-8, E-10 to E-13 and E-17.
 """
 
 from __future__ import annotations

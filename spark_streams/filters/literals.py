@@ -5,7 +5,7 @@
     LONG    = ["+" | "-"] digits                                      within 64 bits
     DOUBLE  = LONG ["." digits] [("e" | "E") ["+" | "-"] digits]      finite; written as its shortest decimal
 
-Spec: notes E-7, E-8.
+Spec: docs/specifications.md, E-7, E-8.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A member is compared as a property is: a string as it is, a number as its digits stand, ``true`` and ``false`` as such,
 an object or array as its JSON without spaces; null is NULL, and whether it equals anything is unknown.
 
-Spec: notes E-15; RFC 8259.
+Spec: docs/specifications.md, E-15; RFC 8259.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ numbers                  exactly, whatever their types; a decimal in a filter is
 booleans                 only equal or not
 =======================  =====================================================================================
 
-Spec: AMQP Filter Expressions 1.0 §6; notes X-1 to X-3.
+Spec: AMQP Filter Expressions 1.0 §6; docs/specifications.md, X-1 to X-3.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ build the joins; AND and OR are associative, so they hold any number of parts, a
 
 A predicate is true, false or unknown of an event, as in SQL; an event passes when the whole is true.
 
-Spec: Pulsar proposal "Support filtering messages with flexible expressions"; notes sections 1.1 to 1.4.
+Spec: Pulsar proposal "Support filtering messages with flexible expressions"; docs/specifications.md,
+E-1 to E-20.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ stays, so ``Not`` stands nowhere but around it.
 
 A target needs no care for what its NOT makes of a missing value, or of two types that do not compare (Z-1).
 
-Spec: notes section 1.4.
+Spec: docs/specifications.md, E-6.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Other numbers become float64, which decides nothing that it might get wrong. Rou
 float lies below the literal's float is below the literal. Where the two floats are the same, the texts are compared,
 once for each that is different; and so are texts that are too long or too large for a float, or no number at all.
 
-Spec: notes E-7.
+Spec: docs/specifications.md, E-7.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 Nothing else is a number: no blanks, no hexadecimal, no NaN, no infinity, no ``.5`` and no ``5.``. A number becomes a
 ``Numeral``, whose order is that of the numbers, however long they are: ``1e999999999`` takes no more room than ``1``.
 
-Spec: notes E-7, E-8.
+Spec: docs/specifications.md, E-7, E-8.
 """
 
 from __future__ import annotations

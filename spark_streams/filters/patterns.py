@@ -3,7 +3,7 @@
 A pattern is matched piece by piece between its ``%``, each at the first place where it fits: never backwards, so no
 pattern takes more than its length times the text's.
 
-Spec: notes E-11.
+Spec: docs/specifications.md, E-11.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
   a filter that is not understood cannot be applied (E-16).
 - Messages nest 100 deep at most, as in every implementation of protobuf.
 
-Spec: Pulsar proposal, "The wire protocol"; notes sections 1.1, 1.3 and 1.5.
+Spec: Pulsar proposal, "The wire protocol"; docs/specifications.md, E-1 to E-20.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The words of a filter's text: names, literals and signs, read one after another, and what is wrong with them.
 
-Spec: notes section 1.3; the grammar is in ``text.py``.
+Spec: docs/specifications.md, E-7 to E-17; the grammar is in ``text.py``.
 """
 
 from __future__ import annotations

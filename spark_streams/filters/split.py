@@ -9,7 +9,7 @@ AND and OR keep both properties, and there is no NOT in what is split. Hence:
 
 ``pushed AND residual`` is true of the same events as the expression.
 
-Spec: notes section 4.
+Spec: docs/specifications.md, Z-18.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@
 
 Keywords are written in any case. The text is read once, in a loop: neither its length nor its nesting costs stack.
 
-Spec: notes sections 1.3 and 1.4.
+Spec: docs/specifications.md, E-1 to E-20.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the columns that the filter looks at.
 
 Records mean what rows of ``amqp-events`` mean: their values are AMQP messages.
 
-Spec: notes E-18, section 4.2.
+Spec: docs/specifications.md, E-18, Z-22.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A batch whose ``isTimestampExtended`` bit is set says "no timestamp" with Long.MIN_VALUE, and every other value is an
 instant, -1 among them; a batch without the bit says it with -1. Inside this package "no timestamp" is always
-``NO_TIMESTAMP``. The rows W1..W9 and R1..R7 are those of the specification notes.
+``NO_TIMESTAMP``. The rows W1..W9 and R1..R7 are in docs/specifications.md.
 """
 
 from __future__ import annotations

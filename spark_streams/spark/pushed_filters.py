@@ -5,7 +5,7 @@ Spark                       ours
 ==========================  ============================================================================
 ``key`` … ``offset``        ``key``, ``partition``, ``offset``: texts, by code points
 ``properties.<field>``      the property of that name: texts, and numbers for ``group_sequence``
-``timestamp``               ``publish_time`` in ms, of literals in µs (notes 4.2); also the two times of
+``timestamp``               ``publish_time`` in ms, of literals in µs (Z-17); also the two times of
                             ``properties``
 ``=``, ``<=>``, ``IN``      EQUALS, IN; ``<=> null`` is IS NULL
 ``>``, ``>=``, ``<``, ``<=``  the same
@@ -18,7 +18,8 @@ Whatever is not in the table goes back to Spark, which then evaluates it itself:
 type, null among the values (Z-7), lists longer than the language takes, and what cannot be UTF-8. What does not go back
 Spark trusts, so a translation is true of exactly the rows that the filter is true of.
 
-Spec: pyspark.sql.datasource.DataSourceReader.pushFilters; notes sections 3 and 4, traps Z-1 to Z-15.
+Spec: pyspark.sql.datasource.DataSourceReader.pushFilters; docs/specifications.md, Z-1, Z-7, Z-13, Z-15,
+Z-17.
 """
 
 from __future__ import annotations
@@ -249,7 +250,7 @@ def _opposite(condition: Any, columns: Columns) -> Expression:
 
 def _null(column: _Column, null: bool) -> Expression:
     if column.time:
-        raise _Untranslatable  # the notes take a publish time for never null, and a row may lack it
+        raise _Untranslatable  # a publish time is never NULL (E-5), and a row may lack it
     return Predicate(column.reference, Operator.IS_NULL if null else Operator.IS_NOT_NULL)
 
 

@@ -53,7 +53,7 @@ MESSAGE_SINK_COLUMNS: Final[Mapping[str, Expected]] = {
     "message_annotations": _TEXT_MAP,
     "message": _BINARY,
 }
-"""The columns that the sink of a message format takes (DESIGN.md, section 3), each with its type in words."""
+"""The columns that the sink of a message format takes, each with its type in words."""
 
 _PROPERTY_FIELDS: Final[Mapping[str, Expected]] = {
     f.name: {"binary": _BINARY, "int64": _COUNTER, "string": STRING}.get(str(f.type), _INSTANT) for f in PROPERTIES_TYPE

@@ -428,7 +428,7 @@ def test_both_filters_have_to_match(pushing: SparkSession, door: Door, everythin
 def test_the_option_without_sparks_setting_reads_the_same(
     spark: SparkSession, door: Door, everything: Callable[[Door], list[Row]]
 ) -> None:
-    """A reader with ``pushFilters`` would fail here (T6)."""
+    """A reader with ``pushFilters`` would fail here."""
     expected = sorted(number_of(row) for row in everything(door) if row["key = '3'"])
     assert numbers(door.batch(spark, pushdown="true").where("key = '3'")) == expected
 

@@ -96,7 +96,7 @@ def described(definitions: str, package: str) -> descriptor_pb2.FileDescriptorPr
 
 
 def classes() -> tuple[Any, Any]:
-    """Return the classes Expr and Predicate that the library makes of the seed."""
+    """Return the classes Expr and Predicate that the library makes of the proposal."""
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(described(SEED, PACKAGE).SerializeToString())
     return tuple(
@@ -109,7 +109,7 @@ Expr, SeedPredicate = classes()
 
 
 def message_of(expression: Expression) -> Any:
-    """Say an expression in the seed's messages: ANDs and ORs lean to the left, as in the proposal."""
+    """Say an expression in the proposal's messages: ANDs and ORs lean to the left, as in the proposal."""
     if isinstance(expression, Predicate):
         operator = {Operator.IS_NULL: Operator.EQUALS, Operator.IS_NOT_NULL: Operator.NOT_EQUALS}.get(
             expression.operator, expression.operator

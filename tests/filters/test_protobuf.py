@@ -1,4 +1,4 @@
-"""The protobuf form: bytes of the notes, the proposal's own definitions, and what is refused."""
+"""The protobuf form: bytes that were made by hand, the proposal's own definitions, and what is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VECTORS = [
     ("NOT k = 'v'", "08031a100800120c080012016b18002201762800"),
     ("k IS NULL", "08001207080012016b1800"),
 ]
-"""Section 1.5 of the notes."""
+"""Made by hand from the proposal's field numbers; the last one has the form of E-1."""
 
 
 @pytest.mark.parametrize(("text", "encoded"), VECTORS)
@@ -76,7 +76,7 @@ def test_what_was_generated_is_the_seed_and_four_references_of_ours() -> None:
 
 
 def one(**fields: Any) -> bytes:
-    """Return the bytes of an Expr of type PREDICATE, with the seed's definitions."""
+    """Return the bytes of an Expr of type PREDICATE, with the proposal's definitions."""
     name = {"name": "k"} if fields.get("ref", "PROPERTY") == "PROPERTY" else {}
     predicate = SeedPredicate(**{"ref": "PROPERTY", "op": "EQUALS", **name, **fields})
     return bytes(Expr(ty="PREDICATE", predicate=predicate).SerializeToString())
@@ -190,7 +190,7 @@ def test_errors_say_where_and_why(encoded: bytes, reason: str) -> None:
 
 
 def nested(depth: int, inner: bytes = one(values=["v"])) -> bytes:
-    """Return the bytes of that many NOTs around an Expr, with the field numbers of the notes."""
+    """Return the bytes of that many NOTs around an Expr, with the proposal's field numbers."""
     encoded = inner
     for _ in range(depth):
         length = len(encoded)

@@ -9,16 +9,16 @@ import pytest
 from spark_streams.errors import FilterError
 from spark_streams.filters import parse, read_filter, to_protobuf
 
-NOTES = "CAASDAgAEgFrGAAiAXYoAA=="
-"""The first vector of the notes, property k = "v", in base64."""
+IN_BASE64 = "CAASDAgAEgFrGAAiAXYoAA=="
+"""Property k = "v", in base64."""
 
 
 def test_both_notations_give_the_same_tree() -> None:
-    assert base64.b64decode(NOTES).hex() == "0800120c080012016b18002201762800"
-    assert read_filter(NOTES) == read_filter("k = 'v'") == parse("k = 'v'")
+    assert base64.b64decode(IN_BASE64).hex() == "0800120c080012016b18002201762800"
+    assert read_filter(IN_BASE64) == read_filter("k = 'v'") == parse("k = 'v'")
 
 
-@pytest.mark.parametrize("written", [NOTES.rstrip("="), f" {NOTES}\n", NOTES.replace("=", "", 1)])
+@pytest.mark.parametrize("written", [IN_BASE64.rstrip("="), f" {IN_BASE64}\n", IN_BASE64.replace("=", "", 1)])
 def test_base64_may_lack_padding_and_have_blanks_around(written: str) -> None:
     assert read_filter(written) == parse("k = 'v'")
 
@@ -45,8 +45,8 @@ def test_the_shortest_of_texts_are_not_taken_for_base64(text: str) -> None:
         ("a b", 3, "expected one of ="),
         ("a ==", 3, "expected one of ="),
         ("x-y", 1, "in base64"),
-        (NOTES[:-4], 1, "in base64: protobuf form: byte 3: field 2 takes 12 bytes, but its message has 11 more"),
-        (NOTES[:-3], 1, "in base64: base64 of 21 characters"),
+        (IN_BASE64[:-4], 1, "in base64: protobuf form: byte 3: field 2 takes 12 bytes, but its message has 11 more"),
+        (IN_BASE64[:-3], 1, "in base64: base64 of 21 characters"),
         ("CAASBwgAEgFrGGM=", 1, "in base64: protobuf form: predicate.op: not known: 99"),
         ("A" * 1_000_000, 524_289, "nor is it the protobuf form"),
         ("A" * 2_000_000, 524_289, "longer than 524288 characters"),

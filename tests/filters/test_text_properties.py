@@ -73,7 +73,7 @@ def in_the_seed(expression: Any) -> bool:
 @settings(deadline=None)
 @given(expressions.filter(in_the_seed))
 def test_the_proposals_own_messages_say_the_same(expression: Expression) -> None:
-    """The library, given the seed's definitions, writes what we read, and reads what we write."""
+    """The library, given the proposal's definitions, writes what we read, and reads what we write."""
     message = message_of(expression)
     assert from_protobuf(message.SerializeToString()) == expression
     ours = Expr.FromString(to_protobuf(expression))

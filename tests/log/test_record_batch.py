@@ -29,7 +29,7 @@ from spark_streams.log.records import Records, decode_batches, record_headers
 from spark_streams.log.timestamps import read_as_legacy, to_stored
 from spark_streams.log.varint import decode_varints, encode_varint, encode_varints
 
-# Provenance: specs/negative-timestamps.md, section 9, made there with plain struct from the format's definition.
+# Provenance: made by hand, with plain struct, from the format's definition and KIP-228's bit.
 B1 = bytes.fromhex(
     "00000000000000000000003900000000024ee492e1004000000000ffffffffffffffffffffffffffffffff"
     "ffffffffffffffffffffffffffff000000010e00000001027800"

@@ -266,7 +266,7 @@ def takes_filters(made: object) -> bool:
 def test_a_reader_takes_filters_where_spark_hands_them_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Anywhere else Spark fails a reader that has ``pushFilters`` (notes T6)."""
+    """Anywhere else Spark fails a reader that has ``pushFilters``."""
     assert not any(takes_filters(made) for made in readers("false"))
     assert caplog.messages == []
     assert not any(takes_filters(made) for made in readers("true"))

@@ -1,4 +1,4 @@
-"""Filters that Spark pushes: what we take and what we give back are together what Spark means (notes T4, T5)."""
+"""Filters that Spark pushes: what we take and what we give back are together what Spark means."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ What a feed's filter compares is the server's business (FeedAPI, "filter-*"), so
 says it, or discovery does (``filterFields``, an extension). Cursors are valid for the identical filters only (C-13):
 what was pushed once is kept, and a filter that is no longer implied by it cannot use its cursors.
 
-Spec: notes C-13, C-20, F-27, F-28, 4.1 (column FeedAPI v2a). ADR 18.
+Spec: docs/specifications.md, C-13, C-20, F-27, F-28, Z-21. ADR 18.
 """
 
 from __future__ import annotations

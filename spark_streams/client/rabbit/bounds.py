@@ -10,7 +10,7 @@
 A probe is a subscription with one credit. That nothing came is never concluded from a silence: a request that is sent
 behind the subscription is answered after whatever the broker found (``Subscription.barrier``).
 
-Spec: notes, sections 6 and 12.
+Spec: docs/specifications.md, S-61 to S-65, S-121, S-122.
 """
 
 from __future__ import annotations

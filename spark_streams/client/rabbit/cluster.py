@@ -2,7 +2,7 @@
 
 A stream is read on a node that has a member of it; any node tells where they are.
 
-Spec: Streams Protocol Reference, Metadata; notes, section 13.
+Spec: Streams Protocol Reference, Metadata; docs/specifications.md, S-131.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ How it is used::
 Whatever comes while an answer is waited for is kept for ``receive``, in its order. Heartbeats and the broker's Close
 are dealt with here. Every wait has a deadline.
 
-Spec: Streams Protocol Reference, "Frame Structure", Close, Heartbeat; notes, sections 1, 2 and 15.
+Spec: Streams Protocol Reference, "Frame Structure", Close, Heartbeat; docs/specifications.md,
+S-11 to S-14, S-24, S-27, S-151.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ __all__ = ["MAX_DELIVER_BYTES", "Connection"]
 A = TypeVar("A", bound=Command)
 
 MAX_DELIVER_BYTES: Final = 256 << 20
-"""The largest frame taken. Deliver carries a whole chunk, which the agreed frame size does not bound (notes, 1)."""
+"""The largest frame taken. Deliver carries a whole chunk, which the agreed frame size does not bound (S-12)."""
 _ANSWERED_AS_ASKED: Final = frozenset({Route.KEY, Partitions.KEY})
 """RabbitMQ 3.10 answers these without the bit that marks an answer (seen on 3.10.8)."""
 RECEIVE_BYTES: Final = 1 << 20

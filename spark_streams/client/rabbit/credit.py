@@ -3,7 +3,7 @@
 A credit is one chunk, of one record or of thousands. Ten hide a round trip where chunks are large; where each has but a
 record, ten would make every round trip carry ten records, and a frame of credit follow each of them.
 
-Brokers do not begin to send while the credit left is at most half of the first (notes, section 7), so the window is
+Brokers do not begin to send while the credit left is at most half of the first (S-73), so the window is
 never smaller than the first credit, and is filled again when a quarter of it is used up.
 """
 

@@ -3,7 +3,7 @@
 What the broker says about permission or authentication is never told as "does not exist", or the other way round: each
 code has its own error.
 
-Spec: Streams Protocol Reference, "Response Codes"; notes, section 15.
+Spec: Streams Protocol Reference, "Response Codes"; docs/specifications.md, S-151, S-152.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Opening a connection: introduce, sign in, tune, open the virtual host, exchange versions.
 
-Spec: Streams Protocol Reference, "Authentication"; notes, section 2.
+Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-21 to S-26.
 """
 
 from __future__ import annotations

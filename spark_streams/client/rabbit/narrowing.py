@@ -3,7 +3,8 @@
 A broker takes filter values, and leaves out chunks that have none of them; it takes an offset to begin with. Both let
 more through than is wanted, so the rest of the filter is checked on every row.
 
-Spec: Streams Protocol Reference, Subscribe (filter.*, match-unfiltered); filter notes 4.1, 4.2, Z-3 to Z-5.
+Spec: Streams Protocol Reference, Subscribe (filter.*, match-unfiltered); docs/specifications.md,
+Z-3 to Z-5, Z-19.
 """
 
 from __future__ import annotations

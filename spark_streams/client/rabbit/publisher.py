@@ -1,6 +1,7 @@
 """One publisher of one stream: frames go out, confirms come in, and what is not confirmed is known by its row.
 
-Spec: Streams Protocol Reference, DeclarePublisher to QueryPublisherSequence; notes, section 10.
+Spec: Streams Protocol Reference, DeclarePublisher to QueryPublisherSequence; docs/specifications.md,
+S-101 to S-107.
 """
 
 from __future__ import annotations

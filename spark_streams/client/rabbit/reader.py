@@ -21,7 +21,7 @@ breaks is replaced, and reading goes on at the offset after the last record that
 came before is still the same: otherwise the stream was deleted and created again. Records that are gone raise
 ``PositionLost``, or are told in a warning.
 
-Spec: notes, sections 6 to 9 and 17 (C2 to C9).
+Spec: docs/specifications.md, S-12, S-31 to S-37, S-61 to S-65, S-71 to S-73, S-81, S-91, S-132.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which partition of a super stream a row goes to: by a hash of its key, or by the binding key that it is.
 
-Spec: notes, section 13; Streams Protocol Reference, Route and Partitions.
+Spec: docs/specifications.md, S-135, S-136; Streams Protocol Reference, Route and Partitions.
 """
 
 from __future__ import annotations

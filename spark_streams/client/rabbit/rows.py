@@ -5,7 +5,7 @@ themselves. All records of a chunk share its timestamp.
 
 Where there is a filter, the columns that it looks at are decoded first, and the others of the rows that pass only.
 
-Spec: notes, sections 3, 4 and 9.
+Spec: docs/specifications.md, S-34, S-36, S-41 to S-44, S-91.
 """
 
 from __future__ import annotations

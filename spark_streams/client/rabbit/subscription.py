@@ -2,7 +2,8 @@
 
 How much credit is outstanding is the caller's business (``credit.py``).
 
-Spec: Streams Protocol Reference, Subscribe, Credit, Deliver, ConsumerUpdate; notes, sections 6 to 8 and 14.
+Spec: Streams Protocol Reference, Subscribe, Credit, Deliver, ConsumerUpdate; docs/specifications.md,
+S-61 to S-65, S-71 to S-73, S-81, S-141 to S-143.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ All filters of a link are ANDed (A-10), so each part of an AND goes where it can
 3. what is about the properties section and application properties into full SQL, as a superset where their types are
    not certain.
 
-Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2; notes sections 2 and 4 (X-1 to X-9, Z-1, Z-6, Z-10, Z-11, Z-16).
+Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2; docs/specifications.md, X-1 to X-9, Z-1, Z-6,
+Z-10, Z-11, Z-16, Z-18, Z-20.
 """
 
 from __future__ import annotations

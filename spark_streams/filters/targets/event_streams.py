@@ -8,7 +8,8 @@ predicate remains.
 Comparisons with a missing timestamp are true in some readings of ``<>`` (X-1), so there is none of a timestamp here:
 it is ``< OR >``. An offset is never missing.
 
-Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2.1, §5.2.2; notes 4.1, Z-10, Z-11.
+Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2.1, §5.2.2; docs/specifications.md, Z-10,
+Z-11, Z-20.
 """
 
 from __future__ import annotations

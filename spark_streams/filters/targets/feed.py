@@ -1,6 +1,6 @@
 """An expression for a feed: its ``filter-<name>`` arguments, and what remains.
 
-Spec: FeedAPI version 2a, discovery ``filters``; notes 4.1 (column FeedAPI v2a), Z-8.
+Spec: FeedAPI version 2a, discovery ``filters``; docs/specifications.md, Z-8, Z-21.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ application properties                         see ``typed_sql.py``
 
 Offsets, publish times, keys and body sizes are in no section that RabbitMQ's dialect has.
 
-Spec: AMQP 1.0 part 3 §3.2.4; AMQP Filter Expressions 1.0 wd10 §6.4; notes X-1 to X-9, Z-1, Z-15, Z-16.
+Spec: AMQP 1.0 part 3 §3.2.4; AMQP Filter Expressions 1.0 wd10 §6.4; docs/specifications.md, X-1 to X-9,
+Z-1, Z-15, Z-16.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """An expression for a RabbitMQ stream: filter values, an offset to start from, and what remains.
 
-Spec: RabbitMQ stream protocol, Subscribe (properties ``filter.<n>``, ``match-unfiltered``); notes 4.1, 4.2, Z-3 to Z-5.
+Spec: RabbitMQ stream protocol, Subscribe (properties ``filter.<n>``, ``match-unfiltered``); docs/specifications.md,
+S-91, S-92, Z-3 to Z-5, Z-19.
 """
 
 from __future__ import annotations

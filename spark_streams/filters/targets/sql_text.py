@@ -16,7 +16,8 @@ RabbitMQ takes 4096 characters and 200 tokens; no text here is longer. LIKE is o
 no ``_``: RabbitMQ makes a regular expression of any other pattern, in which neither matches a line break.
 
 Spec: AMQP Filter Expressions 1.0 wd10 §6.4; RabbitMQ 4.2 and later, ``rabbit_amqp_sql_lexer.xrl``,
-``rabbit_amqp_sql_parser.yrl``, ``rabbit_amqp_filter_sql.erl``; notes X-4, X-5, X-7, X-9, Z-1, Z-6.
+``rabbit_amqp_sql_parser.yrl``, ``rabbit_amqp_filter_sql.erl``; docs/specifications.md, X-4, X-5, X-7, X-9,
+Z-1, Z-6.
 """
 
 from __future__ import annotations

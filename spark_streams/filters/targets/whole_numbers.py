@@ -2,7 +2,7 @@
 
 A decimal literal is between two whole numbers: ``x < 2.5`` is ``x <= 2``, and ``x = 2.5`` is never true.
 
-Spec: notes E-7, E-10, E-14.
+Spec: docs/specifications.md, E-7, E-10, E-14.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class FeedConfig:
         tls_client_required: turn away a peer that shows no client certificate, before it may say anything.
         dialect: which version 2 is served: ``v2a`` with fetches on the feed's own path, ``v2b`` with ``/events`` and
             a token in the discovery. Version 1 is served beside either.
-        go_numbers: write references between partitions as numbers, which Go's library needs (notes, F-3).
+        go_numbers: write references between partitions as numbers, which Go's library needs (F-3).
         exactly_once: promise consumers that no event is on a feed twice. The door itself never repeats one; whoever
             sets this promises that publishers do not, either.
         page_size: events of a page when the client does not say.

@@ -12,7 +12,7 @@
     DELETE /NAME                               delete
     POST /NAME/partitions/ID/split?into=&history=   split a partition
 
-Spec: notes, sections 1, 2 and 6.
+Spec: docs/specifications.md, P-01 to P-12, P-20 to P-40, P-50 to P-52, F-29.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Arguments of streams: strings on the wire, settings of the log here. Unknown ones are ignored, as brokers do.
 
-Spec: notes, section 13 (Create arguments).
+Spec: docs/specifications.md, S-133.
 """
 
 from __future__ import annotations

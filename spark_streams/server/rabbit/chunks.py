@@ -10,7 +10,7 @@ made, from the columns that are at hand then, which costs a fraction of reading 
 
 A chunk's header tells sizes of what is not sent, the trailer and the Bloom filter, as a broker's does.
 
-Spec: notes, sections 3, 4 and 6.
+Spec: docs/specifications.md, S-31 to S-37, S-41 to S-44, S-62.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class RabbitConfig:
             of them are as many.
         max_outgoing_bytes: bytes that may wait for a client that does not read; nothing is delivered above.
         consumer_update_timeout_ms: how long a consumer may take to answer ConsumerUpdate.
-        half_credit: deliver only while more than half of the first credit is left, as brokers do (notes, section 7).
+        half_credit: deliver only while more than half of the first credit is left, as brokers do (S-73).
         committed_offset: tell ``committed_offset`` in stream stats (RabbitMQ from 4.3).
         version: the broker version that peers are told; clients look there for what a broker can do.
         without: keys of commands that are unknown, to play an older broker.

@@ -12,7 +12,8 @@ than ``max_unconfirmed`` of its entries are being stored, while a frame is worke
 while other connections have their turn (``turns.py``). What came before a connection was lost is dealt with all the
 same.
 
-Spec: Streams Protocol Reference, "Frame Structure", Close, Heartbeat; notes, sections 1, 2 and 10 (flow control).
+Spec: Streams Protocol Reference, "Frame Structure", Close, Heartbeat; docs/specifications.md,
+S-11 to S-14, S-24, S-27, S-106.
 """
 
 from __future__ import annotations
@@ -282,7 +283,7 @@ class RabbitConnection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def unconfirmed(self, entries: int, size: int) -> None:
-        """Count entries that are being stored, and their bytes; with too many no more are read (notes, section 10)."""
+        """Count entries that are being stored, and their bytes; with too many no more are read (S-106)."""
         self._unconfirmed += entries
         self._unconfirmed_bytes += size
         most = self.node.config.max_unconfirmed
@@ -359,7 +360,7 @@ class RabbitConnection(asyncio.Protocol):
 
     @property
     def deliver_version(self) -> int:
-        """The version of Deliver that the peer takes: 2 only if it said exactly that (notes, section 2)."""
+        """The version of Deliver that the peer takes: 2 only if it said exactly that (S-24)."""
         return 2 if self.client_versions.get(DELIVER_KEY) == 2 else 1
 
     @property

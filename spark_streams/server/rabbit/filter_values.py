@@ -13,7 +13,7 @@ Two notes, none where no record has a filter value:
 A hash, of BLAKE2b, may let a record pass by mistake, as the bloom filter does: what is not wanted is the client's to
 leave out. So a note takes at most two bytes a record, however long the values are and however many.
 
-Spec: notes, sections 5 and 9.
+Spec: docs/specifications.md, S-52, S-91, S-92.
 """
 
 from __future__ import annotations

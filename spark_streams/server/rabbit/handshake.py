@@ -12,7 +12,7 @@
 Heartbeats are taken at any step. Whatever else comes at a step ends the connection without a word, as brokers do: a
 peer that is not known is told nothing.
 
-Spec: Streams Protocol Reference, "Authentication"; notes, section 2.
+Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-13, S-21 to S-26.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Handshake:
 
 
 def _agreed(ours: int, theirs: int) -> int:
-    """Return the smaller of two limits, of which 0 is none (notes, section 1)."""
+    """Return the smaller of two limits, of which 0 is none (S-11)."""
     return min(ours, theirs) if ours and theirs else ours or theirs
 
 

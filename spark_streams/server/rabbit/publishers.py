@@ -11,7 +11,8 @@ is not lower. References' ids are stored in the same batch as the messages (``se
 its publishers fail: whatever else they had under way is refused too, so that no message can be stored after a gap that
 a retry could not fill any more.
 
-Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher; notes, section 10.
+Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher; docs/specifications.md,
+S-101 to S-107.
 """
 
 from __future__ import annotations
@@ -271,7 +272,7 @@ class Publishers:
             collected.last[publisher.reference] = max(highest, collected.last.get(publisher.reference, highest))
 
     def _new(self, publisher: _Publisher, ids: Ids) -> Mask:
-        """Return which entries the log does not have yet: ids above all that came before (notes, section 10)."""
+        """Return which entries the log does not have yet: ids above all that came before (S-103)."""
         if not publisher.reference:
             return np.ones(len(ids), np.bool_)
         served = publisher.served

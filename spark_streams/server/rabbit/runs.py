@@ -4,7 +4,7 @@ To any client they are sent as runs, each a chunk of its own; to one that says t
 run has the offset of its first record as its id and its own counts, sizes and CRC, so to a client it is a chunk like
 any. The records of a short gap between two runs are sent along where that takes fewer bytes than another chunk does.
 
-Spec: notes, sections 3 and 9.
+Spec: docs/specifications.md, S-31 to S-34, S-93.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Deduplication: the last publishing ids of this door's publishers, kept as ``log/sequences.py`` says.
 
-Spec: notes, section 10 (dedup, lifetime); Streams Protocol Reference, QueryPublisherSequence.
+Spec: docs/specifications.md, S-103 to S-105; Streams Protocol Reference, QueryPublisherSequence.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ def publishers_note(sequences: Mapping[str, int]) -> tuple[bytes, bytes]:
 
 
 def trailer_bytes(note: bytes) -> int:
-    """Return how large a chunk's trailer would be at a broker, which has there what the note has (notes, section 5)."""
+    """Return how large a chunk's trailer would be at a broker, which has there what the note has (S-53)."""
     return sum(10 + len(reference.encode()) for reference in json.loads(note))

@@ -1,6 +1,6 @@
 """Heartbeats of one connection, both ways.
 
-Spec: Streams Protocol Reference, Heartbeat; notes, section 1.
+Spec: Streams Protocol Reference, Heartbeat; docs/specifications.md, S-14.
 """
 
 from __future__ import annotations

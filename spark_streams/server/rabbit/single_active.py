@@ -10,7 +10,7 @@ A group is a name on a stream. On a plain stream its first member is to be the a
 stream it is the member whose number is the partition's number modulo the number of members, so that the members of a
 super stream share its partitions.
 
-Spec: Streams Protocol Reference, ConsumerUpdate; notes, section 14.
+Spec: Streams Protocol Reference, ConsumerUpdate; docs/specifications.md, S-141 to S-143.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The unit is the chunk: whatever lies inside of one starts at its first record, a
 ask for, of the first chunk that it is sent and of no other. A filtered subscription therefore starts at the record: of
 the chunk's runs, which are chunks to the client, those that lie before it are not sent.
 
-Spec: notes, section 6.
+Spec: docs/specifications.md, S-61 to S-65.
 """
 
 from __future__ import annotations

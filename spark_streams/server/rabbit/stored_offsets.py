@@ -7,7 +7,7 @@ gone are removed beside the loop, a few at a time.
 A name on a stream is anybody's who may write the stream, as at brokers, and counts for the user who stored under it
 first: each may have so many, so that nobody fills the disk with them.
 
-Spec: notes, section 11.
+Spec: docs/specifications.md, S-111, S-112.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Commands about streams: create, delete, where they live, what they hold, how far their consumers came.
 
-Spec: Streams Protocol Reference, Create to MetadataUpdate, StreamStats, StoreOffset, QueryOffset; notes, sections 11
-to 13.
+Spec: Streams Protocol Reference, Create to MetadataUpdate, StreamStats, StoreOffset, QueryOffset;
+docs/specifications.md, S-111, S-112, S-121, S-122, S-131 to S-133.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _statistics(connection: RabbitConnection, served: Served) -> tuple[Statistic
 
 
 def store_offset(connection: RabbitConnection, command: StoreOffset) -> None:
-    """Remember how far a consumer came; what cannot be remembered is dropped without a word (notes, section 11).
+    """Remember how far a consumer came; what cannot be remembered is dropped without a word (S-111).
 
     A further name of a user who has too many ends the connection: there is no answer that could say so, and a consumer
     must not come back without its offset, believing that it was stored.

@@ -3,7 +3,7 @@
 One with filter values passes over stored batches that have none of them. Of a batch that says which of its records have
 which (``filter_values.py``) it is sent those that match (``runs.py``); of any other all.
 
-Spec: notes, sections 6 to 9.
+Spec: docs/specifications.md, S-61 to S-65, S-71 to S-73, S-81, S-91 to S-93.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Subscription"]
 
 _SIGN_BIT: Final = 0x8000
-"""Brokers read the u16 of Credit as a signed number, that of Subscribe as it is (notes, section 7)."""
+"""Brokers read the u16 of Credit as a signed number, that of Subscribe as it is (S-72)."""
 _SKIP_COST: Final = 512
 """Looking at a stored batch that does not match counts as sending this many bytes."""
 

@@ -5,7 +5,8 @@ it may send is sent before the next frame of the connection is looked at. While 
 is to be sent, a pass stops in between for other connections (``blocked``), and the connection looks at no further frame
 until it has gone on. So the answer to any later request tells a client that the pass found nothing more.
 
-Spec: Streams Protocol Reference, Subscribe to Unsubscribe, ConsumerUpdate; notes, sections 6, 7, 12 and 14.
+Spec: Streams Protocol Reference, Subscribe to Unsubscribe, ConsumerUpdate; docs/specifications.md,
+S-61 to S-65, S-71 to S-73, S-121, S-122, S-141 to S-143.
 """
 
 from __future__ import annotations

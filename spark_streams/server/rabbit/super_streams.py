@@ -1,6 +1,7 @@
 """Commands about super streams.
 
-Spec: Streams Protocol Reference, Route, Partitions, CreateSuperStream, DeleteSuperStream; notes, section 13.
+Spec: Streams Protocol Reference, Route, Partitions, CreateSuperStream, DeleteSuperStream;
+docs/specifications.md, S-134 to S-137.
 """
 
 from __future__ import annotations

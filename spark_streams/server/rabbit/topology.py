@@ -14,7 +14,7 @@ A partition that was split and closed is still a stream of its super stream, for
 and its binding key leads nowhere: those of the partitions it was split into do. One whose history was redistributed is
 no stream any more.
 
-Spec: notes, section 13 (super streams).
+Spec: docs/specifications.md, S-134.
 """
 
 from __future__ import annotations

@@ -336,7 +336,7 @@ class FeedBatches:
     def _reopened(self, begin: FeedOffset) -> FeedOffset:
         """Return where to go on from when partitions are open that were read to their end: the feed was made anew.
 
-        A feed never opens a closed partition again (notes P-04), so these are other ones, of which nothing was read.
+        A feed never opens a closed partition again (P-04), so these are other ones, of which nothing was read.
 
         Raises:
             PositionLost: there is one, and losses are to fail the query.

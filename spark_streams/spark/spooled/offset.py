@@ -49,7 +49,7 @@ class FeedOffset:
     found: Mapping[int, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object, whose partitions are those of all formats' checkpoints (DESIGN.md, section 4)."""
+        """Return the JSON object, whose partitions are those of all formats' checkpoints."""
         out: dict[str, Any] = {
             "version": CHECKPOINT_VERSION,
             "format": FORMAT,

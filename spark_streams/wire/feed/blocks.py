@@ -32,7 +32,7 @@ class LineBlocks:
     def feed(self, received: bytes) -> list[bytes]:
         """Take the next bytes; return the whole lines that are there now, in no block or one, never cut.
 
-        A byte order mark at the very start of the response is passed over (notes F-24).
+        A byte order mark at the very start of the response is passed over (F-24).
 
         Raises:
             RemoteProtocolError: a line is longer than ``max_line_bytes``.

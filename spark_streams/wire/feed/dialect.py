@@ -1,7 +1,7 @@
 """The three dialects of feeds, and what each of them calls the same things.
 
 =============  =========================  ==========================  ==========================
-..             v1 (ZeroEventHub)          v2a (FeedAPI, the seed)     v2b (FeedAPI, today's)
+..             v1 (ZeroEventHub)          v2a (FeedAPI of 2023)       v2b (FeedAPI, today's)
 =============  =========================  ==========================  ==========================
 discovery      none                       base, no arguments          base, no arguments
 fetch          base                       base                        base + ``/events``
@@ -10,7 +10,8 @@ event member   ``data``                   ``event``                   ``data``
 page size      ``pagesizehint``           ``pageSizeHint``            ``pagesizehint``
 =============  =========================  ==========================  ==========================
 
-Spec: feedapi-spec SPEC.md of 2023-05 (v2a) and of 2025-05 (v2b), zeroeventhub SPEC.md (v1); notes, section 1.
+Spec: feedapi-spec SPEC.md of 2023-05 (v2a) and of 2025-05 (v2b), zeroeventhub SPEC.md (v1);
+docs/specifications.md, F-29, F-30.
 """
 
 from __future__ import annotations

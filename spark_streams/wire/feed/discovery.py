@@ -10,10 +10,10 @@
 A feed may add ``"filterFields": {"subject": "/subject"}``, an extension of ours: what its filters compare, exactly (ADR
 18).
 
-Ids and references are strings in the documents and numbers in the Go library; both are read (notes C-14, F-3), as are
+Ids and references are strings in the documents and numbers in the Go library; both are read (C-14, F-3), as are
 ``startsAfterParent`` and ``splitFromAncestors``, the other spellings of the overview (F-1, F-2).
 
-Spec: feedapi-spec SPEC.md, "Discovery call"; notes P-01 to P-12.
+Spec: feedapi-spec SPEC.md, "Discovery call"; docs/specifications.md, P-01 to P-12.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FeedPartition:
         last_cursor: the last cursor at the time of the poll; closed partitions have one, others may.
         starts_after: the closed partition whose events come before this one's (method 1).
         cursor_from: partitions, gone from the list, whose cursors are valid here (method 2), nearest first or not.
-        filters: filters that this partition alone offers, besides the feed's (notes F-4).
+        filters: filters that this partition alone offers, besides the feed's (F-4).
     """
 
     id: int
@@ -61,7 +61,7 @@ class Discovery:
     """A feed's answer to a GET without arguments.
 
     Args:
-        partitions: in the order of the answer; there may be none (notes F-15).
+        partitions: in the order of the answer; there may be none (F-15).
         token: v2b's token, which every fetch must repeat and which may be empty; None is v2a.
         stream: argument ``stream`` is offered (v2a).
         exactly_once: no event is ever repeated on the feed.

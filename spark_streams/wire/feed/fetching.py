@@ -7,9 +7,10 @@
     v2b   token=…&partition=0&cursor=…&pagesizehint=1000  and  &event-types=a;b  or  &skip-event-types=a;b
 
 Pairs are names and values before percent-encoding: who sends them must encode every reserved character, ``;`` too
-(notes C-04; Go drops arguments that hold a raw one).
+(C-04; Go drops arguments that hold a raw one).
 
-Spec: feedapi-spec SPEC.md, "Fetch call"; zeroeventhub SPEC.md; notes P-20 to P-40, P-50 to P-52, F-20 to F-28.
+Spec: feedapi-spec SPEC.md, "Fetch call"; zeroeventhub SPEC.md; docs/specifications.md, P-20 to P-40,
+P-50 to P-52, F-20, F-23, F-28 to F-30.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["ENDLESS", "FILTER_PREFIX", "FIRST", "LAST", "Fetch", "decode_fetch",
 FIRST: Final = "_first"
 """The cursor before a partition's first event."""
 LAST: Final = "_last"
-"""The cursor after a partition's last event, or around it (notes F-5)."""
+"""The cursor after a partition's last event, or around it (F-5)."""
 ENDLESS: Final = 0
 """``Fetch.stream_ms`` of a response without end, ``stream=y``."""
 MAX_NUMBER: Final = 2**31 - 1

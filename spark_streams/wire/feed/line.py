@@ -3,7 +3,7 @@
 A line is a JSON object; duplicate members count as their last one. It is, by its members:
 
 * an event: the dialect's event member (``data`` or ``event``), an object or a string; the other dialects' member is
-  taken where this one and a cursor are missing (notes, section 4, item 5). Any other kind of value is refused (P-25,
+  taken where this one and a cursor are missing (F-31). Any other kind of value is refused (P-25,
   F-22), but a null beside a cursor, which is how a server that always writes all members leaves one out.
 * a checkpoint: a string ``cursor``; null is none. A line may be an event and then a checkpoint (C-06).
 * anything else: passed over (C-05).
@@ -12,7 +12,7 @@ v1 events and checkpoints say their ``partition``, and those of a partition that
 (C-21). Beside an event, ``"encoding": "base64"`` with a string says that the string is base64 of bytes that are no
 text, and a string ``key`` is the event's key: extensions of this project's server, unknown members to everyone else.
 
-Spec: feedapi-spec SPEC.md, "Response"; notes C-05, C-06, C-17, C-21, F-22.
+Spec: feedapi-spec SPEC.md, "Response"; docs/specifications.md, C-05, C-06, C-17, C-21, F-22.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ r"""The lines of a response in columns (NDJSON): events, checkpoints, and which 
 
 The rules, line by line, are those of ``line``. Lines end with byte ``\n`` alone (C-17).
 
-Spec: feedapi-spec SPEC.md, "Response"; notes C-05 to C-08, C-17, C-21.
+Spec: feedapi-spec SPEC.md, "Response"; docs/specifications.md, C-05 to C-08, C-17, C-21.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ What an event's bytes are decides how they are sent, each event by itself:
 * anything else, as a string of base64, beside ``"encoding":"base64"``. The specification has strings for "e.g. a binary
   representation" and says nothing of how; who does not know the member reads the base64 as text.
 
-Spec: feedapi-spec SPEC.md, "Event command"; notes P-21, P-25, F-21.
+Spec: feedapi-spec SPEC.md, "Event command"; docs/specifications.md, P-21, P-25, F-21.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def load_json(body: bytes, what: str) -> Any:
     """Read a document of JSON.
 
     Args:
-        body: UTF-8; a byte order mark at its start is passed over (notes F-24).
+        body: UTF-8; a byte order mark at its start is passed over (F-24).
         what: what to call it in an error.
 
     Raises:

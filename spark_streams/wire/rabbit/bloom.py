@@ -9,7 +9,7 @@
 A chunk whose records all have no filter value has no filter (0 bytes). The filter never leaves the server, so the
 hashes are each implementation's own; these are the two halves of an 8-byte BLAKE2b.
 
-Spec: notes, section 5; osiris_bloom.erl.
+Spec: docs/specifications.md, S-52; osiris_bloom.erl.
 """
 
 from __future__ import annotations

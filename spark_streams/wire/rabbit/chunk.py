@@ -29,7 +29,7 @@
 Offsets are implicit: the first record has the chunk's id, each record after it one more. A selection, which is no type
 of brokers, has them written down: the embedded log sends it to clients that say that they take it (``SELECTIONS``).
 
-Spec: notes, sections 3 and 4; osiris_log.erl.
+Spec: docs/specifications.md, S-31 to S-37, S-41 to S-44; osiris_log.erl.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = [
 HEADER_BYTES: Final = 48
 MAX_CHUNK_ENTRIES: Final = 0xFFFF
 MAX_OFFSET: Final = 2**63 - 1
-"""Offsets are uint64 on the wire; Spark's longs, and so we, go no further than this (notes, C11)."""
+"""Offsets are uint64 on the wire; Spark's longs, and so we, go no further than this (S-37)."""
 MAX_INFLATED_BYTES: Final = 512 << 20
 """What the sub-batches of one chunk may inflate to together: eight of the largest."""
 

@@ -8,7 +8,7 @@ __all__ = ["ResponseCode", "code_name"]
 
 
 class ResponseCode(IntEnum):
-    """What a peer answers; the seed's table, and two that brokers added for renewing a token."""
+    """What a peer answers; the protocol's table, and two that brokers added for renewing a token (S-151)."""
 
     OK = 0x01
     STREAM_DOES_NOT_EXIST = 0x02

@@ -42,7 +42,7 @@ CLIENT_RECEIVES: Final = (
     CommandVersions(0x10, 1, 1),
     *(CommandVersions(key, 1, 1) for key in (0x14, 0x16, 0x17, 0x1A)),
 )
-"""What our client lists: Deliver 2 among it, which servers send only to those who ask (notes, section 2)."""
+"""What our client lists: Deliver 2 among it, which servers send only to those who ask (S-24)."""
 
 
 def decode(frame: Frame) -> Command:

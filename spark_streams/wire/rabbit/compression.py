@@ -14,7 +14,7 @@
 The declared size of a sub-batch bounds what is inflated: nothing here takes more memory than that and some constant;
 bytes that inflate to less, to more, or to something followed by other bytes, are refused.
 
-Spec: notes, section 4; snappy's framing_format.txt; lz4_Frame_format.md; RFC 8878.
+Spec: docs/specifications.md, S-42, S-43; snappy's framing_format.txt; lz4_Frame_format.md; RFC 8878.
 """
 
 from __future__ import annotations

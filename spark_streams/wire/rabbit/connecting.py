@@ -53,7 +53,7 @@ class PeerPropertiesAnswer(Answer):
 
 @dataclass(frozen=True)
 class SaslHandshake(Request):
-    """Asks which mechanisms there are. The grammar's ``Mechanism`` is never sent (notes, ambiguity 4)."""
+    """Asks which mechanisms there are. The grammar's ``Mechanism`` is never sent (S-21)."""
 
     KEY = 0x0012
 
@@ -76,7 +76,7 @@ class SaslAuthenticate(Request):
 
 
 class _Challenge:
-    """bytes at the end of the answer: int32 length, or the int16 that broker code writes (notes, ambiguity 5)."""
+    """bytes at the end of the answer: int32 length, or the int16 that broker code writes (S-22)."""
 
     least = 0
 

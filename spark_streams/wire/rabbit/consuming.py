@@ -55,7 +55,7 @@ class OffsetSpecification:
     Args:
         type: of ``OffsetType``.
         value: the offset, or the timestamp in ms since the epoch (signed); nothing follows the other types on the wire
-            (notes, section 6), and 0 stands here.
+            (S-61), and 0 stands here.
     """
 
     type: int
@@ -116,7 +116,7 @@ class Credit(Command):
 
 @dataclass(frozen=True)
 class CreditAnswer(Command):
-    """Why a credit was refused; it has no correlation id (notes, section 7)."""
+    """Why a credit was refused; it has no correlation id (S-71)."""
 
     KEY = 0x0009 | ANSWER
     code: U16

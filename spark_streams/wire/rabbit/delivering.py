@@ -5,9 +5,9 @@
     version 1   subscription id(u8) chunk
     version 2   subscription id(u8) committed chunk id(u64) chunk
 
-A server sends version 2 only to a client that lists it with exactly that maximum (notes, section 2).
+A server sends version 2 only to a client that lists it with exactly that maximum (S-24).
 
-Spec: Streams Protocol Reference, Deliver; notes, section 8.
+Spec: Streams Protocol Reference, Deliver; docs/specifications.md, S-24, S-81.
 """
 
 from __future__ import annotations

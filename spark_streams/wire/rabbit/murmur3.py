@@ -2,7 +2,7 @@
 
 All keys are hashed in lockstep, four bytes of each at a time. The partition is the hash, unsigned, modulo their number.
 
-Spec: smhasher, MurmurHash3_x86_32; notes, section 13.
+Spec: smhasher, MurmurHash3_x86_32; docs/specifications.md, S-135.
 """
 
 from __future__ import annotations

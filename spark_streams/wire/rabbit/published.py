@@ -10,7 +10,8 @@
     Confirm        key(0x0003) version(1) publisher(u8) count(i32)  ids(u64)
     PublishError   key(0x0004) version(1) publisher(u8) count(i32)  id(u64) code(u16)
 
-Spec: Streams Protocol Reference, "Publish" to "PublishError"; notes, sections 4, 9, 10.
+Spec: Streams Protocol Reference, "Publish" to "PublishError"; docs/specifications.md, S-41,
+S-92, S-107.
 """
 
 from __future__ import annotations

@@ -30,12 +30,12 @@ CONFIRM_KEY = 0x0003
 PUBLISH_ERROR_KEY = 0x0004
 """PublishError, from the server."""
 MAX_REFERENCE_BYTES = 255
-"""The seed says 256 characters; brokers refuse more than 255 bytes (notes, ambiguity 7)."""
+"""The protocol reference says 256 characters; brokers refuse more than 255 bytes (S-102)."""
 
 
 @dataclass(frozen=True)
 class DeclarePublisher(Request):
-    """Opens a publisher; an empty reference means one without deduplication (notes, ambiguity 8)."""
+    """Opens a publisher; an empty reference means one without deduplication (S-101)."""
 
     KEY = 0x0001
     publisher_id: U8
@@ -61,7 +61,7 @@ class QueryPublisherSequence(Request):
 
 @dataclass(frozen=True)
 class QueryPublisherSequenceAnswer(Answer):
-    """The last publishing id; 0 for none (notes, ambiguity 12)."""
+    """The last publishing id; 0 for none (S-104)."""
 
     KEY = 0x0005 | ANSWER
     sequence: U64 = 0

@@ -6,7 +6,7 @@
     data of a tracking chunk                  one plain entry: tracking blocks
     trailer                                   tracking blocks
 
-Spec: notes, section 5; osiris_log.erl.
+Spec: docs/specifications.md, S-51 to S-53; osiris_log.erl.
 """
 
 from __future__ import annotations

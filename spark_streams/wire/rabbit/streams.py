@@ -163,7 +163,7 @@ class StreamStats(Request):
 
 @dataclass(frozen=True)
 class StreamStatsAnswer(Answer):
-    """The numbers; which ones depends on the broker (notes, section 12)."""
+    """The numbers; which ones depends on the broker (S-121)."""
 
     KEY = 0x001C | ANSWER
     statistics: Annotated[tuple[Statistic, ...], array_of(Statistic)] = ()

@@ -5,7 +5,7 @@
     sub-batch   1(bit) compression(3 bits) 0(4 bits) records(u16) plain bytes(u32) stored bytes(u32) body
     body        inflated: for each record  0(bit) length(31 bits) message
 
-Spec: notes, section 4; osiris_log.erl, "Entry".
+Spec: docs/specifications.md, S-41 to S-43; osiris_log.erl, "Entry".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_streams.wire.rabbit.entries import Entries, Positions, read_entries
 __all__ = ["MAX_PLAIN_BYTES", "SUB_BATCH_HEAD_BYTES", "RecordSpans", "SubBatch", "pack_sub_batch"]
 
 MAX_PLAIN_BYTES: Final = 64 << 20
-"""What one sub-batch may inflate to: the limit of brokers (notes, section 4)."""
+"""What one sub-batch may inflate to: the limit of brokers (S-43)."""
 SUB_BATCH_HEAD_BYTES: Final = 11
 _HEAD: Final = struct.Struct(">BHII")
 

@@ -8,7 +8,7 @@
         2  timestamp    value: ms since the epoch(i64)
     blocks stand behind one another in the trailer of a user chunk, and as the one plain entry of a tracking chunk
 
-Spec: notes, section 5; osiris_log.erl, "Tracking format"; osiris_tracking.erl.
+Spec: docs/specifications.md, S-51; osiris_log.erl, "Tracking format"; osiris_tracking.erl.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def test_the_hash_is_murmur3_unsigned_modulo_the_partitions(keys: list[str], cou
 
 @pytest.mark.parametrize(
     ("name", "of_3", "of_5"),
-    # The hashes are those that the Java client's own tests and the notes list.
+    # The hashes are those that the Java client's own tests list (S-135).
     [("customer-42", 2, 3), ("hello", 1321743225 % 3, 1321743225 % 5), ("brave", 3825276426 % 3, 3825276426 % 5),
      ("", 3329588566 % 3, 3329588566 % 5), ("é", 2922484690 % 3, 2922484690 % 5)],
 )  # fmt: skip

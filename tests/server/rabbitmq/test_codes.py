@@ -1,4 +1,4 @@
-"""Every response code of the seed's table, and the two that brokers added, is provoked by a test.
+"""Every response code of the protocol's table, and the two that brokers added (S-151), is provoked by a test.
 
 A test whose name has a code, as ``test_0x05_…`` or ``test_0x10_0x11_…``, is one that provokes it.
 """

@@ -1,6 +1,6 @@
 """The response codes of consumers' commands, each provoked; and ResolveOffsetSpec, which answers what Subscribe means.
 
-Spec: Streams Protocol Reference, response codes; notes, sections 12 and 15.
+Spec: Streams Protocol Reference, response codes; docs/specifications.md, S-121, S-122, S-151.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Credit: one a chunk, answered only when it is refused, read as a signed number; a broker's reluctance to begin.
 
-Spec: Streams Protocol Reference, Credit; notes, section 7.
+Spec: Streams Protocol Reference, Credit; docs/specifications.md, S-71 to S-73.
 """
 
 from __future__ import annotations

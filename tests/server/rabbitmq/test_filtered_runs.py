@@ -3,7 +3,8 @@
 A broker sends whole chunks, which a client has to be ready for; so what is asserted of both is what a client needs:
 every record that matches comes, once, at its offset. What is asserted of the door alone is that others do not come.
 
-Spec: Streams Protocol Reference, Subscribe (filter.*), Deliver; notes, sections 3, 5 and 9.
+Spec: Streams Protocol Reference, Subscribe (filter.*), Deliver; docs/specifications.md,
+S-31 to S-37, S-52, S-91 to S-93.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A chunk without the value asked for may pass all the same, by a false positive; the values here are such that neither
 the door's bloom filter nor RabbitMQ's takes one for another.
 
-Spec: Streams Protocol Reference, Subscribe (filter.*, match-unfiltered); notes, section 9.
+Spec: Streams Protocol Reference, Subscribe (filter.*, match-unfiltered);
+docs/specifications.md, S-91, S-92.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Single active consumers: who is active, what a consumer is told, and where it goes on.
 
-Spec: Streams Protocol Reference, ConsumerUpdate; notes, section 14; rabbit_stream_sac_coordinator.erl (which member).
+Spec: Streams Protocol Reference, ConsumerUpdate; docs/specifications.md, S-141 to S-143.
 """
 
 from __future__ import annotations

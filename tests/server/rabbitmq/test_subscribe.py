@@ -1,6 +1,7 @@
 """Subscribe on the door and on a real broker: where deliveries start, what they are, and when they come.
 
-Spec: Streams Protocol Reference, Subscribe, Deliver; notes, sections 2, 3, 6 and 8.
+Spec: Streams Protocol Reference, Subscribe, Deliver; docs/specifications.md, S-24,
+S-31 to S-37, S-61 to S-65, S-81.
 """
 
 from __future__ import annotations

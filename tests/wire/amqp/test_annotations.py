@@ -1,4 +1,4 @@
-"""Delivery annotations from a template: the notes' bytes, and what qpid-proton reads."""
+"""Delivery annotations from a template: bytes that were made by hand, and what qpid-proton reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BODY = b"\x00\x53\x75\xa0\x01x"
 
 def test_the_bytes() -> None:
     ((rows, sections),) = delivery_annotations(np.array([1]), np.array([1585672841000]), None)
-    # The notes' vector (section 3) with an offset of 20 digits instead of 16: three lengths grow by 4.
+    # The bytes in golden/specification.hex with an offset of 20 digits instead of 16: three lengths grow by 4.
     expected = (
         "005371c14f04a3146576656e742d73747265616d732d6f6666736574a314" + "30" * 19 + "31"
         "a3176576656e742d73747265616d732d74696d657374616d70830000017131776728"

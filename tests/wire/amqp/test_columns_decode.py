@@ -24,7 +24,7 @@ def few(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-LAST_MS = 9_223_372_036_854_775  # negative-timestamps.md, section 8
+LAST_MS = 9_223_372_036_854_775  # N-06
 
 
 def block(*messages: Message | bytes) -> Block:

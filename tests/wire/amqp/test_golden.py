@@ -1,4 +1,4 @@
-"""Bytes that others made: specification, notes, qpid-proton, rhea. Provenance heads each file in golden/."""
+"""Bytes that others made, or hands: specification, qpid-proton, rhea. Provenance heads each file in golden/."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Discovery documents: the specification's own examples, every spelling, and what is refused.
 
-Golden documents: the examples of feedapi-spec SPEC.md of 2023-05 (trailing commas taken out: notes F-7) and what the
-notes say of the Go library's answer (section 5, row 1).
+Golden documents: the examples of feedapi-spec SPEC.md of 2023-05 (trailing commas taken out: F-7) and the form of the
+Go library's answer (F-3).
 """
 
 from __future__ import annotations

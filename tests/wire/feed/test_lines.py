@@ -1,7 +1,7 @@
-"""Lines of feeds: golden ones of others, every rule of the notes, malformed ones, and blocks of whole lines.
+"""Lines of feeds: golden ones of others, every rule, malformed ones, blocks of whole lines.
 
 Provenance of the golden lines: ``SEED`` is the example of the specification (feedapi-spec SPEC.md of 2023-05,
-"Response"), its comments filled in; ``GO`` is what the notes say the Go library writes; v1's are written by the server
+"Response"), its comments filled in; ``GO`` is what the Go library writes; v1's are written by the server
 parts of the PyPI package ``zeroeventhub`` while the test runs.
 """
 

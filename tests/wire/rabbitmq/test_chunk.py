@@ -1,4 +1,4 @@
-"""Chunks: the notes' byte vectors, captures of real brokers, files of a real broker, and what has to be refused."""
+"""Chunks: bytes made by hand, captures of real brokers, files of a real broker, and what has to be refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of the stream protocol: bytes of rstream (another implementation), of the seed's grammar, and garbage."""
+"""Commands of the stream protocol: bytes of rstream (another implementation), of the grammar, and garbage."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ GRAMMAR: list[tuple[str, Command]] = [
         ResolveOffsetSpecAnswer(9, offset=OffsetSpecification(OffsetType.OFFSET, 5)),
     ),
 ]
-"""Written by hand from the seed's grammar and the notes, sections 2, 6, 12, 14."""
+"""Written by hand from the protocol's grammar and docs/specifications.md, S-21 to S-27, S-61 to S-65, S-122, S-142."""
 
 
 @pytest.mark.parametrize(("text", "value"), GRAMMAR, ids=lambda each: type(each).__name__)

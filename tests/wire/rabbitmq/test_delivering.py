@@ -1,4 +1,4 @@
-"""Heads of Deliver: the notes' vectors, frames of real brokers, and frames that are none."""
+"""Heads of Deliver: bytes that were made by hand, frames of real brokers, and frames that are none."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ HELLO = (
     + "00" * 8
     + ("0000000a005375a00568656c6c6f")
 )
-NOTES = {
-    "notes-v1": bytes.fromhex("00000043" "0008" "0001" "05" + HELLO),
-    "notes-v2": bytes.fromhex("0000004b" "0008" "0002" "05" "0000000000000000" + HELLO),
+BY_HAND = {
+    "v1": bytes.fromhex("00000043" "0008" "0001" "05" + HELLO),
+    "v2": bytes.fromhex("0000004b" "0008" "0002" "05" "0000000000000000" + HELLO),
 }  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def captured(broker: str) -> dict[str, bytes]:
     return {name: raw for name, raw in frames.items() if "-server-deliver-" in name}
 
 
-FRAMES = NOTES | captured("3.10") | captured("4.3")
+FRAMES = BY_HAND | captured("3.10") | captured("4.3")
 
 
 def frame_of(raw: bytes) -> Frame:
@@ -55,16 +55,16 @@ def test_a_head_is_read_and_written_again(name: str) -> None:
 
 
 def test_the_notes_vectors() -> None:
-    assert [decode_deliver(frame_of(raw))[:2] for raw in NOTES.values()] == [(5, None), (5, 0)]
-    assert encode_deliver_head(5, 62) == NOTES["notes-v1"][:9]
-    assert encode_deliver_head(5, 62, 0) == NOTES["notes-v2"][:17]
+    assert [decode_deliver(frame_of(raw))[:2] for raw in BY_HAND.values()] == [(5, None), (5, 0)]
+    assert encode_deliver_head(5, 62) == BY_HAND["v1"][:9]
+    assert encode_deliver_head(5, 62, 0) == BY_HAND["v2"][:17]
     assert encode_deliver_head(255, 48, 2**64 - 1)[8:] == b"\xff" * 9
 
 
-@pytest.mark.parametrize("name", NOTES)
+@pytest.mark.parametrize("name", BY_HAND)
 def test_every_cut(name: str) -> None:
-    raw = NOTES[name]
-    head = 9 if name == "notes-v1" else 17
+    raw = BY_HAND[name]
+    head = 9 if name == "v1" else 17
     for end in range(8, head + HEADER_BYTES):
         with pytest.raises(RemoteProtocolError, match="a Deliver frame"):
             decode_deliver(frame_of(struct.pack(">I", end - 4) + raw[4:end]))

@@ -1,4 +1,4 @@
-"""MurmurHash3: the notes' vectors, and mmh3, another implementation, on whatever keys."""
+"""MurmurHash3: fixed hashes, and mmh3, another implementation, on whatever keys."""
 
 from __future__ import annotations
 
