@@ -104,7 +104,6 @@ PUBLIC = {
     "spark_streams.log": [
         "NO_TIMESTAMP",
         "Appended",
-        "BatchFault",
         "Header",
         "LogConfig",
         "Partition",

@@ -3,7 +3,7 @@
 from spark_streams.log.config import LogConfig, StreamConfig
 from spark_streams.log.offsets import format_offset
 from spark_streams.log.partition import Appended, Partition
-from spark_streams.log.record_batch import BatchFault, Header
+from spark_streams.log.record_batch import Header
 from spark_streams.log.records import Records
 from spark_streams.log.reference_log import ReferenceLog
 from spark_streams.log.state import StateStore
@@ -14,7 +14,6 @@ from spark_streams.log.timestamps import NO_TIMESTAMP, TimestampRefused
 __all__ = [
     "NO_TIMESTAMP",
     "Appended",
-    "BatchFault",
     "Header",
     "LogConfig",
     "Partition",

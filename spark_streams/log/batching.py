@@ -13,23 +13,18 @@ import pyarrow.compute as pc
 
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.record_batch import (
-    APPEND_TIME,
-    EXTENDED,
     FEW_RECORDS,
     HEADER_BYTES,
-    BatchFault,
     BatchHeader,
     Header,
     encode_batch,
     encode_few,
     parse_header,
     seal,
-    verify,
 )
-from spark_streams.log.records import decode_batches, restamp
-from spark_streams.log.timestamps import NO_TIMESTAMP, TimestampRefused, to_stored
+from spark_streams.log.timestamps import NO_TIMESTAMP, to_stored
 
-__all__ = ["Batching", "Notes", "encode_records", "is_large", "place", "reframe"]
+__all__ = ["Batching", "Notes", "encode_records", "is_large", "place"]
 
 RECORD_BYTES = 8
 """What a record without headers takes beside its key and value, about."""
@@ -222,73 +217,3 @@ def place(batches: Sequence[tuple[BatchHeader, bytes]], batching: Batching) -> l
         placed.append((parse_header(sealed), sealed))
         offset += header.records_count
     return placed
-
-
-def reframe(encoded: bytes, batching: Batching) -> list[tuple[BatchHeader, bytes]]:
-    """Check batches that a producer encoded, and set what the log sets: offsets, and append time where it counts.
-
-    Raises:
-        BatchFault: bytes that are no batches, or of a kind that is not stored.
-        TimestampRefused: rows W3, W5, W7 and W9 of KIP-228's tables.
-
-    """
-    if not encoded:
-        raise BatchFault("no batch to append")
-    out: list[tuple[BatchHeader, bytes]] = []
-    position = 0
-    offset = batching.next_offset
-    while position < len(encoded):
-        header = parse_header(encoded, position)
-        verify(encoded, position, header)
-        if not header.records_count:
-            raise BatchFault("the batch has no records")
-        batch = encoded[position : position + header.size]
-        position += header.size
-        records = decode_batches(batch, [(0, header)])
-        instants = records.timestamps
-        attributes, base, highest = header.attributes, header.base_timestamp, header.max_timestamp
-        if batching.append_time_ms is not None:
-            # The log's own time counts, so the bit is the log's to set: a legacy stream never has it (N-02).
-            attributes, highest = APPEND_TIME | (EXTENDED if batching.extended else 0), batching.append_time_ms
-        else:
-            if not header.extended and ((instants < 0) & (instants != NO_TIMESTAMP)).any():
-                raise TimestampRefused(
-                    "a batch without KIP-228's bit holds a negative timestamp other than -1: set the bit if it is meant"
-                )
-            if header.extended and not batching.extended:
-                to_stored(instants, False, batching.config.legacy_negative)
-                if (instants < 0).any():
-                    out.append(_degraded(batch, header, instants, offset))
-                    offset += header.records_count
-                    continue
-                attributes &= ~EXTENDED
-            real = instants[instants != NO_TIMESTAMP]
-            none = NO_TIMESTAMP if attributes & EXTENDED else -1
-            highest = int(real.max()) if len(real) else none
-        sealed = seal(
-            batch[HEADER_BYTES:],
-            header.records_count,
-            base_offset=offset,
-            base_timestamp=base,
-            max_timestamp=highest,
-            attributes=attributes,
-        )
-        out.append((parse_header(sealed), sealed))
-        offset += header.records_count
-    return out
-
-
-def _degraded(
-    batch: bytes, header: BatchHeader, instants: npt.NDArray[np.int64], offset: int
-) -> tuple[BatchHeader, bytes]:
-    """Store the records of an extended batch in one without the bit; what lies before 1970 loses its timestamp."""
-    stored = to_stored(instants, False, "degrade")
-    sealed = seal(
-        restamp(batch, header, stored),
-        header.records_count,
-        base_offset=offset,
-        base_timestamp=int(stored[0]),
-        max_timestamp=int(stored.max()),
-        attributes=0,
-    )
-    return parse_header(sealed), sealed

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from spark_streams.errors import CorruptLog, LogError, PartitionEnded
 from spark_streams.filters.nodes import Expression
-from spark_streams.log.batching import Batching, Notes, encode_records, is_large, place, reframe
+from spark_streams.log.batching import Batching, Notes, encode_records, is_large, place
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.files import sync_directory
 from spark_streams.log.first_matching import first_matching
@@ -200,12 +200,6 @@ class Partition:
         return self._segments[-1].next_offset
 
     @property
-    def last_removed(self) -> int | None:
-        """The newest record that retention removed; None when it never removed any."""
-        first = self.first_offset
-        return first - 1 if first else None
-
-    @property
     def stored_bytes(self) -> int:
         """How many bytes the segments hold."""
         return sum(segment.end for segment in self._segments)
@@ -304,27 +298,6 @@ class Partition:
         segments = self._segments
         segment = segments[max(0, bisect_right(segments, offset, key=lambda s: s.base_offset) - 1)]
         return segment.last_append_ms or 0
-
-    def append_batches(self, encoded: bytes) -> Appended:
-        """Append record batches that are encoded already, old ones without KIP-228's bit among them.
-
-        Base offsets are set; a stream of append time also sets the timestamp type and time, and the CRC anew.
-
-        Raises:
-            BatchFault: bytes that are no batches, or of a kind that is not stored (compressed, transactional, control).
-            TimestampRefused: a negative timestamp other than -1 without the bit (row W7), or with it in a stream of
-                format ``legacy`` (rows W3, W5, W9).
-            OSError: the system refused the write; nothing of this append is stored.
-            PartitionEnded: the partition was split.
-            PartitionClosed: the log was closed, or the stream deleted.
-
-        """
-        with self._lock:
-            self._check_takes()
-            now = self._clock()
-            appended = self._store(reframe(encoded, self._batching(now)), now)
-        self._tell_listeners()
-        return appended
 
     def _tell_listeners(self) -> None:
         """Call the listeners, out of the lock; the records are stored, so nothing they raise may fail the append."""
@@ -518,20 +491,6 @@ class Partition:
                     return found
             else:
                 return None
-
-    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record with the largest timestamp; None: no record has one."""
-        while True:
-            self._check_open()
-            highest = NO_TIMESTAMP
-            for segment in self._segments:
-                try:
-                    highest = max(highest, segment.max_timestamp)
-                except FileNotFoundError as missing:
-                    self._check_removed(segment, missing)
-                    break
-            else:
-                return self.offset_for_time(highest) if highest != NO_TIMESTAMP else None
 
     def skip_to_time(self, offset: int, timestamp_ms: int) -> int:
         """Return the first offset, from ``offset`` on, where a record not earlier than ``timestamp_ms`` may lie.

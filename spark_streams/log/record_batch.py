@@ -25,8 +25,8 @@ A record, all varints zigzag::
     | headersCount varint | (keyLength varint | key | valueLength varint | value)*
 
 Today's Kafka gives bit 6 another meaning (hasDeleteHorizonMs, KIP-534): these batches are never sent to a Kafka nor
-read from one. Compressed, transactional and control batches are refused: nothing here writes them, and storing what no
-door could serve would lose it silently.
+read from one. Compressed, transactional and control batches are refused: nothing here writes them, and no door
+could serve them.
 
 Spec: KIP-228, "Changes in binary message format"; Kafka documentation, "Implementation: message format".
 """

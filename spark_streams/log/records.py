@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from spark_streams.log.record_batch import BatchFault, BatchHeader, Header
 from spark_streams.log.record_bounds import record_bounds
 from spark_streams.log.timestamps import from_stored
-from spark_streams.log.varint import decode_varint, decode_varints, encode_varint
+from spark_streams.log.varint import decode_varint, decode_varints
 
-__all__ = ["Records", "decode_batches", "decode_headers", "record_headers", "restamp"]
+__all__ = ["Records", "decode_batches", "decode_headers", "record_headers"]
 
 Longs = npt.NDArray[np.int64]
 
@@ -141,28 +141,6 @@ def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Rec
     offsets = spread([h.base_offset for _, h in batches]) + offset_delta
     rows = tuple(firsts.tolist())
     return Records(offsets, timestamps, buffer, value_starts, value_ends, key_starts, key_ends, rows)
-
-
-def restamp(batch: bytes, header: BatchHeader, timestamps: Longs) -> bytes:
-    """Return the encoded records of one verified batch with other timestamps; all else in them stays byte for byte.
-
-    Args:
-        batch: the whole batch.
-        header: its header.
-        timestamps: int64[n], as stored; the first becomes the base timestamp of the batch to make.
-
-    Raises:
-        BatchFault: a record does not fit its batch.
-
-    """
-    starts, ends = record_bounds(batch, [(0, header)])
-    _, after = decode_varints(np.frombuffer(batch, np.uint8), starts + 1)
-    deltas = timestamps - timestamps[0]
-    pieces: list[bytes] = []
-    for start, rest, end, delta in zip(starts.tolist(), after.tolist(), ends.tolist(), deltas.tolist(), strict=True):
-        body = batch[start : start + 1] + encode_varint(delta) + batch[rest:end]
-        pieces += (encode_varint(len(body)), body)
-    return b"".join(pieces)
 
 
 def record_headers(records: Records, row: int) -> list[Header]:

@@ -296,7 +296,7 @@ class ReferenceLog:
             UnknownStream: there is none.
             ValueError: the partition is not there or closed, or cannot be split into so many.
             NameTaken: another stream has the name of one of the new partitions.
-            LogError: with ``history``, records with headers of their own, which only ``append_batches`` stores.
+            LogError: with ``history``, records with headers of their own, which no append stores.
             OSError: the system refused; the partition is as it was.
 
         """

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LEGACY_NO_TIMESTAMP", "NO_TIMESTAMP", "TimestampRefused", "from_stored", "read_as_legacy", "to_stored"]
+__all__ = ["LEGACY_NO_TIMESTAMP", "NO_TIMESTAMP", "TimestampRefused", "from_stored", "to_stored"]
 
 NO_TIMESTAMP = -(2**63)
 """Long.MIN_VALUE: no timestamp in extended batches, and everywhere in this package's own API."""
@@ -23,7 +23,7 @@ OnNegative = Literal["error", "degrade"]
 
 
 class TimestampRefused(ValueError):
-    """A timestamp cannot be stored, or read, under the rule of the batch that holds it."""
+    """A timestamp cannot be stored under the rule of the batch that would hold it."""
 
 
 def from_stored(timestamps: npt.NDArray[np.int64], extended: npt.NDArray[np.bool_] | bool) -> npt.NDArray[np.int64]:
@@ -61,21 +61,3 @@ def to_stored(
             "stream with timestamp_format 'extended', or with legacy_negative 'degrade' to store it without a timestamp"
         )
     return np.where(timestamps < 0, np.int64(LEGACY_NO_TIMESTAMP), timestamps)
-
-
-def read_as_legacy(timestamp: int, extended: bool, on_negative: OnNegative = "error") -> int | None:
-    """Return what one stored timestamp means to a consumer that knows nothing of KIP-228, in ms; None for none.
-
-    Raises:
-        TimestampRefused: rows R2, R3 and R4 under ``error``: the value cannot be told to such a consumer.
-
-    """
-    if not extended:
-        return None if timestamp in (LEGACY_NO_TIMESTAMP, NO_TIMESTAMP) else timestamp
-    if timestamp >= 0:
-        return timestamp
-    if on_negative == "error":
-        raise TimestampRefused(
-            f"timestamp {timestamp} of an extended batch cannot be told to a consumer without KIP-228"
-        )
-    return None

