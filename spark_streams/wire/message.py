@@ -1,4 +1,4 @@
-"""One AMQP message at a time: encoded sections <-> ``Message``.
+"""One AMQP message at a time: encoded sections into a ``Message``.
 
 ::
 
@@ -8,7 +8,7 @@
     section  = 0x00 0x53 code value             code: 0x70 header … 0x78 footer, in ascending order
 
 Two things that clients do are taken as they are, though the rules forbid them: no body at all (proton), and the footer
-before the body (rhea). What we write follows the rules.
+before the body (rhea).
 
 Spec: AMQP 1.0 part 3 §3.2 (message format).
 """
@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import quoted
-from spark_streams.wire.types import Described, Pairs, Symbol, ULong, decode_value, encode_value
+from spark_streams.wire.types import Pairs, Symbol, ULong, decode_value
 
-__all__ = ["Amqp", "Data", "Message", "Section", "Sequence", "decode_message", "encode_message", "split_sections"]
+__all__ = ["Amqp", "Data", "Message", "Section", "Sequence", "decode_message", "split_sections"]
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -241,31 +241,3 @@ def decode_message(raw: bytes | bytearray | memoryview) -> Message:
         values = tuple(value for _, value in body)
         fields["body"] = Amqp(values[0]) if kind == AMQP_VALUE else (Data if kind == DATA else Sequence)(values)
     return Message(**fields)
-
-
-def encode_message(message: Message) -> bytes:
-    """Encode a message, each value in its most compact form.
-
-    Raises:
-        LocalProtocolError: a value has no AMQP type.
-    """
-    parts: list[tuple[int, Any]] = [
-        (HEADER, message.header),
-        (DELIVERY_ANNOTATIONS, message.delivery_annotations),
-        (MESSAGE_ANNOTATIONS, message.message_annotations),
-        (PROPERTIES, message.properties),
-        (APPLICATION_PROPERTIES, message.application_properties),
-    ]
-    encoded = [_encode_section(code, value) for code, value in parts if value is not None]
-    if isinstance(message.body, Amqp):
-        encoded.append(_encode_section(AMQP_VALUE, message.body.value))
-    elif message.body is not None:
-        code = DATA if isinstance(message.body, Data) else AMQP_SEQUENCE
-        encoded.extend(_encode_section(code, section) for section in message.body.sections)
-    if message.footer is not None:
-        encoded.append(_encode_section(FOOTER, message.footer))
-    return b"".join(encoded)
-
-
-def _encode_section(code: int, value: Any) -> bytes:
-    return encode_value(Described(ULong(code), value))

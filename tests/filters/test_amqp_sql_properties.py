@@ -17,7 +17,7 @@ from spark_streams.filters.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates import PaddedDecimalOrder, by_cost, fields_of, freeze, mask
 from spark_streams.wire.columns import NO_TIMESTAMP, Block
 from spark_streams.wire.columns_typed import timestamp_column, typed_columns
-from spark_streams.wire.message import DELIVERY_ANNOTATIONS, Data, Message, encode_message
+from spark_streams.wire.message import DELIVERY_ANNOTATIONS, Data, Message
 from spark_streams.wire.types import (
     Byte,
     Char,
@@ -34,6 +34,7 @@ from spark_streams.wire.types import (
     UShort,
 )
 from tests.examples import examples
+from tests.wire.amqp.messages import encode_message
 
 ORDER = PaddedDecimalOrder(20)
 TEXTS = [

@@ -27,11 +27,12 @@ from spark_streams.filters.text import parse
 from spark_streams.wire.columns import Block
 from spark_streams.wire.columns_row import PROPERTY_FIELDS
 from spark_streams.wire.columns_typed import typed_columns
-from spark_streams.wire.message import Data, Message, encode_message
+from spark_streams.wire.message import Data, Message
 from spark_streams.wire.values import ULong
 from tests.examples import examples
 from tests.filters.events import TEXTS, VALUES, Event, events, expressions
 from tests.filters.sql_peers import Parsed, Peer, passes
+from tests.wire.amqp.messages import encode_message
 
 EXAMPLES = examples(300)
 IDENTIFIERS = (str, ULong, bytes, uuid.UUID)

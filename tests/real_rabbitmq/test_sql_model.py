@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from spark_streams.filters.evaluate import evaluate
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
-from spark_streams.wire.message import encode_message
 from tests.filters.sql_peers import Parsed, Peer, passes
 from tests.filters.test_split import Case, cases, message_of
 from tests.real_rabbitmq.conftest import kept, shared
+from tests.wire.amqp.messages import encode_message
 
 pytestmark = pytest.mark.rabbitmq
 

@@ -28,12 +28,13 @@ from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, ServerThread
 from spark_streams.wire.columns import encode_columns
-from spark_streams.wire.message import Data, Message, encode_message
+from spark_streams.wire.message import Data, Message
 from spark_streams.wire.types import Char, Float, Symbol, Timestamp, UInt, ULong
 from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.examples import examples
 from tests.faults.proxy import TcpProxy
 from tests.filters.trees import joins, predicates
+from tests.wire.amqp.messages import encode_message
 
 COLUMNS = ("offset", "value")
 NAMES = ("kind", "number", "a long name", "x.y")

@@ -16,9 +16,10 @@ from spark_streams import rows
 from spark_streams.errors import LocalProtocolError, SchemaError
 from spark_streams.wire import message as m
 from spark_streams.wire.columns import Block, decode_columns, encode_columns
-from spark_streams.wire.message import Amqp, Data, decode_message, encode_message
+from spark_streams.wire.message import Amqp, Data, decode_message
 from spark_streams.wire.types import Symbol, Timestamp
 from tests.examples import examples
+from tests.wire.amqp.messages import encode_message
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
 

@@ -14,8 +14,9 @@ import pytest
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire import sections
 from spark_streams.wire.columns import COLUMN_TYPES, Block, decode_columns
-from spark_streams.wire.message import Amqp, Data, Message, Sequence, decode_message, encode_message, split_sections
+from spark_streams.wire.message import Amqp, Data, Message, Sequence, decode_message, split_sections
 from spark_streams.wire.types import Array, Described, Float, Symbol, Timestamp, ULong, decode_value, encode_value
+from tests.wire.amqp.messages import encode_message
 
 GOLDEN = Path(__file__).parent / "golden"
 
