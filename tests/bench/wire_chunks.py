@@ -9,16 +9,21 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from rstream import schema
 from rstream.encoding import decode_frame, encode_frame
 
-from spark_streams.wire.rabbit.chunk import decode_chunk, encode_chunk
+from spark_streams.wire.rabbit.chunk import decode_chunk
 from spark_streams.wire.rabbit.compression import Compression
 from spark_streams.wire.rabbit.murmur3 import murmur3_32
 from spark_streams.wire.rabbit.published import decode_publish, encode_publish, encode_sub_batches
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.wire.rabbitmq.chunks import encode_chunk
 
 Row = tuple[str, float, float | None]
 
@@ -60,26 +65,24 @@ def measure(n: int = 16_384) -> list[Row]:
         ends = np.cumsum(lengths)
         starts = ends - lengths
         buffer = random.bytes(int(ends[-1]))
-        chunk = encode_chunk(buffer, starts, ends, first_offset=0, timestamp_ms=0)
+        chunk = encode_chunk(buffer, starts, ends)
         theirs = cpu_ns(lambda c=chunk: read_by_rstream(c), n, 3)
         rows.append((f"decode chunk, {what}", cpu_ns(lambda c=chunk: decode_chunk(c, 0, len(c)), n), theirs))
         unchecked = cpu_ns(lambda c=chunk: decode_chunk(c, 0, len(c), check_crc=False), n)
         rows.append((f"decode chunk, {what}, CRC not checked", unchecked, theirs))
-        work = cpu_ns(lambda b=buffer, s=starts, e=ends: encode_chunk(b, s, e, first_offset=0, timestamp_ms=0), n)
-        rows.append((f"encode chunk, {what}", work, None))
         bodies = [buffer[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
         values, ids = pa.array(bodies, pa.large_binary()), np.arange(n, dtype=np.uint64)
         theirs = cpu_ns(lambda b=bodies: published_by_rstream(b), n, 3)
         ours = cpu_ns(lambda v=values, i=ids: encode_publish(1, i, v, None, 1 << 20), n)
         rows.append((f"encode Publish, {what}", ours, theirs))
         (frame,) = encode_publish(1, ids, values)
-        decode = cpu_ns(lambda f=frame.bytes: decode_publish(f, 8, len(f), 1), n)
+        decode = cpu_ns(lambda f=frame: decode_publish(f, 8, len(f), 1), n)
         rows.append((f"decode Publish, {what}", decode, None))
         names = pa.array([f"value-{number % 50:02}" for number in range(n)])
         encode = cpu_ns(lambda v=values, i=ids, f=names: encode_publish(1, i, v, f, 1 << 20), n)
         rows.append((f"encode Publish 2, {what}", encode, None))
         (frame,) = encode_publish(1, ids, values, names)
-        decode = cpu_ns(lambda f=frame.bytes: decode_publish(f, 8, len(f), 2), n)
+        decode = cpu_ns(lambda f=frame: decode_publish(f, 8, len(f), 2), n)
         rows.append((f"decode Publish 2, {what}", decode, None))
     text = pa.array([b"order %08d of customer-%04d, " % (i, i % 500) * 3 for i in range(n)], pa.large_binary())
     counts = np.full(n // 128, 128)
@@ -88,7 +91,7 @@ def measure(n: int = 16_384) -> list[Row]:
         work = cpu_ns(lambda k=kind, i=ids: encode_sub_batches(1, i, counts, text[: n // 128 * 128], k), n)
         rows.append((f"encode sub-batches of 128, {kind.name.lower()}", work, None))
         (frame,) = encode_sub_batches(1, ids, counts, text[: n // 128 * 128], kind)
-        decode = cpu_ns(lambda f=frame.bytes: decode_publish(f, 8, len(f), 1), n)
+        decode = cpu_ns(lambda f=frame: decode_publish(f, 8, len(f), 1), n)
         rows.append((f"decode sub-batches of 128, {kind.name.lower()}", decode, None))
     keys = pa.array([f"customer-{i % 500}" for i in range(n)])
     rows.append(("murmur3", cpu_ns(lambda: murmur3_32(keys), n), None))

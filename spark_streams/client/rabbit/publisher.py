@@ -18,7 +18,7 @@ from spark_streams.client.rabbit.connection import Connection
 from spark_streams.client.rabbit.faults import advice
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
 from spark_streams.wire.rabbit.codes import code_name
-from spark_streams.wire.rabbit.publish_frames import PublishFrame, encode_publish, encode_sub_batches
+from spark_streams.wire.rabbit.publish_frames import encode_publish, encode_sub_batches
 from spark_streams.wire.rabbit.published import PublishErrors
 from spark_streams.wire.rabbit.publishing import (
     DeclarePublisher,
@@ -147,9 +147,9 @@ class StreamPublisher:
         self._flying.append(_Flying(entries.ids, entries.rows, entries.messages, label))
         self.unconfirmed += len(entries.values)
         for frame in frames:
-            self._connection.send(frame.bytes)
+            self._connection.send(frame)
 
-    def _frames(self, entries: Entries) -> list[PublishFrame]:
+    def _frames(self, entries: Entries) -> list[bytes]:
         limit = self._connection.frame_max_bytes
         if entries.counts is None:
             return encode_publish(self.number, entries.ids, entries.values, entries.filter_values, limit)

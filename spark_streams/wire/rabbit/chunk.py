@@ -16,7 +16,7 @@
        44  bloom bytes(u8)
        45  reserved(3 bytes)
     delivered: header, data; the sizes of bloom and trailer may be other than 0 although neither is sent
-    stored:    header, bloom, data, trailer (stored_chunk.py)
+    stored:    header, bloom, data, trailer
 
     data of a user chunk: entries of two kinds, told apart by their first bit
         plain       0(bit) length(31 bits) message
@@ -41,7 +41,6 @@ from enum import IntEnum
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.rabbit.compression import Readable
@@ -51,22 +50,16 @@ from spark_streams.wire.rabbit.sub_batches import MAX_PLAIN_BYTES, RecordSpans, 
 
 __all__ = [
     "HEADER_BYTES",
-    "MAX_CHUNK_ENTRIES",
     "MAX_INFLATED_BYTES",
-    "MAX_OFFSET",
     "SELECTIONS",
     "ChunkHeader",
     "ChunkRecords",
     "ChunkType",
-    "check_data",
     "decode_chunk",
-    "decode_data",
-    "encode_chunk",
     "encode_selection",
 ]
 
 HEADER_BYTES: Final = 48
-MAX_CHUNK_ENTRIES: Final = 0xFFFF
 MAX_OFFSET: Final = 2**63 - 1
 """Offsets are uint64 on the wire; Spark's longs, and so we, go no further than this (S-37)."""
 MAX_INFLATED_BYTES: Final = 512 << 20
@@ -201,11 +194,11 @@ def decode_chunk(
     if header.data_bytes > end - start:
         raise RemoteProtocolError(f"a chunk with {header.data_bytes} bytes of data: {end - start} are there")
     if check_crc:
-        check_data(header, buffer, start)
-    return decode_data(header, buffer, start, max_uncompressed_bytes, max_inflated_bytes)
+        _check_data(header, buffer, start)
+    return _decode_data(header, buffer, start, max_uncompressed_bytes, max_inflated_bytes)
 
 
-def check_data(header: ChunkHeader, buffer: Readable, start: int) -> None:
+def _check_data(header: ChunkHeader, buffer: Readable, start: int) -> None:
     """Verify the CRC of the data section, which begins at ``start`` and is all there.
 
     Raises:
@@ -220,7 +213,7 @@ def check_data(header: ChunkHeader, buffer: Readable, start: int) -> None:
         raise fault
 
 
-def decode_data(
+def _decode_data(
     header: ChunkHeader,
     buffer: Readable,
     start: int,
@@ -286,41 +279,3 @@ def encode_selection(
     data = b"".join((rows.astype(">u4").tobytes(), interleave(heads, Ranges(buffer, starts, ends))))
     header = replace(whole, kind=ChunkType.SELECTION, entries=rows.size, crc=zlib.crc32(data), data_bytes=len(data))
     return header.encode() + data
-
-
-def encode_chunk(
-    buffer: Readable | pa.Buffer,
-    starts: Positions,
-    ends: Positions,
-    *,
-    first_offset: int,
-    timestamp_ms: int,
-    epoch: int = 1,
-    kind: int = ChunkType.USER,
-) -> bytes:
-    """Return a chunk as it is delivered: header and data section, neither bloom nor trailer.
-
-    Args:
-        buffer: holds the messages.
-        starts: first byte of each message, inclusive; in any order and with anything between them.
-        ends: byte after each message.
-        first_offset: of the first one; the others follow it.
-        timestamp_ms: since the epoch, of all of them.
-        epoch: of the leader.
-        kind: of ``ChunkType``.
-
-    Raises:
-        LocalProtocolError: no message or more than 65535, too many bytes, or a number that does not fit its field.
-    """
-    count = starts.size
-    if not 1 <= count <= MAX_CHUNK_ENTRIES:
-        raise LocalProtocolError(f"a chunk of {count} entries: expected 1 to {MAX_CHUNK_ENTRIES}")
-    lengths = ends - starts
-    if int(lengths.sum()) + 4 * count > 0xFFFFFFFF:
-        raise LocalProtocolError(f"a chunk of {int(lengths.sum())} bytes: expected less than 4 GiB")
-    heads = lengths.astype(">u4").view(np.uint8).reshape(-1, 4)
-    data = interleave(heads, Ranges(buffer, starts, ends))
-    header = ChunkHeader(kind, count, count, timestamp_ms, epoch, first_offset, zlib.crc32(data), len(data))
-    if header.next_offset - 1 > MAX_OFFSET:
-        raise LocalProtocolError(f"a chunk at offset {first_offset}: expected offsets up to {MAX_OFFSET}")
-    return b"".join((header.encode(), data))

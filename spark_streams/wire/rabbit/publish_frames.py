@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,27 +17,12 @@ from spark_streams.wire.rabbit.interleave import Heads, Ranges, interleave
 from spark_streams.wire.rabbit.publishing import PUBLISH_KEY
 from spark_streams.wire.rabbit.sub_batches import pack_sub_batch
 
-__all__ = ["PublishFrame", "encode_publish", "encode_sub_batches", "ranges_of"]
+__all__ = ["encode_publish", "encode_sub_batches", "ranges_of"]
 
 _HEAD: Final = struct.Struct(">BI")
 FRAME_HEAD_BYTES: Final = 13
 """Size, key, version, publisher id, count."""
 MAX_FILTER_BYTES: Final = 0x7FFF
-
-
-@dataclass(frozen=True)
-class PublishFrame:
-    """One frame.
-
-    Args:
-        bytes: the whole frame, its size included.
-        first_entry: the row of its first entry: an index into the ids.
-        entries: how many it holds; they are consecutive.
-    """
-
-    bytes: bytes
-    first_entry: int
-    entries: int
 
 
 def ranges_of(column: pa.LargeBinaryArray) -> Ranges:
@@ -60,7 +44,7 @@ def encode_publish(
     values: pa.LargeBinaryArray,
     filter_values: pa.StringArray | None = None,
     max_frame_bytes: int = 0,
-) -> list[PublishFrame]:
+) -> list[bytes]:
     """Return the frames that publish these messages, in order.
 
     Args:
@@ -87,7 +71,7 @@ def encode_publish(
             row = int(lengths.argmax())
             raise LocalProtocolError(f"row {row}: a filter value of {lengths[row]} bytes: expected at most 32767")
         sizes += 2 + lengths
-    frames: list[PublishFrame] = []
+    frames: list[bytes] = []
     for first, end in _cuts(sizes, max_frame_bytes):
         rows = slice(first, end)
         part = Ranges(body.buffer, body.starts[rows], body.ends[rows])
@@ -99,7 +83,7 @@ def encode_publish(
             marked = np.where(present, value.ends - value.starts, -1)
             heads = np.concatenate((_big(ids[rows], ">u8"), _big(marked, ">i2")), axis=1)
             content = interleave(heads, value, _big(part.ends - part.starts, ">u4"), part)
-        frames.append(_frame(publisher_id, version, first, end, [content]))
+        frames.append(_frame(publisher_id, version, end - first, [content]))
     return frames
 
 
@@ -110,7 +94,7 @@ def encode_sub_batches(
     values: pa.LargeBinaryArray,
     compression: int,
     max_frame_bytes: int = 0,
-) -> list[PublishFrame]:
+) -> list[bytes]:
     """Return the frames that publish these messages in sub-batches, in order.
 
     Args:
@@ -141,13 +125,13 @@ def encode_sub_batches(
         except LocalProtocolError as fault:
             raise LocalProtocolError(f"row {row}: {fault}") from fault
     sizes = np.array([8 + len(piece) for piece in packed], np.int64)
-    frames: list[PublishFrame] = []
+    frames: list[bytes] = []
     for first, end in _cuts(sizes, max_frame_bytes, ends_at - counts):
         heads = np.asarray(ids[first:end], ">u8").tobytes()
         content: list[bytes] = []
         for number, piece in enumerate(packed[first:end]):
             content += heads[8 * number : 8 * number + 8], piece
-        frames.append(_frame(publisher_id, 1, first, end, content))
+        frames.append(_frame(publisher_id, 1, end - first, content))
     return frames
 
 
@@ -186,7 +170,7 @@ def _cuts(sizes: Positions, max_frame_bytes: int, rows: Positions | None = None)
         first = end
 
 
-def _frame(publisher_id: int, version: int, first: int, end: int, content: list[Any]) -> PublishFrame:
+def _frame(publisher_id: int, version: int, entries: int, content: list[Any]) -> bytes:
     size = sum(len(piece) for piece in content)
-    head = frame_head(_HEAD.size + size, PUBLISH_KEY, version) + _HEAD.pack(publisher_id, end - first)
-    return PublishFrame(b"".join((head, *content)), first, end - first)
+    head = frame_head(_HEAD.size + size, PUBLISH_KEY, version) + _HEAD.pack(publisher_id, entries)
+    return b"".join((head, *content))

@@ -29,14 +29,13 @@ from spark_streams.wire.rabbit.compression import Readable
 from spark_streams.wire.rabbit.entries import Positions, read_entries, words_at
 from spark_streams.wire.rabbit.filtered import FILTERED_HEAD_BYTES, read_filtered
 from spark_streams.wire.rabbit.frames import frame_head
-from spark_streams.wire.rabbit.publish_frames import PublishFrame, encode_publish, encode_sub_batches
+from spark_streams.wire.rabbit.publish_frames import encode_publish, encode_sub_batches
 from spark_streams.wire.rabbit.publishing import CONFIRM_KEY, PUBLISH_ERROR_KEY
 from spark_streams.wire.rabbit.sub_batches import MAX_PLAIN_BYTES, RecordSpans, SubBatch
 
 __all__ = [
     "Confirmed",
     "PublishErrors",
-    "PublishFrame",
     "Published",
     "decode_confirm",
     "decode_publish",

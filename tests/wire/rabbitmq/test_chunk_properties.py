@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.rabbit.bloom import BloomProbe, bloom_of
-from spark_streams.wire.rabbit.chunk import HEADER_BYTES, ChunkHeader, decode_chunk, encode_chunk
+from spark_streams.wire.rabbit.chunk import HEADER_BYTES, ChunkHeader, decode_chunk
 from spark_streams.wire.rabbit.compression import Compression, compress, decompress
 from spark_streams.wire.rabbit.entries import SPECIAL, read_entries
 from spark_streams.wire.rabbit.interleave import Ranges, interleave
@@ -28,10 +28,9 @@ from spark_streams.wire.rabbit.published import (
     encode_publish,
     encode_sub_batches,
 )
-from spark_streams.wire.rabbit.stored_chunk import decode_stored_chunk, encode_stored_chunk
 from spark_streams.wire.rabbit.sub_batches import pack_sub_batch
-from spark_streams.wire.rabbit.tracking import Tracking, decode_tracking, encode_tracking
 from tests.examples import examples
+from tests.wire.rabbitmq.chunks import encode_chunk
 
 bodies = st.one_of(
     st.lists(st.binary(max_size=40)),
@@ -118,12 +117,12 @@ def test_published_there_and_back(messages: list[bytes], limit: int, words: list
     column = None if some is None else pa.array(some, pa.string())
     found, found_ids, found_words = [], [], []
     for frame in encode_publish(200, ids, pa.array(messages, pa.large_binary()), column, limit):
-        assert len(frame.bytes) <= limit and frame.first_entry == len(found)
-        part = decode_publish(frame.bytes, 8, len(frame.bytes), frame.bytes[7])
+        assert len(frame) <= limit
+        part = decode_publish(frame, 8, len(frame), frame[7])
         found += cut_out(part.buffer, part.starts, part.ends)
         found_ids += part.ids.tolist()
         if part.filter_starts is None or part.filter_ends is None:
-            found_words += [None] * frame.entries
+            found_words += [None] * part.ids.size
         else:
             ranges = zip(part.filter_starts.tolist(), part.filter_ends.tolist(), strict=True)
             found_words += [None if a < 0 else part.buffer[a:b].decode() for a, b in ranges]
@@ -139,7 +138,7 @@ def test_sub_batches_there_and_back(counts: list[int], compression: Compression,
     found, found_counts = [], []
     values = pa.array(messages, pa.large_binary())
     for frame in encode_sub_batches(0, ids, np.array(counts, np.int64), values, compression, 600):
-        part = decode_publish(frame.bytes, 8, len(frame.bytes), 1)
+        part = decode_publish(frame, 8, len(frame), 1)
         found += cut_out(part.buffer, part.starts, part.ends)
         found_counts += part.counts.tolist()
     assert (found, found_counts) == (messages, counts)
@@ -204,13 +203,10 @@ def test_interleaved_columns(messages: list[bytes], width: int, data: st.DataObj
 
 DECODERS: dict[str, Callable[[bytes], object]] = {
     "chunk": lambda raw: decode_chunk(raw, 0, len(raw), check_crc=False),
-    "stored chunk": lambda raw: decode_stored_chunk(raw, 0, len(raw), check_crc=False),
     "publish 1": lambda raw: decode_publish(raw, 0, len(raw), 1),
     "publish 2": lambda raw: decode_publish(raw, 0, len(raw), 2),
     "confirm": lambda raw: decode_confirm(raw, 0, len(raw)),
     "publish error": lambda raw: decode_publish_error(raw, 0, len(raw)),
-    "tracking": decode_tracking,
-    "snapshot": lambda raw: decode_tracking(raw, snapshot=True),
 }
 
 
@@ -246,29 +242,21 @@ def good(name: str) -> list[bytes]:
     """Return valid bytes of all kinds for a decoder."""
     some = [[b"abc"] * 70, [b"a" * n for n in range(40)], [b"x" * 300, b""]]
     batches = [pack_sub_batch(kind, 3, chain([b"one", b"", b"three" * 20])) for kind in Compression]
-    if name in ("chunk", "stored chunk"):
+    if name == "chunk":
         data = [*(chain(messages) for messages in some), *batches, chain([b"a"]) + batches[3] + chain([b"b"])]
         counts = [(len(messages), len(messages)) for messages in some] + [(1, 3)] * 5 + [(3, 5)]
         plain = ChunkHeader(0, 0, 0, 5, 1, 7, 0, 0)
-        chunks = [
+        return [
             replace(plain, entries=n, records=m, data_bytes=len(each), crc=zlib.crc32(each)).encode() + each
             for each, (n, m) in zip(data, counts, strict=True)
         ]
-        if name == "chunk":
-            return chunks
-        return [encode_stored_chunk(each, bloom_of([b"a"], True), [Tracking(1, b"r", 5)]) for each in chunks]
     if name == "publish 1":
         plain_entries = [struct.pack(">BI", 1, 70) + (b"\0" * 7 + b"\5" + chain([b"abc"])) * 70]
         return plain_entries + [struct.pack(">BIQ", 1, 1, n) + batch for n, batch in enumerate(batches)]
     if name == "publish 2":
         column = pa.array([None, "", "abc"] * 10)
         values = pa.array([b"abc"] * 30, pa.large_binary())
-        return [encode_publish(1, np.arange(30, dtype=np.uint64), values, column)[0].bytes[8:]]
-    blocks = [Tracking(0, b"writer", 7, 5), Tracking(1, b"reader", 9), Tracking(2, b"t", -1)]
-    if name == "snapshot":
-        return [encode_tracking(blocks, snapshot=True)]
-    if name == "tracking":
-        return [encode_tracking(blocks[1:])]
+        return [encode_publish(1, np.arange(30, dtype=np.uint64), values, column)[0][8:]]
     return [struct.pack(">BIQ", 1, 1, 5)] if name == "confirm" else [struct.pack(">BIQH", 1, 1, 5, 17)]
 
 

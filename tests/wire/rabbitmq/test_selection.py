@@ -18,9 +18,9 @@ from spark_streams.wire.rabbit.chunk import (
     ChunkRecords,
     ChunkType,
     decode_chunk,
-    encode_chunk,
     encode_selection,
 )
+from tests.wire.rabbitmq.chunks import encode_chunk
 
 DATA = struct.pack(">III", 0, 2, 8) + b"\0\0\0\x01a" + b"\0\0\0\0" + b"\0\0\0\x02bc"
 """Records 0, 2 and 8 of ten: `a`, an empty one, `bc`."""
