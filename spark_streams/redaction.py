@@ -34,7 +34,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-__all__ = ["ALONE", "MOST", "SEARCHED", "forget_all", "hidden", "one_line", "quoted", "remember", "told"]
+__all__ = ["ALONE", "MOST", "SEARCHED", "hidden", "one_line", "quoted", "remember", "told"]
 
 MOST: Final = 1_000
 """Characters of what a peer says that a message has."""
@@ -97,10 +97,6 @@ class _Sent:
         with self._lock:
             return [each for forms in self._needles.values() for each in forms]
 
-    def clear(self) -> None:
-        with self._lock:
-            self._needles.clear()
-
 
 _sent = _Sent()
 
@@ -116,14 +112,9 @@ def remember(secret: str, username: str | None = None) -> None:
         _sent.add(secret, username)
 
 
-def forget_all() -> None:
-    """Forget every secret; for tests."""
-    _sent.clear()
-
-
-def told(text: str, most: int = MOST, *, cut: bool = False) -> str:
+def told(text: str, most: int = MOST) -> str:
     """Return what a peer said, as ``one_line`` of ``hidden``; arguments as there."""
-    return one_line(hidden(text, cut=cut), most)
+    return one_line(hidden(text), most)
 
 
 def one_line(text: str, most: int = MOST) -> str:

@@ -85,7 +85,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def pytest_runtest_setup() -> None:
     """Forget what other tests have signed in with, which would be taken out of this one's messages."""
-    from spark_streams.redaction import forget_all
+    from tests.forgetting import forget_all
 
     forget_all()
 

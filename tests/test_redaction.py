@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from spark_streams import redaction
 from spark_streams.endpoint import parse_url
 from spark_streams.errors import ConnectionLost, DeliveryFailed, PositionLost, Refused, RemoteProtocolError
-from spark_streams.redaction import MOST, REMEMBERED, SEARCHED, forget_all, hidden, one_line, quoted, remember, told
+from spark_streams.redaction import MOST, REMEMBERED, SEARCHED, hidden, one_line, quoted, remember, told
+from tests.forgetting import forget_all
 
 
 def _basic(secret: str) -> str:

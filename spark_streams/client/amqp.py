@@ -65,7 +65,6 @@ class AmqpClient:
     Args:
         endpoint: where to, with credentials and TLS; of several hosts any one.
         timeout_ms: how long the peer may be silent whenever it owes an answer.
-        container_id: our name for the peer; a random one for each connection when None.
         require_event_streams: whether reading from a peer that does not offer the capability
             ``AMQP_EVENT_STREAMS_V1_0`` is an error (ES-012). Plain sending needs no capability.
     """
@@ -80,13 +79,11 @@ class AmqpClient:
         endpoint: Endpoint,
         *,
         timeout_ms: int = 30_000,
-        container_id: str | None = None,
         require_event_streams: bool = True,
     ) -> None:
         self._endpoint = endpoint
         self._hosts = Hosts(endpoint, timeout_ms)
         self._timeout_ms = timeout_ms
-        self._container_id = container_id
         self._require_event_streams = require_event_streams
         self._connections: dict[tuple[str, int, str | None], Connection] = {}
         self._refused: set[Expression] = set()
@@ -382,7 +379,6 @@ class AmqpClient:
                 endpoint,
                 timeout_ms=self._timeout_ms,
                 connect_ms=connect_ms,
-                container_id=self._container_id,
                 server_name=server_name,
             )
             self._connections[key] = connection

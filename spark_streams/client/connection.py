@@ -67,7 +67,6 @@ class Connection:
         endpoint: where to, with credentials and TLS.
         timeout_ms: how long connecting, and each later answer of the peer, may take.
         connect_ms: how long the network may take to connect, where that is less.
-        container_id: our name for the peer; a random one when None.
         server_name: the name for TLS, SASL and open.hostname where it is not the endpoint's host (redirects).
 
     Raises:
@@ -82,7 +81,6 @@ class Connection:
         *,
         timeout_ms: int,
         connect_ms: int | None = None,
-        container_id: str | None = None,
         server_name: str | None = None,
     ) -> None:
         self.endpoint = endpoint
@@ -100,7 +98,7 @@ class Connection:
         self._socket = open_socket(endpoint, Deadline(connect_ms or timeout_ms), server_name)
         try:
             leftover = self._authenticate(deadline)
-            self._open(leftover, deadline, container_id or f"spark-streams-{uuid.uuid4().hex}")
+            self._open(leftover, deadline)
         except BaseException:
             self.abandon()
             raise
@@ -146,13 +144,13 @@ class Connection:
             raise tls_fault(fault, endpoint) from fault
         return sasl.leftover
 
-    def _open(self, leftover: bytes, deadline: Deadline, container_id: str) -> None:
+    def _open(self, leftover: bytes, deadline: Deadline) -> None:
         self._engine = proton.Transport(proton.Transport.CLIENT)
         self._engine.max_frame_size = MAX_FRAME_BYTES
         self._collector = proton.Collector()
         self._connection = proton.Connection()
         self._connection.collect(self._collector)
-        self._connection.container = container_id
+        self._connection.container = f"spark-streams-{uuid.uuid4().hex}"
         self._connection.hostname = self._server_name
         self._connection.desired_capabilities = [proton.symbol(CAPABILITY)]
         self._engine.bind(self._connection)

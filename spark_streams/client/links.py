@@ -62,7 +62,6 @@ class Link:
         what: for messages, such as ``attach to 'orders' partition '0'``.
 
     Attributes:
-        partition: that the link is bound to.
         taken: names of the optional filters that the peer echoed as they were sent.
         early: whether it begins before the position that was asked for.
     """
@@ -73,7 +72,6 @@ class Link:
         self.impl = link._impl
         self.session = session
         self.what = f"{what} at {connection.endpoint.address}"
-        self.partition: str | None = None
         self.taken: frozenset[str] = frozenset()
         self.early = False
         self.closed = False
@@ -208,7 +206,7 @@ def attach_receiver(
     attached = Link(connection, link, session, what)
     _attach(attached, deadline, "source")
     try:
-        attached.partition = _bound_partition(link, partition, consumer_group, attached.what)
+        _check_bound(link, partition, consumer_group, attached.what)
         if start is not None:
             echoed = _echoed(link)
             _check_echo(echoed, start.filter, attached.what)
@@ -234,7 +232,7 @@ def attach_sender(
     attached = Link(connection, link, session, what)
     _attach(attached, deadline, "target")
     try:
-        attached.partition = _bound_partition(link, partition, None, attached.what)
+        _check_bound(link, partition, None, attached.what)
     except SparkStreamsError:
         attached.close()
         raise
@@ -282,18 +280,16 @@ def _attach(attached: Link, deadline: Deadline, side: str) -> None:
         raise
 
 
-def _bound_partition(link: Any, asked: str | None, consumer_group: str | None, what: str) -> str | None:
+def _check_bound(link: Any, asked: str | None, consumer_group: str | None, what: str) -> None:
     answered = link.remote_properties
     bound = answered.get(proton.symbol(PARTITION)) if isinstance(answered, Mapping) else None
-    if bound is None:
-        if asked is not None and consumer_group is None:
-            raise RemoteProtocolError(
-                f"{what}: partition '{asked}' was asked for, the peer left the link unbound (ES-105, ES-106)"
-            )
-        return asked  # A-6: an answer with a group and no partition is tolerated; the annotations are checked anyway
-    if asked is not None and str(bound) != asked:
+    # A-6: an answer with a group and no partition is tolerated; the annotations are checked anyway
+    if bound is None and asked is not None and consumer_group is None:
+        raise RemoteProtocolError(
+            f"{what}: partition '{asked}' was asked for, the peer left the link unbound (ES-105, ES-106)"
+        )
+    if bound is not None and asked is not None and str(bound) != asked:
         raise RemoteProtocolError(f"{what}: partition '{asked}' was asked for, the peer bound '{bound}' (ES-105)")
-    return str(bound)
 
 
 def _echoed(link: Any) -> dict[str, Any]:

@@ -58,13 +58,11 @@ class Split(Generic[T]):
 
     Args:
         pushed: what the target checks; None for nothing.
-        covers: the parts of the expression that it was made of; None for none.
         exact: whether ``pushed`` is true of the same events as the whole expression; then nothing remains.
         residual: what is still to be checked; None for nothing.
     """
 
     pushed: T | None
-    covers: Expression | None
     exact: bool
     residual: Expression | None
 
@@ -74,7 +72,6 @@ class _Part(Generic[T]):
     """A subexpression as far as a target has it."""
 
     pushed: T
-    covers: Expression
     residual: Expression | None
 
 
@@ -88,14 +85,14 @@ def split(expression: Expression, target: Target[T]) -> Split[T]:
     normal = without_not(expression)
     part = _part(normal, target)
     if part is None:
-        return Split(None, None, False, normal)
-    return Split(part.pushed, part.covers, part.residual is None, part.residual)
+        return Split(None, False, normal)
+    return Split(part.pushed, part.residual is None, part.residual)
 
 
 def _part(expression: Expression, target: Target[T]) -> _Part[T] | None:
     if isinstance(expression, Predicate):
         made = target.test(expression)
-        return None if made is None else _Part(made.pushed, expression, None if made.exact else expression)
+        return None if made is None else _Part(made.pushed, None if made.exact else expression)
     if isinstance(expression, Not):
         return None
     parts = [_part(part, target) for part in expression.parts]
@@ -106,7 +103,6 @@ def _part(expression: Expression, target: Target[T]) -> _Part[T] | None:
 
 def _of_and(wholes: Sequence[Expression], parts: Sequence[_Part[T] | None], target: Target[T]) -> _Part[T] | None:
     pushed: T | None = None
-    covers: list[Expression] = []
     rest: list[Expression] = []
     for whole, part in zip(wholes, parts, strict=True):
         joined = None if part is None else part.pushed if pushed is None else target.both(pushed, part.pushed)
@@ -114,10 +110,9 @@ def _of_and(wholes: Sequence[Expression], parts: Sequence[_Part[T] | None], targ
             rest.append(whole)
             continue
         pushed = joined
-        covers.append(part.covers)
         if part.residual is not None:
             rest.append(part.residual)
-    return None if pushed is None else _Part(pushed, all_of(covers), all_of(rest) if rest else None)
+    return None if pushed is None else _Part(pushed, all_of(rest) if rest else None)
 
 
 def _of_or(whole: Expression, parts: Sequence[_Part[T] | None], target: Target[T]) -> _Part[T] | None:
@@ -130,4 +125,4 @@ def _of_or(whole: Expression, parts: Sequence[_Part[T] | None], target: Target[T
         if pushed is None:
             return None
         exact = exact and part.residual is None
-    return None if pushed is None else _Part(pushed, whole, None if exact else whole)
+    return None if pushed is None else _Part(pushed, None if exact else whole)

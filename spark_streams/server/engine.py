@@ -82,11 +82,11 @@ class Engine:
         """
         return int(lib.pn_transport_push(self._transport, ffi.from_buffer(received) + start, len(received) - start))
 
-    def output(self, limit: int = _OUTPUT_BYTES) -> bytes | None:
+    def output(self) -> bytes | None:
         """Take bytes for the peer out of the engine.
 
         Returns:
-            At most ``limit`` bytes, none when nothing is pending now, None when nothing ever will be.
+            Some bytes, none when nothing is pending now, None when nothing ever will be.
 
         """
         pending = lib.pn_transport_pending(self._transport)
@@ -94,7 +94,7 @@ class Engine:
             return None
         if pending == 0:
             return b""
-        count = lib.pn_transport_peek(self._transport, self._output_start, min(pending, limit, _OUTPUT_BYTES))
+        count = lib.pn_transport_peek(self._transport, self._output_start, min(pending, _OUTPUT_BYTES))
         if count <= 0:
             return b""
         taken = bytes(self._output_view[:count])

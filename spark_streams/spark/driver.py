@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from spark_streams.client.model import Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import PATIENT, Attempts
@@ -15,7 +15,7 @@ from spark_streams.filters import Expression, read_filter
 from spark_streams.options import SourceOptions, Span
 from spark_streams.planning import chunk_sizes, pieces
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
-from spark_streams.spark.log_client import Connect, LogClient, OffsetWalk
+from spark_streams.spark.log_client import Connect, LogClient, OffsetWalk, OpaqueLogClient
 from spark_streams.spark.numeric import NumericWalk, events_between
 from spark_streams.spark.walks import Ahead, Walk, sample, split_points
 
@@ -205,7 +205,8 @@ class Driver:
         return None if bounds is None else bounds.earliest
 
     def _links(self, client: LogClient, partition: str) -> Callable[[Position], OffsetWalk]:
-        return lambda start: client.offsets(self.options.stream, partition, start, None)
+        walked = cast(OpaqueLogClient, client)
+        return lambda start: walked.offsets(self.options.stream, partition, start, None)
 
 
 def _between(read: RangeRead, start: Earliest | At | After, end: str) -> RangeRead:

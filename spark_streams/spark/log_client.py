@@ -14,7 +14,7 @@ from spark_streams.filters.nodes import Expression
 from spark_streams.options import SourceOptions
 from spark_streams.position import Position
 
-__all__ = ["Connect", "LogClient", "OffsetWalk"]
+__all__ = ["Connect", "LogClient", "OffsetWalk", "OpaqueLogClient"]
 
 
 class OffsetWalk(Protocol):
@@ -34,7 +34,7 @@ class LogClient(Protocol):
     def numeric_offsets(self) -> bool:
         """Whether offsets are numbers, written as decimal digits of a fixed width.
 
-        Then ``remaining`` and ``offsets`` are never called: what they tell is computed.
+        Then ``remaining`` is never called: what it tells is computed. Else it is an ``OpaqueLogClient``.
         """
 
     @property
@@ -70,9 +70,6 @@ class LogClient(Protocol):
     def pushdown(self, stream: str, expression: Expression) -> Pushdown:
         """Return what of a filter this peer would check, and what ``fetch`` would check itself; nothing is read."""
 
-    def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
-        """Walk from ``start`` to ``end`` (inclusive; None for without end)."""
-
     def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         """Return what tells what is at an offset of a partition from whatever else may be there.
 
@@ -93,6 +90,13 @@ class LogClient(Protocol):
 
         The end of the range is found, and lost events are noticed, as if there were no filter.
         """
+
+
+class OpaqueLogClient(LogClient, Protocol):
+    """One connection to a log whose offsets say nothing but their order."""
+
+    def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
+        """Walk from ``start`` to ``end`` (inclusive; None for without end)."""
 
 
 class Connect(Protocol):

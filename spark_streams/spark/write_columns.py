@@ -6,8 +6,7 @@ the user wrote as ``NULL`` has a type of its own. What leaves here has the types
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -25,9 +24,6 @@ _READ_ONLY: Final = frozenset({"offset"})
 """Columns that the log decides: accepted, so that rows of a source can be written as they are, and ignored."""
 
 
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
-
-
 def slices(batch: pa.RecordBatch, max_bytes: int = SLICE_BYTES) -> Iterator[pa.RecordBatch]:
     """Cut a batch into runs of rows of about ``max_bytes`` each, judged by its mean row, at least one row a run."""
     if batch.num_rows == 0:
@@ -37,20 +33,16 @@ def slices(batch: pa.RecordBatch, max_bytes: int = SLICE_BYTES) -> Iterator[pa.R
         yield batch.slice(start, rows)
 
 
-def message_columns(batch: pa.RecordBatch, texts: Mapping[str, str] = _NONE) -> dict[str, pa.Array]:
+def message_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """Return the columns of a batch with the types of ``rows.py``.
 
     A STRING ``value`` stays a string, ``properties`` keeps the fields it has, and read-only columns are left out.
 
     Args:
         batch: of a schema that ``check_schema`` let pass.
-        texts: STRING columns with a further use (``check_schema``'s ``extra``), each with the name under which it is
-            returned as text; one that is a column of messages too, such as ``key``, is returned under both.
     """
     columns: dict[str, pa.Array] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if name in texts:
-            columns[texts[name]] = column.cast(pa.string())
         if name in _READ_ONLY or name not in FULL_MESSAGE_SCHEMA.names:
             continue
         if name == "properties":

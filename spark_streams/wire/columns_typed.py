@@ -207,7 +207,6 @@ class _Reading:
         self.words = Words(np.frombuffer(block.buffer, np.uint8), origin, end)
         self.starts, self.ends = starts - origin, ends - origin
         self.cells = {each: _Cells(self.n) for each in fields}
-        self.broken = np.zeros(self.n, np.bool_)
         last = max((each.section for each in fields), default=0)
         self.sections: Sections = walk_sections(self.words, self.starts, self.ends, last)
         self.odd: Mask = self.sections.odd

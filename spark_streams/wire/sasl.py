@@ -47,7 +47,6 @@ _NAMES: Final = {code: name.split(":")[1] for name, code in _SYMBOLIC.items()}
 
 OK: Final = 0
 AUTH: Final = 1
-SYS_PERM: Final = 3
 _OUTCOMES: Final = {
     1: "the credentials were not accepted",
     2: "the peer had a system error",

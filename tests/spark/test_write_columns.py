@@ -94,23 +94,6 @@ def test_void_columns_and_fields_are_nulls_of_the_right_type() -> None:
     assert "properties" not in message_columns(batch(value=void, properties=void))
 
 
-@pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.null()])
-def test_a_text_column_with_a_further_use_has_a_name_of_its_own(type_: pa.DataType) -> None:
-    tenants = pa.nulls(2) if type_ == pa.null() else pa.array(["t", None], type_)
-    columns = message_columns(
-        batch(value=pa.array([b"a", b"b"]), tenant=tenants, offset=pa.array(["1", "2"])),
-        {"tenant": "filter_value", "offset": "shown"},
-    )
-    assert list(columns) == ["value", "filter_value", "shown"]
-    assert columns["filter_value"].type == columns["shown"].type == pa.string()
-    assert columns["filter_value"].to_pylist() == tenants.to_pylist()
-
-
-def test_a_column_of_messages_may_have_a_further_use() -> None:
-    columns = message_columns(batch(value=pa.array(["a"]), key=pa.array(["k"])), {"key": "filter_value"})
-    assert columns["key"].to_pylist() == columns["filter_value"].to_pylist() == ["k"]
-
-
 def test_a_null_struct_hides_what_its_fields_hold() -> None:
     hidden = pa.StructArray.from_arrays(
         [pa.array(["hidden", "seen"])], names=["message_id"], mask=pa.array([True, False])

@@ -21,7 +21,6 @@ from spark_streams.client.rabbit.offsets import first_wanted, offset_number, off
 from spark_streams.client.rabbit.reader import RangeReader
 from spark_streams.client.rabbit.subscription import Subscription, properties_of
 from spark_streams.client.retry import patiently
-from spark_streams.client.walk import OffsetWalk
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError
 from spark_streams.filters.nodes import Expression
@@ -295,14 +294,6 @@ class RabbitClient:
         return {p: self._retrying(lambda p=p, o=o: ask(p, o)) for p, o in offsets.items()}  # type: ignore[misc]
 
     # --- reading
-
-    def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
-        """Not needed: offsets are numbers.
-
-        Raises:
-            LocalProtocolError: always.
-        """
-        raise LocalProtocolError("offsets of RabbitMQ streams are numbers, nobody has to walk over them")
 
     def fetch(self, read: RangeRead, *, max_rows: int = 65_536, max_bytes: int = 8 << 20) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range that match, in log order, none twice; memory stays bounded whatever its size.

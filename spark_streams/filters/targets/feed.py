@@ -28,11 +28,6 @@ class FeedSplit:
     residual: Expression | None
 
     @property
-    def words(self) -> str | None:
-        """What is pushed, for people, in one line; None when nothing is."""
-        return "; ".join(self.phrases) or None
-
-    @property
     def phrases(self) -> tuple[str, ...]:
         """What is pushed, for people, a phrase for each thing that the peer is asked."""
         return tuple(f"filter-{name}={value}" for name, value in self.filters.items())

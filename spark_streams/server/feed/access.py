@@ -62,19 +62,18 @@ class Access:
         if not known.allows(action, stream):
             raise Refusal(403, f"{known.name} may not {action} feed '{stream:.200}'")
 
-    def allowed(self, request: Request, action: str, streams: Sequence[str]) -> list[str]:
-        """Return those of ``streams`` that a request may do ``action`` to.
+    def readable(self, request: Request, streams: Sequence[str]) -> list[str]:
+        """Return those of ``streams`` that a request may read.
 
         Args:
             request: as ``check``.
-            action: as ``check``.
             streams: names of feeds.
 
         Raises:
             Refusal: 401 from somebody who is not known.
         """
         known = self._known(request)
-        return [stream for stream in streams if known.allows(action, stream)]
+        return [stream for stream in streams if known.allows("read", stream)]
 
     def user(self, request: Request) -> str:
         """Return who makes a request: the user, or the place of the token among the door's.

@@ -124,7 +124,7 @@ class FeedDoor:
 
     def _listing(self, request: Request) -> Response:
         names = [stream.name for stream in self.log.streams()]
-        allowed = self._access.allowed(request, "read", names)
+        allowed = self._access.readable(request, names)
         return JSONResponse({"feeds": allowed}, headers={"Cache-Control": "no-store"})
 
     def _there(self, name: str) -> bool:

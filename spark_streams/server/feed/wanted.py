@@ -27,7 +27,6 @@ FILTERS: Final = ("key", "subject", _ANY_POINTER)
 """The filters that discovery names; the last one stands for every JSON pointer, and is one of them itself."""
 FILTER_FIELDS: Final = {"key": "key", _ANY_POINTER: _ANY_POINTER}
 """What those compare that clients see, which ``subject`` does not: a message property is not in the event."""
-EVENT_TYPES: Final = "event-types"
 SKIP_EVENT_TYPES: Final = "skip-event-types"
 
 

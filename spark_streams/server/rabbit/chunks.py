@@ -38,7 +38,7 @@ from spark_streams.wire.rabbit.chunk import ChunkHeader, ChunkType
 from spark_streams.wire.rabbit.compression import Readable
 from spark_streams.wire.rabbit.interleave import Ranges, interleave
 
-__all__ = ["ONE_BATCH", "READ_BYTES", "Chunk", "Chunks"]
+__all__ = ["ONE_BATCH", "Chunk", "Chunks"]
 
 MAX_RECORDS: Final = 8_192
 """As brokers: the most that they put into one."""

@@ -10,7 +10,7 @@ Spec: docs/specifications.md, S-61 to S-65.
 from __future__ import annotations
 
 from spark_streams.log import NO_TIMESTAMP, Partition
-from spark_streams.server.rabbit.chunks import READ_BYTES, Chunks
+from spark_streams.server.rabbit.chunks import ONE_BATCH, Chunks
 from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType
 
 __all__ = ["start_offset", "start_record"]
@@ -44,16 +44,13 @@ def start_record(partition: Partition, chunks: Chunks, wanted: OffsetSpecificati
     return min(offset, end)
 
 
-def start_offset(
-    partition: Partition, chunks: Chunks, wanted: OffsetSpecification, read_bytes: int = READ_BYTES
-) -> int:
+def start_offset(partition: Partition, chunks: Chunks, wanted: OffsetSpecification) -> int:
     """Return the id of the chunk that holds that record, or the next offset of the log where there is none yet.
 
     Args:
         partition: of the log.
         chunks: of the partition.
         wanted: of any type but NONE.
-        read_bytes: about how much to read to find the chunk; what is read is encoded, for those who go on from there.
 
     Raises:
         CorruptLog: what is stored there fails its check.
@@ -63,5 +60,5 @@ def start_offset(
     end = partition.next_offset
     if offset >= end or offset == partition.first_offset or wanted.type == OffsetType.LAST:
         return offset
-    holding = chunks.run(offset, 1, read_bytes)
+    holding = chunks.run(offset, 1, ONE_BATCH)
     return holding[0].first_offset if holding else end

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spark_streams.errors import LogError
 from spark_streams.log.partition import PartitionClosed
-from spark_streams.server.rabbit.chunks import ONE_BATCH
 from spark_streams.server.rabbit.single_active import Group
 from spark_streams.server.rabbit.starting import start_offset
 from spark_streams.server.rabbit.subscription import Subscription
@@ -173,7 +172,7 @@ class Subscriptions:
             code = ResponseCode.STREAM_DOES_NOT_EXIST
         else:
             try:
-                offset = start_offset(served.partition, node.chunks(served), request.offset, ONE_BATCH)
+                offset = start_offset(served.partition, node.chunks(served), request.offset)
             except (LogError, OSError) as fault:
                 code = self._unreadable(request.stream, fault)
         found = OffsetSpecification(OffsetType.OFFSET, offset)

@@ -52,11 +52,9 @@ class PageWriter:
     Args:
         file_system: where.
         path: its path there.
-        name: its name in the folder.
     """
 
-    def __init__(self, file_system: pafs.FileSystem, path: str, name: str) -> None:
-        self.name = name
+    def __init__(self, file_system: pafs.FileSystem, path: str) -> None:
         self.size = 0
         self._path = path
         self._local = isinstance(file_system, pafs.LocalFileSystem)
@@ -108,7 +106,7 @@ class Spool:
 
     def writer(self, name: str) -> PageWriter:
         """Return a new file for pages."""
-        return PageWriter(self._file_system, f"{self._folder}/{name}", name)
+        return PageWriter(self._file_system, f"{self._folder}/{name}")
 
     def uri(self) -> tuple[str, str]:
         """Return location and identity, from which a task opens the folder."""

@@ -1,4 +1,4 @@
-"""Events and checkpoints as lines (NDJSON), from columns.
+"""Events as lines (NDJSON), from columns.
 
 What an event's bytes are decides how they are sent, each event by itself:
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -41,36 +40,25 @@ def encode_lines(
     dialect: Dialect,
     partition: int = 0,
     *,
-    cursors: Sequence[str] | pa.StringArray = (),
-    covered: NDArray[np.int64] | Sequence[int] = (),
     keys: pa.StringArray | None = None,
 ) -> bytes:
-    """Write events and checkpoints.
+    """Write events.
 
     Args:
         values: the events' bytes.
         dialect: the version that is spoken.
         partition: what lines of v1 say.
-        cursors: the checkpoints, in order.
-        covered: per checkpoint, after how many of the events it goes; not falling.
         keys: per event, its member ``key``, null for none; this project's extension.
 
     Raises:
-        LocalProtocolError: an event is null, or there are not as many keys or positions as there should be.
+        LocalProtocolError: an event is null, or there are not as many keys as events.
     """
     if values.null_count:
         raise LocalProtocolError("an event without value cannot be sent")
-    if len(covered) != len(cursors) or (keys is not None and len(keys) != len(values)):
-        raise LocalProtocolError("every checkpoint needs its position, and every event its key or null")
+    if keys is not None and len(keys) != len(values):
+        raise LocalProtocolError("every event needs its key or null")
     head = f'{{"partition":{partition},' if dialect is Dialect.V1 else "{"
     lines = _events(values.cast(_BINARY), head, dialect.event_key, keys)
-    if len(cursors):
-        quoted = _quoted(pa.array(cursors, pa.string()))
-        checkpoints = pc.binary_join_element_wise(_text(head + '"cursor":'), quoted, _text("}\n"), b"")
-        # An event counts as odd, the checkpoints before it as the even number below.
-        places = np.concatenate((np.arange(len(lines)) * 2 + 1, np.asarray(covered, np.int64) * 2))
-        order = np.argsort(places, kind="stable")
-        lines = pa.concat_arrays([lines, checkpoints]).take(pa.array(order))
     return _layout(lines)[1].tobytes()
 
 

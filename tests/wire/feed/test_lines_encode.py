@@ -1,10 +1,9 @@
-"""Events and checkpoints written as lines: what others would read in them."""
+"""Events written as lines: what others would read in them."""
 
 from __future__ import annotations
 
 import json
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -23,27 +22,21 @@ def written(*values: bytes, dialect: Dialect = Dialect.V2A) -> list[bytes]:
 
 def test_golden_the_specifications_lines() -> None:
     column = pa.array([b'{"a": 1}', b'{"b": 2}'], pa.binary())
-    cursors = ["2394r7a98a7342qw34r2412rwa", "24rw3afawowraqwl2ijur3lakj"]
-    lines = encode_lines(column, Dialect.V2A, cursors=cursors, covered=[1, 2]).splitlines()
-    assert [json.loads(line) for line in lines] == [
-        {"event": {"a": 1}},
-        {"cursor": "2394r7a98a7342qw34r2412rwa"},
-        {"event": {"b": 2}},
-        {"cursor": "24rw3afawowraqwl2ijur3lakj"},
-    ]
+    lines = encode_lines(column, Dialect.V2A).splitlines()
+    assert [json.loads(line) for line in lines] == [{"event": {"a": 1}}, {"event": {"b": 2}}]
 
 
 @pytest.mark.parametrize(
-    ("dialect", "event", "checkpoint"),
+    ("dialect", "event"),
     [
-        (Dialect.V1, b'{"partition":7,"data":{}}', b'{"partition":7,"cursor":"c"}'),
-        (Dialect.V2A, b'{"event":{}}', b'{"cursor":"c"}'),
-        (Dialect.V2B, b'{"data":{}}', b'{"cursor":"c"}'),
+        (Dialect.V1, b'{"partition":7,"data":{}}'),
+        (Dialect.V2A, b'{"event":{}}'),
+        (Dialect.V2B, b'{"data":{}}'),
     ],
 )
-def test_each_dialect_has_its_members(dialect: Dialect, event: bytes, checkpoint: bytes) -> None:
-    block = encode_lines(pa.array([b"{}"], pa.binary()), dialect, 7, cursors=["c"], covered=[1])
-    assert block.split(b"\n") == [event, checkpoint, b""]
+def test_each_dialect_has_its_members(dialect: Dialect, event: bytes) -> None:
+    block = encode_lines(pa.array([b"{}"], pa.binary()), dialect, 7)
+    assert block.split(b"\n") == [event, b""]
 
 
 def test_p21_objects_are_sent_byte_for_byte_without_line_breaks() -> None:
@@ -93,33 +86,23 @@ def test_numbers_that_are_no_doubles_and_halves_of_pairs_are_json() -> None:
     assert written(b'{"n":1e999}', b'{"s":"\\ud800"}') == [b'{"event":{"n":1e999}}', b'{"event":{"s":"\\ud800"}}']
 
 
-def test_checkpoints_go_where_they_are_told_and_keys_with_their_events() -> None:
+def test_keys_go_with_their_events() -> None:
     values = pa.array([b"x", b"{}", b'{"b":1}', b"y"], pa.binary())[1:]
     keys = pa.array(["k", None, 'a"b\n'])
-    block = encode_lines(
-        values, Dialect.V2A, cursors=pa.array(["0", "1", "1b", "3"]), covered=np.array([0, 1, 1, 3]), keys=keys
-    )
+    block = encode_lines(values, Dialect.V2A, keys=keys)
     assert [json.loads(line) for line in block.splitlines()] == [
-        {"cursor": "0"},
         {"key": "k", "event": {}},
-        {"cursor": "1"},
-        {"cursor": "1b"},
         {"event": {"b": 1}},
         {"key": 'a"b\n', "event": "y"},
-        {"cursor": "3"},
     ]
 
 
-def test_nothing_but_a_checkpoint_p22() -> None:
-    empty = pa.array([], pa.binary())
-    assert encode_lines(empty, Dialect.V2A, cursors=["c"], covered=[0]) == b'{"cursor":"c"}\n'
-    assert encode_lines(empty, Dialect.V2A) == b""
+def test_no_events_are_no_lines() -> None:
+    assert encode_lines(pa.array([], pa.binary()), Dialect.V2A) == b""
 
 
 def test_what_cannot_be_sent() -> None:
     with pytest.raises(LocalProtocolError):
         encode_lines(pa.array([None], pa.binary()), Dialect.V2A)
-    with pytest.raises(LocalProtocolError):
-        encode_lines(pa.array([b"{}"], pa.binary()), Dialect.V2A, cursors=["c"])
     with pytest.raises(LocalProtocolError):
         encode_lines(pa.array([b"{}"], pa.binary()), Dialect.V2A, keys=pa.array(["a", "b"]))

@@ -209,11 +209,14 @@ def test_there_and_back(
     some = st.lists(st.one_of(st.none(), texts), min_size=len(values), max_size=len(values))
     keys = data.draw(some) if keyed else None
     column = pa.array([b"before", *values], pa.binary())[1:]
-    block = encode_lines(
-        column, dialect, 5, cursors=cursors, covered=covered, keys=None if keys is None else pa.array(keys, pa.string())
-    )
-    for line in block.split(b"\n")[:-1]:
+    block = encode_lines(column, dialect, 5, keys=None if keys is None else pa.array(keys, pa.string()))
+    written = block.split(b"\n")[:-1]
+    for line in written:
         json.loads(line)
+    for place, cursor in reversed(list(zip(covered, cursors, strict=True))):
+        head = {"partition": 5} if dialect is Dialect.V1 else {}
+        written.insert(place, json.dumps({**head, "cursor": cursor}).encode())
+    block = b"".join(line + b"\n" for line in written)
     lines = parse_lines(block, dialect, 5)
     assert lines.values is not None
     assert lines.cursors.to_pylist() == cursors
