@@ -107,7 +107,6 @@ class Handshake:
         advertised: Callable[[], tuple[str, int]],
     ) -> None:
         self.step = Step.PEER_PROPERTIES
-        self.peer_properties: Mapping[str, str] = {}
         self.user = ""
         self.frame_max_bytes = config.frame_max_bytes
         self.heartbeat_s = config.heartbeat_s
@@ -134,7 +133,6 @@ class Handshake:
         if isinstance(command, Heartbeat):
             return Reply()
         if isinstance(command, PeerProperties):
-            self.peer_properties = command.properties
             answer: Command = PeerPropertiesAnswer(command.correlation_id, properties=self._server_properties)
             return self._to(Step.MECHANISMS, (answer,), step in (Step.PEER_PROPERTIES, Step.MECHANISMS))
         if isinstance(command, SaslHandshake):
