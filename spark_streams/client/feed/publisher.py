@@ -2,7 +2,7 @@
 
 Delivery guarantee, with an identity: exactly once. A part goes under a number made of the micro-batch and the part's
 own, which are the same on every attempt, beside a reference that is the task's alone; the log stores both together with
-the rows and adds nothing for a number that it has (docs/adr/0014-feed-sink.md)::
+the rows and adds nothing for a number that it has (docs/adr/0015-feed-sink.md)::
 
     number = batch (39 bits) | part (24 bits)
 
