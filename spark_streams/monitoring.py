@@ -10,7 +10,7 @@
 Guide: docs/monitoring.md.
 """
 
-from spark_streams.spark.loss import DataLoss
+from spark_streams.client.data_loss import DataLoss
 from spark_streams.spark.observed import observed
 from spark_streams.spark.progress import PartitionProgress, Progress, StreamProgressListener
 

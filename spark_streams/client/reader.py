@@ -30,9 +30,9 @@ import pyarrow as pa
 from cproton_ffi import lib
 
 from spark_streams.client.credit import CreditWindow
+from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
 from spark_streams.client.intake import Intake
 from spark_streams.client.links import MAX_MESSAGE_BYTES, Link
-from spark_streams.client.loss import LossPolicy, gone_before, gone_until
 from spark_streams.client.model import Bounds, RangeRead
 from spark_streams.client.pushdown import Receiving
 from spark_streams.client.retry import PATIENT, Attempts
@@ -101,7 +101,7 @@ class RangeReader:
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
-        self._loss = LossPolicy(read)
+        self._loss = LossPolicy(read.stream, read.fail_on_data_loss)
         RowDecoder(read, read.start, read.filter)  # unknown columns fail here, not at the first row
         self._start = read.start
         self._behind: Earliest | After = EARLIEST
@@ -134,7 +134,7 @@ class RangeReader:
                         return
                 return
             except SparkStreamsError as fault:
-                if not self._loss.tries_again(attempts, fault):
+                if not self._loss.tries_again(self._read.partition, attempts, fault):
                     return
 
     def _link_cuts(self) -> Iterator[Cut]:
@@ -269,11 +269,13 @@ class RangeReader:
         self._ask_for_loss = bounds is not None and bounds.tells_truncated
         if bounds is not None and not first and not bounds.tells_truncated:
             return
-        available = _NO_PARTITION if bounds is None else gone_before(self._start, bounds)
+        available = _NO_PARTITION if bounds is None else instead_of(self._start, bounds)
+        if bounds is not None and is_past_end(self._start, bounds):
+            available = None  # what lies behind it has come: a peer that tells less is behind
         if available is None and first:
             available = self._instead_of_start(came, narrowed)
         if available is not None:
-            self._loss.lost(str(self._start), available)
+            self._loss.report(self._read.partition, str(self._start), available)
             self._ask_for_loss = False  # one warning will do
 
     def _instead_of_start(self, came: str | None, narrowed: bool) -> str | None:
@@ -300,10 +302,11 @@ class RangeReader:
             RemoteProtocolError: the peer says that it has them.
         """
         bounds = self._describe()
-        available = _NO_PARTITION if bounds is None else gone_until(self._read.end, bounds)
-        if narrowed and bounds is not None and available is None and self._ask_for_loss:
+        available = _NO_PARTITION if bounds is None else instead_of(At(self._read.end), bounds)
+        asks = narrowed and self._ask_for_loss and not isinstance(self._start, Earliest)
+        if asks and bounds is not None and available is None and (bounds.tells_truncated or self._first):
             # A peer that does not tell what it removed says nothing about what comes after the first event.
-            available = gone_before(self._start, bounds) if bounds.tells_truncated or self._first else None
+            available = instead_of(self._start, bounds)
         if available is None and self._first:
             available = self._instead_of_start(None, narrowed)
         if available is None:
@@ -313,7 +316,7 @@ class RangeReader:
                 f"stream '{self._read.stream}' partition '{self._read.partition}': the peer has no more events "
                 f"{self._start}, although by its '$info' the range up to '{self._read.end}' is retained"
             )
-        self._loss.lost(f"{self._start} up to '{self._read.end}'", available)
+        self._loss.report(self._read.partition, f"{place(self._start)} up to '{self._read.end}'", available)
 
 
 def _accept(held: list[Any]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from spark_streams.spark.loss import LossPolicy
+from spark_streams.client.data_loss import LossPolicy
 
 __all__ = ["BatchProgress", "behind_latest"]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spark_streams.client.data_loss import DataLoss, ending, instead_of, is_past_end, place
 from spark_streams.client.model import StreamDescription
 from spark_streams.position import EARLIEST, After, Checkpoint, Position
-from spark_streams.spark.loss import DataLoss, beginning, beyond, ending, missing
 from spark_streams.spark.ranges import Resolved, order, span_start
 
 __all__ = ["new_ends", "not_past", "recreated", "retained_spans"]
@@ -38,17 +38,10 @@ def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[st
         if position is None:
             ends[p] = ending(bounds)
             continue
-        gone, past = missing(position, bounds), beyond(position, bounds)
+        gone = instead_of(position, bounds)
         if gone is not None:
-            losses.append(DataLoss(p, str(position), gone))
-        if past is not None:
-            losses.append(DataLoss(p, str(position), past))
-        if bounds.latest is not None:
-            ends[p] = After(bounds.latest)
-        elif past is not None:
-            ends[p] = beginning(bounds)
-        else:
-            ends[p] = ending(bounds) if gone is not None else position
+            losses.append(DataLoss(p, place(position), gone))
+        ends[p] = position if gone is None and bounds.latest is None else ending(bounds)
     return ends, losses
 
 
@@ -104,35 +97,34 @@ def retained_spans(
         first = span_start(start, end)
         if bounds is None or first is None or not isinstance(end, After):
             continue
+        asked, last = place(start), end.offset
+        gone = None if start is None else instead_of(start, bounds)
         if start is not None and order(start) > order(end):
             if replayed:
                 continue
-            planned = f"the batch was planned to end at offset '{end.offset}'"
-            losses.append(DataLoss(p, str(start), beyond(start, bounds) or planned))
-        gone = None if start is None else missing(first, bounds)
-        if gone is not None:
-            losses.append(DataLoss(p, str(first), gone))
-        last = end.offset
-        past = beyond(end, bounds)
-        if past is not None:
-            losses.append(DataLoss(p, f"up to offset '{last}'", past))
+            gone = gone or f"the batch was planned to end at offset '{last}'"
+        if is_past_end(end, bounds):
+            if gone is None:
+                asked, gone = f"up to offset '{last}'", instead_of(end, bounds)
             last = bounds.latest or ""
         if bounds.earliest is not None and bounds.earliest <= last and span_start(first, After(last)) == first:
             spans[p] = (first, last)
-        elif gone is None and past is None:
-            losses.append(DataLoss(p, str(first), "its events were removed"))
+        elif gone is None:
+            gone = "its events were removed"
+        if gone is not None:
+            losses.append(DataLoss(p, asked, gone))
     return spans, losses
 
 
 def _absent(known: Mapping[str, Position], description: StreamDescription) -> list[DataLoss]:
     """Return a loss for each partition that is not there, whether the stream still names it or not."""
     losses = [
-        DataLoss(p, str(at), "the partition is no longer there")
+        DataLoss(p, place(at), "the partition is no longer there")
         for p, at in known.items()
         if p not in description.partitions and p not in description.unavailable
     ]
     losses += [
-        DataLoss(p, str(known.get(p, EARLIEST)), f"the partition is not there: {said}")
+        DataLoss(p, place(known.get(p)), f"the partition is not there: {said}")
         for p, said in description.unavailable.items()
     ]
     return losses

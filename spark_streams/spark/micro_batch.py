@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spark_streams.client.data_loss import DataLoss, LossPolicy, ending
 from spark_streams.client.model import Pushdown, StreamDescription
 from spark_streams.endpoint import Node
 from spark_streams.errors import CheckpointError
@@ -31,7 +32,6 @@ from spark_streams.spark.filter_log import filter_json, log_filter
 from spark_streams.spark.lag import Lag
 from spark_streams.spark.limit import Limiter
 from spark_streams.spark.log_client import Connect
-from spark_streams.spark.loss import DataLoss, LossPolicy, ending
 from spark_streams.spark.patience import Patience
 from spark_streams.spark.pruning import matching_ranges
 from spark_streams.spark.ranges import PlannedRead, Resolved, order, range_read, resolve_start, span_start, with_certain

@@ -22,9 +22,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from spark_streams.client.data_loss import DataLoss
 from spark_streams.progress_offset import progress_offset
 from spark_streams.spark.batch_progress import shown
-from spark_streams.spark.loss import DataLoss
 from spark_streams.spark.observed import observation_name
 
 __all__ = ["PartitionProgress", "Progress", "StreamProgressListener"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from spark_streams.client.data_loss import LossPolicy, beginning, ending, instead_of
 from spark_streams.client.model import Bounds, RangeRead, StreamDescription
 from spark_streams.endpoint import Node
 from spark_streams.errors import OptionError
 from spark_streams.options import SourceOptions, Span
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
 from spark_streams.spark.driver import Driver, position_in
-from spark_streams.spark.loss import LossPolicy, beginning, beyond, ending, missing
 from spark_streams.spark.numeric import is_next
 
 __all__ = ["PlannedRead", "Resolved", "order", "range_read", "resolve_start", "span_start", "with_certain"]
@@ -99,8 +99,7 @@ def with_certain(description: StreamDescription, driver: Driver, *spans: Span) -
     def lacks(wanted: Position, bounds: Bounds) -> bool:
         if driver.offsets_are_numbers() and is_next(wanted, bounds):
             return False
-        is_named = isinstance(wanted, (At, After))
-        return is_named and (missing(wanted, bounds) is not None or beyond(wanted, bounds) is not None)
+        return isinstance(wanted, (At, After)) and instead_of(wanted, bounds) is not None
 
     told = description.partitions
     doubtful = {p for p in told for span in spans if lacks(position_in(span, p), told[p])}
@@ -145,11 +144,8 @@ def resolve_start(
         return beginning(bounds)
     if driver.offsets_are_numbers() and is_next(wanted, bounds):
         return ending(bounds)
-    available = missing(wanted, bounds)
-    if available is not None:
-        policy.report(partition, str(wanted), available)
-    available = beyond(wanted, bounds)
-    if available is not None:
-        policy.report(partition, str(wanted), available)
-        return beginning(bounds)
-    return wanted
+    available = instead_of(wanted, bounds)
+    if available is None:
+        return wanted
+    policy.report(partition, str(wanted), available)
+    return beginning(bounds)

@@ -6,7 +6,6 @@ Spark the Arrow batches as they are. No socket crosses a pickle.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,15 +16,15 @@ import pyspark
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_streams.client.data_loss import LossPolicy, is_past_end
 from spark_streams.client.model import RangeRead
-from spark_streams.errors import NotFound, OptionError, PositionLost, SparkStreamsError
+from spark_streams.errors import NotFound, OptionError
 from spark_streams.options import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, SourceOptions
 from spark_streams.position import After, Checkpoint
 from spark_streams.spark.batch_plan import plan_batch
 from spark_streams.spark.driver import reaching
 from spark_streams.spark.log_client import Connect, LogClient
 from spark_streams.spark.log_lines import counted, show_log_lines
-from spark_streams.spark.loss import beyond
 from spark_streams.spark.micro_batch import MicroBatches
 from spark_streams.spark.pushed_filters import TakesFilters, wants_filters
 from spark_streams.spark.ranges import PlannedRead
@@ -55,8 +54,6 @@ __all__ = [
     "read_range",
     "stream_reader",
 ]
-
-_log = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):  # type: ignore[misc]
@@ -261,6 +258,7 @@ def read_range(
         PositionLost: events of it are gone, or the log was deleted and created again before the last one was read.
     """
     read, until = planned.read, planned.until
+    policy = LossPolicy(read.stream, read.fail_on_data_loss)
     with connect(reaching(options, planned.told)) as client:
         fetched, same = read if until is None else _with_offset(read), False
         for batch in client.fetch(fetched):
@@ -270,40 +268,30 @@ def read_range(
                 continue
             if not read.fail_on_data_loss:
                 # The query goes on at the beginning of another log: what that has at these offsets would come twice.
-                if not _same_log(client, planned):
+                if not _same_log(client, planned, policy):
                     return
                 same = True
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
         if not same:
-            _same_log(client, planned)
+            _same_log(client, planned, policy)
 
 
-def _same_log(client: LogClient, planned: PlannedRead) -> bool:
+def _same_log(client: LogClient, planned: PlannedRead, policy: LossPolicy) -> bool:
     """Ask whether the log is the one that the range is of: if it is after a row was read, it was so before.
 
     Raises:
         PositionLost, NotFound: it is another one, or not there any more, and losses are to fail the query.
     """
-    read = planned.read
+    partition, asked = planned.read.partition, f"to offset '{planned.read.end}'"
     try:
         again = _created_again(client, planned)
     except NotFound as fault:
         # What was read was there, and whether it was of the same log cannot be asked any more.
-        if read.fail_on_data_loss:
-            raise
-        _warn(fault, read)
+        policy.report(partition, asked, str(fault), fault)
         return True
     if again:
-        lost = PositionLost(read.stream, read.partition, f"to offset '{read.end}'", CREATED_AGAIN)
-        if read.fail_on_data_loss:
-            raise lost
-        _warn(lost, read)
+        policy.report(partition, asked, CREATED_AGAIN)
     return not again
-
-
-def _warn(fault: SparkStreamsError, read: RangeRead) -> None:
-    context = {"stream": read.stream, "partition": read.partition}
-    _log.warning("%s (failOnDataLoss is false: going on with what is left)", fault, extra={"context": context})
 
 
 def _created_again(client: LogClient, planned: PlannedRead) -> bool:
@@ -319,7 +307,7 @@ def _created_again(client: LogClient, planned: PlannedRead) -> bool:
         return now is not None and now != witness
     # Nothing is there: it was removed since, or the log is another one that does not reach so far.
     bounds = client.describe(read.stream, certain=(read.partition,)).partitions.get(read.partition)
-    return bounds is not None and beyond(After(offset), bounds) is not None
+    return bounds is not None and is_past_end(After(offset), bounds)
 
 
 def _with_offset(read: RangeRead) -> RangeRead:

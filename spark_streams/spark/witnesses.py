@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from spark_streams.client.data_loss import DataLoss
 from spark_streams.position import After, Checkpoint, Position
 from spark_streams.spark.driver import Driver
-from spark_streams.spark.loss import DataLoss
 
 __all__ = ["CREATED_AGAIN", "Witnesses", "without"]
 

@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 import pytest
 
+from spark_streams.client.data_loss import DataLoss, LossPolicy
 from spark_streams.progress_offset import progress_offset
 from spark_streams.spark.batch_progress import BatchProgress, behind_latest
-from spark_streams.spark.loss import DataLoss, LossPolicy
 
 
 class Clock:

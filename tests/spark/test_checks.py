@@ -16,7 +16,10 @@ def digits(offset: int) -> str:
 @pytest.mark.parametrize(
     ("latest", "words"),
     [
-        (10, f"the newest event has offset '{digits(10)}': the log was created again, restored from an older copy"),
+        (
+            10,
+            f"the partition holds events from '{digits(0)}' to '{digits(10)}': the log was created again, ",
+        ),
         (30, f"the batch was planned to end at offset '{digits(10)}'"),
     ],
     ids=["of an older copy", "by a node that was behind"],
@@ -29,3 +32,12 @@ def test_an_end_before_the_beginning_says_why(latest: int, words: str) -> None:
     assert loss.partition == "0"
     assert str(loss.available).startswith(words)
     assert retained_spans(begin, stop, now, replayed=True) == ({}, [])
+
+
+@pytest.mark.parametrize(("latest", "asked"), [(5, f"after '{digits(10)}'"), (15, f"up to offset '{digits(24)}'")])
+def test_a_log_that_ends_before_the_batch_has_lost_one_stretch_of_it(latest: int, asked: str) -> None:
+    begin, stop = (Checkpoint("amqp-events", "s", {"0": After(digits(offset))}, "i") for offset in (10, 24))
+    now = StreamDescription("s", "i", {"0": Bounds(digits(0), digits(latest))})
+    spans, (loss,) = retained_spans(begin, stop, now, replayed=False)
+    assert loss.asked == asked
+    assert spans == ({} if latest == 5 else {"0": (After(digits(10)), digits(15))})

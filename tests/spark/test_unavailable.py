@@ -45,7 +45,7 @@ def test_a_batch_goes_on_without_it_and_says_so(start: str, caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         assert batch(log, failOnDataLoss="false", startingOffsets=start) == ["orders-0"]
     (told,) = (record.getMessage() for record in caplog.records)
-    assert "partition 'orders-1' that is not there (gone (0x02)); starting without it" in told
+    assert "partition 'orders-1': reading was to go on from its beginning, but the partition is not there: gone" in told
     log.unavailable = set()
     if start == NAMED:
         assert batch(log, failOnDataLoss="false", startingOffsets=start) == ["orders-0", GONE]
@@ -96,7 +96,7 @@ def test_with_losses_to_fail_the_query_a_running_stream_fails() -> None:
     log.partitions["orders-2"] = type(log.partitions[GONE])(digits)
     log.unavailable = {"orders-2"}  # added, and gone before anything was read of it
     query.clock.now += 1
-    with pytest.raises(PositionLost, match=r"partition 'orders-2'.*on earliest, but .* not there: gone \(0x02\)"):
+    with pytest.raises(PositionLost, match=r"'orders-2'.*on from its beginning, but .* not there: gone \(0x02\)"):
         query.batch()
 
 

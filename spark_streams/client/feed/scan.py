@@ -7,23 +7,21 @@ feed itself repeats (``exactlyOnce`` false) is repeated.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
+from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed.feed import PATIENT, FeedClient, pause_for
 from spark_streams.client.feed.rows import FeedRows
 from spark_streams.client.feed.session import Expired
 from spark_streams.client.feed.stops import first_of, until
 from spark_streams.client.retry import Attempts
-from spark_streams.errors import PositionLost, SparkStreamsError
+from spark_streams.errors import SparkStreamsError
 
 __all__ = ["BEGINNING", "EMPTY_RESPONSES", "FeedRange", "scan"]
-
-_log = logging.getLogger(__name__)
 
 BEGINNING: Final = "_first"
 """The cursor that means the beginning of a partition (FeedAPI, "fetch call")."""
@@ -62,16 +60,8 @@ def scan(
         RemoteProtocolError: a response without any cursor, or one that cannot be read.
         SparkStreamsError: as ``FeedClient.fetch``, after several tries where that can help.
     """
-
-    def lose(asked: str, available: str) -> None:
-        lost = PositionLost(client.address.stream, str(wanted.partition), asked, available)
-        if fail_on_data_loss:
-            raise lost
-        context = {"stream": client.address.stream, "partition": str(wanted.partition)}
-        _log.warning("%s", lost, extra={"context": context})
-
-    cursor = wanted.start
-    empty = 0
+    policy = LossPolicy(client.address.stream, fail_on_data_loss)
+    partition, cursor, empty = str(wanted.partition), wanted.start, 0
     if cursor in wanted.stops:
         return
     attempts = Attempts(PATIENT)
@@ -97,7 +87,7 @@ def scan(
             rows.drop_waiting()
             if cursor == BEGINNING:
                 raise
-            lose(f"after cursor '{cursor}'", str(fault))
+            policy.report(partition, f"after cursor '{cursor}'", str(fault))
             cursor = BEGINNING
             continue
         except SparkStreamsError as fault:
@@ -109,7 +99,8 @@ def scan(
         if (not events and cursor == cursor_asked) or empty >= EMPTY_RESPONSES:
             break
     if wanted.required and cursor not in wanted.stops:
-        lose(
+        policy.report(
+            partition,
             f"after cursor '{wanted.start}' until cursor '{wanted.stops[0]}'",
             f"the feed has come to its end, '{cursor}', without that cursor",
         )

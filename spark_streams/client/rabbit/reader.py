@@ -34,7 +34,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from spark_streams.client.loss import LossPolicy
+from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.model import RangeRead
 from spark_streams.client.rabbit.bounds import Extent
 from spark_streams.client.rabbit.credit import FIRST_CREDIT, CreditWindow
@@ -114,7 +114,7 @@ class RangeReader:
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
-        self._loss = LossPolicy(read)
+        self._loss = LossPolicy(read.stream, read.fail_on_data_loss)
         self._decoder = RowDecoder(read, narrowed, max_rows, max_bytes)
         self._next = first_wanted(read.start)
         self._skipped: int | None = None
@@ -146,7 +146,7 @@ class RangeReader:
                     attempts.progressed()
                     yield from self._decoder.batches(pieces)
             except SparkStreamsError as fault:
-                if not self._loss.tries_again(attempts, fault):
+                if not self._loss.tries_again(self._read.partition, attempts, fault):
                     return
                 self._compare_last()
 
@@ -161,7 +161,7 @@ class RangeReader:
         self._skipped = None
         if first > asked:
             there = f"the next offset there is '{offset_text(first)}'"
-            self._loss.lost(f"at offset '{offset_text(asked)}'", there)
+            self._loss.report(self._read.partition, f"at offset '{offset_text(asked)}'", there)
             self._next = max(first, self._lowest)
 
     def _compare_last(self) -> None:
@@ -179,7 +179,8 @@ class RangeReader:
             return  # it does not reach so far, or no longer goes back so far, which is noticed in any case
         if (now.first_offset, now.timestamp_ms) != (last.first_offset, last.timestamp_ms):
             self._last = None
-            self._loss.lost(f"after offset '{offset_text(last.next_offset - 1)}'", "the stream was created again since")
+            asked = f"after offset '{offset_text(last.next_offset - 1)}'"
+            self._loss.report(self._read.partition, asked, "the stream was created again since")
 
     def _runs(self) -> Iterator[tuple[list[Piece], int]]:
         """Yield what one subscription delivers, a batch's worth at a time, with the offset that follows."""
@@ -274,7 +275,7 @@ class RangeReader:
                         f"{self._end} as its leader has, within {self._timeout_ms} ms: it is behind, look at that node"
                     ) from None
                 held = f"its last offset is '{offset_text(last)}'" if last >= 0 else "it holds nothing"
-                self._loss.lost(f"up to offset '{self._read.end}'", held)
+                self._loss.report(self._read.partition, f"up to offset '{self._read.end}'", held)
                 return True
             time.sleep(min(left, BEHIND_S))
 
@@ -303,7 +304,7 @@ class RangeReader:
                 raise RemoteProtocolError(f"{self._read.partition}: the broker skipped the chunk at offset {held.gap}")
             return None
         left = "there is nothing" if chunk is None else f"the next offset there is '{offset_text(chunk.first_offset)}'"
-        self._loss.lost(f"at offset '{offset_text(held.gap)}'", left)
+        self._loss.report(self._read.partition, f"at offset '{offset_text(held.gap)}'", left)
         gap = held.gap
         held.pieces = [piece for piece in held.pieces if int(piece.offsets[0]) < gap]
         return self._end + 1 if chunk is None else chunk.first_offset

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
+from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed.feed import FeedClient
 from spark_streams.client.feed.first_match import FirstMatch
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.planning import shares
-from spark_streams.spark.loss import LossPolicy
 from spark_streams.spark.spooled.follower import Follower
 from spark_streams.spark.spooled.pages import Cut
 from spark_streams.spark.spooled.spool import Spool

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed import Discovery, FeedPartition
 from spark_streams.client.feed.feed import FeedClient
 from spark_streams.client.feed.scan import FeedRange
@@ -25,7 +26,6 @@ from spark_streams.position import LATEST, After, Matching
 from spark_streams.spark.batch_progress import BatchProgress
 from spark_streams.spark.driver import position_in, require_all
 from spark_streams.spark.filter_log import filter_json
-from spark_streams.spark.loss import LossPolicy
 from spark_streams.spark.spooled.filtering import QueryFilter, first_match
 from spark_streams.spark.spooled.followers import Followers
 from spark_streams.spark.spooled.lineage import Lineage, trace

@@ -290,6 +290,13 @@ def test_retention_that_overtakes_a_read_is_noticed_block_by_block(monkeypatch: 
             next(batches)
 
 
+def test_a_peer_that_tells_less_than_what_has_come_is_behind() -> None:
+    log = events(20)
+    script = Script(events=log, latest=log[2][0], partition_extra={"x-opt-truncated-offset": None})
+    with FakePeer(script) as peer, client(peer.port) as reader:
+        assert fetched(reader, read(After(log[9][0]), log[-1][0])) == log[10:]
+
+
 def test_events_removed_after_they_were_read_are_no_loss() -> None:
     log = events(300)
     script = Script(events=log)

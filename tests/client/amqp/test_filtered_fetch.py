@@ -388,6 +388,8 @@ def test_what_retention_removed_from_a_filtered_range_is_a_loss(
             found = offsets(there, kept)
         assert len([r for r in caplog.records if "failOnDataLoss is false" in r.message]) == 1
         assert all(offset > bounds.truncated for offset in found)
+        # A whole partition begins wherever it begins by now.
+        assert offsets(there, filtered(text, bounds.latest, EARLIEST, stream="orders")) == found
         # Behind what was removed nothing is lost, and where all is removed everything is.
         assert offsets(there, filtered(text, bounds.latest, After(bounds.truncated), stream="orders")) == found
         with pytest.raises(PositionLost):
