@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_streams.client.data_loss import DataLoss, ending, instead_of, is_past_end, place
+from spark_streams.client.data_loss import DataLoss, beginning, ending, instead_of, is_past_end, place
 from spark_streams.client.model import StreamDescription
 from spark_streams.position import EARLIEST, After, Checkpoint, Position
 from spark_streams.spark.ranges import Resolved, order, span_start
@@ -108,7 +108,8 @@ def retained_spans(
                 asked, gone = f"up to offset '{last}'", instead_of(end, bounds)
             last = bounds.latest or ""
         if bounds.earliest is not None and bounds.earliest <= last and span_start(first, After(last)) == first:
-            spans[p] = (first, last)
+            # What is removed until a task reads is noticed by an event that has to come, and not by EARLIEST.
+            spans[p] = (beginning(bounds) if first == EARLIEST else first, last)
         elif gone is None:
             gone = "its events were removed"
         if gone is not None:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from spark_streams.client import retry
 from spark_streams.errors import CheckpointError, NotFound, OptionError, PositionLost
+from spark_streams.position import At
 from tests.examples import examples
-from tests.spark.fake_client import FakeLog, name
+from tests.spark.fake_client import FakeLog, FakePartition, name
 from tests.spark.fake_query import Query, everything
 
 
@@ -277,6 +278,19 @@ def test_events_that_came_and_went_unread_are_a_loss() -> None:
     log.partitions["0"].truncate(5)
     with pytest.raises(PositionLost, match=r"from its beginning, but .* no events, 'e000004' and older were removed"):
         query.batch()
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["empty before", "new"])
+def test_a_task_is_told_which_event_a_partition_begins_with(known: bool) -> None:
+    """EARLIEST would begin wherever retention has come until the task reads."""
+    log = FakeLog("0")
+    query = Query(log, startingOffsets="earliest")
+    if known:
+        log.partitions["1"] = FakePartition()
+    query.drain()
+    log.partitions.setdefault("1", FakePartition()).append(3)
+    (planned,) = query.source.reads(*query.plan())
+    assert (planned.read.partition, planned.read.start, planned.read.end) == ("1", At(name(0)), name(2))
 
 
 def test_truncated_between_planning_and_reading() -> None:
