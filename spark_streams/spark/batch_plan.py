@@ -6,9 +6,8 @@ from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.model import Bounds
 from spark_streams.options import SourceOptions, Span
 from spark_streams.position import LATEST, After, At, AtTime, Position
-from spark_streams.spark.driver import Driver, position_in, require_all, require_offsets
+from spark_streams.spark.driver import Connect, Driver, position_in, require_all, require_offsets
 from spark_streams.spark.filter_log import log_filter
-from spark_streams.spark.log_client import Connect
 from spark_streams.spark.pruning import matching_ranges
 from spark_streams.spark.ranges import PlannedRead, order, range_read, resolve_start, with_certain
 

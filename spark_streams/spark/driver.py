@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from spark_streams.client.model import Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import PATIENT, Attempts
@@ -15,13 +15,20 @@ from spark_streams.filters import Expression, read_filter
 from spark_streams.options import SourceOptions, Span
 from spark_streams.planning import chunk_sizes, pieces
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
-from spark_streams.spark.log_client import Connect, LogClient, OffsetWalk, OpaqueLogClient
+from spark_streams.spark.log_client import LogClient, OffsetWalk, OpaqueLogClient
 from spark_streams.spark.numeric import NumericWalk, events_between
 from spark_streams.spark.walks import Ahead, Walk, sample, split_points
 
-__all__ = ["Driver", "position_in", "reaching", "require_all", "require_offsets"]
+__all__ = ["Connect", "Driver", "position_in", "reaching", "require_all", "require_offsets"]
 
 _T = TypeVar("_T")
+
+
+class Connect(Protocol):
+    """Opens a client; a function of a module, so that it can be pickled by its name."""
+
+    def __call__(self, options: SourceOptions) -> LogClient:
+        """Return a new client; the caller closes it."""
 
 
 class Driver:

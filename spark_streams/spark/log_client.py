@@ -11,10 +11,9 @@ import pyarrow as pa
 from spark_streams.client.model import Pushdown, RangeRead, StreamDescription
 from spark_streams.endpoint import Node
 from spark_streams.filters.nodes import Expression
-from spark_streams.options import SourceOptions
 from spark_streams.position import Position
 
-__all__ = ["Connect", "LogClient", "OffsetWalk", "OpaqueLogClient"]
+__all__ = ["LogClient", "OffsetWalk", "OpaqueLogClient"]
 
 
 class OffsetWalk(Protocol):
@@ -97,10 +96,3 @@ class OpaqueLogClient(LogClient, Protocol):
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
         """Walk from ``start`` to ``end`` (inclusive; None for without end)."""
-
-
-class Connect(Protocol):
-    """Opens a client; a function of a module, so that it can be pickled by its name."""
-
-    def __call__(self, options: SourceOptions) -> LogClient:
-        """Return a new client; the caller closes it."""

@@ -27,11 +27,10 @@ from spark_streams.position import (
 )
 from spark_streams.spark.batch_progress import BatchProgress
 from spark_streams.spark.checks import new_ends, not_past, recreated, retained_spans
-from spark_streams.spark.driver import Driver, position_in, require_all, require_offsets
+from spark_streams.spark.driver import Connect, Driver, position_in, require_all, require_offsets
 from spark_streams.spark.filter_log import filter_json, log_filter
 from spark_streams.spark.lag import Lag
 from spark_streams.spark.limit import Limiter
-from spark_streams.spark.log_client import Connect
 from spark_streams.spark.patience import Patience
 from spark_streams.spark.pruning import matching_ranges
 from spark_streams.spark.ranges import PlannedRead, Resolved, order, range_read, resolve_start, span_start, with_certain

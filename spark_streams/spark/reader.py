@@ -22,8 +22,8 @@ from spark_streams.errors import NotFound, OptionError
 from spark_streams.options import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, SourceOptions
 from spark_streams.position import After, Checkpoint
 from spark_streams.spark.batch_plan import plan_batch
-from spark_streams.spark.driver import reaching
-from spark_streams.spark.log_client import Connect, LogClient
+from spark_streams.spark.driver import Connect, reaching
+from spark_streams.spark.log_client import LogClient
 from spark_streams.spark.log_lines import counted, show_log_lines
 from spark_streams.spark.micro_batch import MicroBatches
 from spark_streams.spark.pushed_filters import TakesFilters, wants_filters
