@@ -19,7 +19,6 @@ from docs.option_defaults import default_of
 from spark_streams.options import parse_rabbit_sink, parse_rabbit_source, parse_sink_options, parse_source
 from spark_streams.options.amqp_events import _FORMAT as AMQP_FORMAT
 from spark_streams.options.feedapi import BY_TIME, FEED_FORMAT, parse_feed_sink, parse_feed_source
-from spark_streams.options.given import MAX_INT64, Format, Given
 from spark_streams.options.names import (
     ENDING_OFFSETS,
     ENDING_OFFSETS_BY_TIMESTAMP,
@@ -38,6 +37,7 @@ from spark_streams.options.names import (
     TLS_VERIFY_HOSTNAME,
     URL,
 )
+from spark_streams.options.parser import MAX_INT64, Format, Given
 from spark_streams.options.rabbitmq_stream import _FORMAT as RABBIT_FORMAT
 
 DOCS = Path(__file__).parent

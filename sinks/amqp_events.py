@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from spark_streams.client import AmqpClient, Publisher, encode_columns
 from spark_streams.errors import OptionError, SchemaError, SparkStreamsError
 from spark_streams.options import SinkOptions, parse_sink_options
-from spark_streams.spark.write_columns import identify, message_columns
-from spark_streams.spark.write_schema import check_schema
-from spark_streams.spark.writer import BatchWriter, StreamWriter, TaskName
+from spark_streams.spark.sink.columns import identify, message_columns
+from spark_streams.spark.sink.schema import check_schema
+from spark_streams.spark.sink.writer import BatchWriter, StreamWriter, TaskName
 
 __all__ = ["AmqpOutlet", "AmqpSink", "batch_writer", "stream_writer"]
 

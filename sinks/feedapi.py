@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_streams.client.feed.events import event_columns
-from spark_streams.client.feed.parts import PART_SCHEMA
+from spark_streams.client.feed.published_events import event_columns
 from spark_streams.client.feed.publisher import FeedIdentity, FeedPublisher, HttpFeed, Target
+from spark_streams.client.feed.row_parts import PART_SCHEMA
 from spark_streams.errors import OptionError, SparkStreamsError
 from spark_streams.options.feedapi import FeedSinkOptions, parse_feed_sink
-from spark_streams.spark.feed_schema import check_feed_schema
-from spark_streams.spark.writer import BatchWriter, StreamWriter, TaskName
+from spark_streams.spark.sink.feed_schema import check_feed_schema
+from spark_streams.spark.sink.writer import BatchWriter, StreamWriter, TaskName
 
 __all__ = ["FeedOutlet", "FeedSink", "batch_writer", "stream_writer"]
 
@@ -120,7 +120,7 @@ class FeedSink:
             return HttpFeed(chosen.endpoint, chosen.request_timeout_ms)
         assert chosen.data_dir is not None
         # The door's own code, on a log that this process opens; http publishers never load it.
-        from spark_streams.server.feed.folder import FeedFolder
+        from spark_streams.server.feed.local_target import FeedFolder
 
         return FeedFolder(chosen.data_dir, chosen.stream, chosen.request_timeout_ms)
 

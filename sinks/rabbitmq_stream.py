@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from spark_streams.client import RabbitClient, RabbitPublishing, TaskIdentity, TaskPublisher, encode_columns
 from spark_streams.errors import OptionError, SchemaError, SparkStreamsError
 from spark_streams.options import RabbitSinkOptions, parse_rabbit_sink
-from spark_streams.spark.write_columns import message_columns
-from spark_streams.spark.write_schema import MESSAGE_SINK_COLUMNS, check_schema
-from spark_streams.spark.writer import BatchWriter, StreamWriter, TaskName
+from spark_streams.spark.sink.columns import message_columns
+from spark_streams.spark.sink.schema import MESSAGE_SINK_COLUMNS, check_schema
+from spark_streams.spark.sink.writer import BatchWriter, StreamWriter, TaskName
 
 __all__ = ["RabbitOutlet", "RabbitSink", "batch_writer", "stream_writer"]
 

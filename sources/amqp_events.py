@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from spark_streams.client import AmqpClient
 from spark_streams.options import HiddenOptions, SourceOptions, parse_source, validate
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
-from spark_streams.spark.reader import batch_reader, stream_reader
-from spark_streams.spark.row_schema import spark_schema
+from spark_streams.spark.schemas import spark_schema
+from spark_streams.spark.source.reader import batch_reader, stream_reader
 
 __all__ = ["AmqpEventsDataSource", "connect"]
 

@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from spark_streams.options import HiddenOptions
 from spark_streams.options.feedapi import parse_feed_source, validate_feed
 from spark_streams.rows import COMMON_SCHEMA
-from spark_streams.spark.row_schema import spark_schema
-from spark_streams.spark.spooled.reader import feed_batch_reader, feed_stream_reader
+from spark_streams.spark.feed.reader import feed_batch_reader, feed_stream_reader
+from spark_streams.spark.schemas import spark_schema
 
 __all__ = ["FeedDataSource"]
 

@@ -21,8 +21,8 @@ from spark_streams.options import (
     validate_rabbit,
 )
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
-from spark_streams.spark.reader import batch_reader, stream_reader
-from spark_streams.spark.row_schema import spark_schema
+from spark_streams.spark.schemas import spark_schema
+from spark_streams.spark.source.reader import batch_reader, stream_reader
 
 __all__ = ["RabbitStreamDataSource", "connect", "connect_store"]
 

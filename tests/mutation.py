@@ -25,28 +25,28 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-LEFT_OUT = ["*_pb2.py", "spark_streams/spark/observed.py"]
+LEFT_OUT = ["*_pb2.py", "spark_streams/spark/progress/listener.py"]
 """What is generated, and what nothing but Spark can judge."""
 
 ROOMS = {
-    "spark_streams/wire": "tests/wire tests/filters/test_amqp_sql.py",
+    "spark_streams/wire": "tests/wire tests/filters/predicates/test_amqp_sql.py",
     "spark_streams/wire/feed": "tests/wire/feed",
-    "spark_streams/wire/rabbit": "tests/wire/rabbitmq",
+    "spark_streams/wire/rabbitmq": "tests/wire/rabbitmq",
     "spark_streams/log": "tests/log",
     "spark_streams/filters": "tests/filters",
-    "spark_streams/options": "tests/options tests/test_endpoint.py tests/test_fresh_secrets.py",
-    "spark_streams/option_values.py": "tests/options tests/test_endpoint.py",
+    "spark_streams/options": "tests/options tests/test_endpoint.py tests/test_secrets.py",
+    "spark_streams/options/values.py": "tests/options tests/test_endpoint.py",
     "spark_streams/endpoint.py": "tests/options tests/test_endpoint.py",
     "spark_streams/position.py": "tests/test_position.py tests/options tests/spark",
-    "spark_streams/planning.py": "tests/test_planning.py tests/spark",
-    "spark_streams/fresh_secrets.py": "tests/test_fresh_secrets.py",
-    "spark_streams/spark": "tests/spark tests/test_planning.py tests/test_monitoring.py",
+    "spark_streams/spark/splitting.py": "tests/spark/test_splitting.py tests/spark",
+    "spark_streams/secrets.py": "tests/test_secrets.py",
+    "spark_streams/spark": "tests/spark tests/spark/test_splitting.py tests/test_monitoring.py",
     "spark_streams/client": "tests/client",
     "spark_streams/client/feed": "tests/client/feed",
-    "spark_streams/client/rabbit": "tests/client/rabbitmq",
+    "spark_streams/client/rabbitmq": "tests/client/rabbitmq",
     "spark_streams/server": "tests/server",
     "spark_streams/server/feed": "tests/server/feed",
-    "spark_streams/server/rabbit": "tests/server/rabbitmq",
+    "spark_streams/server/rabbitmq": "tests/server/rabbitmq",
 }
 """Which tests judge a folder or a module: those of its longest prefix here."""
 

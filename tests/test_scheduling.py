@@ -68,4 +68,4 @@ def test_every_test_runs_once_and_only_some_processes_start_a_spark(
 
 def test_the_modules_of_spark_are_known_by_their_mark() -> None:
     assert scheduling.starts_spark("tests/e2e/test_settings.py")
-    assert not scheduling.starts_spark("tests/test_planning.py")
+    assert not scheduling.starts_spark("tests/spark/test_splitting.py")

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from spark_streams.cli.faults import FaultyGroup
+from spark_streams.cli.errors import FaultyGroup
 
 __all__ = ["main"]
 
@@ -70,11 +70,11 @@ Creating streams:
 
 
 _LOG_COMMANDS = {
-    "append": "spark_streams.cli.append:append",
-    "create": "spark_streams.cli.admin:create",
-    "info": "spark_streams.cli.admin:info",
-    "serve": "spark_streams.cli.serve:serve",
-    "split": "spark_streams.cli.split:split",
+    "append": "spark_streams.cli.log.append:append",
+    "create": "spark_streams.cli.log.create_info:create",
+    "info": "spark_streams.cli.log.create_info:info",
+    "serve": "spark_streams.cli.log.serve:serve",
+    "split": "spark_streams.cli.log.split:split",
     "tail": "spark_streams.cli.tail:tail",
 }
 

@@ -8,16 +8,16 @@ from typing import Final
 
 import click
 
-from spark_streams.cli.faults import FaultyGroup
+from spark_streams.cli.errors import FaultyGroup
 from spark_streams.errors import FilterError, OptionError
 from spark_streams.filters import KEY, Expression, Reference, property_of, read_filter, to_text, to_tree
-from spark_streams.filters.nodes import references
 from spark_streams.filters.row_columns import columns_needed
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.targets.feed import split_for_feed
 from spark_streams.filters.targets.rabbitmq import RabbitCapability, split_for_rabbitmq
+from spark_streams.filters.tree import references
 from spark_streams.options.rabbitmq_stream import VALUE_FROM
-from spark_streams.wire.feed.pointer import pointer_of
+from spark_streams.wire.feed.json_pointer import pointer_of
 
 __all__ = ["filter_group"]
 

@@ -14,10 +14,10 @@ import click
 import numpy as np
 import pyarrow as pa
 
-from spark_streams.cli.faults import INTERRUPTED
+from spark_streams.cli.credentials import password_option, tls_options
+from spark_streams.cli.errors import INTERRUPTED
 from spark_streams.cli.peers.peer import PEER_EPILOG, partitions_option, read_peer, token_options
 from spark_streams.cli.peers.reading import POSITIONS_EPILOG, open_reader
-from spark_streams.cli.sign_in import password_option, tls_options
 from spark_streams.endpoint import Tls
 from spark_streams.rows import COMMON_SCHEMA
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from spark_streams.client.model import Bounds, StreamDescription
+from spark_streams.client.log_client import Bounds, StreamDescription
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import NotFound, PositionLost, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest, Position

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spark_streams.filters.columns import mask
-from spark_streams.filters.nodes import Expression
+from spark_streams.filters.evaluate_columns import mask
 from spark_streams.filters.row_columns import columns_needed, feed_columns, message_columns
+from spark_streams.filters.tree import Expression
 
 __all__ = ["rows_that_match", "wanted_columns"]
 

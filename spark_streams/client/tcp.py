@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from spark_streams.client.faults import connect_fault, tls_fault
+from spark_streams.client.amqp.errors import connect_fault, tls_fault
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tls import tls_context
 from spark_streams.endpoint import Endpoint

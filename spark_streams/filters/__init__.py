@@ -5,11 +5,14 @@ tree; ``read_filter`` takes what stands in an option. docs/filters.md describes 
 """
 
 from spark_streams.filters.builder import builder
-from spark_streams.filters.columns import evaluate_columns
 from spark_streams.filters.describe import to_text, to_tree
-from spark_streams.filters.evaluate import evaluate
+from spark_streams.filters.evaluate_columns import evaluate_columns
+from spark_streams.filters.evaluate_one import evaluate
 from spark_streams.filters.limits import check
-from spark_streams.filters.nodes import (
+from spark_streams.filters.option_form import read_filter
+from spark_streams.filters.protobuf import from_protobuf, to_protobuf
+from spark_streams.filters.text import parse
+from spark_streams.filters.tree import (
     BODY_SIZE,
     EVENT_TIME,
     KEY,
@@ -31,9 +34,6 @@ from spark_streams.filters.nodes import (
     negate,
     property_of,
 )
-from spark_streams.filters.protobuf import from_protobuf, to_protobuf
-from spark_streams.filters.reading import read_filter
-from spark_streams.filters.text import parse
 
 __all__ = [
     "BODY_SIZE",

@@ -26,7 +26,7 @@ from typing import Final
 from spark_streams.errors import FilterError
 from spark_streams.filters.describe import shorten
 from spark_streams.filters.limits import check
-from spark_streams.filters.nodes import (
+from spark_streams.filters.tree import (
     BODY_SIZE,
     EVENT_TIME,
     KEY,

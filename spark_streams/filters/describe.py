@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from spark_streams.filters.nodes import And, Expression, Not, Operator, Or, Predicate, Reference, ReferenceKind, Value
-from spark_streams.filters.words import is_bare_property
+from spark_streams.filters.tree import And, Expression, Not, Operator, Or, Predicate, Reference, ReferenceKind, Value
+from spark_streams.filters.vocabulary import is_bare_property
 
 __all__ = ["SIGNS", "shorten", "to_text", "to_tree"]
 

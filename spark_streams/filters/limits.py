@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_streams.errors import FilterError
+from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.describe import shorten, to_text
-from spark_streams.filters.literals import MAX_INT64, MIN_INT64
-from spark_streams.filters.nodes import (
+from spark_streams.filters.tree import (
     And,
     Expression,
     Not,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_streams.filters.nodes import And, Expression, Not, Operator, Or, Predicate, all_of, any_of, negate
+from spark_streams.filters.tree import And, Expression, Not, Operator, Or, Predicate, all_of, any_of, negate
 
 __all__ = ["conjuncts", "without_not"]
 

@@ -24,9 +24,10 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from spark_streams.errors import FilterError
 from spark_streams.filters import expression_pb2, limits
+from spark_streams.filters.decimals import read_double, read_long
 from spark_streams.filters.describe import shorten
-from spark_streams.filters.literals import read_double, read_long
-from spark_streams.filters.nodes import (
+from spark_streams.filters.protobuf_fault import MAX_NESTING, find_wire_fault
+from spark_streams.filters.tree import (
     And,
     Expression,
     Not,
@@ -39,7 +40,6 @@ from spark_streams.filters.nodes import (
     all_of,
     any_of,
 )
-from spark_streams.filters.protobuf_fault import MAX_NESTING, find_wire_fault
 
 __all__ = ["MAX_BYTES", "from_protobuf", "to_protobuf"]
 

@@ -31,10 +31,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.errors import FilterError
-from spark_streams.filters.columns import ColumnLookup
-from spark_streams.filters.nodes import Expression, Reference, ReferenceKind, references
+from spark_streams.filters.evaluate_columns import ColumnLookup
+from spark_streams.filters.tree import Expression, Reference, ReferenceKind, references
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA, PROPERTIES_TYPE
-from spark_streams.wire.feed.pointer import extract_text, parse_pointer, pointer_of
+from spark_streams.wire.feed.json_pointer import extract_text, parse_pointer, pointer_of
 
 __all__ = ["columns_needed", "feed_columns", "message_columns"]
 

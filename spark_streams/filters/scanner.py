@@ -10,10 +10,10 @@ from typing import Final, NoReturn
 
 from spark_streams.errors import FilterError
 from spark_streams.filters import limits
+from spark_streams.filters.decimals import NUMBER, read_double, read_long
 from spark_streams.filters.describe import shorten
-from spark_streams.filters.literals import NUMBER, read_double, read_long
-from spark_streams.filters.nodes import Operator, Reference, Value, ValueType, property_of
-from spark_streams.filters.words import (
+from spark_streams.filters.tree import Operator, Reference, Value, ValueType, property_of
+from spark_streams.filters.vocabulary import (
     ANNOTATION_SECTIONS,
     ANNOTATIONS,
     KEYWORDS,

@@ -34,7 +34,8 @@ from typing import Final
 
 from spark_streams.errors import FilterError
 from spark_streams.filters import limits
-from spark_streams.filters.nodes import (
+from spark_streams.filters.scanner import Scanner
+from spark_streams.filters.tree import (
     Expression,
     Not,
     Operator,
@@ -45,7 +46,6 @@ from spark_streams.filters.nodes import (
     all_of,
     any_of,
 )
-from spark_streams.filters.scanner import Scanner
 
 __all__ = ["MAX_TEXT", "parse"]
 

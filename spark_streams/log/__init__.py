@@ -1,15 +1,15 @@
 """The reference log: one durable, partitioned log in our own files; it knows nothing of the doors that stand on it."""
 
 from spark_streams.log.config import LogConfig, StreamConfig
-from spark_streams.log.offsets import format_offset
-from spark_streams.log.partition import Appended, Partition
-from spark_streams.log.record_batch import Header
-from spark_streams.log.records import Records
+from spark_streams.log.format.record_batch import Header
+from spark_streams.log.format.records import Records
+from spark_streams.log.format.timestamps import NO_TIMESTAMP, TimestampRefused
 from spark_streams.log.reference_log import ReferenceLog
-from spark_streams.log.state import StateStore
-from spark_streams.log.stored_batches import StoredBatch
+from spark_streams.log.state_store import StateStore
+from spark_streams.log.storage.batch_walk import StoredBatch
+from spark_streams.log.storage.partition import Appended, Partition
 from spark_streams.log.stream import Stream
-from spark_streams.log.timestamps import NO_TIMESTAMP, TimestampRefused
+from spark_streams.offsets import format_offset
 
 __all__ = [
     "NO_TIMESTAMP",

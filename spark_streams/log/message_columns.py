@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.log.records import Records
-from spark_streams.wire.columns import Block, decode_columns
+from spark_streams.log.format.records import Records
+from spark_streams.wire.amqp.columns import Block, decode_columns
 
 __all__ = ["message_columns_of"]
 

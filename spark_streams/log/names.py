@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from spark_streams.errors import NameTaken
-from spark_streams.log.state import StateStore
+from spark_streams.log.state_store import StateStore
 
 __all__ = ["Names", "partition_names", "partition_names_before"]
 
@@ -89,7 +89,7 @@ class Names:
 
 
 def _meant(name: str) -> str:
-    """Return what all names that one address may mean (``server/attach.py``) have in common.
+    """Return what all names that one address may mean (``server/amqp/attach_request.py``) have in common.
 
     That is the name with nothing left to take off: what is percent-encoded may be a name that has a slash or a percent
     sign itself.

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import LogError
-from spark_streams.log.partition import Copied, Partition
-from spark_streams.log.record_batch import Header
-from spark_streams.log.record_notes import notes_of_rows
-from spark_streams.log.records import Records, record_headers
+from spark_streams.log.format.batch_headers import notes_of_rows
+from spark_streams.log.format.record_batch import Header
+from spark_streams.log.format.records import Records, record_headers
+from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.split_history import SplitHistory
-from spark_streams.log.timestamps import NO_TIMESTAMP
+from spark_streams.log.storage.partition import Copied, Partition
 
 __all__ = ["PUBLISHERS_SUFFIX", "Redistribution"]
 

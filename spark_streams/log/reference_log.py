@@ -27,13 +27,13 @@ from pathlib import Path
 from types import TracebackType
 
 from spark_streams.errors import LogError, LogLocked, NameTaken, StreamExists, UnknownStream
-from spark_streams.filters.nodes import Expression
+from spark_streams.filters.tree import Expression
 from spark_streams.log.config import LogConfig, StreamConfig
-from spark_streams.log.files import sync_directory
 from spark_streams.log.names import Names, partition_names_before
 from spark_streams.log.names import partition_names as names_of_partitions
-from spark_streams.log.partition import Partition
-from spark_streams.log.state import StateStore
+from spark_streams.log.state_store import StateStore
+from spark_streams.log.storage.files import sync_directory
+from spark_streams.log.storage.partition import Partition
 from spark_streams.log.stream import Stream, folder_name, load_stream, new_stream
 
 __all__ = ["ReferenceLog", "wall_clock_ms"]

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import CorruptLog
-from spark_streams.log.files import write_atomically
+from spark_streams.log.storage.files import write_atomically
 
 __all__ = ["SplitHistory"]
 

@@ -24,13 +24,13 @@ import google_crc32c
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log.config import StreamConfig
-from spark_streams.log.files import sync_directory, write_atomically
-from spark_streams.log.lineage import KeyTree, Lineage, child_of_key
-from spark_streams.log.offsets import format_offset
-from spark_streams.log.partition import Partition
+from spark_streams.log.partition_tree import KeyTree, Lineage, child_of_key
 from spark_streams.log.redistribution import Redistribution
-from spark_streams.log.segment import LOG_SUFFIX
 from spark_streams.log.split_history import SplitHistory
+from spark_streams.log.storage.files import sync_directory, write_atomically
+from spark_streams.log.storage.partition import Partition
+from spark_streams.log.storage.segment import LOG_SUFFIX
+from spark_streams.offsets import format_offset
 
 __all__ = ["Stream", "folder_name", "load_stream", "new_stream"]
 

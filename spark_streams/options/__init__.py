@@ -5,6 +5,7 @@ describes in a ``Format`` what else it takes, and has its parsers: ``amqp_events
 """
 
 from spark_streams.options.amqp_events import parse_sink_options, parse_source, validate
+from spark_streams.options.common import SourceOptions
 from spark_streams.options.hidden import HiddenOptions
 from spark_streams.options.names import MAX_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY, MIN_OFFSETS_PER_TRIGGER
 from spark_streams.options.positions import Span
@@ -16,7 +17,6 @@ from spark_streams.options.rabbitmq_stream import (
     validate_rabbit,
 )
 from spark_streams.options.sink import SinkOptions
-from spark_streams.options.source import SourceOptions
 
 __all__ = [
     "MAX_OFFSETS_PER_TRIGGER",

@@ -8,8 +8,8 @@ from typing import Final
 
 from spark_streams.endpoint import AMQP_SCHEMES
 from spark_streams.errors import OptionError
-from spark_streams.option_values import expression
-from spark_streams.options.given import Format, Given
+from spark_streams.options.common import SourceOptions, read_source
+from spark_streams.options.connection import read_endpoint, request_timeout_ms
 from spark_streams.options.names import (
     CONSUMER_GROUP,
     EPOCH,
@@ -23,9 +23,9 @@ from spark_streams.options.names import (
     TOKEN_PROVIDER,
     USERNAME,
 )
-from spark_streams.options.peer import read_endpoint, request_timeout_ms
+from spark_streams.options.parser import Format, Given
 from spark_streams.options.sink import SinkOptions
-from spark_streams.options.source import SourceOptions, read_source
+from spark_streams.options.values import expression
 from spark_streams.position import Matching, Position, position_from_json
 
 __all__ = ["parse_sink_options", "parse_source", "validate"]

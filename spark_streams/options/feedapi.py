@@ -13,8 +13,8 @@ from spark_streams.endpoint import HTTP_SCHEMES, Endpoint, Secret
 from spark_streams.errors import FilterError, OptionError
 from spark_streams.filters import read_filter
 from spark_streams.filters.row_columns import columns_needed
-from spark_streams.option_values import expression
-from spark_streams.options.given import Format, Given
+from spark_streams.options.common import SourceOptions, read_source
+from spark_streams.options.connection import DEFAULT_REQUEST_TIMEOUT_MS, read_endpoint, read_secret, request_timeout_ms
 from spark_streams.options.names import (
     CONSUMER_GROUP,
     DIALECT,
@@ -50,8 +50,8 @@ from spark_streams.options.names import (
     URL,
     USERNAME,
 )
-from spark_streams.options.peer import DEFAULT_REQUEST_TIMEOUT_MS, read_endpoint, read_secret, request_timeout_ms
-from spark_streams.options.source import SourceOptions, read_source
+from spark_streams.options.parser import Format, Given
+from spark_streams.options.values import expression
 from spark_streams.position import After, Matching, Position, position_from_json
 
 __all__ = [

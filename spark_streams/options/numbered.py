@@ -6,8 +6,8 @@ import re
 from typing import Final
 
 from spark_streams.errors import OptionError
-from spark_streams.option_values import expression
-from spark_streams.options.given import MAX_INT64
+from spark_streams.options.parser import MAX_INT64
+from spark_streams.options.values import expression
 from spark_streams.position import EARLIEST, LATEST, After, At, Matching, Position, position_from_json
 
 __all__ = ["OFFSET_DIGITS", "numbered_position"]

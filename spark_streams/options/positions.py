@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.errors import OptionError
-from spark_streams.option_values import expression, instant_ms, json_object
-from spark_streams.options.given import Given
 from spark_streams.options.names import (
     ENDING_OFFSETS,
     ENDING_OFFSETS_BY_TIMESTAMP,
@@ -17,6 +15,8 @@ from spark_streams.options.names import (
     STARTING_OFFSETS_BY_TIMESTAMP,
     STARTING_TIMESTAMP,
 )
+from spark_streams.options.parser import Given
+from spark_streams.options.values import expression, instant_ms, json_object
 from spark_streams.position import EARLIEST, LATEST, AtTime, Matching, Position
 
 __all__ = ["Span", "read_ending", "read_starting", "refuse_empty_spans", "refuse_endings"]

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, cast
 
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import OptionError
-from spark_streams.option_values import words_list
-from spark_streams.options.given import Format, Given
+from spark_streams.options.common import SourceOptions, read_source
+from spark_streams.options.connection import read_endpoint, request_timeout_ms
 from spark_streams.options.names import (
     COMPRESSION,
     CONSUMER_GROUP,
@@ -39,9 +39,9 @@ from spark_streams.options.names import (
     USERNAME,
 )
 from spark_streams.options.numbered import numbered_position
-from spark_streams.options.peer import read_endpoint, request_timeout_ms
+from spark_streams.options.parser import Format, Given
 from spark_streams.options.sink import SinkOptions
-from spark_streams.options.source import SourceOptions, read_source
+from spark_streams.options.values import words_list
 from spark_streams.position import Matching
 
 __all__ = [

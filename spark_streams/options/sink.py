@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_streams.endpoint import Endpoint
-from spark_streams.options.peer import DEFAULT_REQUEST_TIMEOUT_MS
+from spark_streams.options.connection import DEFAULT_REQUEST_TIMEOUT_MS
 
 __all__ = ["SinkOptions"]
 

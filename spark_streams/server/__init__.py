@@ -1,10 +1,10 @@
 """The doors of the reference log: servers on asyncio, one thread."""
 
-from spark_streams.server.config import AmqpConfig, Redirect
+from spark_streams.server.amqp.config import AmqpConfig, Redirect
 from spark_streams.server.feed.config import BearerToken, FeedConfig
 from spark_streams.server.log_server import LogServer
 from spark_streams.server.permissions import Permissions
-from spark_streams.server.rabbit.config import RabbitConfig
+from spark_streams.server.rabbitmq.config import RabbitConfig
 from spark_streams.server.thread import ServerThread
 
 __all__ = [

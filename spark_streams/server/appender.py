@@ -23,10 +23,16 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LogError, PartitionEnded
 from spark_streams.log import Partition
-from spark_streams.log.batching import Notes, is_large
-from spark_streams.log.no_room import is_full
-from spark_streams.log.partition import PartitionClosed
-from spark_streams.server.conditions import INTERNAL_ERROR, INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
+from spark_streams.log.format.batching import Notes, is_large
+from spark_streams.log.storage.no_room import is_full
+from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.server.amqp.error_conditions import (
+    INTERNAL_ERROR,
+    INVALID_FIELD,
+    RESOURCE_DELETED,
+    RESOURCE_LIMIT,
+    LinkRefused,
+)
 
 __all__ = ["Appender", "Batch"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.log import Records
-from spark_streams.wire.columns import Block, incoming_columns
+from spark_streams.wire.amqp.columns import Block, incoming_columns
 
 __all__ = ["bare_starts"]
 

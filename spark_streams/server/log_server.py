@@ -10,19 +10,19 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.config import AmqpConfig
-from spark_streams.server.connection import AmqpConnection
-from spark_streams.server.doorway import BACKLOG, Admission, DoorSettings, Doorway, Sockets
+from spark_streams.server.admission import BACKLOG, Admission, DoorSettings, Doorway, Sockets
+from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.amqp.connection import AmqpConnection
+from spark_streams.server.amqp.node import Node
 from spark_streams.server.exposure import ExposedSettings, exposed
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.node import Node
-from spark_streams.server.rabbit.config import RabbitConfig
-from spark_streams.server.rabbit.connection import RabbitConnection
-from spark_streams.server.rabbit.node import RabbitNode
+from spark_streams.server.rabbitmq.config import RabbitConfig
+from spark_streams.server.rabbitmq.connection import RabbitConnection
+from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.tls import server_context
 
 if TYPE_CHECKING:
-    from spark_streams.server.feed.serving import HttpServer
+    from spark_streams.server.feed.http_server import HttpServer
 
 __all__ = ["DoorShut", "LogServer", "may_listen"]
 
@@ -169,8 +169,8 @@ class LogServer:
         if config is None:
             return
         # Only here: who opens another door, or none, need not wait for them to be imported.
-        from spark_streams.server.feed.door import FeedDoor
-        from spark_streams.server.feed.serving import HttpServer, bound_socket
+        from spark_streams.server.feed.application import FeedDoor
+        from spark_streams.server.feed.http_server import HttpServer, bound_socket
 
         door = "feedapi"
         try:

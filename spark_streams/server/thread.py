@@ -11,10 +11,10 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.config import AmqpConfig
+from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.log_server import LogServer
-from spark_streams.server.rabbit.config import RabbitConfig
+from spark_streams.server.rabbitmq.config import RabbitConfig
 
 __all__ = ["ServerThread"]
 

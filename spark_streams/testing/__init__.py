@@ -4,7 +4,7 @@ With pytest there is nothing to set up: the package brings a plugin whose fixtur
 """
 
 from spark_streams.testing.kept import KeptQuery
-from spark_streams.testing.process import LogProcess
+from spark_streams.testing.log_process import LogProcess
 from spark_streams.testing.query import eventually, wait_until_caught_up
 from spark_streams.testing.stream import LogStream, StreamFactory
 

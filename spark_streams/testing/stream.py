@@ -15,7 +15,7 @@ from spark_streams.client import AmqpClient, RangeRead, encode_columns
 from spark_streams.endpoint import parse_url
 from spark_streams.position import EARLIEST
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
-from spark_streams.testing.process import LogProcess
+from spark_streams.testing.log_process import LogProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

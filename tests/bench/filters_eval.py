@@ -26,9 +26,10 @@ import pyarrow as pa
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spark_streams.client.residual import rows_that_match
-from spark_streams.filters.columns import mask
-from spark_streams.filters.evaluate import evaluate
-from spark_streams.filters.nodes import (
+from spark_streams.filters.evaluate_columns import mask
+from spark_streams.filters.evaluate_one import evaluate
+from spark_streams.filters.row_columns import columns_needed, message_columns
+from spark_streams.filters.tree import (
     BODY_SIZE,
     KEY,
     PUBLISH_TIME,
@@ -42,7 +43,6 @@ from spark_streams.filters.nodes import (
     any_of,
     property_of,
 )
-from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.rows import MESSAGE_SCHEMA, PROPERTIES_TYPE, TIMESTAMP
 
 TURNS = 7

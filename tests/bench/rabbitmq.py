@@ -43,7 +43,7 @@ def serve(data_dir: str) -> None:
     """Serve a log through the RabbitMQ door, print its url as a JSON line, and stay until stdin closes."""
     from spark_streams.log import ReferenceLog
     from spark_streams.server import ServerThread
-    from spark_streams.server.rabbit.config import RabbitConfig
+    from spark_streams.server.rabbitmq.config import RabbitConfig
 
     with ReferenceLog(data_dir) as log, ServerThread(log, None, RabbitConfig(port=0)) as server:
         print(json.dumps({"url": server.rabbit_url}), flush=True)
@@ -66,8 +66,8 @@ def door() -> Iterator[tuple[str, psutil.Process]]:
 
 def create(url: str) -> str:
     """Create a stream of a new name."""
-    from spark_streams.client.rabbit.connection import Connection
-    from spark_streams.wire.rabbit.streams import Create, CreateAnswer
+    from spark_streams.client.rabbitmq.connection import Connection
+    from spark_streams.wire.rabbitmq.stream_commands import Create, CreateAnswer
 
     name = f"bench-{secrets.token_hex(4)}"
     with Connection(endpoint(url), timeout_ms=30_000) as connection:
@@ -117,10 +117,10 @@ def consume(url: str, stream: str) -> float:
 
 def drain(url: str, stream: str) -> float:
     """Read a whole stream over one connection without decoding messages; return messages per second."""
-    from spark_streams.client.rabbit.bounds import extent
-    from spark_streams.client.rabbit.connection import Connection
-    from spark_streams.client.rabbit.subscription import Subscription
-    from spark_streams.wire.rabbit.consuming import OffsetSpecification, OffsetType
+    from spark_streams.client.rabbitmq.bounds import extent
+    from spark_streams.client.rabbitmq.connection import Connection
+    from spark_streams.client.rabbitmq.subscription import Subscription
+    from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, OffsetType
 
     with Connection(endpoint(url), timeout_ms=30_000) as connection:
         last = extent(connection, stream).last

@@ -13,7 +13,13 @@ import numpy as np
 import pyarrow as pa
 from proton import Message, symbol
 
-from spark_streams.wire.columns import Block, decode_columns, delivery_annotations, encode_columns, incoming_columns
+from spark_streams.wire.amqp.columns import (
+    Block,
+    decode_columns,
+    delivery_annotations,
+    encode_columns,
+    incoming_columns,
+)
 
 ROW = ["value", "key", "properties", "application_properties", "message_annotations", "offset", "timestamp"]
 

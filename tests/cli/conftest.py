@@ -17,8 +17,8 @@ import pytest
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
-from spark_streams.wire.columns import encode_columns
-from tests.cli import peers
+from spark_streams.wire.amqp.columns import encode_columns
+from tests.cli.peers import opened
 
 COMMAND = [sys.executable, "-m", "spark_streams.cli"]
 
@@ -65,7 +65,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
         given = tmp_path.with_name(f"{tmp_path.name}-stdin")
         given.write_bytes(stdin.encode() if isinstance(stdin, str) else stdin)
         with given.open("rb") as file:
-            done = peers.run(*map(str, words), stdin=file, **environment)
+            done = opened.run(*map(str, words), stdin=file, **environment)
         return Ran(done.exit_code, done.stdout, done.stderr)
 
     return run_it

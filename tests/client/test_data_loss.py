@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from spark_streams.client.data_loss import DataLoss, LossPolicy, instead_of, is_past_end, place
-from spark_streams.client.model import Bounds
+from spark_streams.client.log_client import Bounds
 from spark_streams.errors import NotFound, PositionLost
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import pytest
 
 from spark_streams.client import AmqpClient, RabbitClient
-from spark_streams.client.rabbit import cluster
-from spark_streams.client.rabbit.connection import Connection
+from spark_streams.client.rabbitmq import cluster
+from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import (
     AuthenticationFailed,

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.client.amqp import AmqpClient
-from spark_streams.client.feed.feed import FeedAddress, FeedClient
-from spark_streams.client.rabbit.client import RabbitClient
+from spark_streams.client.amqp.client import AmqpClient
+from spark_streams.client.feed.client import FeedAddress, FeedClient
+from spark_streams.client.rabbitmq.client import RabbitClient
 from spark_streams.endpoint import AMQP_SCHEMES, HTTP_SCHEMES, RABBITMQ_SCHEMES, Secret, parse_url
 from spark_streams.errors import AuthenticationFailed, OptionError
-from spark_streams.fresh_secrets import CalledSecret, FileSecret
 from spark_streams.log import ReferenceLog
+from spark_streams.secrets import CalledSecret, FileSecret
 from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
 from spark_streams.wire.feed.dialect import Dialect
 from tests.client.feed.scripted import QUICK, Reply, Request, Scripted

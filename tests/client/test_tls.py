@@ -16,7 +16,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from spark_streams.client import AmqpClient, RabbitClient
-from spark_streams.client.feed.feed import FeedAddress, FeedClient
+from spark_streams.client.feed.client import FeedAddress, FeedClient
 from spark_streams.endpoint import AMQP_SCHEMES, HTTP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret, Tls, parse_url
 from spark_streams.errors import ConnectFailed, OptionError, SparkStreamsError
 from spark_streams.log import ReferenceLog

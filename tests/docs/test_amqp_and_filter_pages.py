@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.filters import parse
-from spark_streams.filters.amqp_sql import parse_amqp_sql
+from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.log import ReferenceLog
 from spark_streams.options import parse_source
 from spark_streams.position import EARLIEST, After, At

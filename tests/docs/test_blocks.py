@@ -102,7 +102,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
         "bash": [(f"{SECURITY}::test_the_command_of_the_page", 1)],
         "text": [(f"{HERE}::test_the_setting_that_takes_secrets_out[docs/security.md]", 1)],
     },
-    "docs/testing.md": {"python": [("tests/testing/test_queries.py::test_the_page_is_right", 3)]},
+    "docs/testing.md": {"python": [("tests/testing/test_query.py::test_the_page_is_right", 3)]},
 }
 """Page, language, tests and how many of the page's blocks in that language each of them takes."""
 
@@ -197,7 +197,7 @@ def test_the_targets_for_developers() -> None:
 
 
 def test_the_settings_of_the_amqp_door(tmp_path: Path) -> None:
-    from spark_streams.cli.config_file import read_configuration
+    from spark_streams.cli.log.config_file import read_configuration
 
     (block,) = blocks("docs/amqp-events-door.md", "toml")
     (tmp_path / "log.toml").write_text(block)

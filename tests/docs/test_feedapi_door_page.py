@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.cli.config_file import read_configuration
+from spark_streams.cli.log.config_file import read_configuration
 from tests.cli.conftest import Served, serving
 from tests.docs.pages import ROOT, blocks, tables, told
 

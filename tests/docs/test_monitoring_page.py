@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.cli.conftest import served_here
-from tests.cli.peers import run as command
+from tests.cli.peers.opened import run as command
 from tests.docs.pages import blocks
 
 PORTS = {"amqp": "localhost:5672", "rabbitmq-stream": "localhost:5552", "feedapi": "localhost:8080"}

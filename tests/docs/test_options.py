@@ -10,8 +10,8 @@ from docs.option_tables import DOCS, HEAD, PAGES, Drift, Page, written
 from spark_streams.errors import OptionError
 from spark_streams.options import parse_rabbit_source, parse_source
 from spark_streams.options.feedapi import parse_feed_source
-from spark_streams.options.given import MAX_INT64, Given
 from spark_streams.options.names import REQUEST_TIMEOUT, TLS_VERIFY_HOSTNAME
+from spark_streams.options.parser import MAX_INT64, Given
 from spark_streams.position import EARLIEST, LATEST, At
 from tests.docs.pages import tables
 
@@ -103,8 +103,8 @@ def test_a_default_that_changes_in_the_code_changes_the_page(page: Page, monkeyp
 @pytest.mark.parametrize(
     ("where", "value", "pages"),
     [
-        ("spark_streams.options.source.EARLIEST", At("7"), ["amqp-events.md", "rabbitmq-stream.md", "feedapi.md"]),
-        ("spark_streams.options.source.DEFAULT_MAX_TRIGGER_DELAY_MS", 60_000, ["amqp-events.md", "feedapi.md"]),
+        ("spark_streams.options.common.EARLIEST", At("7"), ["amqp-events.md", "rabbitmq-stream.md", "feedapi.md"]),
+        ("spark_streams.options.common.DEFAULT_MAX_TRIGGER_DELAY_MS", 60_000, ["amqp-events.md", "feedapi.md"]),
         ("docs.option_defaults.DEFAULT_LOGIN", ("me", "me"), ["rabbitmq-stream.md", "rabbitmq-stream-sink.md"]),
     ],
 )

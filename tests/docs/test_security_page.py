@@ -15,13 +15,13 @@ from click.testing import CliRunner
 
 from docs.option_tables import PAGES
 from spark_streams.cli import main
-from spark_streams.cli.config_file import read_configuration
+from spark_streams.cli.log.config_file import read_configuration
 from spark_streams.log import LogConfig, ReferenceLog
 from spark_streams.options import parse_source
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.server.permissions import permissions_of
-from spark_streams.wire.columns import encode_columns
+from spark_streams.wire.amqp.columns import encode_columns
 from tests.certificate_authority import Authority
 from tests.docs.pages import ROOT, blocks
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spark_streams.monitoring import PartitionProgress, Progress
-from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
+from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
 from spark_streams.testing import eventually
 from tests.cli.conftest import ServedHere, served_here
 from tests.docs.pages import blocks

@@ -23,7 +23,8 @@ OUTSIDE = re.compile(
     r"|\bnotes'? (bytes|vectors?)\b|\bnotes,? (sections? |ambiguity )?[A-Z]?-?\d+(?![\d_])|Spec: [^.]*\bnotes\b"
     r"|\bthe notes (say|list|take|ask|on [A-Z])|of the notes where"
 )
-"""Papers that are not here. "Notes" of a record batch are something else: ``spark_streams/log/record_notes.py``."""
+"""Papers that are not here. "Notes" of a record batch are something else:
+``spark_streams/log/format/batch_headers.py``."""
 FOLDERS = ("spark_streams", "sources", "sinks", "tests", "docs", "conf", "notebooks")
 FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile")
 ENDINGS = (".py", ".md", ".toml", ".txt", ".yml", ".ipynb", ".proto", ".hex", ".java", ".go", ".js", ".cfg", ".sh")

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from spark_streams import errors
-from spark_streams.server import conditions
-from spark_streams.wire.rabbit.codes import ResponseCode, code_name
+from spark_streams.server.amqp import error_conditions
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 from tests.docs.pages import ROOT, code_spans
 from tests.docs.test_pages import CODE, text_of
 
@@ -57,7 +57,7 @@ def test_each_message_that_a_query_ends_with_is_explained() -> None:
 
 
 def test_each_condition_of_the_amqp_door_is_explained() -> None:
-    there = {value for name, value in vars(conditions).items() if name.isupper()}
+    there = {value for name, value in vars(error_conditions).items() if name.isupper()}
     assert len(there) >= 16
     page = (ROOT / PAGE).read_text()
     assert {condition for condition in there if f"`{condition}`" not in page} == set()
@@ -66,7 +66,7 @@ def test_each_condition_of_the_amqp_door_is_explained() -> None:
 def test_each_code_of_the_rabbitmq_door_that_a_query_can_meet_is_explained() -> None:
     used = {
         code
-        for file in (ROOT / "spark_streams/server/rabbit").glob("*.py")
+        for file in (ROOT / "spark_streams/server/rabbitmq").glob("*.py")
         for code in re.findall(r"ResponseCode\.([A-Z_]+)", file.read_text())
     }
     page = (ROOT / PAGE).read_text()

@@ -57,18 +57,18 @@ def interruptible(format: type, own_name: str, rows: int, step: Step | None) -> 
 
     It has a name of its own: Spark 4.0 lets no other format have the name of one that it has found by itself.
     """
-    from spark_streams.spark.writer import StreamWriter, Written
+    from spark_streams.spark.sink.writer import StreamWriter, Written
 
     class Interruptible(StreamWriter):
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-            from spark_streams.client.feed import parts
+            from spark_streams.client.feed import row_parts
 
-            usual = parts.MAX_PART_ROWS
-            parts.MAX_PART_ROWS = rows
+            usual = row_parts.MAX_PART_ROWS
+            row_parts.MAX_PART_ROWS = rows
             try:
                 return super().write(iterator if step is None else step(iterator))
             finally:
-                parts.MAX_PART_ROWS = usual  # Spark gives the process to other queries, too
+                row_parts.MAX_PART_ROWS = usual  # Spark gives the process to other queries, too
 
     class Source(format):  # type: ignore[misc]
         @classmethod

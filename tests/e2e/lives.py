@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
+from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
 from tests.e2e import copy_program
 
 PROGRAM = Path(copy_program.__file__)

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from spark_streams.log import ReferenceLog
-from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
+from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
 from spark_streams.testing import StreamFactory
-from spark_streams.wire.columns import Block, decode_columns
+from spark_streams.wire.amqp.columns import Block, decode_columns
 from tests.e2e.lives import Job, check_once
 from tests.e2e.rabbitmq.broker import Broker, body
 from tests.e2e.rabbitmq.conftest import broker as broker

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_streams.spark.reader import HAS_ADMISSION_CONTROL
+from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
 from spark_streams.testing import StreamFactory
 from tests.client.feed.scripted import BadFeed, Part, numbered
 from tests.e2e.lives import Job, check_once

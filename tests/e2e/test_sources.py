@@ -87,7 +87,7 @@ def test_available_now_with_a_limit_and_restarts_read_all_once(
     assert orders.numbers(query.rows) == {0: [*range(60)], 1: [*range(93)]}
 
 
-# A feed does not say how much it has.  In this process, of all clients: tests/spark/test_patience.py.
+# A feed does not say how much it has.  In this process, of all clients: tests/spark/source/test_trigger_gate.py.
 @places(of=("amqp-events", "rabbitmq-stream", REAL))
 @pytest.mark.parametrize("most", [{}, {"maxOffsetsPerTrigger": "30"}], ids=["no most", "most"])
 def test_a_stream_waits_for_a_minimum_and_other_triggers_do_not(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.client.feed.feed import PATIENT as FEED
+from spark_streams.client.feed.client import PATIENT as FEED
 from spark_streams.client.retry import DEFAULT_BACKOFF, PATIENT, Attempts, Backoff
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded, SparkStreamsError
 from tests.faults.figures import cells

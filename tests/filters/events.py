@@ -20,7 +20,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from spark_streams.filters.limits import predicate_fault
-from spark_streams.filters.nodes import (
+from spark_streams.filters.targets.places import place_of
+from spark_streams.filters.tree import (
     BODY_SIZE,
     EVENT_TIME,
     KEY,
@@ -39,9 +40,8 @@ from spark_streams.filters.nodes import (
     negate,
     property_of,
 )
-from spark_streams.filters.targets.places import place_of
-from spark_streams.wire.text import canonical_text
-from spark_streams.wire.values import Char, Decimal64, Float, Symbol, Timestamp, UInt, ULong
+from spark_streams.wire.amqp.canonical_text import canonical_text
+from spark_streams.wire.amqp.values import Char, Decimal64, Float, Symbol, Timestamp, UInt, ULong
 
 TEXTS = [
     *("order", "orde", "orders", "test", "eu-1", "eu-west", "eu-", "é", "it's", "a\nb", "", " 5", "A", "5", "-5", "05"),

@@ -20,8 +20,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from spark_streams.wire.text import canonical_text
-from spark_streams.wire.values import Char, EncodedDecimal, Float, Symbol, Timestamp
+from spark_streams.wire.amqp.canonical_text import canonical_text
+from spark_streams.wire.amqp.values import Char, EncodedDecimal, Float, Symbol, Timestamp
 
 MAX_CHARACTERS = 4096
 MAX_TOKENS = 200

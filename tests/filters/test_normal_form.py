@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.filters.describe import to_text
-from spark_streams.filters.nodes import Not, Operator, Predicate
 from spark_streams.filters.normal_form import conjuncts, without_not
 from spark_streams.filters.text import parse
+from spark_streams.filters.tree import Not, Operator, Predicate
 
 
 @pytest.mark.parametrize(

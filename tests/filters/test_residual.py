@@ -7,7 +7,7 @@ import pytest
 
 from spark_streams.client.residual import rows_that_match, wanted_columns
 from spark_streams.errors import FilterError
-from spark_streams.filters.nodes import BODY_SIZE, KEY, Not, Operator, Predicate, ValueType, all_of, property_of
+from spark_streams.filters.tree import BODY_SIZE, KEY, Not, Operator, Predicate, ValueType, all_of, property_of
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
 
 TYPE = Predicate(property_of("type"), Operator.EQUALS, ("order",), ValueType.STRING)

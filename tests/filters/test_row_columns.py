@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import FilterError
-from spark_streams.filters.columns import ColumnLookup
-from spark_streams.filters.nodes import (
+from spark_streams.filters.evaluate_columns import ColumnLookup
+from spark_streams.filters.row_columns import columns_needed, feed_columns, message_columns
+from spark_streams.filters.tree import (
     BODY_SIZE,
     EVENT_TIME,
     KEY,
@@ -28,7 +29,6 @@ from spark_streams.filters.nodes import (
     any_of,
     property_of,
 )
-from spark_streams.filters.row_columns import columns_needed, feed_columns, message_columns
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA, PROPERTIES_TYPE
 from tests.examples import examples
 

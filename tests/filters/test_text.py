@@ -29,8 +29,8 @@ from spark_streams.filters import (
     to_tree,
 )
 from spark_streams.filters.limits import MAX_CHARACTERS, MAX_DEPTH, MAX_NODES, MAX_VALUES
-from spark_streams.filters.nodes import And, Not, Or
 from spark_streams.filters.text import MAX_TEXT
+from spark_streams.filters.tree import And, Not, Or
 
 TYPES = {str: ValueType.STRING, int: ValueType.LONG, float: ValueType.DOUBLE}
 

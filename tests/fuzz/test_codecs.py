@@ -17,23 +17,23 @@ import pytest
 
 from spark_streams.errors import FilterError, RemoteProtocolError
 from spark_streams.filters import parse
-from spark_streams.filters.amqp_sql import parse_amqp_sql
-from spark_streams.filters.event_streams import parse_sql
-from spark_streams.server.feed.bodies import ARROW, plain_pieces, read_rows
+from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
+from spark_streams.filters.predicates.event_streams import parse_sql
 from spark_streams.server.feed.cursors import Cursors
-from spark_streams.server.feed.refusals import Refusal
-from spark_streams.wire.columns import Block, incoming_columns
+from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.request_bodies import ARROW, plain_pieces, read_rows
+from spark_streams.wire.amqp.columns import Block, incoming_columns
+from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.message import decode_message
+from spark_streams.wire.amqp.sasl import SaslServer
 from spark_streams.wire.feed.dialect import NDJSON, Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
 from spark_streams.wire.feed.lines import parse_lines
-from spark_streams.wire.message import decode_message
-from spark_streams.wire.rabbit.chunk import decode_chunk
-from spark_streams.wire.rabbit.commands import decode
-from spark_streams.wire.rabbit.compression import decompress
-from spark_streams.wire.rabbit.frames import FrameReader
-from spark_streams.wire.rabbit.published import decode_publish
-from spark_streams.wire.sasl import SaslServer
-from spark_streams.wire.types import decode_value
+from spark_streams.wire.rabbitmq.chunk import decode_chunk
+from spark_streams.wire.rabbitmq.compression import decompress
+from spark_streams.wire.rabbitmq.frames import FrameReader
+from spark_streams.wire.rabbitmq.publish_decode import decode_publish
+from spark_streams.wire.rabbitmq.registry import decode
 from tests.fuzz import amqp_cases, feed_cases, rabbit_cases
 from tests.fuzz.mutation import damaged
 from tests.real_rabbitmq import by_hand as hand

@@ -13,10 +13,10 @@ import pytest
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Header, LogConfig, Partition, ReferenceLog, StreamConfig
-from spark_streams.log.batching import Batching, encode_records
-from spark_streams.log.record_batch import FEW_RECORDS, parse_header, seal, single_record
-from spark_streams.log.records import decode_batches, record_headers
-from spark_streams.log.sequences import SequenceKind
+from spark_streams.log.format.batching import Batching, encode_records
+from spark_streams.log.format.record_batch import FEW_RECORDS, parse_header, seal, single_record
+from spark_streams.log.format.records import decode_batches, record_headers
+from spark_streams.log.publisher_sequences import SequenceKind
 from tests.log.reading import all_values
 
 GOLDEN = (Path(__file__).parent / "golden" / "kafka-python-notes.hex").read_text().split("\n")

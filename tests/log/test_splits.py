@@ -22,11 +22,11 @@ import pytest
 
 from spark_streams.errors import CorruptLog, LogError, PartitionEnded
 from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, Stream, StreamConfig
-from spark_streams.log import partition as partition_module
 from spark_streams.log import stream as stream_module
-from spark_streams.log.partition import PartitionClosed
-from spark_streams.log.record_batch import parse_header, seal, single_record
-from spark_streams.log.sequences import SequenceKind, Sequences
+from spark_streams.log.format.record_batch import parse_header, seal, single_record
+from spark_streams.log.publisher_sequences import SequenceKind, Sequences
+from spark_streams.log.storage import partition as partition_module
+from spark_streams.log.storage.partition import PartitionClosed
 
 Row = tuple[int, bytes, bytes | None, int]
 KIND = SequenceKind(b"test-publishers", "test-sequences")

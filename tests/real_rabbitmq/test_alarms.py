@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from spark_streams.client import RabbitPublishing, TaskIdentity, TaskPublisher
-from spark_streams.client.rabbit.publisher import query_sequence
+from spark_streams.client.rabbitmq.stream_publisher import query_sequence
 from spark_streams.errors import DeliveryFailed, Refused
 from spark_streams.testing import eventually
 from tests.client.rabbitmq.brokers import Broker
@@ -46,7 +46,7 @@ class Waiting(logging.Handler):
 @pytest.fixture
 def waiting() -> Iterator[threading.Event]:
     """Set when a task waits for the end of an alarm."""
-    handler, logger = Waiting(), logging.getLogger("spark_streams.client.rabbit.outgoing")
+    handler, logger = Waiting(), logging.getLogger("spark_streams.client.rabbitmq.outgoing")
     logger.addHandler(handler)
     yield handler.noticed
     logger.removeHandler(handler)

@@ -23,7 +23,7 @@ from spark_streams.filters.text import parse
 from spark_streams.log import ReferenceLog
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, ServerThread
-from spark_streams.wire.columns import Block, decode_columns
+from spark_streams.wire.amqp.columns import Block, decode_columns
 from tests.client.amqp.test_filtered_fetch import TEXTS, VALUES, message
 from tests.real_rabbitmq.by_hand import Peer as StreamPeer
 from tests.real_rabbitmq.by_hand import plain

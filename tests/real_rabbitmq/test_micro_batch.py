@@ -21,9 +21,9 @@ from spark_streams.log import ReferenceLog
 from spark_streams.options import parse_rabbit_source
 from spark_streams.position import Checkpoint
 from spark_streams.server import RabbitConfig, ServerThread
-from spark_streams.spark.micro_batch import MicroBatches
-from spark_streams.spark.reader import read_range
-from spark_streams.spark.stored import StoredPositions
+from spark_streams.spark.source.micro_batch import MicroBatches
+from spark_streams.spark.source.reader import read_range
+from spark_streams.spark.source.stored_offsets import StoredPositions
 from tests.real_rabbitmq import by_hand
 from tests.real_rabbitmq.conftest import URL, URL_310
 

@@ -12,7 +12,7 @@ import re
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from spark_streams.filters.evaluate import evaluate
+from spark_streams.filters.evaluate_one import evaluate
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from tests.filters.sql_peers import Parsed, Peer, passes
 from tests.filters.test_split import Case, cases, message_of

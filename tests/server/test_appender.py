@@ -15,9 +15,9 @@ import pytest
 
 from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog
 from spark_streams.server import ServerThread
+from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.appender import Appender, Batch
-from spark_streams.server.conditions import LinkRefused
-from spark_streams.server.rabbit.config import RabbitConfig
+from spark_streams.server.rabbitmq.config import RabbitConfig
 from tests.log.reading import all_values
 from tests.real_rabbitmq.by_hand import METADATA_UPDATE, Peer, plain
 from tests.server.rabbitmq.test_publish import sequence

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from starlette.requests import Request
 
-from spark_streams.client.rabbit.connection import Connection
+from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.endpoint import parse_url
 from spark_streams.log import ReferenceLog
 from spark_streams.server import RabbitConfig, ServerThread
-from spark_streams.server.feed.door import _failed
+from spark_streams.server.feed.application import _failed
 from spark_streams.testing import eventually
-from spark_streams.wire.rabbit.connecting import Close
+from spark_streams.wire.rabbitmq.connection_commands import Close
 
 FORGED = "bye\n2026-01-01 ERROR all is lost\x1b[2J"
 

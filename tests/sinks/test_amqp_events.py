@@ -22,7 +22,7 @@ from spark_streams.errors import (
     SparkStreamsError,
 )
 from spark_streams.options import parse_sink_options
-from spark_streams.spark.writer import TaskName
+from spark_streams.spark.sink.writer import TaskName
 
 OPTIONS = {"url": "amqp://localhost:1", "username": "guest", "password": "hush"}
 TASK = TaskName("q", "0", 0, stable=True)

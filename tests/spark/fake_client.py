@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pyarrow as pa
 
-from spark_streams.client.model import Bounds, Pushdown, RangeRead, StreamDescription
+from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.errors import ConnectionLost, NotFound
-from spark_streams.filters.evaluate import evaluate
-from spark_streams.filters.nodes import Expression, Reference, ReferenceKind
+from spark_streams.filters.evaluate_one import evaluate
+from spark_streams.filters.tree import Expression, Reference, ReferenceKind
 from spark_streams.options import SourceOptions
 from spark_streams.position import EARLIEST, After, At, Position
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from spark_streams.options import parse_rabbit_source, parse_source
-from spark_streams.spark.micro_batch import MicroBatches
+from spark_streams.spark.source.micro_batch import MicroBatches
 from tests.spark.fake_client import FakeLog
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from spark_streams.cli.demo.show import show
+from spark_streams.cli.demo.report import show
 
 if __name__ == "__main__":
     sys.exit(show(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])))

@@ -12,11 +12,11 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from spark_streams.cli.faults import INTERRUPTED
+from spark_streams.cli.credentials import password_option, tls_options
+from spark_streams.cli.errors import INTERRUPTED
 from spark_streams.cli.peers.peer import PEER_EPILOG, partitions_option, read_peer, speaks_tls, token_options
 from spark_streams.cli.peers.reading import POSITIONS_EPILOG, PeerReader, open_reader
 from spark_streams.cli.peers.writing import PeerWriter, open_writer
-from spark_streams.cli.sign_in import password_option, tls_options
 from spark_streams.cli.tail import Interrupted
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError, PositionLost, SparkStreamsError

@@ -11,8 +11,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from spark_streams.cli.credentials import password_option, tls_options
 from spark_streams.cli.peers.peer import PEER_EPILOG, TIMEOUT_MS, Peer, partitions_option, read_peer, token_options
-from spark_streams.cli.sign_in import password_option, tls_options
 from spark_streams.client import AmqpClient, RabbitClient
 from spark_streams.endpoint import Tls
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError

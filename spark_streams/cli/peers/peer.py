@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import click
 
-from spark_streams.cli.sign_in import CREDENTIALS_EPILOG, Environment, endpoint_of, secret_of
+from spark_streams.cli.credentials import CREDENTIALS_EPILOG, Environment, endpoint_of, secret_of
 from spark_streams.client import AmqpClient, RabbitClient
-from spark_streams.client.feed.feed import FeedAddress, FeedClient
+from spark_streams.client.feed.client import FeedAddress, FeedClient
 from spark_streams.endpoint import AMQP_SCHEMES, HTTP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret, Tls
 from spark_streams.errors import NotFound, OptionError
 from spark_streams.wire.feed.dialect import Dialect

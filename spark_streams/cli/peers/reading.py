@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from spark_streams.cli.peers.peer import Peer
 from spark_streams.client import AmqpClient, Bounds, RabbitClient, RangeRead, StreamDescription
-from spark_streams.client.feed.feed import FeedClient
-from spark_streams.client.feed.rows import FeedRows
-from spark_streams.client.feed.scan import BEGINNING, FeedRange, scan
+from spark_streams.client.feed.client import FeedClient
+from spark_streams.client.feed.range_reader import BEGINNING, FeedRange, scan
+from spark_streams.client.feed.row_decoder import FeedRows
 from spark_streams.errors import NotFound, OptionError, PositionLost
-from spark_streams.option_values import instant_ms
 from spark_streams.options.numbered import numbered_position
+from spark_streams.options.values import instant_ms
 from spark_streams.position import EARLIEST, After, At, Earliest
 
 __all__ = ["POSITIONS_EPILOG", "PeerReader", "open_reader"]

@@ -8,8 +8,8 @@ import requests
 
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError
-from spark_streams.fresh_secrets import FreshSecret
 from spark_streams.redaction import remember
+from spark_streams.secrets import FreshSecret
 
 __all__ = ["Credentials"]
 

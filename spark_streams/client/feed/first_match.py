@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from spark_streams.client.feed.rows import FeedRows
-from spark_streams.filters.columns import mask
-from spark_streams.filters.nodes import Expression
+from spark_streams.client.feed.row_decoder import FeedRows
+from spark_streams.filters.evaluate_columns import mask
 from spark_streams.filters.row_columns import columns_needed, feed_columns
+from spark_streams.filters.tree import Expression
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.lines import Lines, parse_lines

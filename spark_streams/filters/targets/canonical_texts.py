@@ -2,7 +2,7 @@
 
 Rows show every value of a map as text: the integer 5, the string '5', the char '5' and the decimal 5 are all ``5``, and
 ``test`` is a string, or the three bytes that base64 writes so. SQL compares typed values, so whoever pushes
-``x = '5'`` has to ask for each of them. ``spark_streams/wire/text.py`` has the table of canonical texts.
+``x = '5'`` has to ask for each of them. ``spark_streams/wire/amqp/canonical_text.py`` has the table of canonical texts.
 
 A pattern is only looked at from outside, by what stands before its first and after its last wildcard, and by its other
 characters: an answer may name a type that cannot be like it after all, never leave one out.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from spark_streams.filters.patterns import like
+from spark_streams.filters.text_matching import like
 
 __all__ = ["OtherTypes", "OtherTypesLike", "types_like", "types_with_text"]
 

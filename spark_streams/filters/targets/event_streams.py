@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from spark_streams.filters.nodes import Operator, Predicate, ReferenceKind, ValueType
 from spark_streams.filters.split import Pushable
-from spark_streams.filters.targets.whole_numbers import Intervals, intervals_of, within
+from spark_streams.filters.targets.intervals import Intervals, intervals_of, within
+from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, ValueType
 
 __all__ = ["OFFSET", "TIMESTAMP", "Bounds", "EventStreams", "Terms", "bound_of", "text_of"]
 

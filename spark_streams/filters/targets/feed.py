@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_streams.filters.nodes import Expression, Operator, Predicate, Reference, ValueType
 from spark_streams.filters.split import Pushable, split
+from spark_streams.filters.tree import Expression, Operator, Predicate, Reference, ValueType
 
 __all__ = ["FeedSplit", "split_for_feed"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_streams.filters.nodes import Reference, ReferenceKind
+from spark_streams.filters.tree import Reference, ReferenceKind
 
 __all__ = ["place_of"]
 

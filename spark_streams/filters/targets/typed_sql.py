@@ -27,10 +27,10 @@ import decimal
 from decimal import Decimal
 from typing import Final
 
-from spark_streams.filters.nodes import Operator, Predicate, Value, ValueType
 from spark_streams.filters.targets import sql_text
 from spark_streams.filters.targets.canonical_texts import types_like, types_with_text
 from spark_streams.filters.targets.sql_text import Sql, Term
+from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
 
 __all__ = ["Alternatives", "application_predicate"]
 

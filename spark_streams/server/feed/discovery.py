@@ -10,10 +10,10 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from spark_streams.log import Partition, Stream
-from spark_streams.server.aside import Aside
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
-from spark_streams.server.feed.wanted import FILTER_FIELDS, FILTERS
+from spark_streams.server.feed.event_filters import FILTER_FIELDS, FILTERS
+from spark_streams.server.worker import Aside
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, encode_discovery
 
 __all__ = ["Documents", "Tokens", "discovery_of", "listed"]

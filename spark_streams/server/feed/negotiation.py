@@ -9,7 +9,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from spark_streams.server.feed.refusals import Refusal
+from spark_streams.server.feed.http_errors import Refusal
 from spark_streams.wire.feed.dialect import NDJSON, ZEH, ZEH_V1, Dialect
 
 __all__ = ["page_type", "takes_gzip"]

@@ -8,9 +8,9 @@ from typing import Final
 from spark_streams.log import Partition
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
-from spark_streams.server.feed.events import Blocks, EventCache
-from spark_streams.server.feed.refusals import Refusal
-from spark_streams.server.feed.shape import Shape, checkpoint
+from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.rendered_events import Blocks, EventCache
+from spark_streams.server.feed.rendering import Shape, checkpoint
 
 __all__ = ["Pages", "events_lost"]
 

@@ -1,10 +1,11 @@
 """Appending what publishers send, each request once.
 
 A request with an ``Idempotency-Key`` and an ``Idempotency-Sequence`` is cut by partition, and each part is stored as
-one batch together with the number (``log/sequences.py``): a part is in the log whole, with its number, or not at all. A
-request that is sent again finds the parts that are there already and adds the others. For that its events have to go
-where they went before: keyed ones by their key, and the unkeyed ones of a request all to one partition, which the
-reference and the number choose as a key would. A partition that was split meanwhile is asked before its children.
+one batch together with the number (``log/publisher_sequences.py``): a part is in the log whole, with its number, or not
+at all. A request that is sent again finds the parts that are there already and adds the others. For that its events
+have to go where they went before: keyed ones by their key, and the unkeyed ones of a request all to one partition,
+which the reference and the number choose as a key would. A partition that was split meanwhile is asked before its
+children.
 
 A publisher sends a request when those before it are confirmed. So a number below one that any partition has is wholly
 there, and nothing of it is looked at. An ``Idempotency-Digest``, which says what the events are, is stored in the lower
@@ -23,14 +24,14 @@ import numpy as np
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition, ReferenceLog, Stream
-from spark_streams.log.partition import PartitionClosed
-from spark_streams.log.sequences import SequenceKind, SequenceLine, Sequences
+from spark_streams.log.publisher_sequences import SequenceKind, SequenceLine, Sequences
+from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.server.amqp.error_conditions import INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
 from spark_streams.server.appender import Appender, Batch
-from spark_streams.server.aside import Aside
-from spark_streams.server.conditions import INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
-from spark_streams.server.feed.bodies import Rows
-from spark_streams.server.feed.refusals import Refusal
+from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.request_bodies import Rows
 from spark_streams.server.feed.spreading import spread
+from spark_streams.server.worker import Aside
 
 __all__ = ["PUBLISHERS", "Published", "Publishing"]
 

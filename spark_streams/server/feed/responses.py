@@ -17,11 +17,11 @@ from starlette.types import Receive, Scope, Send
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition
-from spark_streams.server.aside import Aside
+from spark_streams.server.append_waiters import Waiting
 from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.feed.http_errors import Refusal
 from spark_streams.server.feed.pages import Pages
-from spark_streams.server.feed.refusals import Refusal
-from spark_streams.server.waiting import Waiting
+from spark_streams.server.worker import Aside
 from spark_streams.wire.feed.dialect import NDJSON
 
 __all__ = ["Drop", "PageResponse", "Stopping", "StreamResponse", "Waits", "Walk"]

@@ -21,10 +21,10 @@ import h11
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from spark_streams.server.doorway import Admission
+from spark_streams.server.admission import Admission
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.http_connection import HttpConnection
-from spark_streams.server.taking import Taking
+from spark_streams.server.write_timeout import Taking
 
 if TYPE_CHECKING:
     from collections.abc import Callable

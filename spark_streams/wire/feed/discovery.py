@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from spark_streams.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from spark_streams.redaction import quoted
-from spark_streams.wire.feed.strict import load_json, shown
+from spark_streams.wire.feed.strict_json import load_json, shown
 
 __all__ = ["MAX_PARTITION_ID", "Discovery", "FeedPartition", "decode_discovery", "encode_discovery"]
 

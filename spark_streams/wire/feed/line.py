@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.strict import MAX_DEPTH, depth_of, refuse_constant, shown
+from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, refuse_constant, shown
 
 __all__ = ["BASE64", "Line", "Member", "event_member", "malformed", "members_of", "partition_text", "read_line"]
 

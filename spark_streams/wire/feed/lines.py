@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.wire.feed.alike import AlikeLines
 from spark_streams.wire.feed.blocks import MAX_LINE_BYTES, LineBlocks
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import read_line
+from spark_streams.wire.feed.lines_bulk import AlikeLines
 
 __all__ = ["MAX_LINE_BYTES", "LineBlocks", "Lines", "parse_lines"]
 

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.feed.checking import invalid_objects, is_utf8
+from spark_streams.wire.columnar.gather import Mask, Positions
 from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.ranges import Mask, Positions
-from spark_streams.wire.feed.strict import MAX_DEPTH, depth_of, load_json
+from spark_streams.wire.feed.json_check import invalid_objects, is_utf8
+from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, load_json
 
 __all__ = ["encode_lines"]
 

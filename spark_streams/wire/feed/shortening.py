@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.wire.feed.ranges import Positions, gather
+from spark_streams.wire.columnar.gather import Positions, gather
 
 __all__ = ["without_long_strings"]
 

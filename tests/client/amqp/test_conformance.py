@@ -13,15 +13,15 @@ from proton import Array, Data, Delivery, Message, symbol, timestamp
 
 import spark_streams.client
 from spark_streams.client import retry
-from spark_streams.client.amqp import AmqpClient
-from spark_streams.client.connection import Connection
-from spark_streams.client.links import attach_receiver
-from spark_streams.client.model import RangeRead
+from spark_streams.client.amqp.client import AmqpClient
+from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.links import attach_receiver
+from spark_streams.client.log_client import RangeRead
 from spark_streams.client.retry import Deadline
 from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import OwnershipLost, RemoteProtocolError
 from spark_streams.position import EARLIEST, After, At
-from spark_streams.wire.columns import encode_columns
+from spark_streams.wire.amqp.columns import encode_columns
 from tests.client.amqp.fake_node import FakeNode, Script, event, info, refuse
 from tests.server.amqp.raw_peer import (
     CAPABILITY,

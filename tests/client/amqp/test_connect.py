@@ -24,7 +24,7 @@ from spark_streams.errors import (
     SparkStreamsError,
 )
 from spark_streams.position import EARLIEST
-from spark_streams.wire.sasl import SaslServer
+from spark_streams.wire.amqp.sasl import SaslServer
 from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.faults.proxy import TcpProxy
 

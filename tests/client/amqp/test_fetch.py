@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.client import AmqpClient, RangeRead
-from spark_streams.client import reader as reader_module
+from spark_streams.client.amqp import range_reader as reader_module
 from spark_streams.client.retry import Backoff
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
@@ -105,7 +105,7 @@ def test_messages_of_several_frames_and_larger_than_the_buffer(settled: bool) ->
 
 
 def test_a_message_above_the_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_streams.client.reader.MAX_MESSAGE_BYTES", 1_000_000)
+    monkeypatch.setattr("spark_streams.client.amqp.range_reader.MAX_MESSAGE_BYTES", 1_000_000)
     log = events(1, size=4_000_000)
     with (
         FakePeer(Script(events=log)) as peer,

@@ -21,15 +21,15 @@ from spark_streams.client.residual import rows_that_match, wanted_columns
 from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import DeadlineExceeded, FilterError, PositionLost, RemoteProtocolError
 from spark_streams.filters.describe import to_text
-from spark_streams.filters.nodes import Expression, Operator, Predicate, ValueType, property_of
 from spark_streams.filters.text import parse
+from spark_streams.filters.tree import Expression, Operator, Predicate, ValueType, property_of
 from spark_streams.log import ReferenceLog, StreamConfig
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, ServerThread
-from spark_streams.wire.columns import encode_columns
-from spark_streams.wire.message import Data, Message
-from spark_streams.wire.types import Char, Float, Symbol, Timestamp, UInt, ULong
+from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.decode import Char, Float, Symbol, Timestamp, UInt, ULong
+from spark_streams.wire.amqp.message import Data, Message
 from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.examples import examples
 from tests.faults.proxy import TcpProxy
@@ -328,7 +328,7 @@ def test_a_peer_that_takes_long_to_find_nothing_gets_its_time() -> None:
 
 
 def test_its_time_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_streams.client.reader._EXCUSES", 2)
+    monkeypatch.setattr("spark_streams.client.amqp.range_reader._EXCUSES", 2)
     script = Script(events=numbered(3), full_sql=True, latest="00009", answers_drain=False)
     with (
         FakePeer(script) as peer,

@@ -29,9 +29,9 @@ from spark_streams.options import parse_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, Redirect, ServerThread
-from spark_streams.spark.batch_plan import plan_batch
-from spark_streams.spark.micro_batch import MicroBatches
-from spark_streams.wire.columns import encode_columns
+from spark_streams.spark.source.batch_plan import plan_batch
+from spark_streams.spark.source.micro_batch import MicroBatches
+from spark_streams.wire.amqp.columns import encode_columns
 from tests.faults.proxy import TcpProxy
 
 

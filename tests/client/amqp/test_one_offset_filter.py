@@ -9,7 +9,7 @@ import pytest
 from spark_streams.sources.amqp_events import connect
 
 from spark_streams.client import AmqpClient, RangeRead
-from spark_streams.client import reader as reader_module
+from spark_streams.client.amqp import range_reader as reader_module
 from spark_streams.client.retry import Backoff
 from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import PositionLost, Refused, RemoteProtocolError
@@ -17,8 +17,8 @@ from spark_streams.filters.text import parse
 from spark_streams.log import StreamConfig
 from spark_streams.options import parse_source
 from spark_streams.position import EARLIEST, After, At
-from spark_streams.spark.batch_plan import plan_batch
-from spark_streams.wire.message import Data, Message
+from spark_streams.spark.source.batch_plan import plan_batch
+from spark_streams.wire.amqp.message import Data, Message
 from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.faults.proxy import TcpProxy
 from tests.wire.amqp.messages import encode_message

@@ -11,8 +11,9 @@ import proton
 import pyarrow as pa
 import pytest
 
-from spark_streams.client import AmqpClient, publisher
-from spark_streams.client import connection as connection_module
+from spark_streams.client import AmqpClient
+from spark_streams.client.amqp import connection as connection_module
+from spark_streams.client.amqp import publisher
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectionLost, DeadlineExceeded, DeliveryFailed, LocalProtocolError, Refused
 from tests.client.amqp.fake_peer import FakePeer, Script

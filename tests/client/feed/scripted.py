@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
 
-from spark_streams.client.feed.feed import FeedAddress, FeedClient
+from spark_streams.client.feed.client import FeedAddress, FeedClient
 from spark_streams.client.retry import Backoff
 from spark_streams.endpoint import HTTP_SCHEMES, Endpoint, Secret, parse_url
 from spark_streams.wire.feed.dialect import Dialect

@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_streams.client.feed import parts as parts_module
-from spark_streams.client.feed.parts import PART_SCHEMA, Parts
+from spark_streams.client.feed import row_parts as parts_module
 from spark_streams.client.feed.publisher import FeedIdentity, FeedPublisher, HttpFeed, Target
+from spark_streams.client.feed.row_parts import PART_SCHEMA, Parts
 from spark_streams.client.retry import Backoff
 from spark_streams.endpoint import HTTP_SCHEMES, Secret, parse_url
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, DeliveryFailed, NotFound, Refused
 from spark_streams.log import ReferenceLog
 from spark_streams.server import FeedConfig, ServerThread
-from spark_streams.server.feed.folder import FeedFolder
-from spark_streams.wire.columns import Block, decode_columns
+from spark_streams.server.feed.local_target import FeedFolder
+from spark_streams.wire.amqp.columns import Block, decode_columns
 from tests.client.feed.middle import Fault, Middle
 
 PART_ROWS = 40

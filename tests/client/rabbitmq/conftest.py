@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_streams.client import retry
-from spark_streams.client.rabbit import reader as reader_module
+from spark_streams.client.rabbitmq import range_reader as reader_module
 from spark_streams.client.retry import Backoff
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread

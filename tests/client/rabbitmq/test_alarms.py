@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.client.rabbit import outgoing
+from spark_streams.client.rabbitmq import publisher_pool
 from spark_streams.errors import DeliveryFailed, Refused
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
@@ -22,7 +22,7 @@ ALARM, OK = 0x11, 0x01
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(publisher_pool, "FIRST_PAUSE_S", 0.01)
 
 
 def test_a_short_alarm_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
@@ -30,7 +30,7 @@ def test_a_short_alarm_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     with taking.serve() as broker:
         write(broker.endpoint, ROWS, "orders")
     assert (taking.messages, len(taking.declared)) == (100, 4)
-    (record,) = [each for each in caplog.records if each.name.endswith("outgoing")]
+    (record,) = [each for each in caplog.records if each.name.endswith("publisher_pool")]
     assert "waiting for up to 120000 ms" in record.getMessage() and "rabbitmq-diagnostics alarms" in record.getMessage()
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from spark_streams.client import Consumer
-from spark_streams.client.rabbit import client as client_module
+from spark_streams.client.rabbitmq import client as client_module
 from spark_streams.errors import (
     ConnectFailed,
     DeadlineExceeded,

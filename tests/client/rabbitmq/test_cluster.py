@@ -14,7 +14,7 @@ from spark_streams.sinks import rabbitmq_stream as sink_module
 from spark_streams.sinks.rabbitmq_stream import RabbitSink
 
 from spark_streams.client import RabbitClient
-from spark_streams.client.rabbit import cluster as cluster_module
+from spark_streams.client.rabbitmq import cluster as cluster_module
 from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import ConnectFailed, Refused
 from spark_streams.options import parse_rabbit_sink

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from spark_streams.client import RabbitClient
-from spark_streams.client.rabbit.connection import Connection
-from spark_streams.client.rabbit.faults import refusal
+from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.endpoint import Endpoint, Secret, Tls
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -29,10 +29,10 @@ from spark_streams.errors import (
 )
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, Permissions, RabbitConfig, ServerThread
-from spark_streams.wire.rabbit.codes import ResponseCode
-from spark_streams.wire.rabbit.consuming import CreditAnswer
-from spark_streams.wire.rabbit.frames import Frame
-from spark_streams.wire.rabbit.streams import MetadataUpdate, StreamStats, StreamStatsAnswer
+from spark_streams.wire.rabbitmq.consumer_commands import CreditAnswer
+from spark_streams.wire.rabbitmq.frames import Frame
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate, StreamStats, StreamStatsAnswer
 from tests.client.rabbitmq.brokers import OLD, Broker
 from tests.client.rabbitmq.scripted import Scripted, Wire, deliver, stats
 from tests.real_rabbitmq import by_hand as key
@@ -315,7 +315,7 @@ def test_a_broker_that_closes_says_why(code: int, fault: type[PeerError], retria
 
 
 def test_closing_is_announced_and_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_streams.client.rabbit.connection.CLOSE_TIMEOUT_MS", 100)
+    monkeypatch.setattr("spark_streams.client.rabbitmq.connection.CLOSE_TIMEOUT_MS", 100)
     read = threading.Event()
     with Scripted({key.CLOSE: lambda *_: read.set()}) as peer:
         connection = Connection(peer.endpoint, timeout_ms=120_000)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.client import FilterValues, RabbitClient, RangeRead
-from spark_streams.client.rabbit import rows as rows_module
+from spark_streams.client.rabbitmq import row_decoder as rows_module
 from spark_streams.errors import FilterError, PositionLost
 from spark_streams.filters import Operator, Predicate, ValueType, parse, property_of
 from spark_streams.position import EARLIEST, After, At, Earliest

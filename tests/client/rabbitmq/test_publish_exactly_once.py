@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from spark_streams.client import RabbitPublishing, TaskIdentity, TaskPublisher
-from spark_streams.client.rabbit import task_publisher as module
-from spark_streams.client.rabbit.connection import Connection
-from spark_streams.client.rabbit.outgoing import Outgoing
-from spark_streams.client.rabbit.routing import _ByHash
+from spark_streams.client.rabbitmq import task_publisher as module
+from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.publisher_pool import Outgoing
+from spark_streams.client.rabbitmq.routing import _ByHash
 from spark_streams.errors import DeliveryFailed
 from tests.client.rabbitmq.brokers import Broker, latest, read
 from tests.client.rabbitmq.conftest import REAL, running

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_streams.client import RabbitPublishing, TaskIdentity, TaskPublisher
-from spark_streams.client.rabbit.outgoing import MAX_PUBLISHERS
+from spark_streams.client.rabbitmq.publisher_pool import MAX_PUBLISHERS
 from spark_streams.errors import DeliveryFailed, NotFound, OptionError, TransportError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_streams.client.rabbit.publishing_ids import LastId, Resumed, publishing_ids
+from spark_streams.client.rabbitmq.publishing_ids import LastId, Resumed, publishing_ids
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
 
 LAST_BATCH, LAST_ROW = 2**28 - 1, 2**26 - 2

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.client.rabbit.connection import Connection
-from spark_streams.client.rabbit.routing import Router, Routing, _ByHash, open_router
+from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.routing import Router, Routing, _ByHash, open_router
 from spark_streams.errors import DeliveryFailed, NotFound, Refused
 from tests.client.rabbitmq.brokers import Broker
 from tests.client.rabbitmq.publishing import body, named, write

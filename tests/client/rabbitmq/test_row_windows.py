@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.client.rabbit.row_windows import Places, Window, Windows
+from spark_streams.client.rabbitmq.row_windows import Places, Window, Windows
 
 ROWS = [b"row %d" % n for n in range(2_500)]
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from spark_streams.client import Consumer, FilterValues, RangeRead
-from spark_streams.client.rabbit import client as client_module
+from spark_streams.client.rabbitmq import client as client_module
 from spark_streams.errors import DeadlineExceeded, NotFound, PositionLost, Refused, RemoteProtocolError
 from spark_streams.position import EARLIEST, After, At, Earliest
 from tests.client.rabbitmq.brokers import amqp, read, text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.client.rabbit.connection import Connection
+from spark_streams.client.rabbitmq.connection import Connection
 from tests.client.rabbitmq.brokers import Broker
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.client.rabbit.connection import Connection
+from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Tls, parse_url
 from spark_streams.errors import ConnectFailed, NotFound
-from spark_streams.wire.rabbit.streams import StreamStats, StreamStatsAnswer
+from spark_streams.wire.rabbitmq.stream_commands import StreamStats, StreamStatsAnswer
 from tests.real_rabbitmq.conftest import FOLDER
 
 pytestmark = pytest.mark.rabbitmq

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_streams.sources.rabbitmq_stream import connect
 
 from spark_streams.options import parse_rabbit_source
-from spark_streams.spark.batch_plan import plan_batch
-from spark_streams.spark.reader import read_range
+from spark_streams.spark.source.batch_plan import plan_batch
+from spark_streams.spark.source.reader import read_range
 from spark_streams.testing import KeptQuery
 from tests.e2e.rabbitmq.broker import Broker
 

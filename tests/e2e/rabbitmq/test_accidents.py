@@ -22,7 +22,7 @@ from spark_streams.client.retry import Backoff
 from spark_streams.errors import AuthenticationFailed, DeadlineExceeded, NotFound, PositionLost, Refused
 from spark_streams.options import parse_rabbit_source
 from spark_streams.position import EARLIEST
-from spark_streams.spark.micro_batch import MicroBatches
+from spark_streams.spark.source.micro_batch import MicroBatches
 from tests.client.rabbitmq.scripted import OK, Scripted, Wire, metadata, stats
 from tests.e2e.rabbitmq.broker import SMALL, Broker, body, numbers, offset, on_both, on_embedded
 from tests.e2e.rabbitmq.conftest import Embedded

@@ -18,7 +18,7 @@ import requests
 from spark_streams.log import LogConfig, ReferenceLog
 from spark_streams.server import AmqpConfig, ServerThread
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.rabbit.config import RabbitConfig
+from spark_streams.server.rabbitmq.config import RabbitConfig
 from tests.fuzz.witness import DOORS, peer_of, read_all
 from tests.real_rabbitmq import by_hand as hand
 from tests.server.amqp.raw_peer import EARLIEST, EPOCH, GROUP, PARTITION, Peer, Refused

@@ -9,12 +9,12 @@ import proton
 import pytest
 from proton import Described, Message, Terminus, byte, int32, symbol, timestamp, ubyte, uint, ulong
 
-from spark_streams.client.amqp import AmqpClient
-from spark_streams.client.model import RangeRead
+from spark_streams.client.amqp.client import AmqpClient
+from spark_streams.client.log_client import RangeRead
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.position import EARLIEST as FROM_EARLIEST
-from spark_streams.wire.columns import Block, decode_columns
+from spark_streams.wire.amqp.columns import Block, decode_columns
 from tests.client.amqp.fake_node import FakeNode, Script, event, info
 from tests.server.amqp.raw_peer import (
     CHANGED,

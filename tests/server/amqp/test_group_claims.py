@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.conditions import LinkRefused
-from spark_streams.server.groups import Claim, Group, Groups
+from spark_streams.server.amqp.consumer_groups import Claim, Group, Groups
+from spark_streams.server.amqp.error_conditions import LinkRefused
 
 G = Group("i", "g", "ann")
 

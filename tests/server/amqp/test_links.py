@@ -16,8 +16,8 @@ from proton import Delivery, Link, Terminus, symbol
 from spark_streams.errors import CorruptLog
 from spark_streams.log import LogConfig, Partition, ReferenceLog
 from spark_streams.server import AmqpConfig, ServerThread
-from spark_streams.server.consumer_link import ConsumerLink
-from spark_streams.server.groups import Group
+from spark_streams.server.amqp.consumer_groups import Group
+from spark_streams.server.amqp.consumer_link import ConsumerLink
 from tests.server.amqp.raw_links import Receiver
 from tests.server.amqp.raw_peer import Peer
 from tests.server.amqp.raw_words import EARLIEST, Ended, Refused, encode

@@ -9,7 +9,7 @@ import pytest
 from proton import Terminus, symbol, ulong
 
 from spark_streams.server import Permissions
-from spark_streams.server.groups import Group, Groups
+from spark_streams.server.amqp.consumer_groups import Group, Groups
 from tests.server.amqp.raw_peer import EARLIEST, EPOCH, GROUP, PARTITION, Refused, sql_filter
 
 USERS = {"alice": "a", "bob": "b", "mallory": "m"}
@@ -126,7 +126,7 @@ def test_what_an_earlier_release_kept_is_where_each_user_begins(nodes: Any) -> N
 
 
 def test_termini_of_streams_that_are_gone_go_at_the_start(nodes: Any) -> None:
-    from spark_streams.server.termini import Termini
+    from spark_streams.server.amqp.durable_termini import Termini
 
     node = filled(nodes(users=USERS))
     attached(node, "alice").detach()
@@ -138,7 +138,7 @@ def test_termini_of_streams_that_are_gone_go_at_the_start(nodes: Any) -> None:
 
 
 def test_a_terminus_that_timed_out_does_not_become_what_an_earlier_release_kept(nodes: Any) -> None:
-    from spark_streams.server.termini import Termini
+    from spark_streams.server.amqp.durable_termini import Termini
 
     node = filled(nodes(users=USERS))
     kept_before(node, "orders", 5)
@@ -202,8 +202,8 @@ def test_links_that_wait_for_a_partition_are_counted_when_they_are_served(nodes:
 
 
 def test_durable_links_are_counted_over_restarts_and_those_that_are_gone_are_not(nodes: Any) -> None:
-    from spark_streams.server.conditions import LinkRefused
-    from spark_streams.server.termini import Termini
+    from spark_streams.server.amqp.durable_termini import Termini
+    from spark_streams.server.amqp.error_conditions import LinkRefused
 
     node = filled(nodes(users=USERS))
     attached(node, "alice").detach()
@@ -244,7 +244,7 @@ def test_a_user_has_so_many_consumer_groups(nodes: Any) -> None:
 
 
 def test_groups_are_counted_over_restarts_and_those_of_streams_that_are_gone_are_not(nodes: Any) -> None:
-    from spark_streams.server.conditions import LinkRefused
+    from spark_streams.server.amqp.error_conditions import LinkRefused
 
     log = nodes().log
     first, second = (log.create_stream(name).incarnation for name in ("orders", "lobby"))

@@ -343,7 +343,7 @@ def test_a_redistributed_partition_is_gone_and_a_durable_receiver_goes_on(node: 
 def test_events_that_were_routed_when_their_partition_was_split_find_a_home(
     node: Any, monkeypatch: pytest.MonkeyPatch, history: bool
 ) -> None:
-    from spark_streams.server.placement import Placement
+    from spark_streams.server.amqp.placement import Placement
 
     node.create(partitions=1)
     sender = node.peer().sender("orders")

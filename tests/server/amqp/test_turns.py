@@ -26,7 +26,7 @@ class Held:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    from spark_streams.server import producer_link
+    from spark_streams.server.amqp import producer_link
 
     incoming_columns = producer_link.incoming_columns
     held = Held()
@@ -126,7 +126,7 @@ def test_no_more_is_taken_than_may_be_under_way_while_the_disk_is_slow(
 
 
 def test_a_message_of_many_frames_is_put_together_once(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_streams.server.intake import Intake
+    from spark_streams.server.amqp.receive_buffer import Intake
 
     grown: list[int] = []
     grow = Intake._grow
@@ -148,8 +148,8 @@ def test_a_message_of_many_frames_is_put_together_once(node: Any, monkeypatch: p
 def test_a_connection_with_many_links_serves_them_over_several_turns(
     node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_streams.server import connection
-    from spark_streams.server.info import InfoLink
+    from spark_streams.server.amqp import connection
+    from spark_streams.server.amqp.info_link import InfoLink
 
     turns: list[int] = []
     turn, serve = connection.AmqpConnection._turn, InfoLink.serve

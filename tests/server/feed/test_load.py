@@ -190,7 +190,7 @@ def test_rendered_events_are_kept_within_bounds(doors: Doors) -> None:
 
 def test_a_corrupt_log_is_a_500_or_an_end_that_is_none(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_streams.errors import CorruptLog
-    from spark_streams.log.partition import Partition
+    from spark_streams.log.storage.partition import Partition
 
     door = doors(cache_bytes=0)
     fill(door, 1_000)

@@ -208,7 +208,7 @@ def test_a_number_outlives_the_server_however_it_ended(doors: Doors) -> None:
 def test_a_part_that_failed_is_added_and_the_others_are_not_repeated(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_streams.log.partition import Partition
+    from spark_streams.log.storage.partition import Partition
 
     door.create("orders", 3)
     one = {"Idempotency_Key": "writer", "Idempotency_Sequence": "3"}
@@ -230,7 +230,7 @@ def test_a_part_that_failed_is_added_and_the_others_are_not_repeated(
 
 
 def test_a_full_disk_is_507(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_streams.log.partition import Partition
+    from spark_streams.log.storage.partition import Partition
 
     door.create()
 
@@ -447,7 +447,7 @@ def test_a_header_that_is_nearly_one_of_ours(door: Door, name: str) -> None:
 
 
 def test_what_is_published_is_read_through_the_other_doors(doors: Doors) -> None:
-    from spark_streams.wire.columns import Block, decode_columns
+    from spark_streams.wire.amqp.columns import Block, decode_columns
 
     door = doors(others=True)
     door.create()

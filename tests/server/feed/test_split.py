@@ -190,7 +190,7 @@ def test_a_request_that_is_repeated_after_a_split_is_still_repeated(door: Door, 
 
 
 def test_a_part_that_was_missing_is_added_after_a_split(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_streams.log.partition import Partition
+    from spark_streams.log.storage.partition import Partition
 
     door.create("orders", 2)
     one = {"Idempotency_Key": "writer", "Idempotency_Sequence": "1"}

@@ -106,7 +106,7 @@ def test_others_are_served_while_many_partitions_are_described(calm: Door, hold:
 
 @pytest.fixture
 def aside() -> Iterator[Any]:
-    from spark_streams.server.aside import Aside
+    from spark_streams.server.worker import Aside
 
     thread = Aside("test")
     yield thread
@@ -175,27 +175,27 @@ def test_a_list_that_cannot_be_made_fails_for_those_who_wait_for_it_and_for_nobo
 
 @pytest.mark.parametrize("query", ["filter-key=none", "filter-subject=none", "filter-/n=none", "stream=1&filter-key=a"])
 def test_others_are_served_while_a_filter_is_evaluated(calm: Door, hold: Any, elsewhere: Any, query: str) -> None:
-    from spark_streams.server.feed import shape
+    from spark_streams.server.feed import rendering
 
     calm.create("many")
     calm.numbers(0, 100, name="many")
     answer = elsewhere("GET", f"{calm.url}/many?partition=0&cursor=_first&{query}")
-    assert b"event" not in served_beside(hold(shape, "wanted"), answer, calm).content
+    assert b"event" not in served_beside(hold(rendering, "wanted"), answer, calm).content
 
 
 def test_a_search_has_its_turns_and_goes_on_where_it_was(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_streams.server.feed import shape
-    from spark_streams.server.feed.events import MOST_ROWS
+    from spark_streams.server.feed import rendering
+    from spark_streams.server.feed.rendered_events import MOST_ROWS
 
     count = 3 * MOST_ROWS + 7
     rows: list[int] = []
-    wanted = shape.wanted
+    wanted = rendering.wanted
 
     def counted(records: Any, filters: Any) -> Any:
         rows.append(len(records))
         return wanted(records, filters)
 
-    monkeypatch.setattr(shape, "wanted", counted)
+    monkeypatch.setattr(rendering, "wanted", counted)
     door.create()
     door.append([b"%d" % n for n in range(count)], keys=[f"{n % 1000}" for n in range(count)])
     found = [str(n) for n in range(7, count, 1000)]
@@ -208,7 +208,7 @@ def test_a_search_has_its_turns_and_goes_on_where_it_was(door: Door, monkeypatch
 
 
 def test_events_are_rendered_in_turns_and_shared(door: Door) -> None:
-    from spark_streams.server.feed.events import MOST_ROWS
+    from spark_streams.server.feed.rendered_events import MOST_ROWS
 
     count = 2 * MOST_ROWS + 5
     door.create()
@@ -220,12 +220,12 @@ def test_events_are_rendered_in_turns_and_shared(door: Door) -> None:
 
 
 def test_a_search_ends_when_its_client_goes(calm: Door, hold: Any) -> None:
-    from spark_streams.server.feed import shape
-    from spark_streams.server.feed.events import MOST_ROWS
+    from spark_streams.server.feed import rendering
+    from spark_streams.server.feed.rendered_events import MOST_ROWS
 
     calm.create("many")
     calm.append([b"x"] * (3 * MOST_ROWS), name="many")
-    held = hold(shape, "wanted")
+    held = hold(rendering, "wanted")
     where = urlsplit(calm.url)
     asked = socket.create_connection((where.hostname, where.port or 0), timeout=TIMEOUT_S)
     asked.sendall(b"GET /many?partition=0&cursor=_first&filter-key=gone HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -265,16 +265,16 @@ NDJSON = {"Content-Type": "application/x-ndjson"}
 
 
 def test_others_are_served_while_a_large_body_is_read(calm: Door, hold: Any, elsewhere: Any) -> None:
-    from spark_streams.server.feed import bodies
+    from spark_streams.server.feed import request_bodies
 
     calm.create("many")
-    held = hold(bodies, "_columns_of")
+    held = hold(request_bodies, "_columns_of")
     answer = elsewhere("POST", f"{calm.url}/many", data=arrow([b"x" * 100] * 1_000), headers=ARROW)
     assert served_beside(held, answer, calm).json()["appended"] == 1_000
 
 
 def test_others_are_served_while_many_events_are_spread_and_stored(calm: Door, hold: Any, elsewhere: Any) -> None:
-    from spark_streams.log import batching
+    from spark_streams.log.format import batching
 
     calm.create("many")
     held = hold(batching, "_runs")  # few events are encoded without it
@@ -310,28 +310,28 @@ def test_others_are_served_while_many_events_are_spread_and_stored(calm: Door, h
 def test_only_what_is_little_when_it_is_unpacked_is_read_on_the_loop(
     body: bytes, coding: str, kind: dict[str, str], little: bool
 ) -> None:
-    from spark_streams.server.feed.bodies import is_little
+    from spark_streams.server.feed.request_bodies import is_little
 
     assert is_little([body[:5], body[5:]], coding, kind["Content-Type"]) is little
 
 
 def test_a_body_is_read_in_small_pieces_however_far_it_unpacks(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_streams.server.feed import bodies
+    from spark_streams.server.feed import request_bodies
 
     blocks: list[int] = []
-    parse = bodies.parse_lines
+    parse = request_bodies.parse_lines
 
     def parsed(block: bytes, *rest: Any, **named: Any) -> Any:
         blocks.append(len(block))
         return parse(block, *rest, **named)
 
-    monkeypatch.setattr(bodies, "parse_lines", parsed)
+    monkeypatch.setattr(request_bodies, "parse_lines", parsed)
     door.create()
     packed = gzip.compress(b"\n" * (8 << 20) + lines(30_000) + b"\n" * (7 << 20))
     assert door.post(packed, **{"Content-Encoding": "gzip"}).json() == {"appended": 30_000, "repeated": 0}
-    assert max(blocks) <= 2 * bodies.PIECE_BYTES
+    assert max(blocks) <= 2 * request_bodies.PIECE_BYTES
     # Blank pieces are not looked into.
-    assert sum(blocks) <= len(lines(30_000)) + 2 * bodies.PIECE_BYTES
+    assert sum(blocks) <= len(lines(30_000)) + 2 * request_bodies.PIECE_BYTES
     assert [int(event) for event in door.read(pageSizeHint=10**6)] == list(range(30_000))
 
 
@@ -393,9 +393,9 @@ def test_large_bodies_together_have_only_so_much_room(doors: Callable[..., Door]
 
 
 def test_a_door_that_shuts_while_a_body_is_read_stores_nothing_of_it(calm: Door, hold: Any, elsewhere: Any) -> None:
-    from spark_streams.server.feed import bodies
+    from spark_streams.server.feed import request_bodies
 
-    held = hold(bodies, "_columns_of")
+    held = hold(request_bodies, "_columns_of")
     answer = elsewhere("POST", f"{calm.url}/busy", data=arrow([b"x" * 10] * 40_000), headers=ARROW)
     assert held.begun.wait(GUARD_S)
     stopping = threading.Thread(target=calm.server.stop)

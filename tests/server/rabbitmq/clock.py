@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from spark_streams.client.rabbit import connection as of_the_client
-from spark_streams.server.rabbit import connection as of_the_door
-from spark_streams.server.rabbit.signs_of_life import SignsOfLife
+from spark_streams.client.rabbitmq import connection as of_the_client
+from spark_streams.server.rabbitmq import connection as of_the_door
+from spark_streams.server.rabbitmq.heartbeat import SignsOfLife
 
 
 class Clock:

@@ -87,7 +87,7 @@ def doors(tmp_path: Path) -> Iterator[Callable[..., Door]]:
     """A function that starts a door with the RabbitConfig fields given; the AMQP door beside it when asked for."""
     from spark_streams.log import LogConfig, ReferenceLog
     from spark_streams.server import AmqpConfig, ServerThread
-    from spark_streams.server.rabbit.config import RabbitConfig
+    from spark_streams.server.rabbitmq.config import RabbitConfig
 
     with contextlib.ExitStack() as stack:
 

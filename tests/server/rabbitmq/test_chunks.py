@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, StreamConfig
-from spark_streams.server.rabbit import chunk_cache
-from spark_streams.server.rabbit.chunk_cache import AREA_CHUNKS, ChunkCache
-from spark_streams.server.rabbit.chunks import LARGE_APPEND_RECORDS, MAX_RECORDS, Chunks
+from spark_streams.server.rabbitmq import chunk_cache
+from spark_streams.server.rabbitmq.chunk_cache import AREA_CHUNKS, ChunkCache
+from spark_streams.server.rabbitmq.chunks import LARGE_APPEND_RECORDS, MAX_RECORDS, Chunks
 from tests.real_rabbitmq.by_hand import (
     DELIVER,
     FIRST,

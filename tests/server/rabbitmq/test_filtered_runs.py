@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 from spark_streams.log import LogConfig, StreamConfig
-from spark_streams.log.record_notes import RecordCodes, encode_codes
-from spark_streams.server.rabbit.filter_values import (
+from spark_streams.log.format.batch_headers import RecordCodes, encode_codes
+from spark_streams.server.rabbitmq.chunk_parts import CHUNK_BYTES
+from spark_streams.server.rabbitmq.filter_values import (
     FEW,
     MAX_TABLE,
     VALUES_NOTE,
@@ -29,8 +30,7 @@ from spark_streams.server.rabbit.filter_values import (
     value_notes,
     values_of,
 )
-from spark_streams.server.rabbit.runs import CHUNK_BYTES
-from spark_streams.wire.rabbit.published import decode_publish
+from spark_streams.wire.rabbitmq.publish_decode import decode_publish
 from tests.real_rabbitmq.by_hand import CONSUMER_UPDATE, DELIVER, FIRST, RESPONSE, Chunk, Peer, filtered, offset
 from tests.server.rabbitmq.consuming import delivered, grant, records
 

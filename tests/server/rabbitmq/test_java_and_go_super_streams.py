@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_streams.wire.rabbit.murmur3 import murmur3_32
+from spark_streams.wire.rabbitmq.hashes import murmur3_32
 from tests.real_rabbitmq.by_hand import DELETE_SUPER_STREAM, text
 from tests.server.rabbitmq.consuming import wait_until_stored
 from tests.server.rabbitmq.interop import Client, Made, Refused

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from spark_streams.log import ReferenceLog
-from spark_streams.log.partition import Partition
+from spark_streams.log.storage.partition import Partition
 from spark_streams.server import ServerThread, turns
-from spark_streams.server.rabbit import stored_form
-from spark_streams.server.rabbit.config import RabbitConfig
-from spark_streams.wire.rabbit import sub_batches
+from spark_streams.server.rabbitmq import stored_form
+from spark_streams.server.rabbitmq.config import RabbitConfig
+from spark_streams.wire.rabbitmq import sub_batches
 from tests.real_rabbitmq.by_hand import (
     CLOSE,
     DELIVER,

@@ -223,7 +223,7 @@ def test_references_survive_kills_with_what_they_published(
         import sys
         from spark_streams.log import ReferenceLog
         from spark_streams.server import ServerThread
-        from spark_streams.server.rabbit.config import RabbitConfig
+        from spark_streams.server.rabbitmq.config import RabbitConfig
         log = ReferenceLog(sys.argv[1])
         server = ServerThread(log, None, RabbitConfig(port=0))
         server.start()
@@ -295,7 +295,7 @@ def test_a_full_disk_refuses_what_comes_until_the_publisher_is_declared_anew(
 
 
 def test_a_large_append_notes_the_ids_where_their_records_end(door: Door) -> None:
-    from spark_streams.server.rabbit.sequences import PUBLISHERS_NOTE
+    from spark_streams.server.rabbitmq.sequences import PUBLISHERS_NOTE
 
     stream, peer = door.stream(), door.peer()
     assert peer.declare(1, stream, "ref") == 1

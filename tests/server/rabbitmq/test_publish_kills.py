@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spark_streams.log import LogConfig, Partition, StreamConfig
-from spark_streams.log import sequences as sequences_module
+from spark_streams.log import publisher_sequences as sequences_module
 from tests.real_rabbitmq.by_hand import DELETE_PUBLISHER, data, plain, sub_batch
 from tests.server.rabbitmq.conftest import Door
 from tests.server.rabbitmq.test_publish import INTERNAL, read_all, refused, sequence

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.log import NO_TIMESTAMP
-from spark_streams.server.rabbit.stored_form import ESCAPE, stored_form, unescape
+from spark_streams.server.rabbitmq.stored_form import ESCAPE, stored_form, unescape
 from tests.examples import examples
 
 DATA = b"\x00Su\xa0\x05hello"

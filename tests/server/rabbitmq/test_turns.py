@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from spark_streams.log.state import StateStore
+from spark_streams.log.state_store import StateStore
 from spark_streams.server import turns
-from spark_streams.server.rabbit import connection as connections
-from spark_streams.server.rabbit import requests, stored_offsets
-from spark_streams.server.rabbit.stored_offsets import MAX_WAITING
-from spark_streams.server.rabbit.subscription import Subscription
-from spark_streams.wire.rabbit import layout
+from spark_streams.server.rabbitmq import connection as connections
+from spark_streams.server.rabbitmq import dispatch, stored_offsets
+from spark_streams.server.rabbitmq.stored_offsets import MAX_WAITING
+from spark_streams.server.rabbitmq.subscription import Subscription
+from spark_streams.wire.rabbitmq import fields
 from tests.real_rabbitmq.by_hand import (
     CLOSE,
     CREATE,
@@ -181,7 +181,7 @@ def test_metadata_of_very_many_names_are_found_beside_the_loop(door: Any, hold: 
     stream, bad, good = door.stream(), door.peer(), door.peer()
     names = [f"n{number}" for number in range(MANY)]
     names[MANY // 2] = stream
-    held = hold(layout._Text, "read")
+    held = hold(fields._Text, "read")
     bad.send(METADATA, struct.pack(">I", 5) + array([text(name) for name in names]))
     held.reached()
     assert door.server.call(lambda: "the loop is free") == "the loop is free"
@@ -358,7 +358,7 @@ def test_what_comes_behind_a_broken_frame_is_not_looked_at_when_the_connection_i
     door: Any, hold: Any
 ) -> None:
     peer = door.peer()
-    reading = hold(requests, "decode")
+    reading = hold(dispatch, "decode")
     peer.socket.sendall(frame(CREATE, b"\xff" * 20_000))
     peer.send(CREATE, struct.pack(">I", 7) + text("behind") + pairs({}))
     reading.reached()

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from spark_streams.options.feedapi import FeedSourceOptions, parse_feed_source
 from spark_streams.rows import COMMON_SCHEMA
-from spark_streams.spark.spooled.micro_batch import FeedBatches
-from spark_streams.spark.spooled.tasks import FeedTask, read_task
+from spark_streams.spark.feed.micro_batch import FeedBatches
+from spark_streams.spark.feed.tasks import FeedTask, read_task
 
 WAIT_S = 120.0
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from spark_streams.options.feedapi import FeedSourceOptions, parse_feed_source
 from spark_streams.rows import COMMON_SCHEMA
-from spark_streams.spark.spooled.reader import plan_feed_batch
-from spark_streams.spark.spooled.tasks import FeedTask, read_task
+from spark_streams.spark.feed.reader import plan_feed_batch
+from spark_streams.spark.feed.tasks import FeedTask, read_task
 from tests.client.feed.scripted import BadFeed, Part, Reply, Request
 
 Passes = Callable[[Any, str], bool]

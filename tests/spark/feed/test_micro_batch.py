@@ -19,8 +19,8 @@ from spark_streams.errors import (
     SparkStreamsError,
     SpoolLost,
 )
-from spark_streams.spark.spooled import follower as following
-from spark_streams.spark.spooled import followers, micro_batch, written
+from spark_streams.spark.feed import micro_batch, page_fetchers, spool_writer
+from spark_streams.spark.feed import page_fetcher as following
 from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
 from tests.spark.feed.batches import WAIT_S, Life, together, values
 
@@ -105,8 +105,8 @@ class TestEachEventOnce:
                 assert values(life.until(1)) == [b'{"n": 1}']
 
     def test_a_large_stretch_without_a_checkpoint(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(written, "HELD_BYTES", 500)
-        monkeypatch.setattr(written, "FILE_BYTES", 3_000)
+        monkeypatch.setattr(spool_writer, "HELD_BYTES", 500)
+        monkeypatch.setattr(spool_writer, "FILE_BYTES", 3_000)
         with BadFeed({0: Part(numbered(0, 2_000))}, page=lambda: 1_000, every=300) as feed:
             feed.cuts = [9_000, 15_000]
             with Life(feed.url) as life:
@@ -129,7 +129,7 @@ class TestPlanned:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Though the feed never answers the same twice."""
-        monkeypatch.setattr(followers, "GATHER_S", 600.0)
+        monkeypatch.setattr(page_fetchers, "GATHER_S", 600.0)
         with BadFeed({0: Part(numbered(0, 90)), 1: Part(numbered(0, 50))}, page=lambda: 40, every=20) as feed:
             feed.shuffled = True
             feed.same_cursors = False
@@ -355,7 +355,7 @@ class TestLimits:
                 assert values(life.until(3)) == numbered(10, 13)
 
     def test_min_partitions_splits_at_checkpoints(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(followers, "GATHER_S", 600.0)
+        monkeypatch.setattr(page_fetchers, "GATHER_S", 600.0)
         with (
             BadFeed({0: Part(numbered(0, 400)), 1: Part(numbered(0, 40))}, page=lambda: 100, every=10) as feed,
             Life(feed.url, minPartitions="6", spoolLocation=str(tmp_path)) as life,

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from spark_streams.client.feed.pushed import FeedFilter
+from spark_streams.client.feed.pushdown import FeedFilter
 from spark_streams.errors import CheckpointError
-from spark_streams.spark.spooled.offset import BEGINNING, FeedOffset
+from spark_streams.spark.feed.offset import BEGINNING, FeedOffset
 
 FULL = FeedOffset(
     "orders",

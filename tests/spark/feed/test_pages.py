@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.options.feedapi import parse_feed_source
-from spark_streams.spark.spooled.followers import Followers
-from spark_streams.spark.spooled.pages import Cut, Pages, SpooledFile
-from spark_streams.spark.spooled.spool import PageRange
+from spark_streams.spark.feed.page_fetchers import Followers
+from spark_streams.spark.feed.pages import Cut, Pages, SpooledFile
+from spark_streams.spark.feed.spool import PageRange
 
 MOST = 1 << 40
 

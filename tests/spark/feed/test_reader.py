@@ -12,10 +12,10 @@ import pytest
 from spark_streams.client.feed import Dialect
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.rows import COMMON_SCHEMA
-from spark_streams.spark.row_schema import spark_schema
-from spark_streams.spark.spooled import reader as readers
-from spark_streams.spark.spooled.reader import FeedBatchReader, feed_stream_reader
-from spark_streams.spark.spooled.tasks import address_of
+from spark_streams.spark.feed import reader as readers
+from spark_streams.spark.feed.reader import FeedBatchReader, feed_stream_reader
+from spark_streams.spark.feed.tasks import address_of
+from spark_streams.spark.schemas import spark_schema
 from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
 from tests.spark.feed.batches import Life, options_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_streams.errors import OptionError, SpoolLost
-from spark_streams.spark.spooled.spool import PageRange, Spool, open_file_system
+from spark_streams.spark.feed.spool import PageRange, Spool, open_file_system
 
 
 def test_a_folder_for_each_query(tmp_path: Path) -> None:

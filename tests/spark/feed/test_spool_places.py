@@ -11,10 +11,10 @@ import pytest
 
 from spark_streams.client.feed import Dialect, parse_lines
 from spark_streams.errors import PositionLost
-from spark_streams.spark.spooled import spool as spooling
-from spark_streams.spark.spooled import tasks, written
-from spark_streams.spark.spooled.spool import PageWriter, Spool
-from spark_streams.spark.spooled.written import Written
+from spark_streams.spark.feed import spool as spooling
+from spark_streams.spark.feed import spool_writer, tasks
+from spark_streams.spark.feed.spool import PageWriter, Spool
+from spark_streams.spark.feed.spool_writer import Written
 from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
 from tests.spark.feed.batches import Life, values
 from tests.spark.feed.object_store import SCHEME, ObjectStore
@@ -51,7 +51,7 @@ def test_a_query_that_spools_to_an_object_store(
     place: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same rows after a restart, from the store and not from the feed, and nothing left behind."""
-    monkeypatch.setattr(written, "FILE_BYTES", 2_000)
+    monkeypatch.setattr(spool_writer, "FILE_BYTES", 2_000)
     with BadFeed({0: Part(numbered(0, 500)), 1: Part(numbered(500, 700))}, page=lambda: 60, every=7) as feed:
         with Life(feed.url, spoolLocation=place) as life:
             rows = life.until(100, 100)

@@ -11,7 +11,7 @@ import pytest
 from spark_streams.client.feed.first_match import FirstMatch
 from spark_streams.errors import OptionError
 from spark_streams.filters import parse
-from spark_streams.spark.spooled import written
+from spark_streams.spark.feed import spool_writer
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.lines import parse_lines
 from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
@@ -65,7 +65,7 @@ class TestWhere:
 
 class TestRemembered:
     def test_that_it_was_not_found_yet(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from spark_streams.spark.spooled import micro_batch
+        from spark_streams.spark.feed import micro_batch
 
         monkeypatch.setattr(micro_batch, "IDLE_CURSORS_S", 0.02)
         with BadFeed({0: Part(numbered(0, 40))}, page=lambda: 10, every=5) as feed:
@@ -128,7 +128,7 @@ class TestChecks:
                 assert values(life.until(2)) == [b'{"n": 8}', b'{"n": 2}']
 
     def test_a_match_that_a_later_block_covers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(written, "HELD_BYTES", 40)
+        monkeypatch.setattr(spool_writer, "HELD_BYTES", 40)
         pieces = [b'{"event": {"n": %d}}\n' % n for n in range(12)] + [b'{"cursor": "c"}\n']
         with BadFeed({0: Part()}) as feed:
             feed.faults = [Reply(pieces, chunked=True), *[Reply(b'{"cursor": "c"}\n')] * 10_000]

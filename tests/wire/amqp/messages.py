@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_streams.wire.message import (
+from spark_streams.wire.amqp.decode import Described, ULong, encode_value
+from spark_streams.wire.amqp.message import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
     APPLICATION_PROPERTIES,
@@ -18,7 +19,6 @@ from spark_streams.wire.message import (
     Data,
     Message,
 )
-from spark_streams.wire.types import Described, ULong, encode_value
 
 
 def encode_message(message: Message) -> bytes:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire import sections
-from spark_streams.wire.columns import COLUMN_TYPES, Block, decode_columns
-from spark_streams.wire.message import Amqp, Data, Message, Sequence, decode_message, split_sections
-from spark_streams.wire.types import Array, Described, Float, Symbol, Timestamp, ULong, decode_value, encode_value
+from spark_streams.wire.amqp import sections
+from spark_streams.wire.amqp.columns import COLUMN_TYPES, Block, decode_columns
+from spark_streams.wire.amqp.decode import Array, Described, Float, Symbol, Timestamp, ULong, decode_value, encode_value
+from spark_streams.wire.amqp.message import Amqp, Data, Message, Sequence, decode_message, split_sections
 from tests.wire.amqp.messages import encode_message
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from proton import SASL, Connection, Transport
 
 from spark_streams.errors import AuthenticationFailed, LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.sasl import AMQP_HEADER, SASL_HEADER, SaslClient, SaslServer
+from spark_streams.wire.amqp.sasl import AMQP_HEADER, SASL_HEADER, SaslClient, SaslServer
 from tests.examples import examples
 
 # By hand from AMQP 1.0 part 5 §5.3: size, doff 2, type 1, two ignored bytes, described list.

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.message import FOOTER, HEADER, split_sections
-from spark_streams.wire.sections import walk_sections
-from spark_streams.wire.spans import Words
+from spark_streams.wire.amqp.message import FOOTER, HEADER, split_sections
+from spark_streams.wire.amqp.sections import walk_sections
+from spark_streams.wire.columnar.byte_view import Words
 
 VALUES = [
     b"\x45",

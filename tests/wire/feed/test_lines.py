@@ -21,7 +21,7 @@ from spark_streams.wire.feed import lines as feed_lines
 from spark_streams.wire.feed.blocks import LineBlocks
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.lines import Lines, parse_lines
-from spark_streams.wire.feed.strict import MAX_DEPTH
+from spark_streams.wire.feed.strict_json import MAX_DEPTH
 
 SEED = (
     b'{"event": {"id": 1, "type": "created"}}\n'

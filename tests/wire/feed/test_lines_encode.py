@@ -11,7 +11,7 @@ from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.lines import parse_lines
 from spark_streams.wire.feed.lines_encode import encode_lines
-from spark_streams.wire.feed.strict import MAX_DEPTH
+from spark_streams.wire.feed.strict_json import MAX_DEPTH
 
 
 def written(*values: bytes, dialect: Dialect = Dialect.V2A) -> list[bytes]:

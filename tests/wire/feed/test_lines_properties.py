@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.feed import checking, shortening
-from spark_streams.wire.feed.base64_columns import decode_base64
+from spark_streams.wire.columnar.base64 import decode_base64
+from spark_streams.wire.feed import json_check, shortening
 from spark_streams.wire.feed.blocks import LineBlocks
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
+from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
 from spark_streams.wire.feed.lines import Lines, parse_alike, parse_lines, parse_singly
 from spark_streams.wire.feed.lines_encode import encode_lines
-from spark_streams.wire.feed.pointer import extract_text, extract_timestamp
 
 untimed = settings(deadline=None)
 dialects = st.sampled_from(Dialect)
@@ -127,7 +127,7 @@ def shortened(request: pytest.FixtureRequest) -> Any:
     """Leave strings above this many bytes out of the check, also where that is not worth it."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param is not None:
-            patch.setattr(checking, "LONG_EVENT_BYTES", 0)
+            patch.setattr(json_check, "LONG_EVENT_BYTES", 0)
             patch.setattr(shortening, "LONG_BYTES", request.param)
             patch.setattr(shortening, "_saved", lambda strings: 2**40)
         yield

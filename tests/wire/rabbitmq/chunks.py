@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_streams.wire.rabbit.chunk import HEADER_BYTES, ChunkHeader, ChunkRecords, ChunkType, decode_chunk
-from spark_streams.wire.rabbit.interleave import Ranges, interleave
+from spark_streams.wire.columnar.interleave import Ranges, interleave
+from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES, ChunkHeader, ChunkRecords, ChunkType, decode_chunk
 
 SEQUENCE, OFFSET = 0, 1
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.rabbit import commands
-from spark_streams.wire.rabbit.codes import ResponseCode
-from spark_streams.wire.rabbit.connecting import (
+from spark_streams.wire.rabbitmq import registry
+from spark_streams.wire.rabbitmq.connection_commands import (
     CloseAnswer,
     ExchangeCommandVersionsAnswer,
     Heartbeat,
@@ -21,7 +20,7 @@ from spark_streams.wire.rabbit.connecting import (
     Tune,
     TuneAnswer,
 )
-from spark_streams.wire.rabbit.consuming import (
+from spark_streams.wire.rabbitmq.consumer_commands import (
     ConsumerUpdate,
     CreditAnswer,
     OffsetSpecification,
@@ -29,9 +28,10 @@ from spark_streams.wire.rabbit.consuming import (
     ResolveOffsetSpec,
     Subscribe,
 )
-from spark_streams.wire.rabbit.frames import Command, Frame, FrameReader
-from spark_streams.wire.rabbit.streams import MetadataUpdate, StreamStatsAnswer
-from spark_streams.wire.rabbit.super_streams import CreateSuperStream, PartitionsAnswer
+from spark_streams.wire.rabbitmq.frames import Command, Frame, FrameReader
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate, StreamStatsAnswer
+from spark_streams.wire.rabbitmq.super_streams import CreateSuperStream, PartitionsAnswer
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -50,8 +50,8 @@ FRAMES = captured("3.10") | captured("4.3")
 UNMARKED = {name: raw for name, raw in FRAMES.items() if re.match(r"3\.10-server-(route|partitions)-", name)}
 """RabbitMQ 3.10 forgets the bit that marks these as answers."""
 FRAMES |= {name: raw[:4] + bytes([0x80 | raw[4]]) + raw[5:] for name, raw in UNMARKED.items()}
-COMMANDS = {name: raw for name, raw in FRAMES.items() if key_of(raw) in commands.COMMANDS}
-COLUMNAR = {name: raw for name, raw in FRAMES.items() if key_of(raw)[0] in commands.COLUMNAR_KEYS}
+COMMANDS = {name: raw for name, raw in FRAMES.items() if key_of(raw) in registry.COMMANDS}
+COLUMNAR = {name: raw for name, raw in FRAMES.items() if key_of(raw)[0] in registry.COLUMNAR_KEYS}
 ODD = set(FRAMES) - set(COMMANDS) - set(COLUMNAR)
 
 EMPTY_PROPERTIES = b"\0\0\0\0"
@@ -68,11 +68,11 @@ def frame_of(raw: bytes) -> Frame:
 
 
 def found(name: str) -> Command:
-    return commands.decode(frame_of(FRAMES[name]))
+    return registry.decode(frame_of(FRAMES[name]))
 
 
 def test_every_command_was_captured() -> None:
-    assert {key_of(raw) for raw in COMMANDS.values()} == set(commands.COMMANDS)
+    assert {key_of(raw) for raw in COMMANDS.values()} == set(registry.COMMANDS)
     assert {key_of(raw) for raw in COLUMNAR.values()} == {(2, 1), (2, 2), (3, 1), (4, 1), (8, 1), (8, 2)}
     assert {key_of(FRAMES[name])[0] for name in ODD} == {0x63}, "sent on purpose, for the broker to close"
 
@@ -96,7 +96,7 @@ def test_a_captured_command_cut_anywhere(name: str) -> None:
     for end in range(8, len(raw)):
         cut = struct.pack(">I", end - 4) + raw[4:end]
         try:
-            part = commands.decode(frame_of(cut))
+            part = registry.decode(frame_of(cut))
         except RemoteProtocolError:
             continue
         assert type(part) is type(whole)
@@ -143,7 +143,7 @@ def test_what_a_broker_said() -> None:
     assert versions.maximum[0x1F] == 1
     assert 0x08 not in versions.maximum, "what it receives"
     opening = {*range(0x11, 0x16), 0x1A, 0x1B}
-    assert set(versions.maximum) == {each.key for each in commands.SERVER_RECEIVES} - opening
+    assert set(versions.maximum) == {each.key for each in registry.SERVER_RECEIVES} - opening
     assert one(CloseAnswer, "4.3", "server")
     assert one(Heartbeat, "4.3", "server") == [Heartbeat()]
     refused = one(CreditAnswer, "4.3", "server")

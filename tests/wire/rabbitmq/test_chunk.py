@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.rabbit.bloom import BloomProbe, bloom_of
-from spark_streams.wire.rabbit.chunk import (
+from spark_streams.wire.rabbitmq.bloom import BloomProbe, bloom_of
+from spark_streams.wire.rabbitmq.chunk import (
     HEADER_BYTES,
     ChunkHeader,
     ChunkRecords,
     ChunkType,
     decode_chunk,
 )
-from spark_streams.wire.rabbit.compression import Compression
-from spark_streams.wire.rabbit.published import decode_publish
-from spark_streams.wire.rabbit.sub_batches import pack_sub_batch
+from spark_streams.wire.rabbitmq.compression import Compression
+from spark_streams.wire.rabbitmq.publish_decode import decode_publish
+from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
 from tests.wire.rabbitmq.chunks import (
     OFFSET,
     SEQUENCE,

@@ -16,19 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.rabbit.bloom import BloomProbe, bloom_of
-from spark_streams.wire.rabbit.chunk import HEADER_BYTES, ChunkHeader, decode_chunk
-from spark_streams.wire.rabbit.compression import Compression, compress, decompress
-from spark_streams.wire.rabbit.entries import SPECIAL, read_entries
-from spark_streams.wire.rabbit.interleave import Ranges, interleave
-from spark_streams.wire.rabbit.published import (
+from spark_streams.wire.columnar.interleave import Ranges, interleave
+from spark_streams.wire.rabbitmq.bloom import BloomProbe, bloom_of
+from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES, ChunkHeader, decode_chunk
+from spark_streams.wire.rabbitmq.compression import Compression, compress, decompress
+from spark_streams.wire.rabbitmq.entries import SPECIAL, read_entries
+from spark_streams.wire.rabbitmq.publish_decode import (
     decode_confirm,
     decode_publish,
     decode_publish_error,
     encode_publish,
     encode_sub_batches,
 )
-from spark_streams.wire.rabbit.sub_batches import pack_sub_batch
+from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
 from tests.examples import examples
 from tests.wire.rabbitmq.chunks import encode_chunk
 

@@ -13,9 +13,8 @@ from rstream import schema
 from rstream.encoding import encode_frame
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.rabbit import commands
-from spark_streams.wire.rabbit.codes import ResponseCode, code_name
-from spark_streams.wire.rabbit.connecting import (
+from spark_streams.wire.rabbitmq import registry
+from spark_streams.wire.rabbitmq.connection_commands import (
     Close,
     CommandVersions,
     ExchangeCommandVersions,
@@ -29,7 +28,7 @@ from spark_streams.wire.rabbit.connecting import (
     SaslHandshakeAnswer,
     Tune,
 )
-from spark_streams.wire.rabbit.consuming import (
+from spark_streams.wire.rabbitmq.consumer_commands import (
     ConsumerUpdateAnswer,
     Credit,
     CreditAnswer,
@@ -43,9 +42,10 @@ from spark_streams.wire.rabbit.consuming import (
     Subscribe,
     Unsubscribe,
 )
-from spark_streams.wire.rabbit.frames import Answer, Command, Frame, FrameReader, FrameTooLarge, Request
-from spark_streams.wire.rabbit.publishing import DeclarePublisher, DeletePublisher, QueryPublisherSequence
-from spark_streams.wire.rabbit.streams import (
+from spark_streams.wire.rabbitmq.frames import Answer, Command, Frame, FrameReader, FrameTooLarge, Request
+from spark_streams.wire.rabbitmq.publisher_commands import DeclarePublisher, DeletePublisher, QueryPublisherSequence
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+from spark_streams.wire.rabbitmq.stream_commands import (
     NO_LEADER,
     Broker,
     Create,
@@ -57,7 +57,13 @@ from spark_streams.wire.rabbit.streams import (
     StreamMetadata,
     StreamStatsAnswer,
 )
-from spark_streams.wire.rabbit.super_streams import CreateSuperStream, DeleteSuperStream, Partitions, Route, RouteAnswer
+from spark_streams.wire.rabbitmq.super_streams import (
+    CreateSuperStream,
+    DeleteSuperStream,
+    Partitions,
+    Route,
+    RouteAnswer,
+)
 
 PROPERTIES = [schema.Property("product", "x"), schema.Property("version", "1")]
 PAIRS = {"product": "x", "version": "1"}
@@ -115,7 +121,7 @@ def frame_of(raw: bytes) -> Frame:
 def test_bytes_are_those_of_rstream(theirs: Any, ours: Command) -> None:
     raw = bytes(encode_frame(theirs))
     assert ours.encode() == raw
-    assert commands.decode(frame_of(raw)) == ours
+    assert registry.decode(frame_of(raw)) == ours
 
 
 GRAMMAR: list[tuple[str, Command]] = [
@@ -171,24 +177,24 @@ GRAMMAR: list[tuple[str, Command]] = [
 def test_bytes_are_those_of_the_grammar(text: str, value: Command) -> None:
     content = bytes.fromhex(text)
     raw = struct.pack(">I", len(content)) + content
-    assert commands.decode(frame_of(raw)) == value
+    assert registry.decode(frame_of(raw)) == value
     assert value.encode() == raw
 
 
 def test_a_challenge_with_the_brokers_int16_length_is_read_too() -> None:
     raw = bytes.fromhex("0000000e 8013 0001 00000001 000a 0002 abcd")
-    assert commands.decode(frame_of(raw)) == SaslAuthenticateAnswer(1, 0x0A, b"\xab\xcd")
+    assert registry.decode(frame_of(raw)) == SaslAuthenticateAnswer(1, 0x0A, b"\xab\xcd")
 
 
 def test_the_eight_unused_bytes_of_a_consumer_update_answer_are_ignored() -> None:
     raw = bytes.fromhex("00000014 801a 0001 00000002 0001 0003 0000000000000000")
-    assert commands.decode(frame_of(raw)) == ConsumerUpdateAnswer(2, offset=OffsetSpecification(OffsetType.NEXT))
+    assert registry.decode(frame_of(raw)) == ConsumerUpdateAnswer(2, offset=OffsetSpecification(OffsetType.NEXT))
 
 
 def test_every_key_of_the_seed_is_known() -> None:
-    requests = {key for key, _ in commands.COMMANDS if key < 0x8000}
-    assert requests | commands.COLUMNAR_KEYS == set(range(0x01, 0x20))
-    answers = {key & 0x7FFF for key, _ in commands.COMMANDS if key >= 0x8000}
+    requests = {key for key, _ in registry.COMMANDS if key < 0x8000}
+    assert requests | registry.COLUMNAR_KEYS == set(range(0x01, 0x20))
+    answers = {key & 0x7FFF for key, _ in registry.COMMANDS if key >= 0x8000}
     one_way = {0x02, 0x03, 0x04, 0x08, 0x0A, 0x10, 0x17}
     assert answers == set(range(0x01, 0x20)) - one_way
 
@@ -203,7 +209,7 @@ def test_cut_anywhere_or_with_a_byte_more_it_is_refused_or_another_whole_command
     for end in range(4, len(content)):
         cut = struct.pack(">I", end) + content[:end]
         try:
-            found = commands.decode(frame_of(cut))
+            found = registry.decode(frame_of(cut))
         except RemoteProtocolError:
             continue
         # Only what may be left out at the end may be missing: all else is read as it was said.
@@ -213,32 +219,32 @@ def test_cut_anywhere_or_with_a_byte_more_it_is_refused_or_another_whole_command
     more = struct.pack(">I", len(content) + 1) + content + b"\0"
     if not type(value).EXTRA:
         with pytest.raises(RemoteProtocolError):
-            commands.decode(frame_of(more))
+            registry.decode(frame_of(more))
 
 
-@given(st.sampled_from(sorted(commands.COMMANDS)), st.binary(max_size=200))
+@given(st.sampled_from(sorted(registry.COMMANDS)), st.binary(max_size=200))
 def test_garbage_is_a_protocol_error_and_nothing_else(key: tuple[int, int], content: bytes) -> None:
     raw = struct.pack(">IHH", len(content) + 4, *key) + content
     try:
-        value = commands.decode(frame_of(raw))
+        value = registry.decode(frame_of(raw))
     except RemoteProtocolError:
         return
-    assert type(value) is commands.COMMANDS[key]
+    assert type(value) is registry.COMMANDS[key]
 
 
 @given(st.integers(0, 2**16 - 1), st.integers(0, 2**16 - 1), st.binary(max_size=20))
 def test_unknown_keys_and_versions_are_protocol_errors(key: int, version: int, content: bytes) -> None:
-    if (key, version) in commands.COMMANDS:
+    if (key, version) in registry.COMMANDS:
         return
     with pytest.raises(RemoteProtocolError, match="unknown frame"):
-        commands.decode(frame_of(struct.pack(">IHH", len(content) + 4, key, version) + content))
+        registry.decode(frame_of(struct.pack(">IHH", len(content) + 4, key, version) + content))
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, -1, -(2**31), 1000])
 def test_a_count_is_checked_before_anything_is_allocated(count: int) -> None:
     raw = struct.pack(">IHHIi", 12, 0x000F, 1, 1, count)
     with pytest.raises(RemoteProtocolError, match="items"):
-        commands.decode(frame_of(raw))
+        registry.decode(frame_of(raw))
 
 
 def test_frames_come_out_whole_whatever_the_pieces() -> None:
@@ -250,7 +256,7 @@ def test_frames_come_out_whole_whatever_the_pieces() -> None:
         for start in range(0, len(raw), size):
             reader.feed(raw[start : start + size])
             while (frame := reader.next()) is not None:
-                found.append(commands.decode(frame))
+                found.append(registry.decode(frame))
         assert found == sent
 
 

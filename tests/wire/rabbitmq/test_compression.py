@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.rabbit.compression import Compression, compress, decompress
+from spark_streams.wire.rabbitmq.compression import Compression, compress, decompress
 
 PACKED = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
 LINES = (Path(__file__).parent / "golden" / "compression.hex").read_text().splitlines()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.rabbit.murmur3 import SEED, murmur3_32
+from spark_streams.wire.rabbitmq.hashes import SEED, murmur3_32
 
 VECTORS = {
     "": 3329588566,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rstream.superstream import HashRoutingMurmurStrategy
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.rabbit.murmur3_128 import murmur3_128_modulo
+from spark_streams.wire.rabbitmq.murmur3_128 import murmur3_128_modulo
 
 
 class Partitions:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.rabbit.chunk import (
+from spark_streams.wire.rabbitmq.chunk import (
     HEADER_BYTES,
     ChunkHeader,
     ChunkRecords,

@@ -1,0 +1,143 @@
+"""How commands sign in at a peer: TLS, and secrets that need not stand on the command line, where ``ps`` shows them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+
+from spark_streams.endpoint import AMQP_SCHEMES, HTTP_SCHEMES, Endpoint, Secret, Tls, parse_url
+from spark_streams.errors import OptionError
+from spark_streams.secrets import FileSecret
+
+__all__ = ["CREDENTIALS_EPILOG", "Environment", "endpoint_of", "password_option", "secret_of", "tls_options"]
+
+PREFIX: Final = "SPARK_STREAMS_"
+"""What the names of our variables begin with."""
+CREDENTIALS_EPILOG: Final = """\b
+Passwords and tokens, so that no list of processes shows them:
+  the environment   SPARK_STREAMS_USERNAME, SPARK_STREAMS_PASSWORD, SPARK_STREAMS_TOKEN,
+                    or SPARK_STREAMS_PASSWORD_FILE, SPARK_STREAMS_TOKEN_FILE
+  a file            --password-file, with a user in the url: amqp://reader@host
+What is said on the command line counts more than the environment.
+"""
+
+
+class Environment:
+    """Our variables: those of one side of a command that has two, else those of both.
+
+    Args:
+        side: ``FROM`` or ``TO``, whose variables begin with ``SPARK_STREAMS_FROM_``; empty for the only one.
+    """
+
+    def __init__(self, side: str = "") -> None:
+        self._prefixes = (f"{PREFIX}{side}_", PREFIX) if side else (PREFIX,)
+
+    def get(self, name: str) -> str | None:
+        """Return what a variable says, such as ``PASSWORD``; None when it is not there, or empty."""
+        return os.environ.get(self.named(name)) or None
+
+    def named(self, name: str) -> str:
+        """Return the whole name of the variable that counts."""
+        there = [prefix + name for prefix in self._prefixes if os.environ.get(prefix + name)]
+        return there[0] if there else self._prefixes[-1] + name
+
+
+def secret_of(name: str, file: str | None, environment: Environment, option: str) -> Secret | None:
+    """Return a secret from a file or the environment; None where neither says one.
+
+    Args:
+        name: ``PASSWORD`` or ``TOKEN``.
+        file: the path that an option gave.
+        environment: where else to look.
+        option: the option's name.
+    """
+    if file is not None:
+        return FileSecret(file, option)
+    said = environment.get(name)
+    if said is not None:
+        return Secret(said)
+    path = environment.get(f"{name}_FILE")
+    return None if path is None else FileSecret(path, environment.named(f"{name}_FILE"))
+
+
+def endpoint_of(
+    url: str,
+    tls: Tls | None = None,
+    schemes: Collection[str] = AMQP_SCHEMES,
+    *,
+    password_file: str | None = None,
+    password_option: str = "--password-file",
+    environment: Environment | None = None,
+) -> Endpoint:
+    """Return where ``url`` points, with credentials from a file or the environment when it has none.
+
+    Args:
+        url: what the user wrote.
+        tls: what the options of TLS say, which makes TLS of a plain scheme too; None when there are none.
+        schemes: those that the command takes.
+        password_file: a file with the password of the url's user.
+        password_option: the option that says so, for messages.
+        environment: where credentials are looked for.
+
+    Raises:
+        OptionError: the url is none, or a password is missing, in words that hold no password.
+    """
+    environment = environment if environment is not None else Environment()
+    endpoint = parse_url(url, schemes=schemes, option="URL")
+    if tls is not None:
+        endpoint = endpoint.with_tls(tls)
+        endpoint = replace(endpoint, scheme={"http": "https"}.get(endpoint.scheme, endpoint.scheme))
+    if endpoint.password is not None:
+        if password_file is not None:
+            raise OptionError(password_option, "the url has a password already: give one of them")
+        return endpoint
+    username = endpoint.username if endpoint.username is not None else environment.get("USERNAME")
+    if username is None:
+        if password_file is not None:
+            raise OptionError(password_option, "needs a user, in the url as in amqp://reader@host")
+        return endpoint
+    password = secret_of("PASSWORD", password_file, environment, password_option)
+    if password is None and endpoint.scheme in HTTP_SCHEMES and endpoint.username is None:
+        return endpoint  # the variable is for another peer: feeds have tokens
+    if password is None:
+        raise OptionError(
+            "URL", f"user '{username}' has no password: expected {password_option} FILE or {PREFIX}PASSWORD"
+        )
+    return endpoint.with_credentials(username, password)
+
+
+def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of TLS to a command, which gets them as ``tls``: None when none is there."""
+
+    @functools.wraps(command)
+    def with_tls(
+        *arguments: Any, tls_ca: str | None, tls_cert: str | None, tls_key: str | None, tls_any_host: bool, **named: Any
+    ) -> Any:
+        if tls_key is not None and tls_cert is None:
+            raise click.UsageError("--tls-key needs --tls-cert beside it")
+        said = tls_ca is not None or tls_cert is not None or tls_any_host
+        tls = Tls(tls_ca, tls_cert, tls_key, not tls_any_host) if said else None
+        return command(*arguments, tls=tls, **named)
+
+    any_host = "Take a certificate of another host, if its authority is trusted."
+    with_tls = click.option("--tls-any-host", is_flag=True, help=any_host)(with_tls)
+    for name, help_text in (
+        ("--tls-key", "PEM file of its key, if that is not beside it."),
+        ("--tls-cert", "PEM file of our certificate, for peers that ask for one."),
+        ("--tls-ca", "PEM file of the authorities to trust; makes TLS of amqp:// too."),
+    ):
+        file = click.Path(exists=True, dir_okay=False)
+        with_tls = click.option(name, type=file, metavar="FILE", help=help_text)(with_tls)
+    return with_tls
+
+
+def password_option(name: str = "--password-file", of: str = "the url's user") -> Callable[..., Any]:
+    """Return the option that names a file with a password."""
+    return click.option(
+        name, type=click.Path(exists=True, dir_okay=False), metavar="FILE", help=f"File with the password of {of}."
+    )

@@ -1,0 +1,208 @@
+"""The demo itself, in a process of its own: start, watch, check, report."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from spark_streams.cli.demo.check import Found, read_back
+from spark_streams.cli.demo.orders import Orders, Producer
+from spark_streams.cli.demo.plot import bar, columns_plot, resampled
+from spark_streams.cli.demo.query import new_session, start_query
+from spark_streams.cli.demo.session import conf_folder
+from spark_streams.client import AmqpClient
+from spark_streams.endpoint import Endpoint, Secret, parse_url
+from spark_streams.errors import SparkStreamsError
+from spark_streams.position import EARLIEST
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ["show"]
+
+_SOURCE: Final = "orders"
+_SINK: Final = "orders-priced"
+_LOOK_S: Final = 0.25
+_LINE_S: Final = 5.0
+_STALLED_S: Final = 120.0
+
+
+class _DemoFailed(Exception):
+    """The demo did not end as it should, in words."""
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """How many orders had been sent, and how many had come out, at a moment."""
+
+    at_s: float
+    sent: int
+    written: int
+
+
+def show(events: int, seconds: float, partitions: int) -> int:
+    """Run the demo in the current folder, which is temporary; return the exit code."""
+    stderr = os.dup(sys.stderr.fileno())
+    with open("noise.log", "wb") as noise:
+        os.dup2(noise.fileno(), sys.stderr.fileno())  # the JVM's words, which would tear the progress bars
+    try:
+        _run(Console(), events, seconds, partitions)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as fault:
+        os.dup2(stderr, sys.stderr.fileno())
+        print("".join(Path("noise.log").read_text(errors="replace").splitlines(keepends=True)[-20:]), file=sys.stderr)
+        if not isinstance(fault, (_DemoFailed, SparkStreamsError)):
+            raise
+        print(f"The demo failed: {fault}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(console: Console, events: int, seconds: float, partitions: int) -> None:
+    log, endpoint = _start_log(partitions)
+    console.print(f"log       {endpoint.url}: {_SOURCE} and {_SINK}, {partitions} partitions each", highlight=False)
+    orders = Orders(events, time.time_ns() // 1_000_000)
+    producer = Producer(endpoint, _SOURCE, orders, seconds)
+    begun = time.monotonic()
+    producer.start()
+    console.print(
+        f"producer  {events:,} orders of {len(orders.per_customer)} customers in {seconds:g} s", highlight=False
+    )
+    with console.status("Spark starts"):
+        spark = new_session()
+        url = f"{endpoint.scheme}://guest:guest@{endpoint.address}"
+        query = start_query(spark, url, _SOURCE, _SINK, str(Path.cwd() / "checkpoint"))
+    console.print(f"Spark     {spark.version}: {_SOURCE} -> price each order, add VAT -> {_SINK}\n", highlight=False)
+    try:
+        with AmqpClient(endpoint) as client:
+            samples = _watch(console, client, producer, query, orders, begun)
+            query.processAllAvailable()  # the last batch is committed before the query is stopped
+            batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
+            query.stop()
+            found = read_back(client, _SINK, orders)
+    finally:
+        spark.stop()
+        log.terminate()
+    if log.wait(timeout=20):
+        raise _DemoFailed(f"the log ended with exit code {log.returncode}")
+    _report(console, found, samples, len(batches))
+    if found.faults:
+        raise _DemoFailed("; not true: ".join(["what came out is not what went in", *found.faults]))
+
+
+def _start_log(partitions: int) -> tuple[subprocess.Popen[str], Endpoint]:
+    """Create the streams, with the producers' own times, and serve them on a free port."""
+    command = [sys.executable, "-m", "spark_streams.cli", "log"]
+    names = [f"{_SOURCE}:{partitions}", f"{_SINK}:{partitions}"]
+    created = subprocess.run(
+        [*command, "create", "--data-dir", "log", "--timestamp-type", "create", *names], capture_output=True, text=True
+    )
+    if created.returncode:
+        raise _DemoFailed(created.stderr.strip())
+    settings = str(conf_folder() / "log.toml")
+    log = subprocess.Popen(
+        [*command, "serve", "--config", settings, "--data-dir", "log", "--amqp", "0"], stdout=subprocess.PIPE, text=True
+    )
+    line = log.stdout.readline() if log.stdout is not None else ""
+    if not line:
+        raise _DemoFailed("the log did not start")
+    endpoint = parse_url(json.loads(line)["amqp"])
+    return log, replace(endpoint, username="guest", password=Secret("guest"))
+
+
+def _watch(
+    console: Console, client: AmqpClient, producer: Producer, query: StreamingQuery, orders: Orders, begun: float
+) -> list[_Sample]:
+    """Show how far producer and query are until every order has come out."""
+    everywhere = dict.fromkeys(client.describe(_SINK).partitions, EARLIEST)
+    samples = [_Sample(0.0, 0, 0)]
+    progress = Progress(
+        TextColumn("{task.description:9}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:>12}"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    moved_at = next_line_at = time.monotonic()
+    with progress:
+        sent_bar = progress.add_task("sent", total=orders.count, rate="")
+        written_bar = progress.add_task("written", total=orders.count, rate="")
+        while True:
+            written = sum(count or 0 for count in client.remaining(_SINK, everywhere).values())
+            now = time.monotonic()
+            sample = _Sample(now - begun, producer.sent, written)
+            if (sample.sent, sample.written) != (samples[-1].sent, samples[-1].written):
+                moved_at = now
+            samples.append(sample)
+            earlier = samples[max(0, len(samples) - 8)]
+            rate = (written - earlier.written) / max(_LOOK_S, sample.at_s - earlier.at_s)
+            progress.update(sent_bar, completed=sample.sent)
+            progress.update(written_bar, completed=written, rate=f"{rate:,.0f}/s")
+            if not console.is_terminal and now >= next_line_at:
+                next_line_at = now + _LINE_S
+                behind = sample.sent - written
+                line = f"{sample.at_s:5.1f} s  sent {sample.sent:,}  written {written:,}  behind {behind:,}"
+                console.print(line, highlight=False)
+            if written >= orders.count:
+                return samples
+            fault = producer.fault or query.exception()
+            if fault is not None:
+                raise _DemoFailed(f"{'the producer' if producer.fault else 'the query'}: {fault}") from fault
+            if not query.isActive or now - moved_at > _STALLED_S:
+                raise _DemoFailed(f"the query stands still with {written:,} of {orders.count:,} orders written")
+            time.sleep(_LOOK_S)
+
+
+def _report(console: Console, found: Found, samples: list[_Sample], batches: int) -> None:
+    """Print what happened: tables first, then the plots."""
+    width = 32
+    table = Table(title=f"Events in {_SINK}", title_justify="left")
+    for name, justify in (("partition", "left"), ("events", "right"), ("", "left")):
+        table.add_column(name, justify="right" if justify == "right" else "left")
+    most = max(found.per_partition.values())
+    for partition, count in found.per_partition.items():
+        table.add_row(partition, f"{count:,}", bar(count, most, width))
+    table.add_section()
+    top = found.per_key.most_common(8)
+    for key, count in top:
+        table.add_row(key, f"{count:,}", bar(count, top[0][1], width))
+    rest = len(found.per_key) - len(top)
+    if rest > 0:
+        table.add_row(f"{rest} others", f"{sum(found.per_key.values()) - sum(c for _, c in top):,}", "")
+    console.print(table)
+
+    columns = 56
+    written = resampled([(s.at_s, float(s.written)) for s in samples], columns + 1)
+    step_s = samples[-1].at_s / columns
+    rates = [max(0.0, after - before) / step_s for before, after in pairwise(written)]
+    lags = resampled([(s.at_s, float(s.sent - s.written)) for s in samples], columns)
+    axis = f"{'':18} └{'─' * columns}\n{'':18}  0 s{samples[-1].at_s:>{columns - 6},.0f} s"
+    for title, values, unit in (("Written, events per second", rates, "/s"), ("Behind, events", lags, "events")):
+        console.print(f"\n{title}", style="bold", highlight=False)
+        console.print("\n".join(columns_plot(values, 5, unit)), highlight=False)
+        console.print(axis, highlight=False)
+    console.print()
+    for words in found.checks:
+        console.print(f"[green]✓[/green] {words}", highlight=False)
+    for words in found.faults:
+        console.print(f"[red]✗ not true:[/red] {words}", highlight=False)
+    seconds = samples[-1].at_s
+    console.print(
+        f"\n{sum(found.per_key.values()):,} events in {seconds:,.1f} s, micro-batches: {batches}; "
+        "nothing of this is left behind.",
+        highlight=False,
+    )

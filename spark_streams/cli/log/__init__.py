@@ -1,0 +1,1 @@
+"""`spark-streams log …`: the embedded log on the command line."""

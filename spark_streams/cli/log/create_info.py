@@ -1,0 +1,202 @@
+"""``spark-streams log create`` and ``log info``: the streams of a log and what they hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from spark_streams.cli.arguments import stream_request
+from spark_streams.cli.credentials import endpoint_of, password_option, tls_options
+from spark_streams.cli.log.config_file import StreamRequest
+from spark_streams.client import AmqpClient, Bounds
+from spark_streams.endpoint import Endpoint, Tls
+from spark_streams.errors import OptionError, StreamExists
+from spark_streams.log import ReferenceLog, Stream, StreamConfig, format_offset
+from spark_streams.position import EARLIEST
+
+__all__ = ["create", "info"]
+
+_OF_SPLITS: Final = ("closed", "starts_after", "cursor_from")
+_CREATE_EPILOG = """\b
+The server alone may touch its directory: while it runs, stop it and start it with
+one more --stream NAME:PARTITIONS instead.
+
+\b
+Example:
+  spark-streams log create --data-dir ./data orders:4 --timestamp-type create
+"""
+
+
+@click.command(epilog=_CREATE_EPILOG)
+@click.argument("streams", type=stream_request, metavar="NAME[:PARTITIONS]...", nargs=-1, required=True)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Where the log lives; made when it is not there.",
+)
+@click.option(
+    "--timestamp-type",
+    type=click.Choice(["append", "create"]),
+    default="append",
+    show_default=True,
+    help="An event's timestamp: when it was appended, or its producer's creation-time.",
+)
+@click.option(
+    "--retention-bytes", type=click.IntRange(0), help="Keep about this much of each partition.  [default: all]"
+)
+@click.option("--retention-ms", type=click.IntRange(0), help="Keep events for this long.  [default: forever]")
+@click.option(
+    "--segment-bytes",
+    type=click.IntRange(1),
+    default=StreamConfig.segment_max_bytes,
+    show_default=True,
+    help="Size of a segment file; whole segments are removed.",
+)
+@click.option("--if-not-exists", is_flag=True, help="A stream that is there already is no error.")
+def create(
+    streams: tuple[StreamRequest, ...],
+    data_dir: Path,
+    timestamp_type: Any,
+    retention_bytes: int | None,
+    retention_ms: int | None,
+    segment_bytes: int,
+    if_not_exists: bool,
+) -> None:
+    """Create STREAMS, each NAME[:PARTITIONS], in a log that is not being served."""
+    config = StreamConfig(
+        timestamp_type=timestamp_type,
+        retention_max_bytes=retention_bytes,
+        retention_max_age_ms=retention_ms,
+        segment_max_bytes=segment_bytes,
+    )
+    with ReferenceLog(data_dir) as log:
+        there = {stream.name for stream in log.streams()}
+        for request in streams:
+            if request.name in there and not if_not_exists:
+                raise StreamExists(
+                    f"there is a stream '{request.name}' already: choose another name, or say --if-not-exists"
+                )
+            dataclasses.replace(request, config=config).ensure(log)
+            click.echo(f"{request.name}: {'was there' if request.name in there else 'created'}")
+
+
+_INFO_EPILOG = """\b
+Examples:
+  spark-streams log info amqp://guest:guest@localhost:5672 orders
+  spark-streams log info --data-dir ./data
+"""
+
+
+@click.command(epilog=_INFO_EPILOG)
+@click.argument("where", nargs=-1, metavar="[URL] [STREAM]")
+@click.option(
+    "--data-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Look into a log that is not being served; without STREAM at all of its streams.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a stream and line.")
+@tls_options
+@password_option()
+def info(
+    where: tuple[str, ...], data_dir: Path | None, as_json: bool, tls: Tls | None, password_file: str | None
+) -> None:
+    """Show the partitions of a stream: how many events, and the first and last offset that is retained."""
+    if data_dir is None:
+        if len(where) != 2:
+            raise click.UsageError("expected URL STREAM, or --data-dir DIR [STREAM]")
+        found = [_served(endpoint_of(where[0], tls, password_file=password_file), where[1])]
+    else:
+        if len(where) > 1:
+            raise click.UsageError("with --data-dir only a STREAM is expected")
+        if not (data_dir / "lock").exists():
+            raise OptionError("--data-dir", f"{data_dir} holds no log: `spark-streams log create` makes one")
+        with ReferenceLog(data_dir) as log:
+            found = [_stored(stream) for stream in ([log.stream(where[0])] if where else log.streams())]
+    for stream in found:
+        if as_json:
+            click.echo(json.dumps(stream))
+        else:
+            _print(stream)
+
+
+def _served(endpoint: Endpoint, stream: str) -> dict[str, Any]:
+    with AmqpClient(endpoint) as client:
+        description = client.describe(stream)
+        events = client.remaining(stream, dict.fromkeys(description.partitions, EARLIEST))
+    return {
+        "stream": stream,
+        "incarnation": description.incarnation,
+        "partitions": [
+            {"partition": p, "events": events.get(p), "earliest": b.earliest, "latest": b.latest, **_splits(b)}
+            for p, b in sorted(description.partitions.items(), key=lambda item: (len(item[0]), item[0]))
+        ],
+    }
+
+
+def _splits(bounds: Bounds) -> dict[str, Any]:
+    """Return what splits made of a partition, as ``_stored`` does; nothing where there were none."""
+    if not (bounds.closed or bounds.starts_after or bounds.cursor_from):
+        return {}
+    return {
+        "closed": bounds.closed,
+        "starts_after": bounds.starts_after,
+        "cursor_from": list(bounds.cursor_from),
+    }
+
+
+def _stored(stream: Stream) -> dict[str, Any]:
+    return {
+        "stream": stream.name,
+        "incarnation": stream.incarnation,
+        "config": dataclasses.asdict(stream.config),
+        "partitions": [
+            {
+                "partition": p.id,
+                "events": p.next_offset - p.first_offset,
+                "earliest": format_offset(p.first_offset) if p.next_offset > p.first_offset else None,
+                "latest": format_offset(p.next_offset - 1) if p.next_offset > p.first_offset else None,
+                "bytes": p.stored_bytes,
+                "segments": p.segment_count,
+                "closed": p.closed,
+                "starts_after": p.starts_after,
+                "cursor_from": list(p.cursor_from),
+            }
+            for p in stream.partitions.values()
+        ],
+    }
+
+
+def _story(partition: dict[str, Any]) -> str:
+    """Return what splits made of a partition."""
+    said = []
+    if partition.get("starts_after") is not None:
+        said.append(f"starts after {partition['starts_after']}")
+    if partition.get("cursor_from"):
+        said.append(f"history of {', '.join(partition['cursor_from'])}")
+    if partition.get("closed"):
+        said.append("closed")
+    return "; ".join(said)
+
+
+def _print(stream: dict[str, Any]) -> None:
+    title = stream["stream"]
+    if "config" in stream:
+        title += f" (timestamps: {stream['config']['timestamp_type']})"
+    table = Table(title=title, title_justify="left")
+    columns = [name for name in stream["partitions"][0] if name not in _OF_SPLITS]
+    for name in columns:
+        table.add_column(name, justify="right" if name in ("events", "bytes", "segments") else "left")
+    was_split = any(_story(partition) for partition in stream["partitions"])
+    if was_split:
+        table.add_column("split")
+    for partition in stream["partitions"]:
+        cells = ["" if partition[name] is None else str(partition[name]) for name in columns]
+        table.add_row(*cells, *([_story(partition)] if was_split else []))
+    Console().print(table)

@@ -1,0 +1,338 @@
+"""``spark-streams log serve``: the reference log behind its doors, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import dataclasses
+import gc
+import json
+import os
+import signal
+import ssl
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn, TypeVar
+
+import click
+
+from spark_streams.cli.arguments import credentials, listen, stream_request
+from spark_streams.cli.log.config_file import (
+    AMQP,
+    FEEDAPI,
+    RABBITMQ_STREAM,
+    Configuration,
+    StreamRequest,
+    read_configuration,
+)
+from spark_streams.cli.secret_files import tokens_of, users_of
+from spark_streams.errors import OptionError
+from spark_streams.log import ReferenceLog
+from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, LogServer, RabbitConfig
+from spark_streams.server.admission import allow_descriptors
+from spark_streams.server.exposure import exposed
+from spark_streams.server.log_server import DoorShut
+
+__all__ = ["serve"]
+
+_EPILOG = """\b
+Prints one line of JSON on stdout once it listens, such as
+  {"amqp": "amqp://127.0.0.1:5672", "rabbitmq-stream": "rabbitmq-stream://127.0.0.1:5552",
+   "feedapi": "http://127.0.0.1:8080"}
+SIGTERM or Ctrl-C stop it cleanly. After kill -9 it starts again with every event
+that was acknowledged.
+
+\b
+Doors:
+  The doors that are named are opened, here or by their tables in the file of
+  --config; when none is, all of them, on their usual ports. They serve the same
+  streams: orders with four partitions is the AMQP address orders and the RabbitMQ
+  super stream orders of the streams orders-0 to orders-3; with one partition it is
+  the RabbitMQ stream orders. Its feed is http://127.0.0.1:8080/orders.
+
+\b
+Who is let in:
+  The users of --user sign in at every door: over AMQP and RabbitMQ's protocol, and
+  at the feeds with basic authentication, where a --token is as good. With none of
+  them it is guest with password guest, and anybody at the feeds, from this machine
+  alone: a door on another address than loopback is not opened without credentials.
+
+\b
+Examples:
+  spark-streams log serve --stream orders:4
+  spark-streams log serve --data-dir ./data --amqp 0.0.0.0:5672 --user writer:secret
+  spark-streams log serve --rabbitmq-stream 0
+  spark-streams log serve --feedapi 8080 --token secret --stream orders:4
+  spark-streams log serve --user-file users.txt --token-file tokens.txt
+  spark-streams log serve --config conf/log.toml
+"""
+
+
+def _bearers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[BearerToken, ...]:
+    try:
+        return tuple(BearerToken(token) for token in value)
+    except ValueError as fault:
+        raise click.BadParameter(str(fault)) from fault
+
+
+@click.command(epilog=_EPILOG)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the log lives; without it the data is temporary.",
+)
+@click.option(
+    "--amqp",
+    type=listen,
+    metavar="[HOST:]PORT",
+    help="Where the AMQP door listens; port 0 is any free one.  [default: 127.0.0.1:5672]",
+)
+@click.option(
+    "--rabbitmq-stream",
+    type=listen,
+    metavar="[HOST:]PORT",
+    help="Where the RabbitMQ streams door listens; port 0 is any free one.  [default: 127.0.0.1:5552]",
+)
+@click.option(
+    "--feedapi",
+    type=listen,
+    metavar="[HOST:]PORT",
+    help="Where the FeedAPI door (HTTP) listens; port 0 is any free one.  [default: 127.0.0.1:8080]",
+)
+@click.option(
+    "--stream",
+    "streams",
+    type=stream_request,
+    metavar="NAME[:PARTITIONS]",
+    multiple=True,
+    help="Create this stream unless it is there. Again for more.",
+)
+@click.option(
+    "--user",
+    "users",
+    type=credentials,
+    metavar="NAME:PASSWORD",
+    multiple=True,
+    help="Who may sign in, at every door. Again for more.  [default: guest:guest, but at the feeds]",
+)
+@click.option(
+    "--user-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The same, a line each: nobody sees them in the list of processes.",
+)
+@click.option(
+    "--token",
+    "tokens",
+    metavar="TOKEN",
+    multiple=True,
+    callback=_bearers,
+    help="A bearer token that the FeedAPI door lets in beside users. Again for more.  [default: none is needed]",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The same, a line each: nobody sees them in the list of processes.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Open doors to other machines that let in everybody, and guest from everywhere.",
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="PEM file of the server's certificate: the doors speak TLS.",
+)
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="PEM file of its key.")
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="TOML file with everything else, such as conf/log.toml; what is said here counts more.",
+)
+@click.option(
+    "--until-stdin-closes",
+    is_flag=True,
+    help="Stop, too, when standard input ends: given a pipe, the log does not outlive the process that started it.",
+)
+def serve(
+    data_dir: Path | None,
+    amqp: tuple[str, int] | None,
+    rabbitmq_stream: tuple[str, int] | None,
+    feedapi: tuple[str, int] | None,
+    streams: tuple[StreamRequest, ...],
+    users: tuple[tuple[str, str], ...],
+    user_file: Path | None,
+    tokens: tuple[BearerToken, ...],
+    token_file: Path | None,
+    insecure: bool,
+    tls_cert: str | None,
+    tls_key: str | None,
+    config_path: Path | None,
+    until_stdin_closes: bool,
+) -> None:
+    """Serve the reference log as an AMQP 1.0 event log node, a RabbitMQ stream broker and a FeedAPI publisher."""
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key are needed together")
+    said = read_configuration(config_path) if config_path is not None else Configuration()
+    common: dict[str, Any] = {"tls_cert": tls_cert, "tls_key": tls_key} if tls_cert is not None else {}
+    named_users = (users_of(user_file) if user_file is not None else {}) | dict(users)
+    named_tokens = (tokens_of(token_file) if token_file is not None else ()) + tokens
+    common |= ({"users": named_users} if named_users else {}) | ({"insecure": True} if insecure else {})
+    bearers: dict[str, Any] = {"tokens": named_tokens} if named_tokens else {}
+    asked = {AMQP: amqp, RABBITMQ_STREAM: rabbitmq_stream, FEEDAPI: feedapi}
+    named = said.doors | {door for door, where in asked.items() if where is not None} or frozenset(asked)
+    doors = _Doors(
+        amqp=_door(said.amqp, amqp, common) if AMQP in named else None,
+        rabbitmq_stream=_door(said.rabbitmq_stream, rabbitmq_stream, common) if RABBITMQ_STREAM in named else None,
+        feedapi=_door(said.feedapi, feedapi, common | bearers) if FEEDAPI in named else None,
+    )
+    _check_exposure(doors)
+    signal.signal(signal.SIGTERM, _stopped_early)
+    sys.setswitchinterval(SWITCH_S)
+    _give_memory_back()
+    allow_descriptors(doors.descriptors, FILES_OF_A_PARTITION * said.log.max_partitions)
+    with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
+        for request in (*said.streams, *streams):
+            request.ensure(log)
+        with _left_out_of_collections():
+            asyncio.run(_serve(log, doors, until_stdin_closes))
+
+
+@dataclass(frozen=True)
+class _Doors:
+    """The doors to open."""
+
+    amqp: AmqpConfig | None
+    rabbitmq_stream: RabbitConfig | None
+    feedapi: FeedConfig | None
+
+    @property
+    def descriptors(self) -> int:
+        """How many connections there may be, of all doors; twice as many for RabbitMQ, whose take two."""
+        doors = (self.amqp, self.rabbitmq_stream, self.rabbitmq_stream, self.feedapi)
+        return sum(door.max_connections + door.max_handshakes for door in doors if door is not None)
+
+    @property
+    def named(self) -> dict[str, AmqpConfig | RabbitConfig | FeedConfig]:
+        """Name to settings of those that are to be opened."""
+        doors = {AMQP: self.amqp, RABBITMQ_STREAM: self.rabbitmq_stream, FEEDAPI: self.feedapi}
+        return {name: door for name, door in doors.items() if door is not None}
+
+
+_MISSING: Final = {
+    "users": "add --user NAME:PASSWORD (or --user-file)",
+    "tokens or users": "add --token TOKEN or --user NAME:PASSWORD (or --token-file, --user-file)",
+    "allow_anonymous": "take allow_anonymous out of the file of --config",
+}
+"""What is to be done on the command line about a setting that would let in strangers."""
+
+
+def _check_exposure(doors: _Doors) -> None:
+    """Refuse to open doors that would let in strangers, before there is a log.
+
+    Raises:
+        OptionError: names the door, and the option that is missing.
+    """
+    for name, door in doors.named.items():
+        with contextlib.suppress(OSError):  # a host's name that cannot be resolved: the door says so
+            fault = exposed(name, door)
+            if fault is not None and not door.insecure:
+                raise OptionError(
+                    f"--{name}",
+                    f"{fault.where} can be reached from other machines, and {fault.unguarded.problem}: "
+                    f"{_MISSING[fault.unguarded.setting]}, listen on 127.0.0.1, or say --insecure to let in everybody",
+                )
+
+
+STDIN = 0
+SWITCH_S = 0.0001
+"""How long a thread that computes may have Python's lock while the loop waits for it, which it does after each system
+call; with the default, fifty times as long, a request beside such a thread takes many times as long."""
+MALLOC = {-8: 2, -3: 4 << 20, -1: 8 << 20}
+"""What is set of glibc's ``mallopt``, by the numbers of its malloc.h: M_ARENA_MAX, of which threads share so many (each
+has its own by default, that keeps what was freed in it); M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, bytes (by default they
+grow to 64 MiB with what is freed): what is as large as that goes back to the system."""
+FILES_OF_A_PARTITION = 4
+"""Segment, index and recovery point, and one to spare."""
+
+_Config = TypeVar("_Config", AmqpConfig, RabbitConfig, FeedConfig)
+
+
+def _door(config: _Config, where: tuple[str, int] | None, common: dict[str, Any]) -> _Config:
+    changes = dict(common)
+    if where is not None:
+        changes["host"], changes["port"] = where
+    return dataclasses.replace(config, **changes)
+
+
+def _give_memory_back() -> None:
+    """Have large messages leave no memory behind; other C libraries than glibc know nothing of it."""
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):
+            mallopt = ctypes.CDLL(None).mallopt
+            for number, value in MALLOC.items():
+                mallopt(number, value)
+
+
+@contextlib.contextmanager
+def _left_out_of_collections() -> Iterator[None]:
+    """Have garbage collections pass over all that there is by now, modules above all.
+
+    To look at that takes a tenth of a second, and all clients wait meanwhile.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _stopped_early(number: int, frame: FrameType | None) -> NoReturn:
+    """End in good order, temporary data included, when the signal comes before the loop takes it."""
+    raise SystemExit(128 + number)
+
+
+def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """In a thread, as no event loop waits for every kind of file."""
+    while os.read(STDIN, 65_536):
+        pass
+    loop.call_soon_threadsafe(stop.set)
+
+
+async def _serve(log: ReferenceLog, doors: _Doors, until_stdin_closes: bool) -> None:
+    """Serve until SIGTERM or SIGINT, or the end of standard input."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if until_stdin_closes:
+        threading.Thread(target=_at_end_of_stdin, args=(loop, stop), daemon=True).start()
+    server = LogServer(log, doors.amqp, doors.rabbitmq_stream, doors.feedapi)
+    try:
+        await server.start()
+    except DoorShut as fault:
+        door = doors.named[fault.door]
+        if isinstance(fault.reason, ssl.SSLError):
+            raise OptionError(
+                "--tls-cert", f"{door.tls_cert} with key {door.tls_key} cannot be used: {fault.reason}"
+            ) from fault
+        raise OptionError(
+            f"--{fault.door}",
+            f"cannot listen on {door.host}:{door.port}: {fault.reason.strerror or fault.reason}: name another address "
+            f"or port, such as --{fault.door} 0 for any free port",
+        ) from fault
+    try:
+        click.echo(json.dumps(server.urls))
+        await stop.wait()
+    finally:
+        await server.stop()

@@ -1,0 +1,473 @@
+"""The AMQP event streams client: blocking, one object a task, no Spark.
+
+Connections are opened when they are first needed, and kept. A link that the peer redirects is attached where it points
+to (ES-101).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from spark_streams.client.amqp import info
+from spark_streams.client.amqp.connection import CAPABILITY, Connection
+from spark_streams.client.amqp.errors import LinkRedirected
+from spark_streams.client.amqp.links import (
+    Link,
+    StartNotTaken,
+    attach_receiver,
+    attach_sender,
+)
+from spark_streams.client.amqp.offset_filters import Beginning, beginnings, beginnings_at_time
+from spark_streams.client.amqp.offset_walk import OffsetWalk, first_offset
+from spark_streams.client.amqp.publisher import Publisher
+from spark_streams.client.amqp.pushdown import Pushed, Receiving, is_about_filters, nothing_pushed, push
+from spark_streams.client.amqp.range_reader import RangeReader
+from spark_streams.client.hosts import Hosts
+from spark_streams.client.log_client import PRODUCT, Bounds, Pushdown, RangeRead, StreamDescription
+from spark_streams.client.retry import Deadline, patiently
+from spark_streams.endpoint import Endpoint, Node
+from spark_streams.errors import (
+    DeadlineExceeded,
+    LocalProtocolError,
+    NotFound,
+    Refused,
+    RemoteProtocolError,
+    SparkStreamsError,
+)
+from spark_streams.filters import read_filter
+from spark_streams.filters.tree import Expression
+from spark_streams.position import EARLIEST, After, At, Earliest, Position
+
+__all__ = ["AmqpClient"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_SEARCHED_ROWS: Final = 4_096
+"""Events that a search looks at together, where the peer does not find the first one itself."""
+_LOG_OFFSET_DIGITS: Final = 20
+"""Of every offset of our log (``spark_streams/offsets.py``)."""
+MAX_REDIRECTS: Final = 5
+"""Hops that are followed for one link; more means that containers point at each other."""
+
+
+class AmqpClient:
+    """A client of one AMQP container with event logs. Not for use by several threads at once.
+
+    Args:
+        endpoint: where to, with credentials and TLS; of several hosts any one.
+        timeout_ms: how long the peer may be silent whenever it owes an answer.
+        require_event_streams: whether reading from a peer that does not offer the capability
+            ``AMQP_EVENT_STREAMS_V1_0`` is an error (ES-012). Plain sending needs no capability.
+    """
+
+    numeric_offsets = False
+    """Offsets are opaque (ES-301)."""
+    told: tuple[Node, ...] = ()
+    """AMQP containers do not name others, but for a link that they redirect."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        timeout_ms: int = 30_000,
+        require_event_streams: bool = True,
+    ) -> None:
+        self._endpoint = endpoint
+        self._hosts = Hosts(endpoint, timeout_ms)
+        self._timeout_ms = timeout_ms
+        self._require_event_streams = require_event_streams
+        self._connections: dict[tuple[str, int, str | None], Connection] = {}
+        self._refused: set[Expression] = set()
+        self._untaken: set[int] = set()
+        """Descriptors of the offset filters that a peer did not take, and are tried last from then on."""
+        self._closed = False
+
+    def __enter__(self) -> AmqpClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections in good order; never raises. Reads that are still open end with errors."""
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def turn(self) -> None:
+        """Serve all connections once, without waiting: heartbeats go out while the caller is busy elsewhere.
+
+        Raises:
+            TransportError, PeerError, RemoteProtocolError: a connection broke; it is of no further use.
+        """
+        for connection in self._connections.values():
+            if not connection.broken:
+                connection.turn()
+
+    def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
+        """Return the partitions of a stream and what they retain, as the peer says it now; all of that is ``certain``.
+
+        Raises:
+            NotFound: no such stream.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+
+        def ask(connection: Connection, address: str) -> StreamDescription:
+            described = info.describe(connection, stream, address, Deadline(self._timeout_ms))
+            # Offsets are opaque (ES-301), but for the log's whose form is this project's own.
+            digits = _LOG_OFFSET_DIGITS if connection.properties.get("product") == PRODUCT else None
+            return replace(described, offset_digits=digits)
+
+        return self._retrying(lambda: self._at(info.info_address(stream), ask))
+
+    def capabilities(self) -> dict[str, str | list[str]]:
+        """Return what the peer says about itself, and ``capabilities``: those that it offers.
+
+        Raises:
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+
+        def ask(connection: Connection, address: str) -> dict[str, str | list[str]]:
+            return {**connection.properties, "capabilities": list(connection.offered)}
+
+        return self._retrying(lambda: self._at("", ask))
+
+    def streams(self) -> list[str] | None:
+        """Return the names of the streams that we may read; None of a peer that does not list them.
+
+        AMQP has no way to ask: only the log of this project answers.
+
+        Raises:
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+
+        def ask(connection: Connection, address: str) -> list[str] | None:
+            # Others might take the address for that of a queue, and make one.
+            if connection.properties.get("product") != PRODUCT:
+                return None
+            with contextlib.suppress(NotFound):
+                return info.list_streams(connection, address, Deadline(self._timeout_ms))
+            return None
+
+        return self._retrying(lambda: self._at(info.STREAMS, ask))
+
+    def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
+        """Return how many retained events there are after each position (from it on, for ``At``).
+
+        None where the peer does not tell, or where the position is a time or an expression.
+
+        Raises:
+            As ``describe``.
+        """
+
+        def ask(connection: Connection, address: str) -> dict[str, int | None]:
+            return info.remaining(connection, stream, address, positions, Deadline(self._timeout_ms))
+
+        return self._retrying(lambda: self._at(info.info_address(stream), ask))
+
+    def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
+        """Return the offset of the first event, in log order, whose timestamp is not earlier than ``timestamp_ms``.
+
+        Returns:
+            None when there is no such event now. It is the peer's answer, never a guess from a silence.
+
+        Raises:
+            As ``describe``.
+        """
+        try:
+            return self._first(stream, partition, beginnings_at_time(timestamp_ms))
+        except (StartNotTaken, Refused) as fault:
+            if timestamp_ms >= 0 or (isinstance(fault, Refused) and not is_about_filters(fault)):
+                raise
+            # The peer has SQL only, which knows no instant before 1970; nearly always its first event is later.
+            return self.first_matching(stream, partition, read_filter(f"publish_time >= {timestamp_ms}"))
+
+    def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
+        """Return the offset of the first event, in log order, that an expression is true of.
+
+        Returns:
+            None when there is no such event now. It is the peer's answer, never a guess from a silence.
+
+        Raises:
+            FilterError: the expression looks at what events of AMQP cannot have.
+            As ``fetch``.
+        """
+        bounds = self.describe(stream).partitions.get(partition)
+        if bounds is None or bounds.latest is None:
+            return None
+        read = RangeRead(
+            stream, partition, EARLIEST, bounds.latest, ("offset",), fail_on_data_loss=False, filter=expression
+        )
+        with contextlib.closing(self._reader(read, _SEARCHED_ROWS, 8 << 20).batches()) as batches:
+            for batch in batches:
+                return str(batch.column("offset")[0].as_py())
+        return None
+
+    def pushdown(self, stream: str, expression: Expression) -> Pushdown:
+        """Return what of a filter the peer takes, as its echo says, and what ``fetch`` would check itself.
+
+        Raises:
+            As ``describe``.
+        """
+        partitions = self.describe(stream).partitions
+
+        def ask(connection: Connection, address: str) -> Pushdown:
+            pushed = self._pushed(connection, expression)
+            if not pushed.filters or not partitions:
+                return Pushdown(pushed.words, pushed.residual)
+            some = next(iter(partitions))
+            receiving = self._receiving(connection, address, stream, some, beginnings(EARLIEST), pushed)
+            receiving.link.close()
+            if not pushed.in_force(receiving.link.taken):
+                return Pushdown(None, expression)
+            return Pushdown(pushed.words, pushed.residual)
+
+        return self._retrying(lambda: self._at(stream, ask))
+
+    def _first(self, stream: str, partition: str, starts: tuple[Beginning, ...]) -> str | None:
+        def ask(connection: Connection, address: str) -> str | None:
+            link = self._receiver(connection, address, stream, partition, starts)
+            try:
+                return first_offset(link, self._timeout_ms)
+            finally:
+                link.close()
+
+        return self._retrying(lambda: self._at(stream, ask))
+
+    def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
+        """Return what our log says of the event at each offset, and would say differently of another one there.
+
+        Its identity, in ``describe``, is the same in an older copy of it, and once that is written on, its offsets
+        are, too. Other peers have nothing of the kind.
+
+        Raises:
+            As ``describe``.
+        """
+
+        def ask(connection: Connection, address: str) -> dict[str, str | None]:
+            if connection.properties.get("product") != PRODUCT:
+                return {}
+            return info.witnesses(connection, stream, address, offsets, Deadline(self._timeout_ms))
+
+        return self._retrying(lambda: self._at(info.info_address(stream), ask))
+
+    def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
+        """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""
+
+        def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
+            return self._at(stream, lambda c, a: self._receiver(c, a, stream, partition, beginnings(at, behind)))
+
+        return OffsetWalk(attach, _startable(start), end, self._timeout_ms)
+
+    def fetch(self, read: RangeRead, *, max_rows: int = 65_536, max_bytes: int = 8 << 20) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range, in log order, none twice; memory stays bounded whatever the range's size.
+
+        Args:
+            read: the range and its columns.
+            max_rows: rows of a batch at most.
+            max_bytes: a batch takes no further message once it has this many encoded bytes.
+
+        Returns:
+            Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``; of
+            the events that ``read.filter`` is true of. The peer is asked to check what it can; the rest is checked
+            here.
+
+        Raises:
+            FilterError: the filter looks at what events of AMQP cannot have.
+            PositionLost: events of the range are gone (only with ``read.fail_on_data_loss``).
+            OwnershipLost: a consumer with a higher epoch took the partition.
+            NotFound, Refused, RemoteProtocolError, ConnectionLost, DeadlineExceeded: as they say.
+        """
+        return self._reader(read, max_rows, max_bytes).batches()
+
+    def _reader(self, read: RangeRead, max_rows: int, max_bytes: int) -> RangeReader:
+        def attach(at: Earliest | At | After, behind: Earliest | After) -> Receiving:
+            def receiver(connection: Connection, address: str) -> Receiving:
+                pushed, starts = self._pushed(connection, read.filter, read), beginnings(at, behind)
+                return self._receiving(
+                    connection, address, read.stream, read.partition, starts, pushed, read.consumer_group, read.epoch
+                )
+
+            return self._at(read.stream, receiver)
+
+        def describe() -> Bounds | None:
+            return self.describe(read.stream).partitions.get(read.partition)
+
+        def has_event(offset: str) -> bool:
+            with contextlib.closing(self.offsets(read.stream, read.partition, At(offset), offset)) as walk:
+                return walk.take(1) == [offset]
+
+        _startable(read.start)
+        return RangeReader(
+            read, attach, describe, has_event, max_rows=max_rows, max_bytes=max_bytes, timeout_ms=self._timeout_ms
+        )
+
+    def publisher(self, stream: str, *, partition: str | None = None, timeout_ms: int | None = None) -> Publisher:
+        """Return an at-least-once sender.
+
+        Args:
+            stream: where to.
+            partition: to bind the link to; None leaves the choice to each message and the peer.
+            timeout_ms: how long the peer may give neither credit nor an outcome; the client's when None.
+
+        Raises:
+            As ``describe``; the link's own refusal (``Refused``) included.
+        """
+        patience = self._timeout_ms if timeout_ms is None else timeout_ms
+        what = f"attach to '{stream}'" + (f" partition '{partition}'" if partition is not None else "")
+
+        def attach(connection: Connection, address: str) -> Link:
+            if partition is not None:
+                self._demand_event_streams(connection)
+            return attach_sender(connection, address, what, deadline=Deadline(self._timeout_ms), partition=partition)
+
+        return Publisher(self._retrying(lambda: self._at(stream, attach)), stream, patience)
+
+    # --- connections and redirects
+
+    def _retrying(self, operation: Callable[[], _T]) -> _T:
+        return patiently(operation, lambda: bool(self._connections))
+
+    def _at(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
+        """Run an operation on the connection where ``address`` lives, following redirects."""
+        connect: Callable[[], Connection] = self._any
+        for _ in range(MAX_REDIRECTS + 1):
+            connection = connect()
+            try:
+                return operation(connection, address)
+            except LinkRedirected as redirect:
+                # Scheme, credentials and TLS stay: a redirect can move a link, not lower its guard.
+                endpoint = self._endpoint.at((redirect.network_host, redirect.port))
+                connect = partial(self._connection, endpoint, redirect.hostname)
+                address = redirect.address or address
+            except DeadlineExceeded:
+                connection.abandon()  # what the peer still sends belongs to nobody
+                raise
+        raise Refused(
+            "amqp:link:redirect",
+            f"{MAX_REDIRECTS} redirects were followed, the last to {endpoint.address}",
+            f"attach to '{address}'",
+        )
+
+    def _any(self) -> Connection:
+        """Return a connection to any host of the url: the one that is open, if there is one."""
+        for host in self._endpoint.hosts:
+            connection = self._connections.get((host.host, host.port, None))
+            if connection is not None and not connection.broken:
+                return connection
+        return self._hosts.connect(lambda host, connect_ms: self._connection(host, None, connect_ms))
+
+    def _connection(self, endpoint: Endpoint, server_name: str | None, connect_ms: int | None = None) -> Connection:
+        if self._closed:
+            raise LocalProtocolError(f"the client of {self._endpoint.address} is closed")
+        key = (endpoint.host, endpoint.port, server_name)
+        connection = self._connections.get(key)
+        if connection is None or connection.broken:
+            connection = Connection(
+                endpoint,
+                timeout_ms=self._timeout_ms,
+                connect_ms=connect_ms,
+                server_name=server_name,
+            )
+            self._connections[key] = connection
+        return connection
+
+    def _pushed(self, connection: Connection, expression: Expression | None, read: RangeRead | None = None) -> Pushed:
+        if expression in self._refused:
+            return nothing_pushed(expression)
+        if read is None:
+            return push(expression, connection)
+        return push(expression, connection, end=read.end, overflow_is_null=read.timestamp_overflow == "null")
+
+    def _receiving(
+        self,
+        connection: Connection,
+        address: str,
+        stream: str,
+        partition: str,
+        starts: tuple[Beginning, ...],
+        pushed: Pushed,
+        consumer_group: str | None = None,
+        epoch: int | None = None,
+    ) -> Receiving:
+        """Attach a receiver with filters; without those that the peer may leave out, when it refuses them."""
+
+        def attach(filters: Mapping[str, Any]) -> Link:
+            return self._receiver(connection, address, stream, partition, starts, consumer_group, epoch, filters)
+
+        try:
+            link = attach(pushed.filters)
+        except Refused as refusal:
+            if not pushed.filters or not is_about_filters(refusal):
+                raise
+            _log.warning("%s: reading goes on without asking the peer to filter", refusal)
+            link = attach({})
+            assert pushed.whole is not None
+            self._refused.add(pushed.whole)
+        return Receiving(link, pushed.left(link.taken), bool(link.taken))
+
+    def _receiver(
+        self,
+        connection: Connection,
+        address: str,
+        stream: str,
+        partition: str,
+        starts: tuple[Beginning, ...],
+        consumer_group: str | None = None,
+        epoch: int | None = None,
+        also: Mapping[str, Any] | None = None,
+    ) -> Link:
+        """Attach a receiver that begins as the first of ``starts`` that the peer takes.
+
+        A refusal may be about any of the filters: with others beside the start it is the caller's to leave them out.
+        """
+        self._demand_event_streams(connection)
+        first: SparkStreamsError | None = None
+        for start in sorted(starts, key=lambda each: each.code in self._untaken):
+            try:
+                link = attach_receiver(
+                    connection,
+                    address,
+                    f"attach to '{stream}' partition '{partition}'",
+                    deadline=Deadline(self._timeout_ms),
+                    partition=partition,
+                    consumer_group=consumer_group,
+                    epoch=epoch,
+                    start=start,
+                    also=also,
+                )
+            except (StartNotTaken, Refused) as fault:
+                if isinstance(fault, Refused) and (also or not is_about_filters(fault)):
+                    raise
+                first = first or fault
+                continue
+            if first is not None:
+                self._untaken = {each.code for each in starts} - {start.code}
+            return link
+        assert first is not None
+        raise first
+
+    def _demand_event_streams(self, connection: Connection) -> None:
+        if self._require_event_streams and not connection.offers_event_streams:
+            raise RemoteProtocolError(
+                f"{connection.endpoint.address}: the peer does not offer the capability {CAPABILITY} (ES-010): is it "
+                "an event log? Where it is one all the same, require_event_streams=False goes on without"
+            )
+
+
+def _startable(start: Position) -> Earliest | At | After:
+    if isinstance(start, (Earliest, At, After)):
+        return start
+    raise LocalProtocolError(f"a read cannot start {start}: expected earliest, at an offset or after one")

@@ -1,0 +1,357 @@
+"""One AMQP connection: a socket, and proton's engine as a sans-IO library behind it.
+
+::
+
+    socket --recv_into--> [SASL, wire.sasl] --push--> proton engine --pn_link_recv--> blocks (receive_buffer.py)
+    socket <----send----- [SASL, wire.sasl] <--peek/pop-- proton engine
+
+Nothing runs in the background: bytes move only while somebody calls ``turn`` or ``wait``. The engine's events are
+drained in C types without making Python objects of them; what the control plane needs to know is read off the
+endpoints' states. The one thing that no state tells is a detach that does not close the link, so its event is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import ssl
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+import proton
+from cproton_ffi import ffi, lib
+
+from spark_streams.client.amqp.errors import (
+    connection_fault,
+    foreign_answer_fault,
+    lost,
+    silent_close_fault,
+    tls_fault,
+)
+from spark_streams.client.retry import Deadline
+from spark_streams.client.tcp import open_socket
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import (
+    AuthenticationFailed,
+    DeadlineExceeded,
+    RemoteProtocolError,
+    SparkStreamsError,
+)
+from spark_streams.redaction import remember
+from spark_streams.wire.amqp.sasl import SaslClient
+
+__all__ = ["CAPABILITY", "MAX_FRAME_BYTES", "Connection"]
+
+CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
+"""Spec: Event Stream Extensions §3.1."""
+SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
+"""Spec: AMQP Filter Expressions 1.0 §2.2."""
+
+MAX_FRAME_BYTES: Final = 16_384
+"""Largest frame that we take. A session's window counts frames, so this times the window bounds its bytes."""
+
+SESSION_BYTES: Final = 64 << 20
+"""Bytes that a peer may have under way on one session; the window is this divided by ``MAX_FRAME_BYTES``."""
+
+_READ_BYTES: Final = 256 << 10
+_WRITE_BYTES: Final = 64 << 10
+_CLOSE_MS: Final = 1_000
+
+
+class Connection:
+    """An open AMQP connection to one endpoint, driven by the calling thread.
+
+    Args:
+        endpoint: where to, with credentials and TLS.
+        timeout_ms: how long connecting, and each later answer of the peer, may take.
+        connect_ms: how long the network may take to connect, where that is less.
+        server_name: the name for TLS, SASL and open.hostname where it is not the endpoint's host (redirects).
+
+    Raises:
+        ConnectFailed: no connection, TLS failed, or the peer speaks another protocol.
+        AuthenticationFailed: the peer did not take the credentials.
+        DeadlineExceeded: it did not answer in time.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        timeout_ms: int,
+        connect_ms: int | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.timeout_ms = timeout_ms
+        self._server_name = server_name or endpoint.host
+        deadline = Deadline(timeout_ms)
+        self._input = bytearray(_READ_BYTES)
+        self._input_view = memoryview(self._input)
+        self._input_start = ffi.from_buffer(self._input)
+        self._output = bytearray(_WRITE_BYTES)
+        self._output_view = memoryview(self._output)
+        self._output_start = ffi.from_buffer(self._output)
+        self._detached: set[int] = set()
+        self.broken = False
+        self._socket = open_socket(endpoint, Deadline(connect_ms or timeout_ms), server_name)
+        try:
+            leftover = self._authenticate(deadline)
+            self._open(leftover, deadline)
+        except BaseException:
+            self.abandon()
+            raise
+
+    # --- the protocol's layers, in the order they come up
+
+    def _authenticate(self, deadline: Deadline) -> bytes:
+        endpoint = self.endpoint
+        password = endpoint.password.reveal() if endpoint.password is not None else None
+        remember(password or "", endpoint.username or "")
+        sasl = SaslClient(
+            endpoint.username,
+            password,
+            external=endpoint.username is None and endpoint.tls is not None and endpoint.tls.cert_file is not None,
+            hostname=self._server_name,
+        )
+        what = f"{endpoint.address}: no answer to the SASL handshake: is it an AMQP port, and is option 'url' right"
+        heard = b""
+        try:
+            self._send_all(sasl.start(), deadline, what)
+            while not sasl.done:
+                answer = self._receive_some(deadline, what)
+                if not answer:
+                    if not heard:
+                        raise silent_close_fault(endpoint)
+                    raise lost(endpoint, "the peer closed it during the SASL handshake")
+                if len(heard) < 4:
+                    heard += answer[:4]
+                    if not b"AMQP".startswith(heard[:4]):
+                        raise foreign_answer_fault(heard + answer[4:], endpoint)
+                self._send_all(sasl.receive(answer), deadline, what)
+        except AuthenticationFailed as fault:
+            raise AuthenticationFailed(
+                fault.condition,
+                f"{fault.description}: check options 'username' and 'password'",
+                f"signing in at {endpoint.address}",
+            ) from fault
+        except RemoteProtocolError as fault:
+            raise RemoteProtocolError(f"{endpoint.address}: {fault}") from fault
+        except (ConnectionError, ssl.SSLEOFError) as fault:
+            raise (lost(endpoint, fault) if heard else silent_close_fault(endpoint)) from fault
+        except ssl.SSLError as fault:
+            raise tls_fault(fault, endpoint) from fault
+        return sasl.leftover
+
+    def _open(self, leftover: bytes, deadline: Deadline) -> None:
+        self._engine = proton.Transport(proton.Transport.CLIENT)
+        self._engine.max_frame_size = MAX_FRAME_BYTES
+        self._collector = proton.Collector()
+        self._connection = proton.Connection()
+        self._connection.collect(self._collector)
+        self._connection.container = f"spark-streams-{uuid.uuid4().hex}"
+        self._connection.hostname = self._server_name
+        self._connection.desired_capabilities = [proton.symbol(CAPABILITY)]
+        self._engine.bind(self._connection)
+        self._engine_impl = self._engine._impl
+        self._collector_impl = self._collector._impl
+        self._connection.open()
+        if leftover:
+            self._input[: len(leftover)] = leftover
+            self._push(len(leftover))
+        opened = proton.Endpoint.REMOTE_ACTIVE | proton.Endpoint.REMOTE_CLOSED
+        self.wait(lambda: bool(self._connection.state & opened), deadline, "no answer to open")
+        self.offered = tuple(str(each) for each in self._connection.remote_offered_capabilities or ())
+        """The capabilities that the peer offers."""
+        self.offers_event_streams = CAPABILITY in self.offered
+        self.properties = {str(k): str(v) for k, v in (self._connection.remote_properties or {}).items()}
+        """What the peer says about itself, ``product`` and ``version`` among it."""
+
+    # --- moving bytes
+
+    def turn(self, wait_s: float = 0.0) -> bool:
+        """Write what is pending and read what has come, once.
+
+        Args:
+            wait_s: how long to wait, in seconds, when nothing has come.
+
+        Returns:
+            Whether bytes came in.
+
+        Raises:
+            ConnectionLost: the connection broke. It is ``broken`` then, and of no further use.
+            RemoteProtocolError: the peer sent bytes that are not AMQP; ``broken`` too.
+            PeerError: the peer closed the connection with an error; ``broken`` too.
+        """
+        try:
+            self._engine.tick(time.monotonic())
+            self._flush()
+            count = self._read()
+            if count is None:
+                if not self._await(wait_s):
+                    return False
+                self._flush()
+                count = self._read()
+                if count is None:
+                    return False
+            if count == 0:
+                raise self._ended("the peer closed the socket")
+            self._push(count)
+            self._flush()
+            return True
+        except SparkStreamsError:
+            self.abandon()
+            raise
+        except OSError as fault:
+            self.abandon()
+            raise lost(self.endpoint, fault) from fault
+
+    def wait(self, done: Callable[[], bool], deadline: Deadline, what: str) -> None:
+        """Turn until ``done()``.
+
+        Raises:
+            DeadlineExceeded: it did not happen in time; the message begins with host and port, then ``what``.
+            TransportError, PeerError, RemoteProtocolError: as ``turn``.
+        """
+        while not done():
+            self.turn(deadline.left_s(f"{self.endpoint.address}: {what}"))
+
+    def session(self) -> Any:
+        """Return a new ``proton.Session``, opened, whose window bounds the bytes under way."""
+        session = self._connection.session()
+        session.incoming_capacity = SESSION_BYTES
+        session.open()
+        return session
+
+    def was_detached(self, link: Any) -> bool:
+        """Say whether the peer ended ``link``, closed or only detached."""
+        return bool(link.state & proton.Endpoint.REMOTE_CLOSED) or _address(link._impl) in self._detached
+
+    def forget(self, link: Any) -> None:
+        """Drop what is remembered of a link that is freed: its address may be used again."""
+        self._detached.discard(_address(link._impl))
+
+    def close(self) -> None:
+        """Close in good order, within a second; a peer that does not answer is left behind."""
+        if self.broken:
+            return
+        with contextlib.suppress(SparkStreamsError):
+            self._connection.close()
+            closed = proton.Endpoint.REMOTE_CLOSED
+            deadline = Deadline(min(self.timeout_ms, _CLOSE_MS))
+            with contextlib.suppress(DeadlineExceeded):
+                self.wait(lambda: bool(self._connection.state & closed), deadline, "no answer to close")
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the socket without a word; nothing more can be sent or received."""
+        self.broken = True
+        self._socket.close()
+
+    def _flush(self) -> bool:
+        """Write until nothing is pending; return whether the socket took no more."""
+        engine = self._engine_impl
+        while True:
+            pending = lib.pn_transport_pending(engine)
+            if pending <= 0:
+                return False
+            count = lib.pn_transport_peek(engine, self._output_start, min(pending, _WRITE_BYTES))
+            try:
+                sent = self._socket.send(self._output_view[:count])
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return True
+            lib.pn_transport_pop(engine, sent)
+
+    def _read(self) -> int | None:
+        try:
+            return self._socket.recv_into(self._input)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+
+    def _push(self, count: int) -> None:
+        engine, done = self._engine_impl, 0
+        while done < count:
+            took = lib.pn_transport_push(engine, self._input_start + done, count - done)
+            self._drain_events()
+            if took <= 0:
+                raise self._ended("the peer sent bytes that are not AMQP 1.0")
+            done += took
+        state = self._connection.state
+        if state & proton.Endpoint.REMOTE_CLOSED and state & proton.Endpoint.LOCAL_ACTIVE:
+            raise self._ended("the peer closed it")
+        if lib.pn_transport_capacity(engine) < 0:
+            raise self._ended("the peer ended the connection")
+
+    def _drain_events(self) -> None:
+        collector, peek, pop, kind = (
+            self._collector_impl,
+            lib.pn_collector_peek,
+            lib.pn_collector_pop,
+            lib.pn_event_type,
+        )
+        detach = lib.PN_LINK_REMOTE_DETACH
+        event = peek(collector)
+        while event:
+            if kind(event) == detach:
+                self._detached.add(_address(lib.pn_event_link(event)))
+            pop(collector)
+            event = peek(collector)
+
+    def _ended(self, reason: str) -> SparkStreamsError:
+        """Return why the engine ended, in the order of who knows best: the peer, the engine, the socket."""
+        if self._connection.state & proton.Endpoint.REMOTE_CLOSED:
+            self._connection.close()  # a close is answered by a close (AMQP 1.0 part 2 §2.4.3)
+            with contextlib.suppress(OSError):
+                self._flush()
+            return connection_fault(self._connection.remote_condition, self.endpoint)
+        condition = self._engine.condition
+        if condition is not None and str(condition.name) != "amqp:connection:framing-error":
+            return RemoteProtocolError(f"{self.endpoint.address}: {condition.name}: {condition.description}")
+        if condition is not None and "connection aborted" not in str(condition.description):
+            return RemoteProtocolError(f"{self.endpoint.address}: {condition.description}")
+        return lost(self.endpoint, reason)
+
+    def _await(self, wait_s: float) -> bool:
+        """Wait until there is something to read, or room to write in; return whether there is.
+
+        Heartbeats go out meanwhile (AMQP 1.0 part 2 §2.4.5): the peer may take longer than its own idle time-out.
+
+        Args:
+            wait_s: how long, in seconds.
+        """
+        end = time.monotonic() + wait_s
+        while (left := end - (now := time.monotonic())) > 0:
+            # What has been written counts at a tick alone, so one comes after it and before each wait: it says when the
+            # next is due. Written after a tick, it would put the next heartbeat off by a whole time-out.
+            self._flush()
+            due = self._engine.tick(now)
+            blocked = self._flush()
+            if self._poll(min(left, max(due - now, 0.0)) if due else left, write=blocked):
+                return True
+        return False
+
+    def _poll(self, wait_s: float, *, write: bool) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | (select.POLLOUT if write else 0))
+        # Rounded up: a wait of less than a millisecond must not become a busy loop.
+        return bool(poll.poll(wait_s * 1000 + 0.999))
+
+    # --- before the engine: the SASL exchange
+
+    def _send_all(self, output: bytes, deadline: Deadline, what: str) -> None:
+        view = memoryview(output)
+        while view:
+            try:
+                view = view[self._socket.send(view) :]
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                self._poll(deadline.left_s(what), write=True)
+
+    def _receive_some(self, deadline: Deadline, what: str) -> bytes:
+        while (count := self._read()) is None:
+            self._poll(deadline.left_s(what), write=False)
+        return bytes(self._input_view[:count])
+
+
+def _address(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))

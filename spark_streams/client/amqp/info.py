@@ -1,0 +1,190 @@
+"""The information source ``<stream>/$info``: partitions, their bounds, and our extensions to it.
+
+::
+
+    {"partitions": [{"partition": symbol, "earliest-offset": symbol|null, "latest-offset": symbol|null,
+                     "x-opt-truncated-offset": symbol|null, "x-opt-remaining": ulong, "x-opt-closed": true,
+                     "x-opt-starts-after": symbol, "x-opt-cursor-from": [symbol, …], "x-opt-witness": string}, …],
+     "x-opt-incarnation": string}
+
+An information source about the whole log, ``$streams``, is an extension too: ``{"x-opt-streams": [string, …]}``.
+
+The keys that begin with ``x-opt-`` are extensions of the reference log: ``x-opt-remaining`` is there when the link
+property ``x-opt-positions`` (partition to the offset that reading is after) asked for it, ``x-opt-witness`` where
+``x-opt-witnesses`` did (partition to an event's offset), the last three where partitions were split. Unknown keys are
+ignored (ES-406).
+
+Spec: Event Stream Extensions §6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, Final
+
+import proton
+
+from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.links import attach_receiver
+from spark_streams.client.amqp.receive_buffer import Intake
+from spark_streams.client.log_client import Bounds, StreamDescription
+from spark_streams.client.retry import Deadline
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.position import After, At, Earliest, Latest, Position
+from spark_streams.wire.amqp.message import Amqp, decode_message
+
+__all__ = ["STREAMS", "describe", "info_address", "list_streams", "remaining", "witnesses"]
+
+STREAMS: Final = "$streams"
+"""The address of our log's information source about the whole log; other peers have none."""
+_POSITIONS: Final = "x-opt-positions"
+_REMAINING: Final = "x-opt-remaining"
+_WITNESSES: Final = "x-opt-witnesses"
+_WITNESS: Final = "x-opt-witness"
+_MAX_WITNESSES: Final = 64
+"""Our log tells no more at once."""
+_TRUNCATED: Final = "x-opt-truncated-offset"
+_INCARNATION: Final = "x-opt-incarnation"
+_MAX_BYTES: Final = 16 << 20
+"""A partition's entry is about 150 bytes, so this holds a hundred thousand partitions."""
+
+
+def info_address(stream: str) -> str:
+    """Return the address of a stream's information source."""
+    return f"{stream}/$info"
+
+
+def describe(connection: Connection, stream: str, address: str, deadline: Deadline) -> StreamDescription:
+    """Ask once for what a stream has.
+
+    Raises:
+        NotFound: no such stream.
+        RemoteProtocolError: the answer is not what the specification says.
+        DeadlineExceeded: none came.
+    """
+    answer = _ask(connection, stream, address, deadline, None)
+    partitions = {}
+    for entry in _entries(answer, stream):
+        partitions[_partition(entry, stream)] = Bounds(
+            _offset(entry, "earliest-offset", stream),
+            _offset(entry, "latest-offset", stream),
+            _offset(entry, _TRUNCATED, stream),
+            _TRUNCATED in entry,
+            entry.get("x-opt-closed") is True,
+            _offset(entry, "x-opt-starts-after", stream),
+            _names(entry.get("x-opt-cursor-from")),
+        )
+    incarnation = answer.get(_INCARNATION)
+    return StreamDescription(stream, str(incarnation) if isinstance(incarnation, str) else None, partitions)
+
+
+def list_streams(connection: Connection, address: str, deadline: Deadline) -> list[str]:
+    """Ask our log which streams we may read, in the order of their names.
+
+    Raises:
+        NotFound: it is a log without this source.
+        RemoteProtocolError, DeadlineExceeded: as ``describe``.
+    """
+    names = _ask(connection, address, address, deadline, None).get("x-opt-streams")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RemoteProtocolError(f"'{address}': 'x-opt-streams' is no list of strings")
+    return [str(name) for name in names]
+
+
+def remaining(
+    connection: Connection, stream: str, address: str, positions: Mapping[str, Position], deadline: Deadline
+) -> dict[str, int | None]:
+    """Ask how many events there are after each position.
+
+    Returns:
+        Partition to events; None where the peer does not tell, or the position cannot be counted from.
+
+    Raises:
+        as ``describe``.
+    """
+    asked = {p: _after(at) for p, at in positions.items()}
+    wanted = {proton.symbol(p): proton.symbol(after) for p, after in asked.items() if after is not None}
+    answer = _ask(connection, stream, address, deadline, {_POSITIONS: wanted} if wanted else None)
+    told: dict[str, int | None] = dict.fromkeys(positions)
+    for entry in _entries(answer, stream):
+        partition, count = _partition(entry, stream), entry.get(_REMAINING)
+        if partition in told and isinstance(count, int) and asked[partition] is not None:
+            # The event at the position itself is to be read too; it is the one that the peer did not count.
+            told[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
+    for partition, position in positions.items():
+        if isinstance(position, Latest):
+            told[partition] = 0
+    return told
+
+
+def witnesses(
+    connection: Connection, stream: str, address: str, offsets: Mapping[str, str], deadline: Deadline
+) -> dict[str, str | None]:
+    """Ask what tells the event at an offset of each partition from any other one that may be there.
+
+    Returns:
+        Partition to a text; None where the event is not retained, or the peer does not tell.
+
+    Raises:
+        as ``describe``.
+    """
+    told: dict[str, str | None] = dict.fromkeys(offsets)
+    left = iter(offsets.items())
+    while some := dict(islice(left, _MAX_WITNESSES)):
+        wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in some.items()}
+        for entry in _entries(_ask(connection, stream, address, deadline, {_WITNESSES: wanted}), stream):
+            partition, text = _partition(entry, stream), entry.get(_WITNESS)
+            if partition in some and isinstance(text, str):
+                told[partition] = str(text)
+    return told
+
+
+def _after(position: Position) -> str | None:
+    if isinstance(position, Earliest):
+        return "@earliest"
+    return position.offset if isinstance(position, (After, At)) and position.offset.isascii() else None
+
+
+def _ask(
+    connection: Connection, stream: str, address: str, deadline: Deadline, properties: Mapping[str, Any] | None
+) -> Mapping[Any, Any]:
+    link = attach_receiver(connection, address, f"attach to '{stream}'", deadline=deadline, properties=properties)
+    intake = Intake(1, 64 << 10, _MAX_BYTES)
+    try:
+        link.flow(1)
+        while not intake.take(link.impl):
+            link.check()
+            connection.turn(deadline.left_s(f"{connection.endpoint.address}: no answer from '{address}'"))
+    finally:
+        link.close()
+    block = intake.block()
+    body = decode_message(bytes(block.buffer[: int(block.ends[0])])).body
+    if not isinstance(body, Amqp) or not isinstance(body.value, Mapping):
+        raise RemoteProtocolError(f"'{address}': the answer's body is no amqp-value map (ES-403)")
+    return {str(k): v for k, v in body.value.items()}
+
+
+def _entries(answer: Mapping[Any, Any], stream: str) -> list[Mapping[str, Any]]:
+    entries = answer.get("partitions")
+    if not isinstance(entries, list) or not entries or not all(isinstance(e, Mapping) for e in entries):
+        raise RemoteProtocolError(f"'{info_address(stream)}': 'partitions' is no list of maps (ES-404)")
+    return [{str(k): v for k, v in entry.items()} for entry in entries]
+
+
+def _partition(entry: Mapping[str, Any], stream: str) -> str:
+    partition = entry.get("partition")
+    if not isinstance(partition, str):
+        raise RemoteProtocolError(f"'{info_address(stream)}': an entry without 'partition' (ES-405)")
+    return str(partition)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(str(name) for name in value) if isinstance(value, (list, tuple)) else ()
+
+
+def _offset(entry: Mapping[str, Any], key: str, stream: str) -> str | None:
+    offset = entry.get(key)
+    if offset is None or isinstance(offset, str):
+        return None if offset is None else str(offset)
+    raise RemoteProtocolError(f"'{info_address(stream)}': '{key}' is no symbol (ES-405)")

@@ -1,0 +1,130 @@
+"""What of a filter an AMQP peer is asked to check, and what it has taken.
+
+A filter set has one entry for the start of the read, which the peer must take, and these, which it may leave out:
+
+==============  =================================================  ==============================================
+name            descriptor                                         value
+==============  =================================================  ==============================================
+``bounds``      ``amqp:event-streams-delivery-annotations-filter``  exclusive lower bounds
+``match``       ``amqp:event-streams-sql-filter``                   SQL over offset and timestamp
+``sql-filter``  ``amqp:sql-filter``                                 full SQL; RabbitMQ knows it by this name only
+``end``         ``amqp:event-streams-sql-filter``                   nothing after the range's end
+==============  =================================================  ==============================================
+
+An entry that the peer does not echo is not in force (A-21), and then nothing is taken for granted: the client checks
+the whole filter itself.
+
+Spec: Event Stream Extensions §5.2; AMQP 1.0 part 3 §3.5.8; AMQP Filter Expressions 1.0 §2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import proton
+
+from spark_streams.client.amqp.connection import SQL_CAPABILITY, Connection
+from spark_streams.client.amqp.links import FULL_SQL_FILTER, Link
+from spark_streams.client.amqp.offset_filters import ANNOTATIONS_FILTER, OFFSET, SQL_FILTER
+from spark_streams.errors import Refused
+from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
+from spark_streams.filters.tree import Expression
+
+__all__ = ["Pushed", "Receiving", "is_about_filters", "nothing_pushed", "push"]
+
+_END: Final = "end"
+_TYPED_AS_RABBITMQ: Final = frozenset({"RabbitMQ", "spark-streams"})
+"""Products (open.properties) that compare char, uuid and binary values as RabbitMQ does."""
+_FILTER_CONDITIONS: Final = frozenset({"amqp:invalid-field", "amqp:not-implemented", "amqp:not-allowed"})
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A filter, split for one peer.
+
+    Args:
+        filters: entries of the filter set, by name.
+        residual: what is left for the client when the peer takes all of them.
+        whole: what is left when it does not.
+        words: what is pushed, for people; None for nothing.
+    """
+
+    filters: Mapping[str, Any]
+    residual: Expression | None
+    whole: Expression | None
+    words: str | None
+
+    def in_force(self, taken: frozenset[str]) -> bool:
+        """Say whether the peer has taken all that the filter became, by the names of the entries that it echoed."""
+        return self.filters.keys() - {_END} <= taken
+
+    def left(self, taken: frozenset[str]) -> Expression | None:
+        """Return what the client checks, by the names of the entries that the peer echoed."""
+        return self.residual if self.in_force(taken) else self.whole
+
+
+@dataclass(frozen=True)
+class Receiving:
+    """A receiver with its filters.
+
+    Args:
+        link: the link.
+        residual: what the client checks on every delivery.
+        narrowed: whether the peer leaves out events, so that their absence says nothing.
+    """
+
+    link: Link
+    residual: Expression | None
+    narrowed: bool
+
+
+def nothing_pushed(expression: Expression | None) -> Pushed:
+    """Return the split of a filter that stays with the client."""
+    return Pushed({}, expression, expression, None)
+
+
+def push(
+    expression: Expression | None, connection: Connection, *, end: str | None = None, overflow_is_null: bool = False
+) -> Pushed:
+    """Split a filter for a peer.
+
+    Args:
+        expression: the filter; None for none.
+        connection: to the peer; it knows what the peer offers.
+        end: last offset of the range, inclusive; pushed where anything else is, so that the peer stops there.
+        overflow_is_null: whether an instant that does not fit microseconds reads as null.
+    """
+    if expression is None:
+        return nothing_pushed(None)
+    capability = AmqpCapability(
+        event_streams=connection.offers_event_streams,
+        filtex_sql=SQL_CAPABILITY in connection.offered,
+        rabbitmq_types=connection.properties.get("product") in _TYPED_AS_RABBITMQ,
+        overflow_is_null=overflow_is_null,
+    )
+    split = split_for_amqp(expression, capability)
+    filters: dict[str, Any] = {}
+    if split.annotations is not None:
+        bounds = {proton.symbol(name): _bound(value) for name, value in split.annotations.items()}
+        filters["bounds"] = proton.Described(proton.ulong(ANNOTATIONS_FILTER[0]), bounds)
+    if split.event_streams_sql is not None:
+        filters["match"] = proton.Described(proton.ulong(SQL_FILTER[0]), split.event_streams_sql)
+    if split.sql is not None:
+        filters["sql-filter"] = proton.Described(proton.ulong(FULL_SQL_FILTER[0]), split.sql)
+    if not filters:
+        return nothing_pushed(expression)
+    if end is not None and end.isascii() and connection.offers_event_streams:
+        quoted = end.replace("'", "''")
+        filters[_END] = proton.Described(proton.ulong(SQL_FILTER[0]), f"d.{OFFSET} <= '{quoted}'")
+    return Pushed(filters, split.residual, expression, split.words)
+
+
+def is_about_filters(refusal: Refused) -> bool:
+    """Say whether a peer may have refused a link because of its filters: without them it may take it."""
+    return refusal.condition in _FILTER_CONDITIONS
+
+
+def _bound(value: str | int) -> Any:
+    return proton.symbol(value) if isinstance(value, str) else proton.timestamp(value)

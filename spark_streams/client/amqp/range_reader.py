@@ -1,0 +1,337 @@
+"""Reading one range of one partition, as record batches.
+
+::
+
+    attach (filter: start) -> credit -> deliveries -> Intake -> RowDecoder -> RecordBatch …  until offset >= end
+
+The end is recognised by comparing offsets as text. When nothing arrives any more the link is drained, which makes the
+peer's silence an answer; what is missing then is explained by asking ``$info`` again. A connection that breaks is
+replaced, and reading resumes after the last event that was handed on, so each row comes exactly once. What it brought
+whole is handed on before: each connection that brings events is progress.
+
+The event that a range begins at (``At``) has to be the first that comes. Another one in its place is a loss, whatever
+took it, be it a peer whose ``>=`` excludes.
+
+Where the peer checks a part of the filter, the events at both ends of the range need not come. Then the first one is
+asked for without the filter, and the answer to the drain is the end of the range, if by ``$info`` nothing of it is
+gone. A peer cannot say which events it has left out, so what retention removes behind the last event that came counts
+as lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import proton
+import pyarrow as pa
+from cproton_ffi import lib
+
+from spark_streams.client.amqp.credit import CreditWindow
+from spark_streams.client.amqp.links import MAX_MESSAGE_BYTES, Link
+from spark_streams.client.amqp.pushdown import Receiving
+from spark_streams.client.amqp.receive_buffer import Intake
+from spark_streams.client.amqp.row_decoder import Cut, RowDecoder, WrongPartition
+from spark_streams.client.amqp.silence import DRAIN_AFTER_S, NARROWED_DRAIN_AFTER_S, Silence
+from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
+from spark_streams.client.log_client import Bounds, RangeRead
+from spark_streams.client.retry import PATIENT, Attempts
+from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
+from spark_streams.position import EARLIEST, After, At, Earliest
+
+__all__ = ["RangeReader"]
+
+_log = logging.getLogger(__name__)
+
+_NO_PARTITION: Final = "there is no such partition any more"
+_EXCUSES: Final = 200
+"""How often a peer that searches its log gets its time once more: 100 minutes, if it may be silent for 30 seconds."""
+
+
+@dataclass
+class _Attached:
+    """One link of a read, and what has come over it.
+
+    Args:
+        link: the link.
+        decoder: makes rows of it.
+        intake: what came and was not handed on.
+        held: the deliveries of that which the peer waits to hear of; None where it does not.
+        narrowed: whether the peer leaves out events.
+    """
+
+    link: Link
+    decoder: RowDecoder
+    intake: Intake
+    held: list[Any] | None
+    narrowed: bool
+
+
+class RangeReader:
+    """Reads one range; ``batches`` is its whole life.
+
+    Args:
+        read: the range.
+        attach: attaches a receiver that begins at a position; where its peer cannot say that, at an earlier one, which
+            is given too.
+        describe: the bounds of the partition now, None when there is no such partition.
+        has_event: whether the partition has an event with an offset, by an inclusive filter and no other one.
+        max_rows: rows of a batch at most.
+        max_bytes: a batch takes no further message once it has this many bytes.
+        timeout_ms: how long the peer may be silent when it owes an answer.
+    """
+
+    def __init__(
+        self,
+        read: RangeRead,
+        attach: Callable[[Earliest | At | After, Earliest | After], Receiving],
+        describe: Callable[[], Bounds | None],
+        has_event: Callable[[str], bool],
+        *,
+        max_rows: int,
+        max_bytes: int,
+        timeout_ms: int,
+    ) -> None:
+        self._read = read
+        self._attach = attach
+        self._describe = describe
+        self._has_event = has_event
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._timeout_ms = timeout_ms
+        self._loss = LossPolicy(read.stream, read.fail_on_data_loss)
+        RowDecoder(read, read.start, read.filter)  # unknown columns fail here, not at the first row
+        self._start = read.start
+        self._behind: Earliest | After = EARLIEST
+        self._ask_for_loss = self._first = True
+
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the rows of the range, none twice.
+
+        Raises:
+            PositionLost: events of the range are gone and ``fail_on_data_loss`` is set.
+            OwnershipLost: a consumer with a higher epoch took the partition.
+            NotFound: the stream was not there for some 40 seconds, and ``fail_on_data_loss`` is set.
+            Refused: the peer refused the link.
+            RemoteProtocolError: the peer broke a rule; the message says which.
+            TransportError: the connection broke more often than is tried, or the peer fell silent.
+        """
+        attempts, behind = Attempts(PATIENT), self._behind
+        while True:
+            try:
+                for cut in self._link_cuts():
+                    if cut.last is not None or self._behind != behind:
+                        attempts.progressed()
+                    behind = self._behind
+                    if cut.last is not None:
+                        # Before the yield: once the rows are out of our hands a reconnect must not repeat them.
+                        self._start = After(cut.last)
+                        if cut.batch.num_rows:
+                            yield cut.batch
+                    if cut.done:
+                        return
+                return
+            except SparkStreamsError as fault:
+                if not self._loss.tries_again(self._read.partition, attempts, fault):
+                    return
+
+    def _link_cuts(self) -> Iterator[Cut]:
+        """Yield what one link delivers; ends when the range does."""
+        start, end = self._start, self._read.end
+        if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
+            return  # nothing is in such a range
+        receiving = self._attach(self._start, self._behind)
+        link = receiving.link
+        self._ask_for_loss = self._first = True
+        held: list[Any] | None = [] if link.proton_link.remote_snd_settle_mode != proton.Link.SND_SETTLED else None
+        intake = Intake(self._max_rows, self._max_bytes, MAX_MESSAGE_BYTES)
+        try:
+            decoder = RowDecoder(self._read, self._start, receiving.residual, self._behind if link.early else None)
+            yield from self._cuts(_Attached(link, decoder, intake, held, receiving.narrowed))
+        except DeadlineExceeded:
+            link.connection.abandon()  # what it still sends belongs to nobody, and it may never send anything
+            raise
+        finally:
+            link.close()
+
+    def _cuts(self, on: _Attached) -> Iterator[Cut]:
+        link, window = on.link, CreditWindow(on.link)
+        drain_after_s = NARROWED_DRAIN_AFTER_S if on.narrowed else DRAIN_AFTER_S
+        silence = Silence(self._timeout_ms, f"{link.what}: no events, and no answer to drain", drain_after_s)
+        while True:
+            broken: SparkStreamsError | None = None
+            try:
+                if not self._collect(on, window, silence):
+                    self._explain(on.narrowed)
+                    return
+            except SparkStreamsError as fault:
+                broken, on.held = fault, None  # outcomes would reach nobody
+                if isinstance(fault, DeadlineExceeded):
+                    link.connection.abandon()  # nothing is to be asked over it either
+                if fault.retriable:
+                    on.intake.take(link.impl, None)  # what came in one piece with the end of the connection
+                if not (fault.retriable and on.intake.rows):
+                    raise
+            cut = self._cut(on)
+            yield cut
+            if cut.done:
+                return
+            if broken is not None:
+                raise broken
+            silence.broken()  # the time that the caller took is not the peer's
+
+    def _collect(self, on: _Attached, window: CreditWindow, silence: Silence) -> bool:
+        """Receive until there is a block to hand on; return False when the peer has no more.
+
+        Raises:
+            SparkStreamsError: the connection broke, the peer fell silent or ended the link.
+        """
+        link, intake, decoder, end = on.link, on.intake, on.decoder, self._read.end.encode()
+        searched, received, excuses = 0, intake.received, 0
+        while True:
+            taken = intake.take(link.impl, on.held)
+            if intake.received != received:
+                window.consumed(taken, intake.received - received)
+                silence.broken()
+            complete = intake.full
+            if not complete and intake.whole_bytes > searched:
+                complete = intake.holds(end, searched) and decoder.passes_end(intake.block())
+                searched = intake.whole_bytes
+            if not complete and intake.rows and silence.glance():
+                complete = decoder.passes_end(intake.block(intake.rows - 1))
+            drained = silence.draining and not link.draining and not link.queued
+            if complete or (drained and intake.rows):
+                return True
+            received = intake.received
+            if drained:
+                if link.gave_back():
+                    return False
+                link.drain(False)  # all credit was used by deliveries: that says nothing about what follows
+                silence.ended_drain()
+            link.check()
+            if not silence.draining:
+                if silence.asks_drain():
+                    link.drain(True)
+                else:
+                    window.top_up()
+            patience_s = silence.patience_s(intake.rows > 0)
+            if on.narrowed and silence.draining and excuses < _EXCUSES:
+                # It may take long to find that nothing matches: whether the peer still lives is asked on another link.
+                patience_s = min(patience_s, self._timeout_ms / 2_000)
+                if not link.connection.turn(patience_s) and link.draining:
+                    self._describe()
+                    excuses += 1
+                    silence.excused()
+            else:
+                link.connection.turn(patience_s)
+
+    def _cut(self, on: _Attached) -> Cut:
+        """Turn what was taken into rows, with the checks that belong to them."""
+        try:
+            cut = on.decoder.cut(on.intake.block())
+        except WrongPartition as fault:
+            _reject(on.link, on.held, fault)
+            raise
+        if cut.first is not None:
+            self._check_loss(cut.first, on.narrowed)
+        if on.link.early:
+            self._drop(on.link, on.decoder.dropped)
+        if on.held is not None:
+            _accept(on.held)
+        on.intake.clear()
+        return cut
+
+    def _drop(self, link: Link, dropped: Earliest | After) -> None:
+        """Note what was dropped, so that a link that takes the place of this one begins behind it."""
+        if self._behind == EARLIEST != dropped:
+            _log.info(
+                "%s: its peer cannot begin %s: what lies before comes too, and is dropped", link.what, self._start
+            )
+        self._behind = dropped
+
+    def _check_loss(self, came: str, narrowed: bool) -> None:
+        """Ask whether retention overtook the read, before the rows that have just come are handed out.
+
+        Only now that they are here: what is removed later cannot have been in front of them. With every block, because
+        a gap between two opaque offsets cannot be seen. A peer that does not tell the newest removed offset can only be
+        asked about the start of a link: later on "not retained" also means "read, and removed since".
+
+        Args:
+            came: offset of the first event of the block.
+            narrowed: whether the peer leaves out events.
+        """
+        first, self._first = self._first, False
+        if isinstance(self._start, Earliest) or not self._ask_for_loss:
+            return
+        bounds = self._describe()
+        self._ask_for_loss = bounds is not None and bounds.tells_truncated
+        if bounds is not None and not first and not bounds.tells_truncated:
+            return
+        available = _NO_PARTITION if bounds is None else instead_of(self._start, bounds)
+        if bounds is not None and is_past_end(self._start, bounds):
+            available = None  # what lies behind it has come: a peer that tells less is behind
+        if available is None and first:
+            available = self._instead_of_start(came, narrowed)
+        if available is not None:
+            self._loss.report(self._read.partition, str(self._start), available)
+            self._ask_for_loss = False  # one warning will do
+
+    def _instead_of_start(self, came: str | None, narrowed: bool) -> str | None:
+        """Return what there is instead of the event that the link begins at; None when it is there.
+
+        Args:
+            came: offset of the first event that came, None when none did.
+            narrowed: whether the peer leaves out events: this one need not have come, and is asked for by itself.
+        """
+        if not isinstance(self._start, At) or came == self._start.offset:
+            return None
+        if came is not None and not narrowed:
+            return f"the first event there has offset '{came}'"
+        return None if self._has_event(self._start.offset) else "there is no event with that offset"
+
+    def _explain(self, narrowed: bool) -> None:
+        """Say why the peer has nothing more although the end of the range did not come.
+
+        Args:
+            narrowed: whether the peer leaves out events; then that is the reason, if nothing is gone.
+
+        Raises:
+            PositionLost: because events are gone, and that is an error.
+            RemoteProtocolError: the peer says that it has them.
+        """
+        bounds = self._describe()
+        available = _NO_PARTITION if bounds is None else instead_of(At(self._read.end), bounds)
+        asks = narrowed and self._ask_for_loss and not isinstance(self._start, Earliest)
+        if asks and bounds is not None and available is None and (bounds.tells_truncated or self._first):
+            # A peer that does not tell what it removed says nothing about what comes after the first event.
+            available = instead_of(self._start, bounds)
+        if available is None and self._first:
+            available = self._instead_of_start(None, narrowed)
+        if available is None:
+            if narrowed:
+                return
+            raise RemoteProtocolError(
+                f"stream '{self._read.stream}' partition '{self._read.partition}': the peer has no more events "
+                f"{self._start}, although by its '$info' the range up to '{self._read.end}' is retained"
+            )
+        self._loss.report(self._read.partition, f"{place(self._start)} up to '{self._read.end}'", available)
+
+
+def _accept(held: list[Any]) -> None:
+    for delivery in held:
+        lib.pn_delivery_update(delivery, lib.PN_ACCEPTED)
+        lib.pn_delivery_settle(delivery)
+    held.clear()
+
+
+def _reject(link: Link, held: list[Any] | None, fault: WrongPartition) -> None:
+    """Reject the delivery, and close the link with the reason: a settled delivery can be told no outcome (A-15)."""
+    condition = proton.Condition("amqp:not-allowed", str(fault))
+    if held is not None:
+        delivery = proton.Delivery.wrap(held[fault.row])
+        delivery.local.condition = condition
+        delivery.update(proton.Delivery.REJECTED)
+        delivery.settle()
+    link.close(condition)

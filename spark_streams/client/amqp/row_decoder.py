@@ -1,0 +1,172 @@
+"""From a block of deliveries to the rows of a range: decoded, checked, cut at the end.
+
+Spec: Event Stream Extensions §4.4 (source-partition), §5.1 (offset and timestamp annotations).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.client.amqp.offsets import check_offsets, rows_before, rows_until
+from spark_streams.client.log_client import RangeRead
+from spark_streams.client.residual import rows_that_match, wanted_columns
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.filters.tree import Expression
+from spark_streams.position import EARLIEST, After, At, Earliest
+from spark_streams.rows import FULL_MESSAGE_SCHEMA
+from spark_streams.wire.amqp.columns import Block, TimestampOverflow, decode_columns
+
+__all__ = ["Cut", "RowDecoder", "WrongPartition"]
+
+_CONSTANT: Final = frozenset({"stream", "partition"})
+
+
+class WrongPartition(RemoteProtocolError):
+    """A delivery names another partition than the link is bound to (ES-118); ``row`` is its row in the block."""
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.args = (message, row)
+        self.row = row
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rows of a block that belong to the range.
+
+    Args:
+        batch: the rows that match; it may have none.
+        first: offset of the first event of the block, of the range or behind it; None where all lie before the range.
+        last: offset of the last event of the range in it, None without one.
+        done: whether the block reached or passed the end of the range.
+    """
+
+    batch: pa.RecordBatch
+    first: str | None
+    last: str | None
+    done: bool
+
+
+class RowDecoder:
+    """Decodes blocks of one range, in order, and watches that the offsets only grow.
+
+    Args:
+        read: the range and its columns.
+        start: where this link begins; later than ``read.start`` after a reconnect.
+        residual: what of the filter the peer leaves to us; None for nothing.
+        early: where the link begins instead, when its peer cannot say ``start``: what lies before that is dropped.
+
+    Attributes:
+        dropped: ``After`` the last event that was dropped; ``early`` as long as none was.
+
+    Raises:
+        LocalProtocolError: a column that there is not.
+        FilterError: the residual looks at what rows of messages cannot have.
+    """
+
+    def __init__(
+        self,
+        read: RangeRead,
+        start: Earliest | At | After,
+        residual: Expression | None = None,
+        early: Earliest | After | None = None,
+    ) -> None:
+        unknown = set(read.columns) - set(FULL_MESSAGE_SCHEMA.names)
+        if unknown:
+            raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
+        self._read = read
+        self._residual = residual
+        self._columns = wanted_columns(read.columns, residual)
+        self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in self._columns])
+        self._decoded = frozenset({*self._columns, "offset", "source_partition"} - _CONSTANT)
+        self._start = start
+        self._drops = early is not None
+        self.dropped: Earliest | After = EARLIEST if early is None else early
+        self._constants: dict[str, pa.Array] = {}
+
+    def passes_end(self, block: Block) -> bool:
+        """Say whether any delivery of the block is at or beyond the end of the range; decodes offsets only."""
+        offsets = decode_columns(block, ("offset",))["offset"]
+        return rows_until(offsets, self._read.end)[1]
+
+    def cut(self, block: Block) -> Cut:
+        """Decode a block.
+
+        Raises:
+            RemoteProtocolError: a delivery without an offset, offsets out of order, or an instant of the range that
+                does not fit the column's microseconds and is to fail the read.
+            WrongPartition: a delivery of another partition.
+        """
+        block = self._from_start(block)
+        try:
+            columns = decode_columns(block, self._decoded, overflow=self._read.timestamp_overflow)
+        except TimestampOverflow as fault:
+            columns = self._without_the_rest(block, fault)
+        offsets = columns["offset"]
+        self._check_partition(columns["source_partition"])
+        check_offsets(offsets, self._start, self._what)
+        if len(offsets):
+            self._start = After(offsets[len(offsets) - 1].as_py())
+        count, done = rows_until(offsets, self._read.end)
+        arrays = [
+            self._constant(name, count) if name in _CONSTANT else columns[name].slice(0, count)
+            for name in self._columns
+        ]
+        batch = (
+            pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            if arrays
+            else pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), count, [None]))
+        )
+        first = offsets[0].as_py() if len(offsets) else None
+        last = offsets[count - 1].as_py() if count else None
+        return Cut(rows_that_match(batch, self._residual, self._read.columns), first, last, done)
+
+    def _from_start(self, block: Block) -> Block:
+        """Drop the events before the start, where the link began before it."""
+        if not self._drops or not isinstance(self._start, At):
+            return block
+        columns = decode_columns(block, ("offset", "source_partition"))
+        offsets = columns["offset"]
+        self._check_partition(columns["source_partition"])
+        check_offsets(offsets, self.dropped, self._what)
+        before = rows_before(offsets, self._start.offset)
+        if before:
+            self.dropped = After(offsets[before - 1].as_py())
+        return Block(block.buffer, block.starts[before:], block.ends[before:])
+
+    def _without_the_rest(self, block: Block, fault: TimestampOverflow) -> dict[str, pa.Array]:
+        """Decode again without what lies beyond the range: an instant there is not for this read to fail on."""
+        offsets = decode_columns(block, ("offset",))["offset"]
+        count, _ = rows_until(offsets, self._read.end)
+        try:
+            decode_columns(Block(block.buffer, block.starts[:count], block.ends[:count]), self._decoded)
+        except TimestampOverflow as inside:
+            raise TimestampOverflow(
+                f"{self._what}: {inside}; set option 'timestampOverflow' to 'null' to read such instants as NULL"
+            ) from fault
+        return decode_columns(block, self._decoded, overflow="null")
+
+    @property
+    def _what(self) -> str:
+        return f"stream '{self._read.stream}' partition '{self._read.partition}'"
+
+    def _check_partition(self, sources: Any) -> None:
+        wrong = pc.index(pc.fill_null(pc.not_equal(sources, self._read.partition), False), True).as_py()
+        if wrong >= 0:
+            raise WrongPartition(
+                f"{self._what}: a delivery says that it comes from partition '{sources[wrong].as_py()}' (ES-118)", wrong
+            )
+
+    def _constant(self, name: str, count: int) -> pa.Array:
+        kept = self._constants.get(name)
+        if kept is None or len(kept) < count:
+            value = self._read.stream if name == "stream" else self._read.partition
+            kept = self._constants[name] = pa.repeat(pa.scalar(value, pa.string()), count)
+        return kept.slice(0, count)

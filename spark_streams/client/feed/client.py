@@ -1,0 +1,446 @@
+"""One feed, as a client sees it: what partitions it has, and pages of events after a cursor.
+
+The dialect is told from the answer to a call without arguments (FeedAPI, "protocol negotiation"): a document with a
+``token`` is of today's specification (v2b), one without of the specification's first form (v2a), and status 400 means
+version 1, ZeroEventHub, whose partitions have to be told by the user.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Final, TypeVar
+
+from spark_streams.client.feed.errors import first_line
+from spark_streams.client.feed.http import Answer, Conflict, Expired, FeedSession, Unavailable
+from spark_streams.client.feed.pushdown import ANY_POINTER
+from spark_streams.client.retry import Attempts, Backoff
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import ConnectionLost, NotFound, OptionError, Refused, RemoteProtocolError, SparkStreamsError
+from spark_streams.redaction import told
+from spark_streams.wire.feed.dialect import NDJSON, ZEH, ZEH_V1, Dialect
+from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_discovery
+from spark_streams.wire.feed.fetch_arguments import FIRST, LAST, Fetch
+from spark_streams.wire.feed.line import read_line
+from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
+from spark_streams.wire.feed.strict_json import load_json
+
+__all__ = ["PATIENT", "FeedAddress", "FeedClient", "pause_for"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+PATIENT: Final = Backoff(attempts=8, first_ms=200, limit_ms=10_000)
+"""Eight tries within about 30 s: a service that is deployed anew comes back within that."""
+_ACCEPT_V1: Final = f"{ZEH_V1}, {NDJSON};q=0.9, */*;q=0.5"
+MAX_FORGOTTEN: Final = 3
+"""A feed that refuses each cursor that it just gave is told apart from one that was made anew, or it would be read from
+its beginning for ever."""
+MAX_CONFLICTS: Final = 5
+"""A feed that refuses each token that it just gave is told apart from one that changed (C-16)."""
+
+
+class FeedAddress:
+    """Where a feed is and how to speak with it: what a task needs to open a client; picklable.
+
+    Args:
+        endpoint: its address, with credentials and TLS.
+        stream: its name.
+        dialect: which dialect it speaks, None to find out.
+        partitions: number of partitions of a version 1 feed, None when the user did not say.
+        filters: names and values of the feed's own filters.
+        page_size: events that a response is asked to hold, or None.
+        timeout_ms: how long it may be silent.
+        max_line_bytes: bytes of a line, at most.
+        pushed: names and values of filters that a query's filter became, spelled as the feed does.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        stream: str,
+        dialect: Dialect | None,
+        partitions: int | None,
+        filters: Mapping[str, str],
+        page_size: int | None,
+        timeout_ms: int,
+        max_line_bytes: int,
+        pushed: Mapping[str, str] | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.stream = stream
+        self.dialect = dialect
+        self.partitions = partitions
+        self.filters = dict(filters)
+        self.page_size = page_size
+        self.timeout_ms = timeout_ms
+        self.max_line_bytes = max_line_bytes
+        self.pushed = dict(pushed or {})
+
+
+class FeedClient:
+    """A client of one feed; a context manager, for one thread at a time.
+
+    Args:
+        address: of the feed.
+        backoff: how often and how patiently a call is tried again.
+        pause: waits; for tests, and for threads that have to be stopped.
+        awaits: whether a feed that is not there (status 404) is one that was, and may be made anew: it is asked again.
+    """
+
+    def __init__(
+        self,
+        address: FeedAddress,
+        *,
+        backoff: Backoff = PATIENT,
+        pause: Callable[[float], object] = time.sleep,
+        awaits: bool = False,
+    ) -> None:
+        self.address = address
+        self.awaits = awaits
+        self.dialect = address.dialect
+        self._backoff = backoff
+        self.pause = pause
+        self._session = FeedSession(address.endpoint, address.timeout_ms)
+        self._token: str | None = None
+        self._answer: Answer | None = None
+        self._forgotten: Counter[int] = Counter()
+        """How often in a row a partition's cursors were not known any more."""
+        self._filters: dict[str, str] | None = None if address.filters else {}
+        self._pushed = dict(address.pushed)
+
+    def __enter__(self) -> FeedClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+    def abort(self) -> None:
+        """Let a thread that waits for the lines of a response come back at once, with an error; from any thread."""
+        answer = self._answer
+        if answer is not None:
+            answer.abort()
+
+    def push(self, filters: Mapping[str, str]) -> None:
+        """Have the feed check these, too, from the next call on; in place of what was pushed before."""
+        self._pushed = dict(filters)
+
+    def streams(self) -> list[str] | None:
+        """Return the names of the feeds below this address that we may read; None where it lists none.
+
+        FeedAPI has no such list: the log of this project answers at its door's root with ``{"feeds": ["orders"]}``.
+
+        Raises:
+            SparkStreamsError: as ``FeedSession.get``, after several tries where that can help.
+        """
+        return self._retrying(self._listing)
+
+    def _listing(self) -> list[str] | None:
+        try:
+            with self._session.get() as answer:
+                body = answer.body()
+            document = load_json(body, "list of feeds")
+        except (NotFound, Refused, RemoteProtocolError) as fault:
+            if fault.retriable:
+                raise
+            return None
+        names = document.get("feeds") if isinstance(document, dict) else None
+        return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+
+    def discover(self) -> Discovery:
+        """Return the partitions and what the feed offers, as it says now; of a version 1 feed what the user said.
+
+        Raises:
+            OptionError: a version 1 feed, and no number of partitions; or a filter that the feed does not offer, or,
+                of those that are pushed, not any more.
+            RemoteProtocolError: the answer is no discovery document.
+            SparkStreamsError: as ``FeedSession.get``, after several tries where that can help.
+        """
+        return self._retrying(self._discover)
+
+    def _discover(self) -> Discovery:
+        discovery = self._describe()
+        assert self.dialect is not None
+        if self.address.filters and self.dialect is not Dialect.V2A:
+            raise OptionError(
+                f"filter-{next(iter(self.address.filters))}",
+                f"the feed speaks dialect {self.dialect.value}, which has no filters",
+            )
+        known = [*discovery.filters, *(name for p in discovery.partitions for name in p.filters)]
+        for name in self._pushed:
+            if name not in known and not (name.startswith("/") and ANY_POINTER in known):
+                raise OptionError(
+                    "filter",
+                    f"the feed does not offer filter '{name}' any more, which the checkpoint's cursors belong to: "
+                    "start anew with another checkpointLocation",
+                )
+        # Spark hands option names over in lower case; the feed may not take them so.
+        spelled = {name.lower(): name for name in known}
+        for name in self.address.filters:
+            if name not in spelled:
+                offered = told(", ".join(f"'{f}'" for f in dict.fromkeys(known))) or "none"
+                raise OptionError(f"filter-{name}", f"the feed does not offer this filter; it offers {offered}")
+        self._filters = {spelled[name]: value for name, value in self.address.filters.items()}
+        return discovery
+
+    def _describe(self) -> Discovery:
+        if self.dialect is Dialect.V1:
+            return self._version_1("with dialect v1")
+        try:
+            with self._get() as answer:
+                what, body = answer.what, answer.body()
+                begins = first_line(body)
+                if answer.media_type == "text/html":
+                    raise RemoteProtocolError(f"{what}: answered HTML, '{begins}', where JSON was expected")
+        except Refused as fault:
+            if fault.condition != "status 400" or self.dialect is not None:
+                raise
+            return self._version_1("as the feed answers a call without arguments with status 400, as version 1 does")
+        try:
+            discovery = decode_discovery(body)
+        except RemoteProtocolError as fault:
+            raise RemoteProtocolError(f"{what}: {fault}; the answer begins with '{begins}'") from None
+        found = Dialect.V2A if discovery.token is None else Dialect.V2B
+        if self.dialect is not None and self.dialect is not found:
+            raise OptionError("dialect", f"is {self.dialect.value}, but the feed speaks {found.value}")
+        self.dialect = found
+        self._token = discovery.token
+        return discovery
+
+    def _version_1(self, why: str) -> Discovery:
+        count = self.address.partitions
+        if count is None:
+            raise OptionError("partitions", f"is required {why}: a version 1 feed does not tell how many it has")
+        self.dialect = Dialect.V1
+        return Discovery(tuple(FeedPartition(i) for i in range(count)))
+
+    def fetch(self, partition: int, cursor: str, *, stream_ms: int | None = None) -> Iterator[bytes]:
+        """Yield one response in blocks of whole lines, as they come; the caller parses them.
+
+        It is one call: nothing is tried again, since a second call may answer other pages. Only a token that is out of
+        date is replaced first.
+
+        The last line needs no newline, and gets one: newlines separate lines. It is a whole JSON object or an error,
+        and what is left of an object that was cut is none, so no part of a line is ever taken for one, however the
+        body ends.
+
+        Args:
+            partition: whose events.
+            cursor: where to begin: behind it.
+            stream_ms: how long the feed may keep the response open for events that come (``stream``); None for one
+                page of what is there.
+
+        Raises:
+            RemoteProtocolError: HTML, a version of ZeroEventHub other than 1, or a line that is longer than allowed.
+            ConnectionLost: the response ended inside a line (C-18), or the connection broke.
+            Conflict: the feed refuses the token that it just gave.
+            Expired: it has lost what comes after the cursor, or does not know the cursor: it was made anew.
+            SparkStreamsError: as ``FeedSession.get``.
+        """
+        with self._behind(partition, cursor, stream_ms) as answer:
+            self._answer = answer
+            if answer.media_type == "text/html":
+                said = first_line(answer.body())
+                raise RemoteProtocolError(f"{answer.what}: answered HTML, '{said}', where NDJSON was expected")
+            if answer.media_type.startswith(ZEH) and answer.media_type != ZEH_V1:
+                raise RemoteProtocolError(
+                    f"{answer.what}: answered {answer.media_type}, a version of ZeroEventHub that this release does "
+                    f"not know, where {ZEH_V1} was expected"
+                )
+            lines = LineBlocks(self.address.max_line_bytes)
+            for piece in answer.pieces():
+                try:
+                    blocks = lines.feed(piece)
+                except RemoteProtocolError as fault:
+                    raise RemoteProtocolError(f"{answer.what}: {fault}") from None
+                yield from blocks
+            if tail := lines.tail:
+                if not self._is_line(tail, partition):
+                    said = first_line(tail)
+                    raise ConnectionLost(f"{answer.what}: the answer ended inside a line, '{said}'")
+                yield tail + b"\n"
+
+    def _is_line(self, tail: bytes, partition: int) -> bool:
+        assert self.dialect is not None
+        try:
+            read_line(tail, 1, self.dialect, partition)
+        except RemoteProtocolError:
+            return False
+        return True
+
+    def lines(
+        self, partition: int, cursor: str, *, stream_ms: int | None = None, values: bool = True
+    ) -> Iterator[tuple[bytes, Lines]]:
+        """Yield the blocks of one response, as ``fetch``, with what they hold.
+
+        Args:
+            partition: as ``fetch``.
+            cursor: as ``fetch``.
+            stream_ms: as ``fetch``.
+            values: whether the events themselves are wanted.
+
+        Raises:
+            ConnectionLost: the last line that came is none: a feed that fails in the middle of a response may add the
+                words of its error, and can be asked again. Or no cursor came, and the body may have been cut.
+            RemoteProtocolError: a line is none, and others follow; or no cursor came; or as ``fetch``.
+            SparkStreamsError: as ``fetch``.
+        """
+        cursors = 0
+        for block in self.fetch(partition, cursor, stream_ms=stream_ms):
+            assert self.dialect is not None
+            try:
+                lines = parse_lines(block, self.dialect, partition, values=values, checked=values)
+            except RemoteProtocolError as fault:
+                said = f"{self.describe(partition, cursor)}: {fault}"
+                block = block[: block.rfind(b"\n", 0, len(block) - 1) + 1]
+                try:
+                    lines = parse_lines(block, self.dialect, partition, values=values, checked=values)
+                except RemoteProtocolError:
+                    raise RemoteProtocolError(said) from None
+                if block:
+                    yield block, lines
+                raise ConnectionLost(f"{said}; the answer broke off") from None
+            cursors += len(lines.cursors)
+            yield block, lines
+        if not cursors:
+            said = f"{self.describe(partition, cursor)}: the response has no cursor"
+            if self._answer is not None and not self._answer.tells_end:
+                raise ConnectionLost(f"{said}; it may have been cut, which a body without a length does not tell")
+            raise RemoteProtocolError(f"{said}, and every response must have one (FeedAPI, 'checkpoint command')")
+
+    def describe(self, partition: int, cursor: str) -> str:
+        """Return a fetch as messages show it; the dialect has to be known."""
+        arguments, below = self._call(partition, cursor, None)
+        return f"GET {self._session.shown(arguments, below=below)}"
+
+    def last_cursor(self, partition: int) -> str:
+        """Return the cursor behind the last event there is now; the page that came with it is dropped.
+
+        Raises:
+            RemoteProtocolError: the cursor is ``_last`` itself.
+            SparkStreamsError: as ``lines``, after several tries where that can help.
+        """
+
+        def ask() -> str:
+            last = None
+            for _, lines in self.lines(partition, LAST, values=False):
+                if len(lines.cursors):
+                    last = lines.cursors[-1].as_py()
+            if last == LAST:
+                raise RemoteProtocolError(
+                    f"{self.describe(partition, LAST)}: the cursor of the response is '{LAST}' itself, which means "
+                    "another place at each call: reading cannot start there; start 'earliest', or after a cursor"
+                )
+            return str(last)
+
+        return self._retrying(ask)
+
+    def _behind(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
+        """Ask for what comes after a cursor, and, where that is refused, find out whether it is for the cursor's sake.
+
+        Status 400 is any mistake of ours, and no feed says which. A feed that answers from its beginning what it
+        refuses from the cursor on, again and without a wait, has been made anew, or has forgotten the cursor.
+        """
+        try:
+            answer = self._ask(partition, cursor, stream_ms)
+            if cursor not in (FIRST, LAST):
+                self._forgotten[partition] = 0
+            return answer
+        except Refused as fault:
+            if fault.condition != "status 400" or cursor in (FIRST, LAST):
+                raise
+            refused = fault
+        try:
+            self._ask(partition, FIRST, None).close()
+        except (NotFound, Refused) as fault:
+            if fault.retriable:
+                raise
+            raise refused from None
+        try:
+            self._ask(partition, cursor, None).close()
+        except Refused as fault:
+            if fault.condition != refused.condition:
+                raise
+            self._forgotten[partition] += 1
+            if self._forgotten[partition] > MAX_FORGOTTEN:
+                raise
+            raise Expired(refused.condition, refused.description, refused.context) from None
+        raise refused
+
+    def _ask(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
+        wait_ms = 0 if stream_ms is None else stream_ms
+        for left in range(MAX_CONFLICTS, -1, -1):
+            needs_token = self.dialect is Dialect.V2B and self._token is None
+            if self.dialect is None or self._filters is None or needs_token:
+                self._discover()
+            arguments, below = self._call(partition, cursor, stream_ms)
+            headers = {"Accept": _ACCEPT_V1} if self.dialect is Dialect.V1 else None
+            try:
+                return self._get(arguments, below=below, wait_ms=wait_ms, headers=headers)
+            except Conflict:
+                # The partitions may be others now; whoever plans learns that from its next discovery.
+                if self.dialect is not Dialect.V2B or not left:
+                    raise
+                self._token = None
+                if left < MAX_CONFLICTS:
+                    self.pause(0.2)
+        raise AssertionError("unreachable")
+
+    def _get(
+        self,
+        arguments: Sequence[tuple[str, str]] = (),
+        *,
+        below: str = "",
+        wait_ms: int = 0,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        try:
+            return self._session.get(arguments, below=below, wait_ms=wait_ms, headers=headers)
+        except NotFound as fault:
+            fault.retriable = self.awaits
+            raise
+
+    def _call(self, partition: int, cursor: str, stream_ms: int | None) -> tuple[list[tuple[str, str]], str]:
+        address, dialect = self.address, self.dialect
+        assert dialect is not None
+        fetch = Fetch(
+            dialect,
+            partition,
+            cursor,
+            page_size=address.page_size if stream_ms is None else None,
+            stream_ms=stream_ms,
+            filters={**(self._filters or {}), **self._pushed},
+            token=self._token,
+            count=address.partitions if dialect is Dialect.V1 else None,
+        )
+        return fetch.query(), "/events" if dialect.events_path else ""
+
+    def _retrying(self, ask: Callable[[], _T]) -> _T:
+        attempts = Attempts(self._backoff)
+        while True:
+            try:
+                return ask()
+            except SparkStreamsError as fault:
+                pause_for(fault, attempts, self.pause)
+
+
+def pause_for(fault: SparkStreamsError, attempts: Attempts, pause: Callable[[float], object]) -> None:
+    """Wait as long as the feed asked for, or as ``attempts`` says, before a call is made again.
+
+    Raises:
+        SparkStreamsError: ``fault``, when trying again cannot help, or was done often enough.
+    """
+    seconds = attempts.pause_s(fault)
+    if isinstance(fault, Unavailable) and fault.retry_after_s is not None:
+        seconds = fault.retry_after_s
+    _log.info("%s; trying again in %.1f s", fault, seconds)
+    pause(seconds)

@@ -1,0 +1,275 @@
+"""HTTP as feeds need it: pooled connections, timeouts everywhere, and errors that say what was asked and answered.
+
+No message ever holds a credential, the query that the user wrote into the url, or a feed's token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import ipaddress
+import time
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import requests
+
+from spark_streams.client.feed.credentials import Credentials
+from spark_streams.client.feed.errors import first_line, hide_in_logs, mapped, remember_query
+from spark_streams.client.feed.response import Answer
+from spark_streams.client.tls import tls_context
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import (
+    AuthenticationFailed,
+    ConnectFailed,
+    NotFound,
+    PeerError,
+    Refused,
+    SparkStreamsError,
+)
+from spark_streams.redaction import remember, told
+from spark_streams.wire.feed.dialect import NDJSON
+
+__all__ = ["Answer", "Conflict", "Expired", "FeedSession", "Unavailable"]
+
+SHOWN_BYTES: Final = 8_000
+"""How much of an answer is looked at for its first line."""
+MAX_REDIRECTS: Final = 5
+MAX_RETRY_AFTER_S: Final = 60.0
+"""A feed that asks for a longer pause is asked sooner, and said to be unavailable in the end."""
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_HIDDEN_ARGUMENTS: Final = frozenset({"token"})
+
+
+class Conflict(Refused):
+    """The feed's partitions or token are others than we know (status 409): they have to be asked for again."""
+
+    retriable = True
+
+    def __init__(self, condition: str, description: str | None, context: str) -> None:
+        super().__init__(condition, description, context)
+        self.retriable = True
+
+
+class Expired(Refused):
+    """The feed does not have any more what comes after the cursor (status 410), or does not know the cursor."""
+
+
+class Unavailable(Refused):
+    """The feed cannot answer now (status 408, 425, 429, 5xx); ``retry_after_s`` is the pause it asked for, or None."""
+
+    retriable = True
+    retry_after_s: float | None = None
+
+    def __init__(self, condition: str, description: str | None, context: str) -> None:
+        super().__init__(condition, description, context)
+        self.retriable = True
+
+
+class FeedSession:
+    """Connections to one feed; for one thread at a time.
+
+    Args:
+        endpoint: the feed's address, with credentials and TLS.
+        timeout_ms: how long the feed may be silent, when it is connected to and while it answers.
+    """
+
+    def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
+        self._endpoint = endpoint
+        self._timeout_s = timeout_ms / 1000
+        hide_in_logs()
+        self._session = session = requests.Session()
+        # The environment's proxies and authorities are honoured; a netrc file would send what nobody asked for.
+        session.headers["Accept"] = f"{NDJSON}, application/json;q=0.9, */*;q=0.5"
+        if _is_this_machine(endpoint.url):
+            # Compressing costs both sides more than loopback does.
+            session.headers["Accept-Encoding"] = "identity, gzip;q=0.5"
+        self._worked = False
+        self._credentials = Credentials(endpoint)
+        session.auth = self._credentials
+        tls = endpoint.tls
+        # Given with each request: the environment's authorities would take the place of the session's.
+        self._verify = None if tls is None else tls.ca_file
+        if tls is not None:
+            if tls.ca_file is not None or tls.cert_file is not None:
+                tls_context(tls)  # for its words: what the library says of a file does not name the option
+            if tls.cert_file is not None:
+                session.cert = tls.cert_file if tls.key_file is None else (tls.cert_file, tls.key_file)
+            if not tls.verify_hostname:
+                session.mount("https://", _AnyHostName())
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._session.close()
+
+    def url(self, arguments: Sequence[tuple[str, str]] = (), *, below: str = "") -> str:
+        """Return the address of a call: the path, what is ``below`` it, the user's own query, and ``arguments``."""
+        base, own = self._endpoint.url, self._endpoint.query
+        queries = [own.reveal()] if own is not None else []
+        if arguments:
+            queries.append(urlencode(arguments))
+        path = base.rstrip("/") + below if below else base
+        return path + ("?" + "&".join(queries) if queries else "")
+
+    def shown(self, arguments: Sequence[tuple[str, str]] = (), *, below: str = "") -> str:
+        """Return the address of a call for messages, without anything secret."""
+        own = self._endpoint.query
+        queries = ["***"] if own is not None else []
+        if arguments:
+            shown = [(name, "***" if name in _HIDDEN_ARGUMENTS else value) for name, value in arguments]
+            queries.append(urlencode(shown, safe="*"))
+        path = self._endpoint.url.rstrip("/") + below if below else self._endpoint.url
+        return path + ("?" + "&".join(queries) if queries else "")
+
+    def get(
+        self,
+        arguments: Sequence[tuple[str, str]] = (),
+        *,
+        below: str = "",
+        wait_ms: int = 0,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        """Ask for something; the caller closes the answer.
+
+        Args:
+            arguments: names and values, not encoded.
+            below: a path below the feed's own.
+            wait_ms: how much longer than the timeout the feed may be silent, as was agreed with it.
+            headers: beside those of every call, or in their place.
+
+        Raises:
+            AuthenticationFailed: status 401.
+            NotFound: status 404.
+            Expired: status 410.
+            Conflict: status 409.
+            Unavailable: status 408, 425, 429 or 5xx.
+            Refused: any other status than 200.
+            ConnectFailed, ConnectionLost, DeadlineExceeded: the network.
+        """
+        return self.send("GET", arguments, below=below, wait_ms=wait_ms, headers=headers)
+
+    def send(
+        self,
+        method: str,
+        arguments: Sequence[tuple[str, str]] = (),
+        *,
+        below: str = "",
+        wait_ms: int = 0,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        """Make a call with any method; arguments and errors as ``get``.
+
+        Credentials from a file or a callable are read anew when the file has changed, and when the feed answers 401;
+        if they are others then, the call is made once more.
+
+        Raises:
+            OptionError: they cannot be read.
+        """
+        what = f"{method} {self.shown(arguments, below=below)}"
+        url = self.url(arguments, below=below)
+        remember_query(self._endpoint)
+        for name, value in arguments:
+            if name in _HIDDEN_ARGUMENTS:
+                remember(value)
+        renewed = False
+        for _ in range(MAX_REDIRECTS + 1):
+            self._credentials.look()
+            try:
+                with mapped(what):
+                    response = self._session.request(
+                        method,
+                        url,
+                        data=body,
+                        headers=headers,
+                        stream=True,
+                        allow_redirects=False,
+                        verify=self._verify,
+                        timeout=(self._timeout_s, self._timeout_s + wait_ms / 1000),
+                    )
+            except ConnectFailed as fault:
+                fault.retriable = fault.retriable or self._worked  # what worked may have been damaged on the way
+                raise
+            self._worked = True
+            if response.status_code in _REDIRECTS and method == "GET" and "Location" in response.headers:
+                target = urljoin(url, response.headers["Location"])
+                response.close()
+                if _origin(target) != _origin(url):
+                    scheme, host, port = _origin(target)
+                    raise Refused(
+                        f"status {response.status_code}",
+                        f"it redirects to {scheme}://{told(host)}:{port}, another origin, which credentials are not "
+                        "sent to: give that address in option 'url' if you trust it",
+                        what,
+                    )
+                url = target
+                continue
+            if response.status_code == 200:
+                return Answer(response, what, waits=wait_ms > 0)
+            if response.status_code == 401 and not renewed and self._credentials.renew():
+                renewed = True
+                response.close()
+                continue
+            with contextlib.closing(response):
+                raise _refusal(response, what)
+        raise Refused("too many redirects", f"more than {MAX_REDIRECTS}", what)
+
+
+class _AnyHostName(requests.adapters.HTTPAdapter):
+    """Checks a certificate's authority, and not whom it names."""
+
+    def init_poolmanager(self, *arguments: object, **named: object) -> None:
+        super().init_poolmanager(*arguments, assert_hostname=False, **named)  # type: ignore[arg-type]
+
+
+def _refusal(response: requests.Response, what: str) -> PeerError:
+    status = response.status_code
+    said = b""
+    with contextlib.suppress(SparkStreamsError), mapped(what):
+        said = response.raw.read(SHOWN_BYTES, decode_content=True) or b""
+    words = first_line(said, cut=len(said) >= SHOWN_BYTES) or told(response.reason or "")
+    condition = f"status {status}"
+    if status == 401:
+        return AuthenticationFailed(condition, words or "the feed wants credentials, such as option 'token'", what)
+    if status == 404:
+        return NotFound(condition, words, what)
+    if status == 410:
+        return Expired(condition, words, what)
+    if status == 409:
+        return Conflict(condition, words, what)
+    if status in (408, 425, 429) or status >= 500:
+        fault = Unavailable(condition, words, what)
+        fault.retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
+        return fault
+    return Refused(condition, words, what)
+
+
+def _is_this_machine(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    return parts.scheme, parts.hostname or "", port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _retry_after_s(text: str | None) -> float | None:
+    """Read ``Retry-After`` (RFC 9110 §10.2.3): seconds, or a date."""
+    if text is None:
+        return None
+    if text.isascii() and text.strip().isdigit():
+        return min(float(text), MAX_RETRY_AFTER_S)
+    try:
+        at = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return min(max(0.0, at.timestamp() - time.time()), MAX_RETRY_AFTER_S)

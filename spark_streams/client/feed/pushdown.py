@@ -1,0 +1,175 @@
+"""What of a filter a feed is asked to check, by its own filters (``filter-<name>``), and what is left.
+
+What a feed's filter compares is the server's business (FeedAPI, "filter-*"), so nothing is pushed on a guess: the user
+says it, or discovery does (``filterFields``, an extension). Cursors are valid for the identical filters only (C-13):
+what was pushed once is kept, and a filter that is no longer implied by it cannot use its cursors.
+
+Spec: docs/specifications.md, C-13, C-20, F-27, F-28, Z-21. ADR 18.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spark_streams.errors import OptionError
+from spark_streams.filters.targets.feed import FeedSplit, split_for_feed
+from spark_streams.filters.tree import Expression, Reference, ReferenceKind, references
+from spark_streams.redaction import told
+from spark_streams.wire.feed.discovery import Discovery
+from spark_streams.wire.feed.json_pointer import parse_pointer, pointer_of
+
+__all__ = ["ANY_POINTER", "KEY_FIELD", "FeedFilter", "NotImplied", "left_of", "offered", "push", "shown"]
+
+KEY_FIELD: Final = "key"
+"""What a filter compares that compares the member ``key`` of an event's line; anything else is a JSON pointer."""
+ANY_POINTER: Final = "/*"
+"""The filter that stands for all JSON pointers, where discovery says that it compares itself."""
+MAX_VALUE: Final = 1_000
+"""Characters of a value that is pushed: it goes into an address."""
+
+
+class NotImplied(Exception):
+    """A filter lets through what a pushed filter does not."""
+
+
+@dataclass(frozen=True)
+class FeedFilter:
+    """One pushed filter.
+
+    Args:
+        value: what is asked for.
+        field: what it compares: ``key``, or a JSON pointer into the event.
+        exact: whether the feed itself says so; else it is checked again.
+    """
+
+    value: str
+    field: str
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """A filter that may be pushed, and what it compares."""
+
+    field: str
+    exact: bool
+
+
+def offered(discovery: Discovery) -> tuple[str, ...]:
+    """Return the filters that a feed offers on all its partitions."""
+    of_all = [set(partition.filters) for partition in discovery.partitions]
+    shared = set.intersection(*of_all) if of_all else set()
+    return tuple(dict.fromkeys((*discovery.filters, *sorted(shared))))
+
+
+def push(
+    expression: Expression | None,
+    discovery: Discovery,
+    *,
+    declared: Mapping[str, str] | None,
+    key_field: str | None,
+    taken: Collection[str] = (),
+    starts: Sequence[Expression] = (),
+) -> dict[str, FeedFilter]:
+    """Choose what a new query pushes.
+
+    Args:
+        expression: the filter; None for none.
+        discovery: of a feed of version 2a.
+        declared: filter name to what it compares, as the user says; none pushes nothing; None believes discovery.
+        key_field: JSON pointer to what is column ``key``; None for the member ``key`` of the event's line.
+        taken: names, in lower case, that the user has given values for.
+        starts: where reading starts, as expressions: an event that a pushed filter hides cannot be found by them, so
+            only what each of them demands, too, is pushed.
+
+    Raises:
+        OptionError: the user names a filter that the feed does not offer.
+    """
+    names = offered(discovery)
+    if declared is not None:
+        for name in declared:
+            if name not in names:
+                there = told(", ".join(f"'{each}'" for each in names)) or "none"
+                raise OptionError("filterFields", f"the feed does not offer filter '{name}'; it offers {there}")
+        offers = {
+            name: _Offer((key_field or KEY_FIELD) if field == KEY_FIELD else field, False)
+            for name, field in declared.items()
+        }
+    else:
+        offers = {name: _Offer(field, True) for name, field in discovery.filter_fields.items() if name in names}
+    if expression is None:
+        return {}
+    if offers.get(ANY_POINTER) == _Offer(ANY_POINTER, True):
+        fields = [_field_of(reference, key_field) for reference in references(expression)]
+        offers |= {field: _Offer(field, True) for field in fields if field is not None and field[:1] == "/"}
+    offers = {name: offer for name, offer in offers.items() if name.lower() not in taken}
+    while True:
+        found = _split(expression, offers, key_field).filters
+        kept = {name for name, value in found.items() if len(value) <= MAX_VALUE}
+        for start in starts:
+            demanded = _split(start, offers, key_field).filters
+            kept = {name for name in kept if demanded.get(name) == found[name]}
+        if kept == found.keys():
+            return {name: FeedFilter(value, offers[name].field, offers[name].exact) for name, value in found.items()}
+        offers = {name: offers[name] for name in kept}
+
+
+def left_of(
+    expression: Expression | None, pushed: Mapping[str, FeedFilter], key_field: str | None
+) -> Expression | None:
+    """Return what of a filter is to be checked on the events that come; None for nothing.
+
+    Args:
+        expression: the filter.
+        pushed: what the feed is asked to check.
+        key_field: as ``push``.
+
+    Raises:
+        NotImplied: the feed would hide events that the filter lets through.
+    """
+    if not pushed:
+        return expression
+    if expression is None:
+        raise NotImplied
+    split = _split(expression, {name: _Offer(each.field, each.exact) for name, each in pushed.items()}, key_field)
+    if dict(split.filters) != {name: each.value for name, each in pushed.items()}:
+        raise NotImplied
+    return split.residual if all(each.exact for each in pushed.values()) else expression
+
+
+def shown(pushed: Mapping[str, FeedFilter]) -> str:
+    """Return pushed filters for people."""
+    return ", ".join(f"filter-{name}={each.value}" for name, each in sorted(pushed.items())) or "nothing"
+
+
+def _split(expression: Expression, offers: Mapping[str, _Offer], key_field: str | None) -> FeedSplit:
+    """Split an expression between filters, of which one a field is used: what the feed itself says is preferred."""
+    places: dict[str, Reference] = {}
+    for reference in references(expression):
+        field = _field_of(reference, key_field)
+        if field is not None:
+            places.setdefault(field, reference)
+    chosen: dict[str, str] = {}
+    for name, offer in sorted(offers.items(), key=lambda each: not each[1].exact):
+        if offer.field in places:
+            chosen.setdefault(offer.field, name)
+    return split_for_feed(expression, {name: places[field] for field, name in chosen.items()})
+
+
+def _field_of(reference: Reference, key_field: str | None) -> str | None:
+    """Return what of an event a reference means, as filters are said to compare it; None for what none compares."""
+    if reference.kind is ReferenceKind.KEY:
+        return key_field or KEY_FIELD
+    name = reference.name
+    if reference.kind is not ReferenceKind.PROPERTY or name is None:
+        return None
+    if not name.startswith("/"):
+        # An index into an array is another thing than a member, and a pointer cannot tell them apart.
+        return None if name.isdecimal() else pointer_of(name)
+    try:
+        parse_pointer(name)
+    except ValueError:
+        return None
+    return name

@@ -1,0 +1,106 @@
+"""Reading a partition of a feed in one go, from a cursor to an end, page after page: what a task of a batch query does.
+
+Delivery guarantee: each event that the feed gives between the two cursors is handed out once. A response that breaks
+off is asked for again from its last checkpoint, and events that no checkpoint covers are never handed out. What the
+feed itself repeats (``exactlyOnce`` false) is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from spark_streams.client.data_loss import LossPolicy
+from spark_streams.client.feed.client import PATIENT, FeedClient, pause_for
+from spark_streams.client.feed.http import Expired
+from spark_streams.client.feed.row_decoder import FeedRows
+from spark_streams.client.feed.stops import first_of, until
+from spark_streams.client.retry import Attempts
+from spark_streams.errors import SparkStreamsError
+
+__all__ = ["BEGINNING", "EMPTY_RESPONSES", "FeedRange", "scan"]
+
+BEGINNING: Final = "_first"
+"""The cursor that means the beginning of a partition (FeedAPI, "fetch call")."""
+
+EMPTY_RESPONSES: Final = 1_000
+"""So many responses in a row without events mean the end, though each had another cursor: few would end the reading of
+a feed whose filter passes over most of its events, and a feed whose cursors are times has another one for ever."""
+
+
+@dataclass(frozen=True)
+class FeedRange:
+    """Events of one partition after a cursor; picklable.
+
+    Args:
+        partition: its id.
+        start: the cursor that reading starts behind; ``_first`` for the beginning.
+        stops: cursors at which reading ends, whichever comes first; or at the end of what there is: a response
+            without events whose cursor is the one asked for.
+        required: whether one of ``stops`` has to come: a range that ends without it was not found as it was planned.
+    """
+
+    partition: int
+    start: str
+    stops: tuple[str, ...] = ()
+    required: bool = False
+
+
+def scan(
+    client: FeedClient, wanted: FeedRange, rows: FeedRows, *, fail_on_data_loss: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a range.
+
+    Raises:
+        PositionLost: the range had to end at a cursor that did not come, or the feed does not have any more what comes
+            after a cursor, or does not know it, as it was made anew; and losses are to fail the query.
+        RemoteProtocolError: a response without any cursor, or one that cannot be read.
+        SparkStreamsError: as ``FeedClient.fetch``, after several tries where that can help.
+    """
+    policy = LossPolicy(client.address.stream, fail_on_data_loss)
+    partition, cursor, empty = str(wanted.partition), wanted.start, 0
+    if cursor in wanted.stops:
+        return
+    attempts = Attempts(PATIENT)
+    while True:
+        events = 0
+        cursor_asked = cursor
+        try:
+            for _, lines in client.lines(wanted.partition, cursor_asked):
+                stop = first_of(lines, wanted.stops)
+                if stop is not None:
+                    lines = until(lines, stop)
+                batch = rows.take(lines)
+                events += lines.count
+                if len(lines.cursors):
+                    before, cursor = cursor, lines.cursors[-1].as_py()
+                    if int(lines.covered[-1]) or cursor != before:
+                        attempts.progressed()
+                if batch is not None:
+                    yield batch
+                if stop is not None:
+                    return
+        except Expired as fault:
+            rows.drop_waiting()
+            if cursor == BEGINNING:
+                raise
+            policy.report(partition, f"after cursor '{cursor}'", str(fault))
+            cursor = BEGINNING
+            continue
+        except SparkStreamsError as fault:
+            rows.drop_waiting()
+            pause_for(fault, attempts, client.pause)
+            continue
+        rows.drop_waiting()
+        empty = 0 if events else empty + 1
+        if (not events and cursor == cursor_asked) or empty >= EMPTY_RESPONSES:
+            break
+    if wanted.required and cursor not in wanted.stops:
+        policy.report(
+            partition,
+            f"after cursor '{wanted.start}' until cursor '{wanted.stops[0]}'",
+            f"the feed has come to its end, '{cursor}', without that cursor",
+        )

@@ -1,0 +1,172 @@
+"""What a client is asked and what it answers: plain frozen values, picklable, without a socket."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.filters.tree import Expression
+from spark_streams.position import After, At, Earliest
+
+__all__ = ["PRODUCT", "Bounds", "Consumer", "FilterValues", "Pushdown", "RangeRead", "StreamDescription"]
+
+PRODUCT: Final = "spark-streams"
+"""What our log's doors say that they are: AMQP's as ``product``, that of RabbitMQ streams as ``implementation``."""
+_MAX_OFFSET: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a partition retains.
+
+    Args:
+        earliest: offset of the oldest retained event, None when there is none.
+        latest: offset of the newest retained event (inclusive, A-18), None when there is none.
+        truncated: offset of the newest event that retention has removed; None when there is none, or when the peer
+            does not say (extension ``x-opt-truncated-offset``).
+        tells_truncated: whether the peer says it at all.
+        closed: whether no event will be added any more, as it was split (extension ``x-opt-closed``).
+        starts_after: the closed partition with what came before its first event, None where there is none
+            (``x-opt-starts-after``).
+        cursor_from: partitions that left, whose events were redistributed onto it and others (``x-opt-cursor-from``).
+    """
+
+    earliest: str | None
+    latest: str | None
+    truncated: str | None = None
+    tells_truncated: bool = False
+    closed: bool = False
+    starts_after: str | None = None
+    cursor_from: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StreamDescription:
+    """The answer of ``<stream>/$info``.
+
+    Args:
+        stream: the stream's name.
+        incarnation: identity of this creation of the stream, None where the peer gives none (extension
+            ``x-opt-incarnation``).
+        partitions: partition identifier to bounds.
+        unavailable: partitions that the stream has by its description, and that are not there by themselves: partition
+            identifier to what the peer said. None of them is in ``partitions``.
+        offset_digits: how many decimal digits every offset of the stream has, leading zeros among them; None where
+            the form of its offsets is not known.
+    """
+
+    stream: str
+    incarnation: str | None
+    partitions: dict[str, Bounds] = field(default_factory=dict)
+    unavailable: dict[str, str] = field(default_factory=dict)
+    offset_digits: int | None = None
+
+    def no_offset(self, text: str) -> str | None:
+        """Say why no event of the stream can have an offset; None where one may.
+
+        One in another form would be compared all the same: '5' lies behind every offset of 20 digits.
+        """
+        digits = self.offset_digits
+        if digits is None:
+            return None
+        is_number = re.fullmatch("[0-9]+", text) is not None
+        if is_number and len(text) == digits and int(text) <= _MAX_OFFSET:
+            return None
+        meant = f"{int(text):0{digits}d}" if is_number and int(text) <= _MAX_OFFSET else "0" * (digits - 2) + "42"
+        return (
+            f"no event there can have the offset '{text}': expected {digits} decimal digits, up to 2^63-1, such as "
+            f"'{meant}'"
+        )
+
+    def __post_init__(self) -> None:
+        """Check the names, which are told in messages, log lines and rows.
+
+        Raises:
+            RemoteProtocolError: one has characters that are not printable, such as a newline.
+        """
+        for name in (*self.partitions, *self.unavailable):
+            if not name.isprintable():
+                raise RemoteProtocolError(
+                    f"stream '{self.stream}' has a partition {name!r:.100}: expected printable characters"
+                )
+
+
+@dataclass(frozen=True)
+class RangeRead:
+    """One contiguous range of one partition, and what to decode of it.
+
+    Args:
+        stream: the stream's name.
+        partition: the partition's identifier.
+        start: where to begin; ``After`` excludes its offset, ``At`` includes it.
+        end: offset of the last event of the range, inclusive.
+        columns: names of ``rows.FULL_MESSAGE_SCHEMA`` in the order of the rows; what is left out is not decoded.
+        consumer_group: group to join, or None.
+        epoch: epoch to claim the partition with, within the group; None for none.
+        fail_on_data_loss: whether events that are gone raise ``PositionLost``; otherwise a warning is logged.
+        timestamp_overflow: what becomes of an instant beyond int64 microseconds, which AMQP's milliseconds can say:
+            ``fail`` ends the read with an error, ``null`` makes the cell null.
+        filter: only the events that it is true of are rows; None for all. The client pushes what the peer takes, and
+            checks the rest itself, so that the rows are the same whatever the peer can do.
+    """
+
+    stream: str
+    partition: str
+    start: Earliest | At | After
+    end: str
+    columns: tuple[str, ...]
+    consumer_group: str | None = None
+    epoch: int | None = None
+    fail_on_data_loss: bool = True
+    timestamp_overflow: Literal["fail", "null"] = "fail"
+    filter: Expression | None = None
+
+
+@dataclass(frozen=True)
+class Pushdown:
+    """What becomes of a filter at one peer: what a query logs once.
+
+    Both together are the whole filter: an event is a row when the peer lets it pass and the residual is true of it.
+
+    Args:
+        pushed: what the peer is asked to check, in its own words; None for nothing.
+        residual: what the client still checks on every event that the peer delivers; None for nothing.
+    """
+
+    pushed: str | None
+    residual: Expression | None
+
+
+@dataclass(frozen=True)
+class FilterValues:
+    """Which messages of a RabbitMQ stream are wanted, by the filter value that they were published with.
+
+    The broker skips chunks that have none of them; what else such a chunk holds is dropped by the client, which finds a
+    message's filter value where it was taken from. ``RangeRead.filter`` may ask for filter values too; a message has to
+    match both.
+
+    Args:
+        values: any of these; none of them: all messages, and only where they have their filter values is told.
+        match_unfiltered: also messages without a filter value; those that ``values`` or the filter does not match by
+            what they hold are dropped all the same.
+        taken_from: ``key``, ``properties.<field>`` or ``application_properties.<name>``.
+    """
+
+    values: tuple[str, ...]
+    match_unfiltered: bool
+    taken_from: str
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A named consumer of RabbitMQ streams.
+
+    Args:
+        name: its reference: of stored offsets, and of the group that one consumer at a time is active in.
+        single_active: whether reading waits until this consumer is the active one.
+    """
+
+    name: str
+    single_active: bool

@@ -1,0 +1,189 @@
+"""What a stream retains, and when: asked in the best way that the broker has, exact on every version.
+
+::
+
+    RabbitMQ    first offset              last offset                        first event at a time
+    4.3         StreamStats               StreamStats, committed_offset      ResolveOffsetSpec
+    3.11        StreamStats               the last user chunk's end          the last chunk's time, then a probe
+    before      a probe at `first`        the last user chunk's end          likewise
+
+A probe is a subscription with one credit. That nothing came is never concluded from a silence: a request that is sent
+behind the subscription is answered after whatever the broker found (``Subscription.barrier``).
+
+Spec: docs/specifications.md, S-61 to S-65, S-121, S-122.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spark_streams.client.log_client import Bounds
+from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.errors import refusal
+from spark_streams.client.rabbitmq.offsets import MAX_OFFSET, offset_text
+from spark_streams.client.rabbitmq.subscription import Subscription
+from spark_streams.errors import PeerError, RemoteProtocolError
+from spark_streams.wire.rabbitmq.chunk import ChunkHeader
+from spark_streams.wire.rabbitmq.consumer_commands import (
+    OffsetSpecification,
+    OffsetType,
+    ResolveOffsetSpec,
+    ResolveOffsetSpecAnswer,
+)
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.stream_commands import StreamStats, StreamStatsAnswer
+
+__all__ = ["Extent", "chunk_at", "extent", "first_at_time", "probe", "settled", "to_bounds", "witness"]
+
+_FIRST: Final = OffsetSpecification(OffsetType.FIRST)
+_LAST: Final = OffsetSpecification(OffsetType.LAST)
+_EVERY_KIND: Final = {"chunk_selector": "all"}
+"""The property of a subscription that has tracking chunks delivered too; brokers know it, documents do not tell it."""
+_TRIES: Final = 20
+_PAUSE_S: Final = 0.05
+"""The last chunk may not be committed yet; it is looked for again this many times."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The offsets that a stream uses up, tracking chunks included.
+
+    Args:
+        first: the first one that is retained; 0 of a stream that never had any.
+        last: the last one that is committed (inclusive), None when there is none.
+    """
+
+    first: int
+    last: int | None
+
+
+def extent(connection: Connection, stream: str) -> Extent:
+    """Ask what a stream holds now.
+
+    Raises:
+        Refused: stream-not-available: the node does not know it yet (``faults.is_unavailable``).
+        PeerError: the broker refused, with the code's name: there is no such stream, no permission …
+        RemoteProtocolError: an offset above 2^63-1.
+    """
+    if StreamStats.KEY in connection.versions:
+        return _by_stats(connection, stream, _stats(connection, stream))
+    for _ in range(_TRIES):
+        oldest, newest = probe(connection, stream, _FIRST), probe(connection, stream, _LAST)
+        if oldest is None:
+            return Extent(0, None)
+        if newest is not None:
+            return _checked(stream, oldest.first_offset, newest.next_offset - 1)
+        time.sleep(_PAUSE_S)
+    raise RemoteProtocolError(f"stream '{stream}': it has a first chunk and never a last one")
+
+
+def settled(connection: Connection, stream: str, had: dict[tuple[str, str], int]) -> Extent:
+    """Ask the leader what a stream holds, all that it had when it was first asked included.
+
+    A leader that was just elected learns from the other members what is committed, those that are behind included:
+    for a moment it tells less than the leader before it told.
+
+    Args:
+        connection: to the leader.
+        stream: which.
+        had: what each leader had, by stream and address, to be kept while it is asked again.
+
+    Raises:
+        Refused: stream-not-available: not all of that is committed yet.
+        As ``extent``.
+    """
+    if StreamStats.KEY not in connection.versions:
+        return extent(connection, stream)
+    values = _stats(connection, stream)
+    awaited = had.setdefault((stream, connection.endpoint.address), values.get("last_chunk_id", -1))
+    if values.get("committed_chunk_id", -1) < awaited:
+        raise _not_ready(stream, "its leader has messages that are not committed: too few members are there")
+    return _by_stats(connection, stream, values)
+
+
+def _stats(connection: Connection, stream: str) -> Mapping[str, int]:
+    return connection.request(StreamStats(stream), StreamStatsAnswer, f"stream '{stream}': stats").values
+
+
+def _not_ready(stream: str, why: str) -> PeerError:
+    """Return the error for a node that cannot tell yet: other members may, and itself soon."""
+    return refusal(ResponseCode.STREAM_NOT_AVAILABLE, f"stream '{stream}': stats", why)
+
+
+def _by_stats(connection: Connection, stream: str, values: Mapping[str, int]) -> Extent:
+    first, committed = values.get("first_chunk_id", -1), values.get("committed_chunk_id", -1)
+    if values.get("committed_offset", committed) < 0 <= max(first, values.get("last_chunk_id", -1)):
+        # A member that was just started, or elected: the stream is not empty, as it would seem.
+        raise _not_ready(stream, "the node has messages, and does not know yet which of them are committed")
+    if "committed_offset" in values:
+        return _checked(stream, first, values["committed_offset"])
+    if committed < 0:
+        return _checked(stream, first, -1)
+    last = probe(connection, stream, _LAST)
+    # Without a user chunk the stream holds tracking chunks only; the id of the last one is its end.
+    return _checked(stream, first, committed if last is None else max(committed, last.next_offset - 1))
+
+
+def _checked(stream: str, first: int, last: int) -> Extent:
+    if max(first, last) > MAX_OFFSET:
+        raise RemoteProtocolError(f"stream '{stream}': offset {max(first, last)}: expected up to {MAX_OFFSET}")
+    return Extent(max(first, 0), last if last >= 0 else None)
+
+
+def to_bounds(found: Extent) -> Bounds:
+    """Return an extent as bounds: a first offset above 0 means that retention has removed what was before."""
+    truncated = offset_text(found.first - 1) if found.first > 0 else None
+    if found.last is None or found.last < found.first:
+        return Bounds(None, None, truncated, tells_truncated=True)
+    return Bounds(offset_text(found.first), offset_text(found.last), truncated, tells_truncated=True)
+
+
+def probe(
+    connection: Connection, stream: str, offset: OffsetSpecification, properties: Mapping[str, str] | None = None
+) -> ChunkHeader | None:
+    """Return the header of the first user chunk from a starting position on, None when there is none now."""
+    subscription = Subscription(connection, stream, offset, 1, properties)
+    try:
+        delivered = subscription.first()
+        return None if delivered is None else delivered.header
+    finally:
+        subscription.close()
+
+
+def chunk_at(connection: Connection, stream: str, offset: int) -> ChunkHeader | None:
+    """Return the header of the chunk, of any kind, that holds an offset, else of the next one; None when none comes."""
+    return probe(connection, stream, OffsetSpecification(OffsetType.OFFSET, offset), _EVERY_KIND)
+
+
+def witness(connection: Connection, stream: str, offset: int) -> str | None:
+    """Return what tells the chunk, of any kind, that holds an offset from any other one; None when none holds it."""
+    header = chunk_at(connection, stream, offset)
+    if header is None or not header.first_offset <= offset < header.next_offset:
+        return None
+    return f"{header.first_offset}@{header.timestamp_ms}"
+
+
+def first_at_time(connection: Connection, stream: str, timestamp_ms: int) -> int | None:
+    """Return the first offset of the first chunk that is not older; None when every chunk is older.
+
+    Brokers find it by the times of chunks in their order, and take it that these do not go back.
+    """
+    wanted = OffsetSpecification(OffsetType.TIMESTAMP, timestamp_ms)
+    if ResolveOffsetSpec.KEY in connection.versions:
+        end = extent(connection, stream).last
+        if end is None:
+            return None
+        found = connection.request(
+            ResolveOffsetSpec(stream, wanted),
+            ResolveOffsetSpecAnswer,
+            f"stream '{stream}': offset at {timestamp_ms} ms",
+        ).offset.value
+        return found if found <= end else None
+    last = probe(connection, stream, _LAST)
+    if last is None or last.timestamp_ms < timestamp_ms:
+        return None
+    header = probe(connection, stream, wanted)
+    return (last if header is None else header).first_offset

@@ -1,0 +1,366 @@
+"""The RabbitMQ streams client: blocking, one object a task, no Spark.
+
+Connections are opened when they are first needed, and kept. A stream whose members live on other nodes is read there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from spark_streams.client.log_client import Bounds, Consumer, FilterValues, Pushdown, RangeRead, StreamDescription
+from spark_streams.client.rabbitmq import bounds
+from spark_streams.client.rabbitmq.cluster import Cluster
+from spark_streams.client.rabbitmq.errors import refusal
+from spark_streams.client.rabbitmq.offsets import first_wanted, offset_number, offset_text
+from spark_streams.client.rabbitmq.pushdown import narrowed, split_for
+from spark_streams.client.rabbitmq.range_reader import RangeReader
+from spark_streams.client.rabbitmq.subscription import Subscription, properties_of
+from spark_streams.client.retry import patiently
+from spark_streams.endpoint import Endpoint, Node
+from spark_streams.errors import LocalProtocolError, NotFound, OptionError
+from spark_streams.filters.tree import Expression
+from spark_streams.position import EARLIEST, After, At, Earliest, Position
+from spark_streams.wire.rabbitmq.chunk import ChunkHeader
+from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, StoreOffset
+from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
+from spark_streams.wire.rabbitmq.registry import COMMANDS
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer
+from spark_streams.wire.rabbitmq.super_streams import Partitions, PartitionsAnswer
+
+__all__ = ["RabbitClient"]
+
+_T = TypeVar("_T")
+_MAX_REFERENCE_BYTES: Final = 255
+_NAMES: Final = {PUBLISH_KEY: "Publish"} | {key: kind.__name__ for (key, _), kind in COMMANDS.items()}
+_FILTERS_SINCE: Final = 2
+"""The version of Publish that has filter values: brokers that take it filter."""
+_SEARCH_ROWS: Final = 16_384
+_SEARCH_BYTES: Final = 2 << 20
+"""What is decoded together while the first match is looked for: what is behind it is read for nothing."""
+
+
+class RabbitClient:
+    """A client of one broker. Not for use by several threads at once.
+
+    Args:
+        endpoint: where to, with credentials, virtual host and TLS; of several hosts any one.
+        super_stream: whether the names of streams that are asked for are names of super streams.
+        timeout_ms: how long the broker may be silent whenever it owes an answer.
+        filters: which messages ``fetch`` returns, and where messages have their filter values, which lets it ask the
+            broker for those that ``RangeRead.filter`` wants; None for all of them, and for not known.
+        consumer: under which name it reads, None for none.
+    """
+
+    numeric_offsets = True
+    """Offsets are numbers: spans between them can be computed."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        super_stream: bool = False,
+        timeout_ms: int = 30_000,
+        filters: FilterValues | None = None,
+        consumer: Consumer | None = None,
+    ) -> None:
+        self._super_stream = super_stream
+        self._timeout_ms = timeout_ms
+        self._filters = filters
+        self._consumer = consumer
+        self._cluster = Cluster(endpoint, timeout_ms)
+        self._gone: frozenset[str] = frozenset()
+
+    def __enter__(self) -> RabbitClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections in good order; never raises."""
+        self._cluster.close()
+
+    @property
+    def told(self) -> tuple[Node, ...]:
+        """The nodes that the broker has named and ``endpoint`` does not (``Endpoint.told``)."""
+        return self._cluster.told
+
+    # --- what there is
+
+    def partitions(self, stream: str) -> tuple[str, ...]:
+        """Return the streams that a name stands for: itself, or the partitions of the super stream, in their order.
+
+        Raises:
+            NotFound: no such super stream.
+        """
+        if not self._super_stream:
+            return (stream,)
+        answer = self._cluster.any().request(Partitions(stream), PartitionsAnswer, f"super stream '{stream}'")
+        if not answer.streams:
+            raise refusal(ResponseCode.STREAM_DOES_NOT_EXIST, f"super stream '{stream}' has no partition")
+        return answer.streams
+
+    def check(self, stream: str) -> None:
+        """Return if there is such a stream, or super stream.
+
+        Raises:
+            NotFound: there is none.
+            As ``describe``.
+        """
+
+        def ask() -> None:
+            for name in self.partitions(stream):
+                what = f"stream '{name}': metadata"
+                answer = self._cluster.any().request(Metadata((name,)), MetadataAnswer, what)
+                for each in answer.streams:
+                    if each.code != ResponseCode.OK:
+                        raise refusal(each.code, f"stream '{name}'")
+
+        self._retrying(ask)
+
+    def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
+        """Return the partitions of a stream and what they retain, as the broker says it now.
+
+        A node may be behind what another one has told. Of ``certain`` partitions the leader is asked.
+
+        A partition that the super stream has, and that is not there or cannot be reached for a moment, is waited for.
+        One that does not come back is ``unavailable``, and is not waited for again; one that exists and has no member
+        that can be reached is an error: its messages are not lost.
+
+        Raises:
+            NotFound: no such stream, or the super stream has partitions and not one of them is there.
+            Refused: no permission, or a partition stayed unavailable.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+        found: StreamDescription | None = None
+        had: dict[tuple[str, str], int] = {}
+
+        def ask() -> StreamDescription:
+            nonlocal found
+            found = None
+            there: dict[str, Bounds] = {}
+            gone: dict[str, NotFound] = {}
+            for name in self.partitions(stream):
+                try:
+                    extent = self._certain(name, had) if name in certain else self._extent(name)
+                    there[name] = bounds.to_bounds(extent)
+                except NotFound as fault:
+                    if not self._super_stream:
+                        raise
+                    gone[name] = fault
+            found = StreamDescription(stream, None, there, {name: fault.condition for name, fault in gone.items()})
+            awaited = [fault for name, fault in gone.items() if not there or name not in self._gone]
+            if awaited:
+                # The super stream has it: it may come back, or leave the super stream as well.
+                awaited[0].retriable = True
+                raise awaited[0]
+            return found
+
+        try:
+            described = self._retrying(ask)
+        except NotFound:
+            if found is None or not found.partitions:
+                raise
+            described = found
+        self._gone = frozenset(described.unavailable)
+        return described
+
+    def _extent(self, stream: str) -> bounds.Extent:
+        return self._cluster.near(stream, lambda connection: bounds.extent(connection, stream))
+
+    def _certain(self, stream: str, had: dict[tuple[str, str], int]) -> bounds.Extent:
+        return self._cluster.at_leader(stream, lambda connection: bounds.settled(connection, stream, had))
+
+    def capabilities(self) -> dict[str, str | list[str]]:
+        """Return what the broker says about itself, and ``commands``: names of those that it takes, with versions.
+
+        Before RabbitMQ 3.11 a broker does not tell its commands.
+
+        Raises:
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+        connection = self._retrying(self._cluster.any)
+        commands = [
+            f"{_NAMES.get(key, f'0x{key:02x}')} {highest}" for key, highest in sorted(connection.versions.items())
+        ]
+        return {**connection.properties, "commands": commands}
+
+    def streams(self) -> list[str] | None:
+        """Return the names of the streams that we may read; None of a peer that does not list them.
+
+        The protocol has no command for it: only the log of this project answers a Metadata that names none with all.
+
+        Raises:
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+
+        def ask() -> list[str] | None:
+            connection = self._cluster.any()
+            if not connection.is_reference_log:
+                return None
+            answer = connection.request(Metadata(()), MetadataAnswer, "the list of streams: metadata")
+            return [each.stream for each in answer.streams if each.code == ResponseCode.OK]
+
+        return self._retrying(ask)
+
+    def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
+        """Return how many offsets there are from each position on; None where the position is not an offset."""
+        described = self.describe(stream).partitions
+        out: dict[str, int | None] = {}
+        for partition, position in positions.items():
+            there = described.get(partition)
+            if there is None or not isinstance(position, (Earliest, At, After)):
+                out[partition] = None
+                continue
+            first = first_wanted(position)
+            if there.earliest is None or there.latest is None:
+                out[partition] = 0
+            else:
+                first = max(offset_number(there.earliest), first or 0)
+                out[partition] = max(0, offset_number(there.latest) + 1 - first)
+        return out
+
+    def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
+        """Return the first offset of the first chunk that is not earlier than ``timestamp_ms``.
+
+        Returns:
+            None when there is no such chunk now. It is the broker's answer, never a guess from a silence.
+
+        Raises:
+            As ``describe``.
+        """
+
+        def ask() -> int | None:
+            return self._cluster.near(partition, lambda c: bounds.first_at_time(c, partition, timestamp_ms))
+
+        found = self._retrying(ask)
+        return None if found is None else offset_text(found)
+
+    def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
+        """Return the offset of the first message, in the order of the stream, that an expression is true of.
+
+        The stream is read from its beginning, or from the lowest offset that can match, up to the first match. The
+        broker leaves chunks out where the expression asks for a filter value, and it is known where messages have it.
+
+        Returns:
+            None when no message that is there now matches.
+
+        Raises:
+            As ``describe`` and ``fetch``.
+        """
+        last = self._retrying(lambda: self._extent(partition).last)
+        if last is None:
+            return None
+        read = RangeRead(
+            stream, partition, EARLIEST, offset_text(last), ("offset",), fail_on_data_loss=False, filter=expression
+        )
+        place = None if self._filters is None else replace(self._filters, values=())
+        rows = self._fetch(read, place, None, _SEARCH_ROWS, _SEARCH_BYTES)
+        found = next(rows, None)
+        return None if found is None else str(found.column("offset")[0])
+
+    def pushdown(self, stream: str, expression: Expression) -> Pushdown:
+        """Return what of a filter the broker would check, and what ``fetch`` checks; nothing is read.
+
+        Raises:
+            As ``describe``.
+        """
+        has_filters = self._retrying(lambda: self._cluster.any().versions.get(PUBLISH_KEY, 1) >= _FILTERS_SINCE)
+        split = split_for(expression, self._filters, has_filters)
+        return Pushdown(split.words, split.residual)
+
+    def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
+        """Return what tells the chunk at each offset from one of a stream that was created anew; None: nothing there.
+
+        RabbitMQ gives a stream no identity. The time of the chunk that holds an offset is another one after the stream
+        was deleted and created again.
+
+        Raises:
+            As ``describe``.
+        """
+
+        def ask(partition: str, offset: str) -> str | None:
+            number = offset_number(offset)
+            return self._cluster.near(partition, lambda connection: bounds.witness(connection, partition, number))
+
+        return {p: self._retrying(lambda p=p, o=o: ask(p, o)) for p, o in offsets.items()}  # type: ignore[misc]
+
+    # --- reading
+
+    def fetch(self, read: RangeRead, *, max_rows: int = 65_536, max_bytes: int = 8 << 20) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range that match, in log order, none twice; memory stays bounded whatever its size.
+
+        Args:
+            read: the range, its filter and its columns.
+            max_rows: rows of a batch at most.
+            max_bytes: a batch takes no further chunk, and no further row of a chunk, once it has this many bytes.
+
+        Returns:
+            Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``.
+
+        Raises:
+            FilterError: the filter looks at what messages cannot have.
+            PositionLost: events of the range are gone, matching or not (only with ``read.fail_on_data_loss``).
+            NotFound, Refused, RemoteProtocolError, ConnectionLost, DeadlineExceeded: as they say.
+        """
+        return self._fetch(read, self._filters, self._consumer, max_rows, max_bytes)
+
+    def _fetch(
+        self, read: RangeRead, filters: FilterValues | None, consumer: Consumer | None, max_rows: int, max_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        name, how = read.partition, narrowed(read.filter, filters)
+        properties = properties_of(how.asked, consumer, read.stream if self._super_stream else None)
+
+        def subscribe(offset: OffsetSpecification, credit: int) -> Subscription:
+            return self._cluster.near(name, lambda c: Subscription(c, name, offset, credit, properties))
+
+        def certain() -> bounds.Extent:
+            had: dict[tuple[str, str], int] = {}
+            return self._retrying(lambda: self._certain(name, had))
+
+        def chunk_at(offset: int) -> ChunkHeader | None:
+            return self._cluster.near(name, lambda connection: bounds.chunk_at(connection, name, offset))
+
+        reader = RangeReader(
+            read,
+            how,
+            subscribe,
+            lambda: self._extent(name),
+            certain,
+            chunk_at,
+            max_rows=max_rows,
+            max_bytes=max_bytes,
+            timeout_ms=self._timeout_ms,
+        )
+        return reader.batches()
+
+    def store_offsets(self, offsets: Mapping[str, str]) -> None:
+        """Have the broker remember how far the consumer came, for tools that show its lag; never read back.
+
+        Args:
+            offsets: partition to the last offset that was read (inclusive).
+
+        Raises:
+            TransportError: no connection. Whether the broker stored anything it does not say.
+        """
+        if self._consumer is None:
+            raise LocalProtocolError("storing offsets needs a consumer's name")
+        if len(self._consumer.name.encode()) > _MAX_REFERENCE_BYTES:
+            # Brokers drop it silently, or the connection.
+            raise OptionError("consumerName", f"expected up to {_MAX_REFERENCE_BYTES} bytes, to store offsets under it")
+        for partition, offset in offsets.items():
+            command = StoreOffset(self._consumer.name, partition, offset_number(offset))
+            connection = self._cluster.any()
+            connection.send(command.encode())
+        self._cluster.any().turn()
+
+    def _retrying(self, operation: Callable[[], _T]) -> _T:
+        return patiently(operation, lambda: self._cluster.was_there)

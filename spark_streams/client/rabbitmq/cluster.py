@@ -1,0 +1,245 @@
+"""The nodes of a broker: connections to them, opened when they are first needed, and which of them holds a stream.
+
+A stream is read on a node that has a member of it; any node tells where they are.
+
+Spec: Streams Protocol Reference, Metadata; docs/specifications.md, S-131.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from spark_streams.client.hosts import Hosts, none_of, passes_over
+from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.errors import is_unavailable, refusal
+from spark_streams.endpoint import Endpoint, Node
+from spark_streams.errors import ConnectFailed, LocalProtocolError, Refused, SparkStreamsError
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, StreamMetadata
+
+__all__ = ["Cluster"]
+
+_T = TypeVar("_T")
+
+LOAD_BALANCED_TRIES: Final = 32
+"""Connections that a load balancer is given to lead to a node: of three nodes chosen by chance it misses one in 400,000
+times."""
+LOAD_BALANCED_PAUSE_S: Final = 0.5
+"""The longest pause between two of them."""
+
+
+class Cluster:
+    """Connections to the nodes of a broker. Not for several threads at once.
+
+    Args:
+        endpoint: where to, with credentials, virtual host and TLS; of several hosts any one.
+        timeout_ms: how long the broker may be silent whenever it owes an answer.
+    """
+
+    def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
+        self._endpoint = endpoint
+        self._timeout_ms = timeout_ms
+        self._hosts = Hosts(endpoint, timeout_ms)
+        self._connections: list[Connection] = []
+        self._near: dict[str, Connection] = {}
+        self._closed = False
+        self.was_there = False
+        """Whether a node has ever been reached."""
+
+    @property
+    def told(self) -> tuple[Node, ...]:
+        """The nodes that the broker has named and ``endpoint`` does not, where it may be found without those."""
+        self._learn()
+        return self._hosts.told
+
+    def close(self) -> None:
+        """Close all connections in good order; never raises."""
+        self._closed = True
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+
+    def any(self) -> Connection:
+        """Return a connection to any node: the one that was opened first, as long as it holds.
+
+        Raises:
+            ConnectFailed, AuthenticationFailed, Refused, DeadlineExceeded, RemoteProtocolError: as they say.
+        """
+        self._learn()
+        return self._connections[0] if self._connections else self._hosts.connect(self._connect)
+
+    def near(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
+        """Run an operation on a node that has a member of the stream; the one we know of first.
+
+        Raises:
+            PeerError: of the operation.
+            Refused: the stream has no member that can be reached.
+        """
+        connection = self._near.pop(stream, None)
+        if connection is None or connection.broken:
+            connection = self.any()
+        try:
+            found = operation(connection)
+        except Refused as fault:
+            if not is_unavailable(fault):
+                raise
+            return self._at_another_member(stream, operation, connection, fault)
+        self._near[stream] = connection
+        return found
+
+    def _at_another_member(
+        self, stream: str, operation: Callable[[Connection], _T], but: Connection, refused: Refused
+    ) -> _T:
+        streams, nodes = self._placed(stream)
+        members = dict.fromkeys(nodes[n] for each in streams for n in (*each.replicas, each.leader) if n in nodes)
+        left = [node for node in members if not self._is_at(but, node)]
+        faults: list[SparkStreamsError] = []
+        while left:
+            connection = None
+            try:
+                connection = self._to_one_of(left, self._timeout_ms // len(members))
+                found = operation(connection)
+            except SparkStreamsError as fault:
+                if not (passes_over(fault) if connection is None else fault.retriable):
+                    raise
+                faults.append(fault)
+            else:
+                self._near[stream] = connection
+                return found
+            if connection is None and self._endpoint.load_balancer:
+                break  # it does not lead to any of them
+            left = left[1:] if connection is None else [each for each in left if not self._is_at(connection, each)]
+        raise _unreachable(refused, faults)
+
+    def at_leader(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
+        """Run an operation on the node that leads the stream.
+
+        Raises:
+            PeerError: of the operation.
+            Refused: the stream has no leader now.
+            ConnectFailed: it cannot be reached, and there are other members, which may be behind.
+        """
+        what, (streams, nodes) = f"stream '{stream}': leader", self._placed(stream)
+        for each in streams:
+            if each.code != ResponseCode.OK:
+                raise refusal(each.code, what)
+            if each.leader not in nodes:
+                break
+            try:
+                return operation(self._to_one_of([nodes[each.leader]], self._timeout_ms))
+            except ConnectFailed:
+                if {*each.replicas} - {each.leader}:
+                    raise
+                return self.near(stream, operation)  # alone, as in a container, it may advertise anything
+        raise refusal(ResponseCode.STREAM_NOT_AVAILABLE, what)
+
+    def _placed(self, stream: str) -> tuple[tuple[StreamMetadata, ...], dict[int, Node]]:
+        """Return what the broker says of a stream's members, and where nodes are, by the numbers that it names."""
+        answer = self.any().request(Metadata((stream,)), MetadataAnswer, f"stream '{stream}': metadata")
+        return answer.streams, {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
+
+    def _to_one_of(self, nodes: Sequence[Node], connect_ms: int) -> Connection:
+        """Return a connection to the first of some nodes that the broker has named; by a load balancer, to any."""
+        if self._endpoint.load_balancer:
+            return self._by_load_balancer(nodes)
+        self._learn()
+        for connection in self._connections:
+            if self._is_at(connection, nodes[0]):
+                return connection
+        return self._connect(self._endpoint.at(nodes[0]), connect_ms)
+
+    def _by_load_balancer(self, nodes: Sequence[Node]) -> Connection:
+        """Connect until a load balancer leads to one of some nodes.
+
+        Those that lead elsewhere are kept until then: one that prefers nodes with few connections would lead there
+        again.
+
+        Raises:
+            ConnectFailed: it does not lead there, as often and as long as that is tried.
+        """
+        self._learn()
+        for connection in self._connections:
+            if any(self._is_at(connection, node) for node in nodes):
+                return connection
+        until = time.monotonic() + self._timeout_ms / 1_000
+        elsewhere: list[Connection] = []
+        led: Counter[str] = Counter()
+        try:
+            for n in range(LOAD_BALANCED_TRIES):
+                if n:
+                    time.sleep(min(LOAD_BALANCED_PAUSE_S, 0.01 * 2**n))
+                try:
+                    connection = self._hosts.connect(self._connect)
+                except SparkStreamsError as fault:
+                    if not fault.retriable:
+                        raise
+                    led[str(fault)] += 1
+                else:
+                    if any(self._is_at(connection, node) for node in nodes):
+                        return connection
+                    elsewhere.append(connection)
+                    led[self._name(connection)] += 1
+                if time.monotonic() >= until:
+                    break
+        finally:
+            for connection in elsewhere:
+                connection.close()
+        raise self._led_elsewhere(nodes, led)
+
+    def _name(self, connection: Connection) -> str:
+        """Return the name of the node that a load balancer led to.
+
+        Raises:
+            ConnectFailed: it tells none, so nobody can know when the right one is there.
+        """
+        if connection.advertised is None:
+            fault = ConnectFailed(
+                f"{connection.endpoint.address}: the broker does not say which node it is (advertised_host, in its "
+                "answer to Open), so it cannot be known where a load balancer leads: leave out option 'loadBalancer'"
+            )
+            fault.retriable = False
+            raise fault
+        return self._endpoint.at(connection.advertised).address
+
+    def _led_elsewhere(self, nodes: Sequence[Node], led: Mapping[str, int]) -> ConnectFailed:
+        wanted = " or ".join(self._endpoint.at(node).address for node in nodes)
+        ways = ", ".join(f"{where} ({times} times)" for where, times in led.items())
+        fault = ConnectFailed(
+            f"{self._endpoint.address}: the load balancer does not lead to {wanted}, but to {ways}: check that it "
+            "serves all nodes of the cluster, and that they are up; raise option 'requestTimeout' if it is slow"
+        )
+        fault.costly = True
+        return fault
+
+    def _is_at(self, connection: Connection, node: Node) -> bool:
+        """Say whether a connection is to a node, by the address that was dialled or by what the node advertises."""
+        dialled = (connection.endpoint.host, connection.endpoint.port)
+        return node == connection.advertised or (node == dialled and not self._endpoint.load_balancer)
+
+    def _connect(self, host: Endpoint, connect_ms: int) -> Connection:
+        if self._closed:
+            raise LocalProtocolError(f"the client of {self._endpoint.address} is closed")
+        connection = Connection(host, timeout_ms=self._timeout_ms, connect_ms=max(1, connect_ms))
+        self._connections.append(connection)
+        self.was_there = True
+        return connection
+
+    def _learn(self) -> None:
+        """Remember the nodes that connections were told of, and forget connections that broke."""
+        if not self._endpoint.load_balancer:
+            for connection in self._connections:
+                self._hosts.learn(connection.nodes)
+        self._connections = [each for each in self._connections if not each.broken]
+
+
+def _unreachable(refused: Refused, faults: list[SparkStreamsError]) -> Refused:
+    """Return the error for a stream that is not where it was asked for, and of which no other member helped."""
+    if not faults:
+        return refused
+    fault = none_of(faults)
+    told = Refused(refused.condition, f"{refused.description}; asked elsewhere: {fault}", refused.context)
+    told.retriable, told.costly = fault.retriable, fault.costly
+    return told

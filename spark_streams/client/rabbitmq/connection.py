@@ -1,0 +1,359 @@
+"""One connection to a broker with streams: blocking calls over a socket that does not block.
+
+How it is used::
+
+    with Connection(endpoint, timeout_ms=30_000) as connection:   # connects, signs in, opens the virtual host
+        answer = connection.request(StreamStats("orders"))        # sends, waits for the answer with its correlation id
+        connection.send(Credit(1, 10).encode())                   # queues bytes; they leave while anything waits
+        event = connection.receive(1.0)                           # the next thing that the broker says of its own
+
+Whatever comes while an answer is waited for is kept for ``receive``, in its order. Heartbeats and the broker's Close
+are dealt with here. Every wait has a deadline.
+
+Spec: Streams Protocol Reference, "Frame Structure", Close, Heartbeat; docs/specifications.md,
+S-11 to S-14, S-24, S-27, S-151.
+"""
+
+from __future__ import annotations
+
+import select
+import ssl
+import time
+from collections import deque
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, TypeVar
+
+from spark_streams.client.amqp.errors import lost
+from spark_streams.client.log_client import PRODUCT
+from spark_streams.client.rabbitmq.errors import close_fault, refusal
+from spark_streams.client.rabbitmq.open import handshake
+from spark_streams.client.retry import Deadline
+from spark_streams.client.tcp import open_socket
+from spark_streams.endpoint import Endpoint, Node
+from spark_streams.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    LocalProtocolError,
+    RemoteProtocolError,
+    SparkStreamsError,
+)
+from spark_streams.redaction import told
+from spark_streams.wire.rabbitmq import registry
+from spark_streams.wire.rabbitmq.connection_commands import Close, CloseAnswer, Heartbeat
+from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, FrameReader, Request
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.stream_commands import MetadataAnswer
+from spark_streams.wire.rabbitmq.super_streams import Partitions, Route
+
+__all__ = ["MAX_DELIVER_BYTES", "Connection"]
+
+A = TypeVar("A", bound=Command)
+
+MAX_DELIVER_BYTES: Final = 256 << 20
+"""The largest frame taken. Deliver carries a whole chunk, which the agreed frame size does not bound (S-12)."""
+_ANSWERED_AS_ASKED: Final = frozenset({Route.KEY, Partitions.KEY})
+"""RabbitMQ 3.10 answers these without the bit that marks an answer (seen on 3.10.8)."""
+RECEIVE_BYTES: Final = 1 << 20
+MAX_QUEUED_BYTES: Final = 4 << 20
+"""``send`` waits while more than this has not left yet."""
+MAX_SUBSCRIPTIONS: Final = 256
+"""A subscription's id has one byte."""
+_PORT_DIGITS: Final = 5
+CLOSE_TIMEOUT_MS: Final = 2_000
+"""How long the broker may take to answer Close; then the socket is just closed."""
+
+
+class Connection:
+    """An open connection; not for several threads at once.
+
+    Args:
+        endpoint: where to, with credentials, virtual host and TLS.
+        timeout_ms: how long the broker may take for an answer.
+        connect_ms: how long the network may take to connect, where that is less.
+
+    Attributes:
+        endpoint: as given.
+        broken: the connection is of no further use.
+        nodes: those of the cluster that the broker has named, by any answer to Metadata.
+        versions: command key to the highest version that the broker takes; empty before RabbitMQ 3.11 or so.
+        properties: what the broker says about itself, ``version`` among it; fit for messages.
+        frame_max_bytes: the largest frame that may be sent; 0 for no limit.
+        subscription_ids: those that are in use.
+
+    Raises:
+        ConnectFailed, AuthenticationFailed, Refused, DeadlineExceeded, RemoteProtocolError: as they say.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, timeout_ms: int, connect_ms: int | None = None) -> None:
+        self.endpoint = endpoint
+        self.timeout_ms = timeout_ms
+        self.broken = False
+        self.nodes: dict[Node, None] = {}
+        self.subscription_ids: set[int] = set()
+        self._subscription_id = -1
+        self._correlation = 0
+        self._events: deque[Command | Frame] = deque()
+        self._answers: dict[int, Command] = {}
+        self._outgoing: deque[memoryview] = deque()
+        self._queued = 0
+        self._frames = FrameReader(MAX_DELIVER_BYTES)
+        self._heard = self._spoke = time.monotonic()
+        self._heartbeat_s = 0
+        self._socket = open_socket(endpoint, Deadline(connect_ms or timeout_ms))
+        self._poll = select.poll()
+        self._poll.register(self._socket.fileno(), select.POLLIN)
+        self._watched = select.POLLIN
+        try:
+            agreed = handshake(self)
+        except BaseException:
+            self.abandon()
+            raise
+        self.versions = agreed.versions
+        self.properties = {told(name): told(value) for name, value in agreed.properties.items()}
+        self._said = agreed.properties  # what is compared; a node may be named as a secret is
+        self.frame_max_bytes = agreed.frame_max_bytes
+        self._heartbeat_s = agreed.heartbeat_s
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def advertised(self) -> Node | None:
+        """The address by which the broker names the node of this connection to clients; None where it does not tell."""
+        host, port = self._said.get("advertised_host"), self._said.get("advertised_port", "")
+        return (host, int(port)) if host and port.isdecimal() and len(port) <= _PORT_DIGITS else None
+
+    @property
+    def is_reference_log(self) -> bool:
+        """Whether the broker is a door of our own log."""
+        return self._said.get("implementation") == PRODUCT
+
+    # --- asking
+
+    def request(self, command: Request, kind: type[A], what: str) -> A:
+        """Send a request and return its answer, whose code is OK.
+
+        Args:
+            command: the request; it gets a correlation id.
+            kind: the answer's class.
+            what: for errors, such as ``stream 'orders': subscribe``.
+
+        Raises:
+            PeerError: the broker answered another code.
+            TransportError, RemoteProtocolError: the connection broke, or no answer in time.
+        """
+        answer = self.ask(command, kind, what)
+        if isinstance(answer, Answer) and not answer.ok:
+            raise refusal(answer.code, what)
+        return answer
+
+    def ask(self, command: Request, kind: type[A], what: str) -> A:
+        """Send a request and return its answer, whatever its code; see ``request``."""
+        self._correlation = self._correlation % 0x7FFFFFFF + 1
+        number = self._correlation
+        self.send(replace(command, correlation_id=number).encode())
+        deadline = Deadline(self.timeout_ms)
+        try:
+            while number not in self._answers:
+                self.turn(deadline.left_s(f"{what}: no answer by {self.endpoint.address}"))
+        except DeadlineExceeded as fault:
+            raise self._lost(fault) from None  # what it still says belongs to nobody, and it may never say anything
+        answer = self._answers.pop(number)
+        if not isinstance(answer, kind):
+            raise self._lost(RemoteProtocolError(f"{what}: answered with {type(answer).__name__}"))
+        return answer
+
+    def receive(self, timeout_s: float) -> Command | Frame | None:
+        """Return the next thing that the broker says of its own, None after ``timeout_s`` seconds without any.
+
+        Returns:
+            A ``Frame`` for what is read in columns (Deliver, PublishConfirm, PublishError), else the command:
+            MetadataUpdate, ConsumerUpdate, CreditAnswer.
+        """
+        until = time.monotonic() + timeout_s
+        while not self._events:
+            left = until - time.monotonic()
+            self.turn(max(0.0, left))
+            if left <= 0:
+                break
+        return self._events.popleft() if self._events else None
+
+    def pending(self) -> list[Command | Frame]:
+        """Return and forget all that ``receive`` would return without waiting."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def put_back(self, events: list[Command | Frame]) -> None:
+        """Let ``receive`` return these first, in their order."""
+        self._events.extendleft(reversed(events))
+
+    def send(self, frames: bytes) -> None:
+        """Queue whole frames; waits, reading meanwhile, while too many bytes have not left yet.
+
+        Raises:
+            TransportError: the connection broke, or the broker does not read.
+        """
+        if self.broken:
+            raise LocalProtocolError(f"the connection to {self.endpoint.address} is closed")
+        self._outgoing.append(memoryview(frames))
+        self._queued += len(frames)
+        self._write()
+        deadline = Deadline(self.timeout_ms)
+        while self._queued > MAX_QUEUED_BYTES:
+            before = self._queued
+            self.turn(deadline.left_s(f"{self.endpoint.address} does not read what is sent"))
+            if self._queued < before:
+                deadline.restart()
+
+    def new_subscription_id(self) -> int:
+        """Return an id that is free and has been for long, so that nothing late is taken for the new subscription's.
+
+        Raises:
+            LocalProtocolError: a connection has no more than 256.
+        """
+        for _ in range(MAX_SUBSCRIPTIONS):
+            self._subscription_id = (self._subscription_id + 1) % MAX_SUBSCRIPTIONS
+            if self._subscription_id not in self.subscription_ids:
+                self.subscription_ids.add(self._subscription_id)
+                return self._subscription_id
+        raise LocalProtocolError(f"more than {MAX_SUBSCRIPTIONS} subscriptions on one connection")
+
+    def answer_unasked(self, answer: Answer) -> None:
+        """Answer a request of the broker's, ConsumerUpdate."""
+        self.send(answer.encode())
+
+    # --- the socket
+
+    def turn(self, timeout_s: float = 0.0) -> None:
+        """Write and read what is possible, waiting at most ``timeout_s`` seconds for something to come.
+
+        Raises:
+            ConnectionLost: it broke, or the broker was silent for more than two heartbeats.
+            PeerError: the broker closed the connection, with its reason.
+            RemoteProtocolError: the broker sent what is no frame.
+        """
+        try:
+            self._beat()
+            if self._queued:
+                self._write()
+            if self._wait(timeout_s):
+                self._read()
+                if self._queued:
+                    self._write()
+        except OSError as fault:
+            raise self._lost(lost(self.endpoint, fault)) from fault
+
+    def _wait(self, timeout_s: float) -> bool:
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        wanted = select.POLLIN | (select.POLLOUT if self._queued else 0)
+        if wanted != self._watched:
+            self._poll.modify(self._socket.fileno(), wanted)
+            self._watched = wanted
+        if self._heartbeat_s:
+            timeout_s = min(timeout_s, self._heartbeat_s / 2)
+        return bool(self._poll.poll(max(0, int(timeout_s * 1000 + 0.999))))
+
+    def _write(self) -> None:
+        while self._outgoing:
+            head = self._outgoing[0]
+            try:
+                sent = self._socket.send(head)
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                return
+            except OSError as fault:
+                raise self._lost(lost(self.endpoint, fault)) from fault
+            self._spoke = time.monotonic()
+            self._queued -= sent
+            if sent == len(head):
+                self._outgoing.popleft()
+            else:
+                self._outgoing[0] = head[sent:]
+
+    def _read(self) -> None:
+        try:
+            received = self._socket.recv(RECEIVE_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        if not received:
+            raise self._lost(ConnectionLost(f"{self.endpoint.address}: the broker closed the connection"))
+        self._heard = time.monotonic()
+        self._frames.feed(received)
+        try:
+            while (frame := self._frames.next()) is not None:
+                self._take(frame)
+        except RemoteProtocolError as fault:
+            raise self._lost(fault) from fault
+
+    def _take(self, frame: Frame) -> None:
+        if frame.key in registry.COLUMNAR_KEYS:
+            self._events.append(frame)
+            return
+        if frame.key in _ANSWERED_AS_ASKED:
+            frame = frame._replace(key=frame.key | ANSWER)
+        command = registry.decode(frame)
+        if isinstance(command, Heartbeat):
+            return
+        if isinstance(command, Close):
+            self._outgoing.append(memoryview(CloseAnswer(command.correlation_id).encode()))
+            self._queued += len(self._outgoing[-1])
+            self._write()
+            raise self._lost(close_fault(command.code, command.reason, self.endpoint))
+        if isinstance(command, MetadataAnswer):
+            self.nodes.update({(broker.host, broker.port): None for broker in command.brokers})
+        number = getattr(command, "correlation_id", None)
+        if number is not None and frame.key & ANSWER:
+            self._answers[number] = command
+        else:
+            self._events.append(command)
+
+    def _beat(self) -> None:
+        """Send a heartbeat when nothing else was sent for half the time agreed on; notice a peer that sends none."""
+        if not self._heartbeat_s or self.broken:
+            return
+        now = time.monotonic()
+        if now - self._spoke >= self._heartbeat_s / 2 and not self._queued:
+            self._outgoing.append(memoryview(Heartbeat().encode()))
+            self._queued += len(self._outgoing[-1])
+        if now - self._heard > 2 * self._heartbeat_s + 1:
+            # Only what is not waiting to be read: a caller that was busy elsewhere has to look first.
+            if self._poll.poll(0):
+                return
+            raise self._lost(
+                ConnectionLost(
+                    f"{self.endpoint.address}: no sign of life for {now - self._heard:.0f} s, two heartbeats"
+                )
+            )
+
+    def _lost(self, fault: SparkStreamsError) -> SparkStreamsError:
+        self.abandon()
+        return fault
+
+    # --- the end
+
+    def close(self) -> None:
+        """Close in good order; never raises."""
+        if self.broken:
+            return
+        deadline = Deadline(CLOSE_TIMEOUT_MS)
+        self.timeout_ms = CLOSE_TIMEOUT_MS
+        try:
+            answer = self.ask(Close(ResponseCode.OK, "OK"), CloseAnswer, "close")
+            while self._queued and not answer:
+                self.turn(deadline.left_s("close"))
+        except SparkStreamsError:
+            pass  # the broker is gone already, which is what was wanted
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the socket at once."""
+        if not self.broken:
+            self.broken = True
+            self._socket.close()

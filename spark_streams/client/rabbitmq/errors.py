@@ -1,0 +1,94 @@
+"""The one boundary where a broker's codes become our errors. Every message names the code and what to do.
+
+What the broker says about permission or authentication is never told as "does not exist", or the other way round: each
+code has its own error.
+
+Spec: Streams Protocol Reference, "Response Codes"; docs/specifications.md, S-151, S-152.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_streams import redaction
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import AuthenticationFailed, ConnectFailed, NotFound, PeerError, Refused, SparkStreamsError
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+
+__all__ = ["advice", "close_fault", "is_unavailable", "not_a_broker", "refusal"]
+
+_AUTHENTICATION: Final = frozenset(
+    {
+        ResponseCode.SASL_MECHANISM_NOT_SUPPORTED,
+        ResponseCode.AUTHENTICATION_FAILURE,
+        ResponseCode.SASL_ERROR,
+        ResponseCode.SASL_CHALLENGE,
+        ResponseCode.SASL_AUTHENTICATION_FAILURE_LOOPBACK,
+        ResponseCode.SASL_CANNOT_CHANGE_MECHANISM,
+        ResponseCode.SASL_CANNOT_CHANGE_USERNAME,
+    }
+)
+_TRANSIENT: Final = frozenset({ResponseCode.STREAM_NOT_AVAILABLE, ResponseCode.INTERNAL_ERROR})
+_ADVICE: Final = {
+    ResponseCode.STREAM_DOES_NOT_EXIST: "check option 'stream' or 'superStream'",
+    ResponseCode.STREAM_NOT_AVAILABLE: "it has no leader or member that can be reached now",
+    ResponseCode.AUTHENTICATION_FAILURE: "check 'username' and 'password'",
+    ResponseCode.SASL_AUTHENTICATION_FAILURE_LOOPBACK: "the broker lets this user in from its own machine only",
+    ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE: "check the virtual host, the path of option 'url', and the user's "
+    "permission for it",
+    ResponseCode.ACCESS_REFUSED: "the user has no permission for it",
+    ResponseCode.INTERNAL_ERROR: "the broker could not do it, and its own log says why; where its disk is full, make "
+    "room there and start the query again",
+}
+
+
+def advice(code: int) -> str:
+    """Return what to do about a code, an empty text where nothing is known."""
+    return _ADVICE.get(ResponseCode(code), "") if code in _ADVICE else ""
+
+
+def refusal(code: int, what: str, told: str | None = None) -> PeerError:
+    """Return the error for a code other than OK.
+
+    Args:
+        code: the broker's.
+        what: what we were doing, such as ``stream 'orders': subscribe``.
+        told: why, or what to do; None for what is told of the code.
+    """
+    told = told or advice(code) or None
+    name = code_name(code)
+    if code in _AUTHENTICATION:
+        return AuthenticationFailed(name, told, what)
+    if code == ResponseCode.STREAM_DOES_NOT_EXIST:
+        return NotFound(name, told, what)
+    refused = Refused(name, told, what)
+    refused.retriable = code in _TRANSIENT
+    return refused
+
+
+def is_unavailable(fault: SparkStreamsError) -> bool:
+    """Say whether the broker answered that the stream has no member there, or none that can be reached now."""
+    return isinstance(fault, Refused) and fault.condition == code_name(ResponseCode.STREAM_NOT_AVAILABLE)
+
+
+def close_fault(code: int, reason: str, endpoint: Endpoint) -> SparkStreamsError:
+    """Return the error for a connection that the broker closed."""
+    what, reason = f"{endpoint.address}: the broker closed the connection", redaction.told(reason)
+    fault = refusal(code, what) if code != ResponseCode.OK else Refused("OK", reason, what)
+    if isinstance(fault, Refused):
+        refused = Refused(fault.condition, reason, what)
+        # A broker that shuts down, or an operator, closes so: another connection may be let in.
+        refused.retriable = code in (ResponseCode.OK, *_TRANSIENT)
+        return refused
+    return fault
+
+
+def not_a_broker(endpoint: Endpoint, why: str) -> ConnectFailed:
+    """Return the error for a peer that does not speak the stream protocol."""
+    fault = ConnectFailed(
+        f"{endpoint.address}: the peer does not speak the RabbitMQ stream protocol ({why}): check the port in option "
+        "'url' (5552 is usual, 5551 with TLS; 5672 is AMQP), that the plugin rabbitmq_stream is enabled, and whether "
+        "the port wants TLS (rabbitmq-stream+tls)"
+    )
+    fault.retriable = False
+    return fault

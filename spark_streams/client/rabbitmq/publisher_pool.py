@@ -1,0 +1,255 @@
+"""The publishers of one connection: a bounded number of messages under way, and one error for whatever ends them.
+
+Everything that comes from the broker meanwhile is dealt with here. A fault names the first row that is not confirmed,
+of whatever stream.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.stream_publisher import Entries, Label, StreamPublisher
+from spark_streams.client.retry import Deadline
+from spark_streams.errors import (
+    DeadlineExceeded,
+    DeliveryFailed,
+    PeerError,
+    Refused,
+    SparkStreamsError,
+    TransportError,
+)
+from spark_streams.wire.rabbitmq.frames import Command, Frame
+from spark_streams.wire.rabbitmq.publish_decode import decode_confirm, decode_publish_error
+from spark_streams.wire.rabbitmq.publisher_commands import (
+    CONFIRM_KEY,
+    PUBLISH_ERROR_KEY,
+    DeletePublisher,
+    DeletePublisherAnswer,
+)
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate
+
+__all__ = ["MAX_PUBLISHERS", "Outgoing"]
+
+_log = logging.getLogger(__name__)
+
+MAX_PUBLISHERS: Final = 256
+"""A publisher's id has one byte."""
+FIRST_PAUSE_S: Final = 0.1
+LAST_PAUSE_S: Final = 1.0
+"""How long to wait before a publisher is declared once more, at first and at last."""
+ALARM: Final = (
+    "the broker takes no publishers while it has an alarm, mostly since its disk is nearly full (its setting "
+    "disk_free_limit): make room there; 'rabbitmq-diagnostics alarms' names the alarm"
+)
+_ALARMED: Final = code_name(ResponseCode.PRECONDITION_FAILED)
+_DROPPED: Final = code_name(ResponseCode.STREAM_NOT_AVAILABLE)
+"""What MetadataUpdate says, whatever the reason."""
+
+
+class Outgoing:
+    """Publishes to any number of streams. Not for several threads at once.
+
+    Args:
+        connection: its own: nobody else may publish or subscribe on it.
+        reference: of all publishers; empty for none.
+        compression: of sub-entry batches.
+        max_in_flight: messages that may wait for their confirm.
+        timeout_ms: how long the broker may confirm nothing.
+    """
+
+    def __init__(
+        self, connection: Connection, reference: str, compression: int, max_in_flight: int, timeout_ms: int
+    ) -> None:
+        self._connection = connection
+        self._reference = reference
+        self._compression = compression
+        self._max_in_flight = max_in_flight
+        self._timeout_ms = timeout_ms
+        self._publishers: dict[str, StreamPublisher] = {}
+        self._by_number: dict[int, StreamPublisher] = {}
+        self._dropped: set[str] = set()
+
+    def publish(self, stream: str, entries: Entries, label: Label) -> None:
+        """Send entries; waits while too many messages are not confirmed.
+
+        Args:
+            stream: where to.
+            entries: what.
+            label: names rows in errors.
+
+        Raises:
+            DeliveryFailed: the broker refused a row, of these or of earlier ones, or the connection broke before it
+                had confirmed all.
+            NotFound, Refused: the broker does not let us publish there.
+            TransportError, PeerError: the connection broke, and everything before was confirmed.
+        """
+        # Half of them at a time, so that the broker has something to do while it confirms the others.
+        for piece in entries.pieces(max(1, self._max_in_flight // 2)):
+            self.wait(max(0, self._max_in_flight - len(piece.values)))
+            publisher = self._publisher(stream, piece, label)
+            try:
+                publisher.send(piece, label)
+            except (TransportError, PeerError) as fault:
+                raise self._named(fault) from fault
+
+    def wait(self, limit: int) -> None:
+        """Wait until at most ``limit`` messages are not confirmed; raises as ``publish``."""
+        self._take_all()
+        deadline = Deadline(self._timeout_ms)
+        before = self.unconfirmed
+        while before > limit:
+            try:
+                came = self._connection.receive(deadline.left_s("no confirm"))
+            except (TransportError, PeerError) as fault:
+                raise self._named(fault) from fault
+            if came is not None:
+                self._take(came)
+            left = self.unconfirmed
+            if left < before:
+                deadline.restart()
+            before = left
+        self._take_all()  # what came with the last confirm: perhaps that the stream is gone
+
+    def flush(self) -> None:
+        """Return once everything is confirmed; raises as ``publish``."""
+        try:
+            self.wait(0)
+        except (TransportError, PeerError):
+            if self.unconfirmed:
+                raise
+            # The last confirms came, and then the connection broke: nobody needs it any more.
+
+    def turn(self) -> None:
+        """Serve the connection without waiting: heartbeats, confirms; raises as ``publish``."""
+        try:
+            self._connection.turn()
+        except (TransportError, PeerError) as fault:
+            raise self._named(fault) from fault
+        self._take_all()
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages that have been sent and not confirmed."""
+        return sum(publisher.unconfirmed for publisher in self._publishers.values())
+
+    # --- publishers
+
+    def _publisher(self, stream: str, entries: Entries, label: Label) -> StreamPublisher:
+        publisher = self._publishers.get(stream)
+        if publisher is None:
+            if len(self._publishers) == MAX_PUBLISHERS:
+                self._delete_all()
+            number = next(n for n in range(MAX_PUBLISHERS) if n not in self._by_number)
+            try:
+                publisher = self._declared(number, stream)
+            except PeerError as fault:
+                if stream not in self._dropped:
+                    raise
+                # It was there a moment ago: the row says more than that there is no such stream.
+                why = getattr(fault, "condition", type(fault).__name__)
+                told = f"the broker dropped the publisher ({_DROPPED}), and when it was declared again: {fault}"
+                raise DeliveryFailed("not taken", why, told, label(int(entries.rows[0])), stream) from fault
+            self._publishers[stream] = self._by_number[number] = publisher
+        return publisher
+
+    def _declared(self, number: int, stream: str) -> StreamPublisher:
+        """Declare a publisher; wait while the broker takes none as it has an alarm, which may pass soon.
+
+        RabbitMQ answers precondition-failed then, or, once a publisher of the connection is declared, nothing until the
+        alarm is over. Our log says precondition-failed of a partition that was split, which does not pass.
+
+        Raises:
+            NotFound, Refused: the broker does not let us publish there, or the alarm lasts.
+        """
+        deadline, pause_s = Deadline(self._timeout_ms), FIRST_PAUSE_S
+        refused: Refused | None = None
+        while True:
+            try:
+                return StreamPublisher(self._connection, number, stream, self._reference, self._compression)
+            except Refused as fault:
+                if fault.condition != _ALARMED or self._connection.is_reference_log:
+                    raise
+                if refused is None:
+                    _log.warning("%s: waiting for up to %d ms: %s", fault.context, self._timeout_ms, ALARM)
+                refused = fault
+            except DeadlineExceeded as fault:
+                if refused is None:
+                    raise
+                raise self._still_alarmed(refused) from fault
+            try:
+                self._pause(min(pause_s, deadline.left_s("")))
+            except DeadlineExceeded:
+                raise self._still_alarmed(refused) from None
+            pause_s = min(LAST_PAUSE_S, 2 * pause_s)
+
+    def _still_alarmed(self, refused: Refused) -> Refused:
+        lasted = f"for longer than option 'requestTimeout' ({self._timeout_ms} ms): {ALARM}"
+        return Refused(refused.condition, lasted, refused.context)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, and serve the connection meanwhile."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._connection.turn(left)
+        self._take_all()
+
+    def _delete_all(self) -> None:
+        """Make room for the publishers of other streams: nothing is under way in any of these."""
+        self.wait(0)
+        for number, publisher in self._by_number.items():
+            what = f"stream '{publisher.stream}': delete publisher"
+            self._connection.request(DeletePublisher(number), DeletePublisherAnswer, what)
+        self._publishers.clear()
+        self._by_number.clear()
+
+    # --- what the broker says
+
+    def _take_all(self) -> None:
+        for event in self._connection.pending():
+            self._take(event)
+
+    def _take(self, event: Command | Frame) -> None:
+        if isinstance(event, Frame) and event.key == CONFIRM_KEY:
+            confirmed = decode_confirm(event.buffer, event.start, event.end)
+            publisher = self._by_number.get(confirmed.publisher_id)
+            if publisher is not None:
+                publisher.confirmed(confirmed.ids)
+        elif isinstance(event, Frame) and event.key == PUBLISH_ERROR_KEY:
+            errors = decode_publish_error(event.buffer, event.start, event.end)
+            publisher = self._by_number.get(errors.publisher_id)
+            if publisher is not None and len(errors.ids):
+                raise publisher.refused(errors)
+        elif isinstance(event, MetadataUpdate) and event.stream in self._publishers:
+            publisher = self._publishers[event.stream]
+            if publisher.unconfirmed:
+                raise publisher.abandoned(
+                    _DROPPED,
+                    "the broker dropped the publisher: the stream was deleted, or its node is gone",
+                )
+            # All that went there is confirmed. Should there be more, it is declared again.
+            self._dropped.add(event.stream)
+            del self._publishers[event.stream], self._by_number[publisher.number]
+
+    def _named(self, fault: TransportError | PeerError) -> SparkStreamsError:
+        """Return the error for the end of the connection, or of patience: it names the first unconfirmed row, if any.
+
+        Raises:
+            DeliveryFailed: the broker had said something before that says more.
+        """
+        self._take_all()
+        waiting = [(row, p) for p in self._publishers.values() if (row := p.first_row) is not None]
+        if not waiting:
+            return fault
+        _, first = min(waiting, key=lambda each: each[0])
+        if isinstance(fault, DeadlineExceeded):
+            return first.abandoned(
+                "no-confirm",
+                f"{fault}: the broker has taken rows and does not say that it has them, as while it has a disk alarm "
+                "('rabbitmq-diagnostics alarms')",
+            )
+        fault.given_up = True  # what was stored is unknown: the next attempt of the task asks
+        return first.abandoned("connection-lost", str(fault))

@@ -1,0 +1,165 @@
+"""Publishing ids that a retry derives again from the same rows, and that tell when the rows are not the same.
+
+::
+
+    id (u64) = batch(28 bits) | row + 1 (26 bits) | digest(10 bits)
+
+``batch`` is Spark's number of the micro-batch, ``row`` the number of the row within the task, so ids rise with both, as
+deduplication needs them to. ``digest`` says what the rows were and where they went (``row_windows.py``), so the last id
+that a broker has stored tells a retry whether its rows are those of the attempt before.
+
+docs/adr/0010-rabbitmq-exactly-once.md has the argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_streams.client.rabbitmq.row_windows import DIGEST_BITS, Window
+from spark_streams.errors import DeliveryFailed, LocalProtocolError
+
+__all__ = ["MAX_BATCH", "MAX_ROWS", "LastId", "Resumed", "publishing_ids"]
+
+_BATCH_BITS: Final = 28
+_ROW_BITS: Final = 26
+MAX_BATCH: Final = (1 << _BATCH_BITS) - 1
+"""The last micro-batch. A query with one every second comes here in 8 years."""
+MAX_ROWS: Final = (1 << _ROW_BITS) - 1
+"""Rows of one task of one micro-batch."""
+
+
+@dataclass(frozen=True)
+class LastId:
+    """The last id of a reference that a broker has, taken apart; all 0 when it has none.
+
+    Args:
+        batch: number of the micro-batch.
+        row: number of the row within its task, -1 when there is none.
+        digest: of its window.
+    """
+
+    batch: int
+    row: int
+    digest: int
+
+    @classmethod
+    def of(cls, sequence: int) -> LastId:
+        """Take an id apart; 0, which is no id of ours, means that there is none."""
+        row = (sequence >> DIGEST_BITS) & MAX_ROWS
+        return cls(sequence >> (_ROW_BITS + DIGEST_BITS), row - 1, sequence & ((1 << DIGEST_BITS) - 1))
+
+
+def publishing_ids(batch: int, rows: NDArray[np.int64], digest: int) -> NDArray[np.uint64]:
+    """Return the ids of rows of one window.
+
+    Args:
+        batch: number of the micro-batch.
+        rows: their numbers within the task, from 0, rising.
+        digest: of the window.
+
+    Raises:
+        LocalProtocolError: a number that has no room in an id.
+    """
+    if not 0 <= batch <= MAX_BATCH:
+        raise LocalProtocolError(
+            f"micro-batch {batch}: publishing ids have room for micro-batches up to {MAX_BATCH}; go on with a new "
+            "query, that is a new checkpoint, which starts where this one has come to"
+        )
+    if len(rows) and int(rows[-1]) >= MAX_ROWS:
+        raise LocalProtocolError(
+            f"row {int(rows[-1])} of one task: publishing ids have room for {MAX_ROWS} rows; limit the micro-batches, "
+            "or repartition the DataFrame into more partitions before it is written"
+        )
+    high = np.uint64(batch) << np.uint64(_ROW_BITS + DIGEST_BITS)
+    ids: NDArray[np.uint64] = ((rows + 1).astype(np.uint64) << np.uint64(DIGEST_BITS)) | high | np.uint64(digest)
+    return ids
+
+
+class Resumed:
+    """Compares what a broker has of this task already with what the task has now, one destination stream.
+
+    Args:
+        stream: the destination.
+        batch: number of this micro-batch.
+        sequence: the last publishing id that the broker has of the task's reference.
+
+    Raises:
+        DeliveryFailed: the broker has a later micro-batch: the checkpoint is older than the stream.
+    """
+
+    def __init__(self, stream: str, batch: int, sequence: int) -> None:
+        self.stream = stream
+        self._last = LastId.of(sequence)
+        if self._last.batch > batch:
+            raise self._differs(
+                f"micro-batch {batch}",
+                f"the stream has micro-batch {self._last.batch} of this query already: the checkpoint is older than "
+                "the stream, so a batch would be dropped as a duplicate. Go on with the newest checkpoint, or start "
+                "anew with another one",
+            )
+        self.last_row = self._last.row if self._last.batch == batch else -1
+        """The last row that the stream has of this task, -1 for none. It is sent again, though nothing is stored by
+        that: brokers tell an id as soon as their leader has written it, and confirm it, a repeated one too, when the
+        replicas have it."""
+        self.compared = self.last_row < 0
+        """Whether what the stream has is known to be of these rows."""
+
+    def check(self, window: Window) -> None:
+        """Compare a window's digest; windows come in their order.
+
+        Raises:
+            DeliveryFailed: the rows are others than those that an earlier attempt has written.
+        """
+        if self.compared or self.last_row >= window.first_row + window.rows:
+            return
+        if self.last_row < window.first_row:
+            raise self._differs(
+                f"row {self.last_row}",
+                "an earlier attempt at this micro-batch has written it there, and now it goes elsewhere. " + _NEEDED,
+            )
+        if window.digest != self._last.digest:
+            raise self._differs(
+                f"row {self.last_row}",
+                "an earlier attempt at this micro-batch has written other rows, or the same ones in another order or "
+                "to other streams, up to there. " + _NEEDED,
+            )
+        self.compared = True
+
+    def check_end(self, rows: int) -> None:
+        """Compare the number of rows, at the end of the task.
+
+        Raises:
+            DeliveryFailed: an earlier attempt has written more.
+        """
+        if self.last_row >= rows:
+            raise self._differs(
+                f"row {self.last_row}",
+                f"an earlier attempt at this micro-batch has written it, and now the task has {rows} rows. " + _NEEDED,
+            )
+
+    def too_far_behind(self, rows: int, first_row: int) -> DeliveryFailed:
+        """Return the error for rows that other streams lack, so many that no attempt can have left them out.
+
+        Args:
+            rows: how many.
+            first_row: number of the first of them.
+        """
+        return self._differs(
+            f"row {first_row}",
+            f"an earlier attempt at this micro-batch has come to row {self.last_row}, and more than {rows} rows before "
+            "that would be missing in other streams, which is more than can have been under way. " + _NEEDED,
+        )
+
+    def _differs(self, row: str, why: str) -> DeliveryFailed:
+        return DeliveryFailed("not written", "rows-differ", why, row, self.stream)
+
+
+_NEEDED: Final = (
+    "Exactly once needs the rows of a Spark partition to be the same on every attempt: sort them before the write "
+    "(sortWithinPartitions), and until the micro-batch is through keep the number of partitions, of the super stream's "
+    "too, and option 'subEntrySize'"
+)

@@ -1,0 +1,71 @@
+"""What a range is narrowed to: what the broker is asked for, and what is checked here.
+
+A broker takes filter values, and leaves out chunks that have none of them; it takes an offset to begin with. Both let
+more through than is wanted, so the rest of the filter is checked on every row.
+
+Spec: Streams Protocol Reference, Subscribe (filter.*, match-unfiltered); docs/specifications.md,
+Z-3 to Z-5, Z-19.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from spark_streams.client.log_client import FilterValues
+from spark_streams.filters.targets.rabbitmq import RabbitCapability, RabbitSplit, split_for_rabbitmq
+from spark_streams.filters.tree import KEY, Expression, Reference, property_of
+
+__all__ = ["Narrowed", "narrowed", "split_for"]
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """How a range is read.
+
+    Args:
+        asked: what the broker is asked to filter by; None for nothing.
+        first_offset: no message before this one (inclusive) is wanted; 0 for no bound.
+        values: the user's own filter values, to be compared here; None for none.
+        residual: what is checked here of an expression; None for nothing.
+    """
+
+    asked: FilterValues | None = None
+    first_offset: int = 0
+    values: FilterValues | None = None
+    residual: Expression | None = None
+
+
+def narrowed(expression: Expression | None, filters: FilterValues | None) -> Narrowed:
+    """Return how a range is read that is narrowed by an expression, by filter values, or by both.
+
+    Args:
+        expression: True of every message that is wanted; None for all.
+        filters: the user's filter values, which may be none, and where messages have theirs; None where that is not
+            known.
+    """
+    values = filters if filters is not None and filters.values else None
+    if expression is None:
+        return Narrowed(values, 0, values)
+    # A broker that has no filters, or ignores them, sends everything: nothing here counts on what it leaves out.
+    split = split_for(expression, filters, True)
+    asked = values
+    if filters is not None and split.values is not None:
+        common = tuple(value for value in filters.values if value in split.values)
+        asked = replace(filters, values=common or filters.values or split.values)
+    return Narrowed(asked, split.first_offset or 0, values, split.residual)
+
+
+def split_for(expression: Expression, filters: FilterValues | None, has_filters: bool) -> RabbitSplit:
+    """Split an expression for a broker.
+
+    Args:
+        expression: any filter.
+        filters: where messages have their filter values; None where that is not known.
+        has_filters: whether the broker takes filter values.
+    """
+    value_from = None if filters is None else _reference(filters.taken_from)
+    return split_for_rabbitmq(expression, RabbitCapability(value_from, has_filters))
+
+
+def _reference(taken_from: str) -> Reference:
+    return KEY if taken_from == "key" else property_of(taken_from)

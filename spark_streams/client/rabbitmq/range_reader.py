@@ -1,0 +1,310 @@
+"""Reading one range of one stream, as record batches.
+
+::
+
+    subscribe at the next offset -> chunks -> records of the range -> RowDecoder -> RecordBatch …  until offset > end
+
+A range ends with the chunk that holds its last offset, or lies behind it. At its tail there may be nothing to be
+delivered: tracking chunks use up offsets, filters skip chunks. So when the broker has nothing more to send, it is
+asked: whether the stream reaches the end of the range, and, after that, whether there is a chunk all the same
+(``Subscription.look_again``). Only both answers together end a range; a silence never does.
+
+Tracking chunks and filters also leave gaps between chunks, and so does retention when it overtakes a reader: brokers
+then go on with what is left, without a word. Before rows behind a gap are handed out, the broker is asked for the
+chunk, of any kind, where the gap begins.
+
+A filter may narrow the range to the offsets from one on. What is before it is not read; that it is still there is
+asked all the same, so that a loss does not depend on the filter.
+
+Delivery guarantee: every record of the range that the stream holds comes exactly once, in order. A connection that
+breaks is replaced, and reading goes on at the offset after the last record that was handed out, if the last chunk that
+came before is still the same: otherwise the stream was deleted and created again. Records that are gone raise
+``PositionLost``, or are told in a warning.
+
+Spec: docs/specifications.md, S-12, S-31 to S-37, S-61 to S-65, S-71 to S-73, S-81, S-91, S-132.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_streams.client.data_loss import LossPolicy
+from spark_streams.client.log_client import RangeRead
+from spark_streams.client.rabbitmq.bounds import Extent
+from spark_streams.client.rabbitmq.credit import FIRST_CREDIT, CreditWindow
+from spark_streams.client.rabbitmq.offsets import first_wanted, offset_number, offset_text
+from spark_streams.client.rabbitmq.pushdown import Narrowed
+from spark_streams.client.rabbitmq.row_decoder import Piece, RowDecoder
+from spark_streams.client.rabbitmq.subscription import Delivered, Subscription
+from spark_streams.client.retry import PATIENT, Attempts, Deadline
+from spark_streams.errors import DeadlineExceeded, NotFound, RemoteProtocolError, SparkStreamsError
+from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType, decode_chunk
+from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, OffsetType
+
+__all__ = ["RangeReader"]
+
+GLANCE_S: Final = 0.02
+"""Silence after which rows are handed out, or the broker is asked whether there is more."""
+BEHIND_S: Final = 0.1
+"""How long to wait before a node that is behind is asked again."""
+
+
+@dataclass
+class _Collected:
+    """Records that came and were not handed out yet.
+
+    Args:
+        following: the offset that follows the last chunk that came; None before the first one of a whole stream.
+        gap: the first offset of the first gap between chunks, None for none.
+    """
+
+    following: int | None
+    gap: int | None = None
+    pieces: list[Piece] = field(default_factory=list)
+    rows: int = 0
+    size: int = 0
+
+    def add(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        self.rows += piece.starts.size
+        self.size += piece.size
+
+
+class RangeReader:
+    """Reads one range; ``batches`` is its whole life.
+
+    Args:
+        read: the range.
+        narrowed: which rows are wanted.
+        subscribe: opens a subscription at a position, with so much credit.
+        extent: what the stream holds now, by the node that the subscription is on.
+        certain: what it holds now, by its leader.
+        chunk_at: the chunk of any kind that holds an offset, else the first one behind it, else None.
+        max_rows: rows of a batch at most.
+        max_bytes: a batch takes no further chunk, and no further row of a chunk, once it has this many bytes.
+        timeout_ms: how long a node may be behind what was planned.
+    """
+
+    def __init__(
+        self,
+        read: RangeRead,
+        narrowed: Narrowed,
+        subscribe: Callable[[OffsetSpecification, int], Subscription],
+        extent: Callable[[], Extent],
+        certain: Callable[[], Extent],
+        chunk_at: Callable[[int], ChunkHeader | None],
+        *,
+        max_rows: int,
+        max_bytes: int,
+        timeout_ms: int,
+    ) -> None:
+        self._read = read
+        self._filtered = narrowed.asked is not None
+        self._lowest = narrowed.first_offset
+        self._subscribe = subscribe
+        self._extent = extent
+        self._certain = certain
+        self._chunk_at = chunk_at
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._timeout_ms = timeout_ms
+        self._loss = LossPolicy(read.stream, read.fail_on_data_loss)
+        self._decoder = RowDecoder(read, narrowed, max_rows, max_bytes)
+        self._next = first_wanted(read.start)
+        self._skipped: int | None = None
+        """Where the range begins, if not there where it is read from, and if that was not looked at yet."""
+        if self._next is not None and self._next < self._lowest:
+            self._skipped, self._next = self._next, self._lowest
+        self._end = offset_number(read.end)
+        self._last: ChunkHeader | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the range, none twice.
+
+        Raises:
+            PositionLost: events of the range are gone and ``fail_on_data_loss`` is set.
+            NotFound: the stream was not there for some 40 seconds, and ``fail_on_data_loss`` is set.
+            Refused: the broker refused.
+            RemoteProtocolError: the broker broke a rule, such as skipping records, or a chunk fails its check.
+            TransportError: the connection broke more often than is tried, or the broker fell silent.
+        """
+        attempts = Attempts(PATIENT)
+        if self._next is None and self._lowest > self._end:
+            return
+        while self._next is None or self._next <= self._end or self._skipped is not None:
+            try:
+                self._look_at_skipped()
+                for pieces, following in self._runs():
+                    # Before the rows are out of our hands: a reconnect must not repeat them.
+                    self._next = following
+                    attempts.progressed()
+                    yield from self._decoder.batches(pieces)
+            except SparkStreamsError as fault:
+                if not self._loss.tries_again(self._read.partition, attempts, fault):
+                    return
+                self._compare_last()
+
+    def _look_at_skipped(self) -> None:
+        """Notice that what the range begins with, and the filter leaves out, was removed."""
+        if self._skipped is None:
+            return
+        asked = self._skipped
+        # The first offset that the broker tells may lag behind the files that it has removed: the chunk counts.
+        chunk = self._chunk_at(asked)
+        first = self._extent().first if chunk is None else chunk.first_offset
+        self._skipped = None
+        if first > asked:
+            there = f"the next offset there is '{offset_text(first)}'"
+            self._loss.report(self._read.partition, f"at offset '{offset_text(asked)}'", there)
+            self._next = max(first, self._lowest)
+
+    def _compare_last(self) -> None:
+        """Notice, after a fault, that the stream is another one than before."""
+        last = self._last
+        if last is None:
+            return
+        try:
+            now = self._chunk_at(last.first_offset)
+        except SparkStreamsError as fault:
+            if not fault.retriable and not isinstance(fault, NotFound):
+                raise
+            return  # the next subscription meets the same fault, and is tried again
+        if now is None or now.first_offset > last.first_offset:
+            return  # it does not reach so far, or no longer goes back so far, which is noticed in any case
+        if (now.first_offset, now.timestamp_ms) != (last.first_offset, last.timestamp_ms):
+            self._last = None
+            asked = f"after offset '{offset_text(last.next_offset - 1)}'"
+            self._loss.report(self._read.partition, asked, "the stream was created again since")
+
+    def _runs(self) -> Iterator[tuple[list[Piece], int]]:
+        """Yield what one subscription delivers, a batch's worth at a time, with the offset that follows."""
+        if self._next is not None and self._next > self._end:
+            return
+        at = self._next
+        if at is None and self._lowest and self._extent().first < self._lowest:
+            at = self._lowest  # nothing is expected there: a whole stream begins wherever it begins by now
+        start = OffsetSpecification(OffsetType.FIRST) if at is None else OffsetSpecification(OffsetType.OFFSET, at)
+        subscription, window = self._subscribe(start, FIRST_CREDIT), CreditWindow()
+        held = _Collected(self._next)
+        try:
+            while True:
+                while not self._collect(subscription, window, held):
+                    pass
+                regained = self._regained(held)
+                following = held.following if regained is None else regained
+                assert following is not None
+                pieces, held = held.pieces, _Collected(following)
+                yield pieces, min(following, self._end + 1)
+                if following > self._end or regained is not None:
+                    return  # what is left after a loss begins there, and the broker may have skipped some of it
+        except SparkStreamsError:
+            if held.pieces and held.gap is None and held.following is not None:
+                # What came before the fault is whole; handed out, it need not come again.
+                yield held.pieces, min(held.following, self._end + 1)
+            raise
+        finally:
+            subscription.close()
+
+    def _collect(self, subscription: Subscription, window: CreditWindow, held: _Collected) -> bool:
+        """Take one chunk, or learn that there is none; return whether it is time to hand out what is held."""
+        delivered = subscription.next(GLANCE_S)
+        if delivered is None:
+            if held.pieces or held.gap is not None:
+                return True
+            if not self._is_complete(subscription):
+                return False
+            held.gap, held.following = held.following, self._end + 1
+            return True
+        self._take(delivered, held)
+        assert held.following is not None
+        if held.following > self._end:
+            return True
+        header = delivered.header
+        credit = window.consumed(header.data_bytes, header.records, self._end + 1 - held.following)
+        if credit:
+            subscription.grant(credit)
+        return held.rows >= self._max_rows or held.size >= self._max_bytes
+
+    def _take(self, delivered: Delivered, held: _Collected) -> None:
+        """Keep what the range wants of a chunk."""
+        header = delivered.header
+        if header.first_offset <= self._end:
+            piece = self._piece(delivered, held.following)
+            if piece is not None:
+                held.add(piece)
+        if held.following is None:
+            held.following = header.next_offset
+        elif header.first_offset > held.following and held.gap is None:
+            held.gap = held.following
+        held.following = max(held.following, header.next_offset)
+        self._last = header
+
+    def _piece(self, delivered: Delivered, expected: int | None) -> Piece | None:
+        records = decode_chunk(delivered.buffer, delivered.start, delivered.end)
+        first = int(np.searchsorted(records.offsets, max(self._lowest, expected or 0)))
+        end = int(np.searchsorted(records.offsets, self._end, "right"))
+        return Piece.of(records, first, end) if first < end else None
+
+    def _is_complete(self, subscription: Subscription) -> bool:
+        """Say whether the broker has nothing more of the range; it had nothing to send for a moment.
+
+        Raises:
+            PositionLost: the stream does not reach the end of the range, for ``timeout_ms`` already.
+            DeadlineExceeded: it does, and this node has not come so far in that time.
+        """
+        deadline = Deadline(self._timeout_ms)
+        while True:
+            last = self._last_offset()
+            if subscription.look_again():
+                return False
+            if last >= self._end:
+                return True
+            try:
+                left = deadline.left_s("")
+            except DeadlineExceeded:
+                leads = self._certain().last
+                if leads is not None and leads >= self._end:
+                    raise DeadlineExceeded(
+                        f"stream '{self._read.partition}': the node that reads has come to offset {last}, expected "
+                        f"{self._end} as its leader has, within {self._timeout_ms} ms: it is behind, look at that node"
+                    ) from None
+                held = f"its last offset is '{offset_text(last)}'" if last >= 0 else "it holds nothing"
+                self._loss.report(self._read.partition, f"up to offset '{self._read.end}'", held)
+                return True
+            time.sleep(min(left, BEHIND_S))
+
+    def _last_offset(self) -> int:
+        """Return the stream's last offset, -1 for none; or the range's end, when the stream reaches it."""
+        last = self._extent().last
+        if last is not None and last >= self._end:
+            return self._end
+        if self._chunk_at(self._end) is not None:
+            return self._end  # perhaps a tracking chunk at the tail, which not every broker's bounds count in
+        return -1 if last is None else last
+
+    def _regained(self, held: _Collected) -> int | None:
+        """Find out whether the offsets of a gap were removed, or held nothing for us.
+
+        Returns:
+            None when none was removed. Otherwise, if reading goes on nevertheless, the first offset that is left; what
+            came behind the gap is dropped, to be read again from there.
+        """
+        if held.gap is None:
+            return None
+        # What the broker says of its first offset may lag behind the files that it has removed: only the chunk counts.
+        chunk = self._chunk_at(held.gap)
+        if chunk is not None and chunk.first_offset <= held.gap:
+            if chunk.kind == ChunkType.USER and not self._filtered:
+                raise RemoteProtocolError(f"{self._read.partition}: the broker skipped the chunk at offset {held.gap}")
+            return None
+        left = "there is nothing" if chunk is None else f"the next offset there is '{offset_text(chunk.first_offset)}'"
+        self._loss.report(self._read.partition, f"at offset '{offset_text(held.gap)}'", left)
+        gap = held.gap
+        held.pieces = [piece for piece in held.pieces if int(piece.offsets[0]) < gap]
+        return self._end + 1 if chunk is None else chunk.first_offset

@@ -1,0 +1,299 @@
+"""From the records of chunks to rows: decoded in columns, whatever the bytes are, and filtered where the user wants it.
+
+By convention a message is a sequence of AMQP 1.0 sections. What is not becomes a row whose value is the bytes
+themselves. All records of a chunk share its timestamp.
+
+Where there is a filter, the columns that it looks at are decoded first, and the others of the rows that pass only.
+
+Spec: docs/specifications.md, S-34, S-36, S-41 to S-44, S-91.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_streams.client.log_client import FilterValues, RangeRead
+from spark_streams.client.rabbitmq.offsets import offset_column
+from spark_streams.client.rabbitmq.pushdown import Narrowed
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.filters.evaluate_columns import mask
+from spark_streams.filters.row_columns import columns_needed, message_columns
+from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
+from spark_streams.wire.amqp.columns import Block, TimestampOverflow, decode_columns, incoming_columns
+from spark_streams.wire.rabbitmq.chunk import ChunkRecords
+
+__all__ = ["Piece", "RowDecoder"]
+
+_OURS: Final = frozenset({"stream", "partition", "offset", "timestamp"})
+"""Columns that do not come out of the message."""
+_MAX_MS: Final = (2**63 - 1) // 1000
+NO_TIMESTAMP: Final = -(2**63)
+"""A chunk's time that says that its records have none: only the reference log has such."""
+
+Longs = NDArray[np.int64]
+
+
+class Piece(NamedTuple):
+    """Records of one chunk, one behind the other; at least one.
+
+    Args:
+        offsets: int64[n], rising.
+        timestamp_ms: of the chunk.
+        size: bytes from the first message to the last one.
+        buffer: holds the messages.
+        starts, ends: int64[n], each message's range in ``buffer``.
+    """
+
+    offsets: Longs
+    timestamp_ms: int
+    size: int
+    buffer: Any
+    starts: Longs
+    ends: Longs
+
+    @classmethod
+    def of(cls, records: ChunkRecords, first: int, end: int) -> Piece:
+        """Return records ``first`` (inclusive) to ``end`` (exclusive) of a chunk."""
+        header = records.header
+        whole = cls(records.offsets, header.timestamp_ms, 0, records.buffer, records.starts, records.ends)
+        return whole.part(first, end)
+
+    def part(self, first: int, end: int) -> Piece:
+        """Return records ``first`` (inclusive) to ``end`` (exclusive)."""
+        starts, ends = self.starts[first:end], self.ends[first:end]
+        size = int(ends[-1]) - int(starts[0])
+        return Piece(self.offsets[first:end], self.timestamp_ms, size, self.buffer, starts, ends)
+
+
+class RowDecoder:
+    """Decodes the records of one range.
+
+    Args:
+        read: the range and its columns.
+        narrowed: which rows are kept.
+        max_rows: rows of a batch at most.
+        max_bytes: bytes of a batch's messages at most, but one message.
+
+    Raises:
+        LocalProtocolError: a column that there is not, or a filter taken from none.
+        FilterError: an expression that looks at what messages cannot have.
+    """
+
+    def __init__(self, read: RangeRead, narrowed: Narrowed, max_rows: int, max_bytes: int) -> None:
+        unknown = set(read.columns) - set(FULL_MESSAGE_SCHEMA.names)
+        if unknown:
+            raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
+        self._read = read
+        self._narrowed = narrowed
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in read.columns])
+        # What the filters look at, in the order of the schema.
+        needed = set() if narrowed.residual is None else set(columns_needed(narrowed.residual))
+        if narrowed.values is not None:
+            needed.add(_column_of(narrowed.values.taken_from))
+        self._needed = pa.schema([field for field in FULL_MESSAGE_SCHEMA if field.name in needed])
+        self._values = pa.array(() if narrowed.values is None else narrowed.values.values, pa.string())
+
+    def batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some pieces, in their order, in batches that are not empty."""
+        for together in self._groups(pieces):
+            block = _joined(together) if len(together) > 1 else _block(together[0])
+            batch = self._batch(block, together)
+            if batch is not None:
+                yield batch
+
+    def _groups(self, pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+        """Yield pieces that become one batch: what is small together, what is too large in parts."""
+        together: list[Piece] = []
+        rows = size = 0
+        for whole in pieces:
+            for piece in self._parts(whole):
+                count = piece.starts.size
+                if together and (rows + count > self._max_rows or size + piece.size > self._max_bytes):
+                    yield together
+                    together, rows, size = [], 0, 0
+                together.append(piece)
+                rows += count
+                size += piece.size
+        if together:
+            yield together
+
+    def _parts(self, piece: Piece) -> Iterator[Piece]:
+        first, count = 0, piece.starts.size
+        if count <= self._max_rows and piece.size <= self._max_bytes:
+            yield piece
+            return
+        while first < count:
+            limit = int(piece.starts[first]) + self._max_bytes
+            end = max(first + 1, int(np.searchsorted(piece.ends, limit, "right")))
+            end = min(end, first + self._max_rows, count)
+            yield piece.part(first, end)
+            first = end
+
+    def _batch(self, block: Block, pieces: list[Piece]) -> pa.RecordBatch | None:
+        """Return the rows that pass; None for none."""
+        columns: dict[str, pa.Array] = {}
+        chosen: Longs | None = None
+        if self._filtered:
+            columns = self._columns(self._needed.names, block, pieces, None)
+            passed = self._passed(columns, len(block.starts))
+            if passed.true_count < len(passed):
+                chosen = np.flatnonzero(passed.to_numpy(zero_copy_only=False))
+                if not len(chosen):
+                    return None
+                columns = {name: column.filter(passed) for name, column in columns.items()}
+                block = Block(block.buffer, np.asarray(block.starts)[chosen], np.asarray(block.ends)[chosen])
+        missing = [name for name in self._read.columns if name not in columns]
+        columns |= self._columns(missing, block, pieces, chosen)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._read.columns], schema=self._schema)
+
+    def _columns(
+        self, names: Sequence[str], block: Block, pieces: list[Piece], chosen: Longs | None
+    ) -> dict[str, pa.Array]:
+        """Return columns of some rows.
+
+        Args:
+            names: of the columns.
+            block: the messages of these rows.
+            pieces: of which they are rows.
+            chosen: which rows of the pieces they are; None for all.
+        """
+        count = len(block.starts)
+        inner = tuple(sorted(set(names) - _OURS))
+        columns = decoded_or_raw(block, inner, self._read.timestamp_overflow) if inner else {}
+        for name in names:
+            if name in ("stream", "partition"):
+                text = self._read.stream if name == "stream" else self._read.partition
+                columns[name] = pa.repeat(pa.scalar(text, pa.string()), count)
+            elif name == "offset":
+                offsets = np.concatenate([piece.offsets for piece in pieces])
+                columns[name] = offset_column(offsets if chosen is None else offsets[chosen])
+            elif name == "timestamp":
+                timestamps = self._timestamps(pieces)
+                columns[name] = timestamps if chosen is None else timestamps.take(pa.array(chosen))
+        return columns
+
+    @property
+    def _filtered(self) -> bool:
+        return self._narrowed.values is not None or self._narrowed.residual is not None
+
+    def _passed(self, columns: dict[str, pa.Array], count: int) -> pa.BooleanArray:
+        """Return which of ``count`` rows the filters let pass."""
+        values, residual = self._narrowed.values, self._narrowed.residual
+        passed = None if values is None else pc.fill_null(self._wanted(values, columns), False)
+        if residual is None:
+            return passed
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._needed.names], schema=self._needed)
+        matching = mask(residual, message_columns(batch), count)
+        return matching if passed is None else pc.and_(passed, matching)
+
+    def _timestamps(self, pieces: list[Piece]) -> pa.Array:
+        instants = np.array([piece.timestamp_ms for piece in pieces], np.int64)
+        absent = instants == NO_TIMESTAMP
+        beyond = ~absent & ((instants > _MAX_MS) | (instants < -_MAX_MS))
+        if beyond.any() and self._read.timestamp_overflow == "fail":
+            raise TimestampOverflow(
+                f"column 'timestamp': a chunk's time, {int(instants[beyond][0])} ms, does not fit microseconds; option "
+                "'timestampOverflow' set to 'null' makes it NULL"
+            )
+        absent |= beyond
+        counts = [piece.starts.size for piece in pieces]
+        micros = np.repeat(np.where(absent, 0, instants) * 1000, counts)
+        return pa.array(micros, mask=np.repeat(absent, counts) if absent.any() else None).cast(TIMESTAMP)
+
+    def _wanted(self, filters: FilterValues, columns: dict[str, pa.Array]) -> pa.BooleanArray:
+        kind, _, name = filters.taken_from.partition(".")
+        column = columns[_column_of(filters.taken_from)]
+        if kind == "application_properties":
+            column = pc.map_lookup(column, pa.scalar(name), "first")
+        elif kind == "properties":
+            column = pc.struct_field(column, name)
+        if not pa.types.is_binary(column.type):  # user_id, whose bytes need not be text
+            column = column.cast(pa.string())
+        wanted = pc.is_in(column, value_set=self._values.cast(column.type))
+        return pc.or_(wanted, column.is_null()) if filters.match_unfiltered else wanted
+
+
+def _column_of(taken_from: str) -> str:
+    kind, _, name = taken_from.partition(".")
+    fields = {f.name for f in FULL_MESSAGE_SCHEMA.field("properties").type}
+    if taken_from == "key" or (kind == "application_properties" and name) or (kind == "properties" and name in fields):
+        return kind
+    raise LocalProtocolError(f"filter values taken from '{taken_from}': there is no such thing")
+
+
+def _block(piece: Piece) -> Block:
+    return Block(piece.buffer, piece.starts, piece.ends)
+
+
+def _joined(pieces: list[Piece]) -> Block:
+    """Copy the messages of several pieces into one buffer."""
+    parts, starts, ends, at = [], [], [], 0
+    for piece in pieces:
+        first = int(piece.starts[0])
+        part = memoryview(piece.buffer)[first : int(piece.ends[-1])]
+        parts.append(part)
+        starts.append(piece.starts + (at - first))
+        ends.append(piece.ends + (at - first))
+        at += len(part)
+    return Block(b"".join(parts), np.concatenate(starts), np.concatenate(ends))
+
+
+def decoded_or_raw(block: Block, names: Sequence[str], overflow: Any) -> dict[str, pa.Array]:
+    """Decode columns of messages, of which some may be anything but AMQP: such a row has its bytes as ``value``.
+
+    Args:
+        block: the messages.
+        names: of ``COLUMN_TYPES``, none of those that only deliveries have.
+        overflow: ``fail`` or ``null``, as for ``decode_columns``.
+    """
+    starts, ends = np.asarray(block.starts), np.asarray(block.ends)
+    empty = starts == ends
+    # An AMQP section begins with byte 0: what begins otherwise needs no closer look.
+    raw = ~empty
+    raw[raw] = np.frombuffer(block.buffer, np.uint8)[starts[raw]] != 0
+    try:
+        columns = _mixed(block, names, overflow, raw)
+    except TimestampOverflow:
+        raise
+    except RemoteProtocolError:
+        good = np.flatnonzero(~raw)
+        raw[good] = incoming_columns(Block(block.buffer, starts[good], ends[good]), thorough=True).malformed
+        columns = _mixed(block, names, overflow, raw)
+    if "value" in columns and empty.any():
+        # A message of no bytes at all has no sections, and its body is as empty as it is.
+        columns["value"] = pc.if_else(pa.array(empty), pa.scalar(b""), columns["value"])
+    return columns
+
+
+def _mixed(block: Block, names: Sequence[str], overflow: Any, raw: NDArray[np.bool_]) -> dict[str, pa.Array]:
+    if not raw.any():
+        return decode_columns(block, names, overflow=overflow)
+    starts, ends = np.asarray(block.starts), np.asarray(block.ends)
+    good, rows = np.flatnonzero(~raw), np.flatnonzero(raw)
+    columns = decode_columns(Block(block.buffer, starts[good], ends[good]), names, overflow=overflow)
+    place = np.zeros(len(raw), np.int64)
+    place[good] = np.arange(len(good))
+    mixed = {name: column.take(pa.array(place, mask=raw)) for name, column in columns.items()}
+    for name in mixed.keys() & {"value", "message"}:
+        place[rows] = len(good) + np.arange(len(rows))
+        bodies = _bodies(block.buffer, starts[rows], ends[rows]).cast(columns[name].type)
+        mixed[name] = pa.concat_arrays([columns[name], bodies]).take(pa.array(place))
+    return mixed
+
+
+def _bodies(buffer: Any, starts: Longs, ends: Longs) -> pa.LargeBinaryArray:
+    """Copy ranges together: what lies between two of them is a row too, and every second row is taken."""
+    edges = np.empty(2 * len(starts) + 1, np.int64)
+    edges[0] = starts[0]
+    edges[1::2], edges[2::2] = starts, ends
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(buffer)]
+    whole = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 2 * len(starts), buffers)
+    return whole.take(pa.array(np.arange(1, 2 * len(starts), 2)))

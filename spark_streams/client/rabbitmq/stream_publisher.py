@@ -1,0 +1,213 @@
+"""One publisher of one stream: frames go out, confirms come in, and what is not confirmed is known by its row.
+
+Spec: Streams Protocol Reference, DeclarePublisher to QueryPublisherSequence; docs/specifications.md,
+S-101 to S-107.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.errors import advice
+from spark_streams.errors import DeliveryFailed, LocalProtocolError
+from spark_streams.wire.rabbitmq.publish_decode import PublishErrors
+from spark_streams.wire.rabbitmq.publish_encode import encode_publish, encode_sub_batches
+from spark_streams.wire.rabbitmq.publisher_commands import (
+    DeclarePublisher,
+    DeclarePublisherAnswer,
+    QueryPublisherSequence,
+    QueryPublisherSequenceAnswer,
+)
+from spark_streams.wire.rabbitmq.response_codes import code_name
+
+__all__ = ["Entries", "Label", "StreamPublisher", "query_sequence"]
+
+Ids = NDArray[np.uint64]
+Label = Callable[[int], str]
+"""Names a row of a task, by its number, in errors."""
+
+
+def query_sequence(connection: Connection, stream: str, reference: str) -> int:
+    """Return the last publishing id that the broker has of a reference, 0 for none.
+
+    Raises:
+        PeerError: the broker refused.
+    """
+    what = f"stream '{stream}': query the publisher's sequence"
+    return connection.request(QueryPublisherSequence(reference, stream), QueryPublisherSequenceAnswer, what).sequence
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Messages as they are to be published: each an entry of its own, or several in a sub-entry batch.
+
+    Args:
+        ids: uint64[m], rising: one an entry.
+        counts: int64[m], messages of each entry; None: one each, no sub-entry batches.
+        values: large_binary, the messages.
+        filter_values: string, as many as messages, or None; only without sub-entry batches.
+        rows: int64[m], rising, the row that names an entry in errors: its first message's.
+    """
+
+    ids: Ids
+    counts: NDArray[np.int64] | None
+    values: pa.LargeBinaryArray
+    filter_values: pa.StringArray | None
+    rows: NDArray[np.int64]
+
+    @property
+    def messages(self) -> NDArray[np.int64]:
+        """Messages of each entry."""
+        return np.ones(len(self.ids), np.int64) if self.counts is None else self.counts
+
+    def pieces(self, most: int) -> list[Entries]:
+        """Cut into consecutive pieces, each of at most so many messages, or of one entry that has more."""
+        if len(self.values) <= most:
+            return [self]
+        ends = np.cumsum(self.messages)
+        pieces, first = [], 0
+        while first < len(self.ids):
+            before = int(ends[first - 1]) if first else 0
+            stop = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+            pieces.append(self._slice(first, stop, before, int(ends[stop - 1])))
+            first = stop
+        return pieces
+
+    def _slice(self, first: int, stop: int, message: int, end: int) -> Entries:
+        return Entries(
+            self.ids[first:stop],
+            None if self.counts is None else self.counts[first:stop],
+            self.values.slice(message, end - message),
+            None if self.filter_values is None else self.filter_values.slice(message, end - message),
+            self.rows[first:stop],
+        )
+
+
+@dataclass
+class _Flying:
+    ids: Ids
+    rows: NDArray[np.int64]
+    messages: NDArray[np.int64]
+    label: Label
+
+
+class StreamPublisher:
+    """Publishes to one stream over a connection that others share.
+
+    Args:
+        connection: which.
+        number: the publisher's id on the connection.
+        stream: the stream's name.
+        reference: for deduplication; empty for none.
+        compression: of sub-entry batches.
+
+    Raises:
+        NotFound, Refused: the broker does not let us publish there.
+    """
+
+    def __init__(self, connection: Connection, number: int, stream: str, reference: str, compression: int) -> None:
+        self.stream = stream
+        self.number = number
+        self.unconfirmed = 0
+        """Messages that have been sent and not confirmed."""
+        self._connection = connection
+        self._compression = compression
+        self._flying: deque[_Flying] = deque()
+        connection.request(
+            DeclarePublisher(number, reference, stream), DeclarePublisherAnswer, f"stream '{stream}': declare publisher"
+        )
+
+    @property
+    def first_row(self) -> int | None:
+        """Number of the first row that is not confirmed; None when all are."""
+        return int(self._flying[0].rows[0]) if self._flying else None
+
+    def send(self, entries: Entries, label: Label) -> None:
+        """Send entries; does not wait for confirms.
+
+        Args:
+            entries: what to publish.
+            label: names a row of ``entries.rows`` in errors.
+
+        Raises:
+            DeliveryFailed: a message, or what a sub-entry batch holds, is larger than the broker takes.
+            TransportError: the connection broke.
+        """
+        try:
+            frames = self._frames(entries)
+        except LocalProtocolError as fault:
+            raise self._too_large(entries, label, fault) from fault
+        self._flying.append(_Flying(entries.ids, entries.rows, entries.messages, label))
+        self.unconfirmed += len(entries.values)
+        for frame in frames:
+            self._connection.send(frame)
+
+    def _frames(self, entries: Entries) -> list[bytes]:
+        limit = self._connection.frame_max_bytes
+        if entries.counts is None:
+            return encode_publish(self.number, entries.ids, entries.values, entries.filter_values, limit)
+        return encode_sub_batches(self.number, entries.ids, entries.counts, entries.values, self._compression, limit)
+
+    def _too_large(self, entries: Entries, label: Label, fault: LocalProtocolError) -> DeliveryFailed:
+        """Return the error that names the first entry which no frame can hold."""
+        for piece in entries.pieces(1):
+            try:
+                self._frames(piece)
+            except LocalProtocolError as own:
+                told = str(own).removeprefix("row 0: ")
+                return DeliveryFailed("not taken", "too-large", told, label(int(piece.rows[0])), self.stream)
+        return DeliveryFailed("not taken", "too-large", str(fault), label(int(entries.rows[0])), self.stream)
+
+    def confirmed(self, ids: Ids) -> None:
+        """Take a PublishConfirm: its ids, in any order."""
+        while len(ids) and self._flying:
+            head = self._flying[0]
+            count = min(len(ids), len(head.ids))
+            if np.array_equal(ids[:count], head.ids[:count]):
+                here, ids = np.arange(count), ids[count:]
+            else:
+                mine = np.isin(ids, head.ids)
+                here = np.flatnonzero(np.isin(head.ids, ids[mine]))
+                ids = ids[~mine]
+                if not len(here):
+                    self._confirm_later(ids)
+                    return
+            self._take(head, here)
+            if not len(head.ids):
+                self._flying.popleft()
+
+    def _confirm_later(self, ids: Ids) -> None:
+        """Confirm entries that were sent after others which are not confirmed yet."""
+        for flying in self._flying:
+            self._take(flying, np.flatnonzero(np.isin(flying.ids, ids)))
+        self._flying = deque(flying for flying in self._flying if len(flying.ids))
+
+    def _take(self, flying: _Flying, here: NDArray[np.int64]) -> None:
+        self.unconfirmed -= int(flying.messages[here].sum())
+        left = np.ones(len(flying.ids), np.bool_)
+        left[here] = False
+        flying.ids, flying.rows, flying.messages = flying.ids[left], flying.rows[left], flying.messages[left]
+
+    def refused(self, errors: PublishErrors) -> DeliveryFailed:
+        """Return the error for a PublishError: it names the first of its rows, and the code."""
+        first = int(errors.ids.min())
+        code = int(errors.codes[int(np.argmin(errors.ids))])
+        return DeliveryFailed("refused", code_name(code), advice(code), self._row_of(first), self.stream)
+
+    def abandoned(self, why: str, description: str = "") -> DeliveryFailed:
+        """Return the error for all that is not confirmed: it names the first row."""
+        return DeliveryFailed("not confirmed", why, description, self._row_of(None), self.stream)
+
+    def _row_of(self, entry: int | None) -> str:
+        for flying in self._flying:
+            at = 0 if entry is None else int(np.searchsorted(flying.ids, np.uint64(entry)))
+            if len(flying.ids) and (entry is None or (at < len(flying.ids) and int(flying.ids[at]) == entry)):
+                return flying.label(int(flying.rows[at]))
+        return "a row"

@@ -1,0 +1,276 @@
+"""What one task publishes: rows to one stream or to the partitions of a super stream, each as often as was promised.
+
+Delivery guarantee, with an identity: exactly once. Publishing ids are derived from the micro-batch and the row's
+number, under a reference that is the same on every attempt, so the broker drops what it has already, and what it has
+is skipped here, all but the last of it. Nothing is published before all that the streams have of the task is known to
+be of the same rows; when it is not, the task fails (``publishing_ids.py``; docs/adr/0010-rabbitmq-exactly-once.md).
+Without an identity: at least once.
+
+``flush`` returns only when everything is confirmed, and raises otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_streams.client.hosts import Hosts
+from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.publisher_pool import Outgoing
+from spark_streams.client.rabbitmq.publishing_ids import Resumed, publishing_ids
+from spark_streams.client.rabbitmq.routing import Router, Routing, open_router
+from spark_streams.client.rabbitmq.row_windows import WINDOW_ROWS, Places, Window, Windows
+from spark_streams.client.rabbitmq.stream_publisher import Entries, Label, query_sequence
+from spark_streams.client.retry import retrying
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import OptionError
+from spark_streams.wire.rabbitmq.compression import Compression
+from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
+
+__all__ = ["RabbitPublishing", "TaskIdentity", "TaskPublisher"]
+
+HELD_IN_FLIGHTS: Final = 10
+"""So many times option maxInFlight may be held back while streams are compared: an attempt leaves out no more than was
+under way when it ended, and the option may have been larger then."""
+
+
+@dataclass(frozen=True)
+class TaskIdentity:
+    """What a task is on every attempt: it makes publishing exactly once.
+
+    Args:
+        reference: the publisher's, the same for this query and Spark partition in every micro-batch.
+        batch: number of the micro-batch.
+    """
+
+    reference: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class RabbitPublishing:
+    """How to publish.
+
+    Args:
+        super_stream: the super stream that rows are routed in, None: rows name their streams.
+        routing: what of a row's key chooses the partition: a hash, or it is a binding key.
+        compression: of sub-entry batches: none, gzip, snappy, lz4 or zstd.
+        sub_entry_size: messages of a sub-entry batch; 1 for none.
+        max_in_flight: messages that may wait for their confirm.
+        timeout_ms: how long the broker may confirm nothing, or not answer.
+    """
+
+    super_stream: str | None = None
+    routing: Routing = "hash"
+    compression: str = "none"
+    sub_entry_size: int = 1
+    max_in_flight: int = 10_000
+    timeout_ms: int = 30_000
+
+
+class TaskPublisher:
+    """Publishes the rows of one task. Not for several threads at once.
+
+    Args:
+        endpoint: the broker; any of its hosts will do, as every node takes what another one leads.
+        how: options.
+        identity: of the task, None for at least once.
+
+    Raises:
+        NotFound, Refused, AuthenticationFailed, TransportError: no connection, or no such super stream.
+        DeliveryFailed: the stream has a later micro-batch of the query already.
+    """
+
+    def __init__(self, endpoint: Endpoint, how: RabbitPublishing, identity: TaskIdentity | None) -> None:
+        self._how = how
+        self._identity = identity
+        hosts = Hosts(endpoint, how.timeout_ms)
+        self._connection = retrying(
+            lambda: hosts.connect(lambda host, ms: Connection(host, timeout_ms=how.timeout_ms, connect_ms=ms))
+        )
+        reference = "" if identity is None else identity.reference
+        compression = int(Compression[how.compression.upper()])
+        self._outgoing = Outgoing(self._connection, reference, compression, how.max_in_flight, how.timeout_ms)
+        size = max(WINDOW_ROWS, how.sub_entry_size)
+        # Batches of another size would cut the rows elsewhere, so it has to be the same on every attempt.
+        begin = b"%d messages a batch" % how.sub_entry_size
+        self._windows = Windows(self._place, size, begin, digested=identity is not None)
+        self._resumed: dict[str, Resumed] = {}
+        self._held: list[tuple[str, Entries, Label]] = []
+        self._labels: list[tuple[int, Label]] = []
+        self._row = 0
+        self._only: str | None = None
+        self._router: Router | None = None
+        try:
+            if how.super_stream is not None:
+                self._router = open_router(self._connection, how.super_stream, how.routing)
+                if identity is not None:
+                    # All of them: one that gets no row now may have got some on an earlier attempt.
+                    for stream in self._router.partitions:
+                        self._resume(stream)
+        except BaseException:
+            self.close()
+            raise
+
+    def send(
+        self,
+        payloads: pa.LargeBinaryArray,
+        destinations: pa.StringArray | str,
+        filters: pa.StringArray | None,
+        label: Label,
+    ) -> None:
+        """Take rows; waits while too many messages are not confirmed.
+
+        Args:
+            payloads: the encoded messages.
+            destinations: what decides where each goes: its key in a super stream, else its stream's name; one name for
+                all of them when all go to one stream.
+            filters: filter values, or None.
+            label: names row i of these in errors.
+
+        Raises:
+            OptionError: filter values for a broker that takes none.
+            DeliveryFailed: the broker refused a row, of these or of earlier ones, or did not confirm it, or the rows
+                are not those of an earlier attempt, or one leads nowhere.
+            NotFound, Refused: there is no such stream, or we may not publish there.
+            TransportError, PeerError: the connection broke, and everything before was confirmed.
+        """
+        columns = {"payload": payloads}
+        if isinstance(destinations, str):
+            self._only = destinations
+        else:
+            columns["destination"] = destinations
+        if filters is not None:
+            self._check_filters()
+            columns["filter"] = filters
+        self._labels.append((self._row, label))
+        self._row += len(payloads)
+        for window, rows in self._windows.add(pa.table(columns)):
+            self._publish(window, rows)
+
+    def flush(self) -> None:
+        """Return once everything is confirmed; see ``send``."""
+        for window, rows in self._windows.finish():
+            self._publish(window, rows)
+        for resumed in self._resumed.values():
+            resumed.check_end(self._windows.rows)
+        self._outgoing.flush()
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages that have been sent and not confirmed."""
+        return self._outgoing.unconfirmed
+
+    def turn(self) -> None:
+        """Serve the connection without waiting: heartbeats, confirms."""
+        self._outgoing.turn()
+
+    def close(self) -> None:
+        """Disconnect; what is not confirmed may or may not be stored."""
+        self._connection.close()
+
+    def _check_filters(self) -> None:
+        if self._connection.versions.get(PUBLISH_KEY, 1) < 2:
+            version = self._connection.properties.get("version", "of unknown version")
+            raise OptionError(
+                "filterValueColumn",
+                f"the broker, {version}, takes no filter values, which came with RabbitMQ 3.13: leave the option out",
+            )
+
+    # --- windows
+
+    def _place(self, first_row: int, rows: pa.Table) -> Places:
+        """Say where the rows of a window go."""
+        if self._only is not None:
+            return {self._only: np.arange(rows.num_rows)}
+        destinations = rows.column("destination").combine_chunks()
+        if self._router is not None:
+            return self._router.route(destinations, lambda row: _name(self._labels, first_row + row))
+        names = destinations.unique().to_pylist()
+        return {name: np.flatnonzero(np.asarray(pc.equal(destinations, name))) for name in names}
+
+    def _publish(self, window: Window, rows: pa.Table) -> None:
+        if self._identity is not None:
+            for stream in window.places:
+                self._resume(stream)
+            for resumed in self._resumed.values():
+                resumed.check(window)
+        label = self._window_label(window)
+        for stream, chosen in window.places.items():
+            entries = self._entries(stream, window, rows, chosen)
+            if entries is not None:
+                self._held.append((stream, entries, label))
+        behind = [resumed for resumed in self._resumed.values() if not resumed.compared]
+        if behind:
+            self._check_held(behind)
+            return
+        held, self._held = self._held, []
+        for stream, entries, named in held:
+            self._outgoing.publish(stream, entries, named)
+
+    def _check_held(self, behind: list[Resumed]) -> None:
+        """Refuse to hold more back than an earlier attempt can have left out.
+
+        Rows of a super stream go to its partitions independently, so one may have come further than another. What the
+        others lack waits here until the rows are known to be the same: published before that, it could not be undone.
+        """
+        most = HELD_IN_FLIGHTS * self._how.max_in_flight + self._windows.window_rows
+        if sum(len(entries.values) for _, entries, _ in self._held) > most:
+            farthest = max(behind, key=lambda resumed: resumed.last_row)
+            raise farthest.too_far_behind(most, int(self._held[0][1].rows[0]))
+
+    def _entries(self, stream: str, window: Window, rows: pa.Table, chosen: NDArray[np.int64]) -> Entries | None:
+        """Return what is to be published of a window's rows; None for nothing."""
+        # Groups are made before anything is skipped: on every attempt the same rows share a sub-entry batch.
+        size = self._how.sub_entry_size
+        firsts = np.arange(0, len(chosen), size)
+        ends = np.minimum(firsts + size, len(chosen))
+        numbers = window.first_row + chosen
+        if self._identity is not None:
+            # The last one that the stream has goes again: its confirm says that it will not lose it any more.
+            kept = numbers[ends - 1] >= self._resumed[stream].last_row
+            firsts, ends = firsts[kept], ends[kept]
+        if not len(firsts):
+            return None
+        wanted = chosen[firsts[0] :]
+        picked = rows if len(wanted) == rows.num_rows else rows.take(pa.array(wanted))
+        lasts = numbers[ends - 1]
+        return Entries(
+            # Without deduplication ids are for confirms alone.
+            (lasts + 1).astype(np.uint64)
+            if self._identity is None
+            else publishing_ids(self._identity.batch, lasts, window.digest),
+            None if size == 1 else ends - firsts,
+            picked.column("payload").combine_chunks(),
+            picked.column("filter").combine_chunks() if "filter" in picked.column_names else None,
+            numbers[firsts],
+        )
+
+    def _resume(self, stream: str) -> Resumed:
+        resumed = self._resumed.get(stream)
+        if resumed is None:
+            assert self._identity is not None
+            sequence = query_sequence(self._connection, stream, self._identity.reference)
+            resumed = self._resumed[stream] = Resumed(stream, self._identity.batch, sequence)
+        return resumed
+
+    # --- naming rows in errors
+
+    def _window_label(self, window: Window) -> Label:
+        """Return what names the window's rows, and keep only what names later ones."""
+        end = window.first_row + window.rows
+        mine = [each for each in self._labels if each[0] < end]
+        self._labels = mine[-1:] + self._labels[len(mine) :]
+        return lambda row: _name(mine, row)
+
+
+def _name(labels: list[tuple[int, Label]], row: int) -> str:
+    for first, label in reversed(labels):
+        if row >= first:
+            return label(row - first)
+    return f"row {row}"

@@ -1,0 +1,201 @@
+"""An expression on many events at once: Arrow columns in, a column of answers out, null for unknown.
+
+The answers are those of ``evaluate_one.py``, which says what every operator means. Texts are compared by Arrow, numbers
+in ``number_columns.py``; only what neither can do is asked of Python, once for each different text.
+
+Spec: docs/specifications.md, E-1 to E-20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.filters.evaluate_one import predicate_test
+from spark_streams.filters.number_columns import COMPARISONS, Numbers, answer_by_text, with_nulls_of
+from spark_streams.filters.text_matching import like_regex
+from spark_streams.filters.tree import And, Expression, Not, Operator, Or, Predicate, Reference, ValueType
+
+__all__ = ["ColumnLookup", "evaluate_columns", "mask"]
+
+ColumnLookup: TypeAlias = Callable[[Reference], pa.Array]
+"""Says what a part of the events is: string or int64, null for NULL."""
+
+_CONTAINS: Final = frozenset({Operator.CONTAINS_ALL, Operator.CONTAINS_ANY, Operator.CONTAINS_NONE})
+_ARRAY: Final = r"\A[ \t\r\n]*\["
+_PLAIN: Final = r'"[^"\\\x00-\x1f]*"'
+_PLAIN_ARRAY: Final = rf"\A[ \t\r\n]*\[[ \t\r\n]*({_PLAIN}[ \t\r\n]*(,[ \t\r\n]*{_PLAIN}[ \t\r\n]*)*)?\][ \t\r\n]*\z"
+"""A JSON array of strings without escapes: what stands between quotes is the member."""
+_FEW: Final = 4
+"""So many comparisons are quicker than a table."""
+
+
+def evaluate_columns(expression: Expression, lookup: ColumnLookup, rows: int) -> pa.BooleanArray:
+    """Say which events pass.
+
+    Args:
+        expression: what is asked.
+        lookup: what the events have; asked once for each reference.
+        rows: how many events there are.
+
+    Returns:
+        As many answers; null for unknown, which does not pass.
+    """
+    return _Evaluation(lookup, rows).of(expression)
+
+
+def mask(expression: Expression, lookup: ColumnLookup, rows: int) -> pa.BooleanArray:
+    """Say which events pass; as ``evaluate_columns``, with false for unknown."""
+    return pc.fill_null(evaluate_columns(expression, lookup, rows), False)
+
+
+class _Evaluation:
+    """One expression on one batch; columns, and their numbers, are made once."""
+
+    def __init__(self, lookup: ColumnLookup, rows: int) -> None:
+        self._lookup = lookup
+        self._rows = rows
+        self._columns: dict[Reference, pa.Array] = {}
+        self._texts: dict[Reference, pa.Array] = {}
+        self._numbers: dict[Reference, Numbers] = {}
+
+    def of(self, expression: Expression) -> pa.BooleanArray:
+        if isinstance(expression, Predicate):
+            return self._of_predicate(expression)
+        if isinstance(expression, Not):
+            return pc.invert(self.of(expression.operand))
+        return self._joined(expression)
+
+    def _joined(self, expression: And | Or) -> pa.BooleanArray:
+        conjunction = isinstance(expression, And)
+        join = pc.and_kleene if conjunction else pc.or_kleene
+        answer = self.of(expression.parts[0])
+        for part in expression.parts[1:]:
+            # No further part can change an answer that is decided for all.
+            if answer.null_count == 0 and answer.true_count == (0 if conjunction else self._rows):
+                break
+            answer = join(answer, self.of(part))
+        return answer
+
+    def _of_predicate(self, predicate: Predicate) -> pa.BooleanArray:
+        reference, op = predicate.reference, predicate.operator
+        column = self._column(reference)
+        if op is Operator.IS_NULL:
+            return pc.is_null(column)
+        if op is Operator.IS_NOT_NULL:
+            return pc.is_valid(column)
+        if column.null_count == self._rows:
+            return pa.nulls(self._rows, pa.bool_())
+        if predicate.type is ValueType.STRING:
+            return _of_texts(predicate, self._text(reference))
+        if op in _CONTAINS:
+            return answer_by_text(self._text(reference), predicate_test(predicate))
+        numbers = self._numbers.get(reference)
+        if numbers is None:
+            numbers = self._numbers[reference] = Numbers(column)
+        return numbers.answer(predicate)
+
+    def _column(self, reference: Reference) -> pa.Array:
+        column = self._columns.get(reference)
+        if column is None:
+            column = self._lookup(reference)
+            if not (pa.types.is_int64(column.type) or pa.types.is_string(column.type)):
+                column = column.cast(pa.string())
+            self._columns[reference] = column
+        return column
+
+    def _text(self, reference: Reference) -> pa.Array:
+        text = self._texts.get(reference)
+        if text is None:
+            text = self._texts[reference] = self._column(reference).cast(pa.string())
+        return text
+
+
+def _of_texts(predicate: Predicate, column: pa.StringArray) -> pa.BooleanArray:
+    op = predicate.operator
+    values = [str(value) for value in predicate.values]
+    try:
+        for value in values:
+            value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which no column holds and Arrow does not take
+        return answer_by_text(column, predicate_test(predicate))
+    if op in _CONTAINS:
+        return _contains(predicate, column, values)
+    if op in (Operator.IN, Operator.NOT_IN):
+        answer = _among(column, values)
+        return pc.invert(answer) if op is Operator.NOT_IN else answer
+    if op in (Operator.LIKE, Operator.NOT_LIKE):
+        answer = _like(predicate, column, values[0])
+        return pc.invert(answer) if op is Operator.NOT_LIKE else answer
+    if op is Operator.BETWEEN:
+        return pc.and_(pc.greater_equal(column, _text(values[0])), pc.less_equal(column, _text(values[1])))
+    return COMPARISONS[op](column, _text(values[0]))
+
+
+def _text(value: str) -> Any:
+    return pa.scalar(value, pa.string())
+
+
+def _among(column: pa.StringArray, values: list[str]) -> pa.BooleanArray:
+    if len(values) > _FEW:
+        return with_nulls_of(pc.is_in(column, pa.array(values, pa.string())), column)
+    answer = pc.equal(column, _text(values[0]))
+    for value in values[1:]:
+        answer = pc.or_(answer, pc.equal(column, _text(value)))
+    return answer
+
+
+def _like(predicate: Predicate, column: pa.StringArray, pattern: str) -> pa.BooleanArray:
+    """Return what LIKE says; of the usual shapes without a regular expression."""
+    inner = pattern.strip("%")
+    if not inner and pattern:
+        return with_nulls_of(pa.repeat(pa.scalar(True), len(column)), column)
+    if "%" not in inner and "_" not in inner:
+        if pattern == inner:
+            return pc.equal(column, _text(inner))
+        if not pattern.startswith("%"):
+            return pc.starts_with(column, inner)
+        return pc.match_substring(column, inner) if pattern.endswith("%") else pc.ends_with(column, inner)
+    regex = like_regex(pattern)
+    if regex is None:
+        test = predicate_test(Predicate(predicate.reference, Operator.LIKE, predicate.values, predicate.type))
+        return answer_by_text(column, test)
+    return pc.match_substring_regex(column, regex)
+
+
+def _contains(predicate: Predicate, column: pa.StringArray, values: list[str]) -> pa.BooleanArray:
+    """Return what CONTAINS says: values that are no array, and arrays of simple strings, without reading them."""
+    test = predicate_test(predicate)
+    arrays = pc.match_substring_regex(column, _ARRAY)
+    if not pc.any(arrays).as_py():
+        plain = arrays
+    elif any(value.strip(", \t\r\n") == "" for value in values):  # `","` is also what stands between two members
+        return answer_by_text(column, test)
+    else:
+        plain = pc.match_substring_regex(column, _PLAIN_ARRAY)
+    answers = [
+        pc.if_else(
+            arrays,
+            pc.match_substring(column, f'"{value}"') if _simple(value) else False,
+            pc.equal(column, _text(value)),
+        )
+        for value in values
+    ]
+    join = pc.and_ if predicate.operator is Operator.CONTAINS_ALL else pc.or_
+    answer = answers[0]
+    for each in answers[1:]:
+        answer = join(answer, each)
+    answer = pc.invert(answer) if predicate.operator is Operator.CONTAINS_NONE else answer
+    hard = pc.and_not(arrays, plain)
+    if not pc.any(hard).as_py():
+        return answer
+    rest = answer_by_text(pc.if_else(hard, column, pa.scalar(None, pa.string())), test)
+    return pc.if_else(hard, rest, answer)
+
+
+def _simple(value: str) -> bool:
+    """Return whether a text may stand between quotes in JSON as it is."""
+    return '"' not in value and "\\" not in value and all(character >= " " for character in value)

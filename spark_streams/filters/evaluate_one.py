@@ -1,0 +1,142 @@
+"""An expression on one event: true, false or, as SQL has it, unknown; ``evaluate_columns.py`` evaluates many.
+
+What is decided here, for both:
+
+- NULL is unknown to every test but IS NULL and IS NOT NULL.
+- STRING values compare by code points; a whole number (a time, a size) compares as its digits.
+- LONG and DOUBLE values compare as exact decimal numbers; with a text that is no number the answer is unknown.
+- BETWEEN is ``>=`` and ``<=``; IN is ``=`` with any of the values; CONTAINS ANY is that for any member of the value,
+  CONTAINS ALL asks for each of the values, CONTAINS NONE is NOT CONTAINS ANY.
+
+Spec: docs/specifications.md, E-1 to E-20.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+from spark_streams.filters.members import members
+from spark_streams.filters.numerals import Numeral, numeral, numeral_of_text
+from spark_streams.filters.text_matching import like
+from spark_streams.filters.tree import And, Expression, Not, Operator, Predicate, Reference, Value, ValueType
+
+__all__ = ["Lookup", "evaluate", "predicate_test"]
+
+Lookup: TypeAlias = Callable[[Reference], "str | int | None"]
+"""Says what a part of the event is: None for NULL."""
+
+_COMPARISONS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
+    Operator.EQUALS: operator.eq,
+    Operator.NOT_EQUALS: operator.ne,
+    Operator.GREATER_THAN: operator.gt,
+    Operator.GREATER_THAN_EQUALS: operator.ge,
+    Operator.LESS_THAN: operator.lt,
+    Operator.LESS_THAN_EQUALS: operator.le,
+}
+
+
+def evaluate(expression: Expression, lookup: Lookup) -> bool | None:
+    """Say whether an event passes.
+
+    Args:
+        expression: what is asked.
+        lookup: what the event has.
+
+    Returns:
+        None for unknown, which does not pass.
+    """
+    if isinstance(expression, Predicate):
+        return _of_predicate(expression, lookup(expression.reference))
+    if isinstance(expression, Not):
+        return _not(evaluate(expression.operand, lookup))
+    if isinstance(expression, And):
+        return _all(evaluate(part, lookup) for part in expression.parts)
+    return _any(evaluate(part, lookup) for part in expression.parts)
+
+
+def _all(answers: Iterable[bool | None]) -> bool | None:
+    found: bool | None = True
+    for answer in answers:
+        if answer is False:
+            return False
+        found = found if answer else None
+    return found
+
+
+def _any(answers: Iterable[bool | None]) -> bool | None:
+    found: bool | None = False
+    for answer in answers:
+        if answer:
+            return True
+        found = None if answer is None else found
+    return found
+
+
+def _not(answer: bool | None) -> bool | None:
+    return None if answer is None else not answer
+
+
+def _of_predicate(predicate: Predicate, value: str | int | None) -> bool | None:
+    if predicate.operator is Operator.IS_NULL:
+        return value is None
+    if predicate.operator is Operator.IS_NOT_NULL:
+        return value is not None
+    if value is None:
+        return None
+    return predicate_test(predicate)(value if isinstance(value, str) else repr(int(value)))
+
+
+@lru_cache(maxsize=1024)
+def predicate_test(predicate: Predicate) -> Callable[[str], bool | None]:
+    """Return a predicate's test of a value as text.
+
+    Args:
+        predicate: any but IS NULL and IS NOT NULL, which are about what is not there.
+    """
+    op, numeric = predicate.operator, predicate.type in (ValueType.LONG, ValueType.DOUBLE)
+    values = [_comparable(value, numeric) for value in predicate.values]
+    read: Callable[[str], Any] = numeral_of_text if numeric else str
+    if op in (Operator.LIKE, Operator.NOT_LIKE):
+        matches, wanted = like(str(predicate.values[0])), op is Operator.LIKE
+        return lambda text: matches(text) is wanted
+    if op in (Operator.CONTAINS_ALL, Operator.CONTAINS_ANY, Operator.CONTAINS_NONE):
+        return _contains(op, values, read)
+    test = _comparison(op, values)
+
+    def compare(text: str) -> bool | None:
+        found = read(text)
+        return None if found is None else test(found)
+
+    return compare
+
+
+def _comparable(value: Value, numeric: bool) -> str | Numeral:
+    return numeral(value) if numeric and not isinstance(value, str) else str(value)
+
+
+def _comparison(op: Operator, values: list[Any]) -> Callable[[Any], bool]:
+    if op in (Operator.IN, Operator.NOT_IN):
+        known, wanted = frozenset(values), op is Operator.IN
+        return lambda found: (found in known) is wanted
+    if op is Operator.BETWEEN:
+        low, high = values
+        return lambda found: bool(low <= found <= high)
+    compare, value = _COMPARISONS[op], values[0]
+    return lambda found: compare(found, value)
+
+
+def _contains(op: Operator, values: list[Any], read: Callable[[str], Any]) -> Callable[[str], bool | None]:
+    """Each given value equals a member, or none does, or it is not known, because a member is NULL or no number."""
+
+    def test(text: str) -> bool | None:
+        found = {None if member is None else read(member) for member in members(text)}
+        missing = None if None in found else False
+        among = (True if value in found else missing for value in values)
+        if op is Operator.CONTAINS_ALL:
+            return _all(among)
+        return _any(among) if op is Operator.CONTAINS_ANY else _not(_any(among))
+
+    return test

@@ -1,0 +1,214 @@
+"""A column as numbers, compared exactly, as ``numerals.py`` has it, without a Python object a row.
+
+Whole numbers become int64. A literal need not be one: of the whole numbers, those below 2.5 are those up to 2.
+
+Other numbers become float64, which decides nothing that it might get wrong. Rounding keeps the order, so a number whose
+float lies below the literal's float is below the literal. Where the two floats are the same, the texts are compared,
+once for each that is different; and so are texts that are too long or too large for a float, or no number at all.
+
+Spec: docs/specifications.md, E-7.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
+from spark_streams.filters.evaluate_one import predicate_test
+from spark_streams.filters.numerals import as_fraction
+from spark_streams.filters.tree import Operator, Predicate, Value
+
+__all__ = ["COMPARISONS", "Numbers", "answer_by_text", "with_nulls_of"]
+
+COMPARISONS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
+    Operator.EQUALS: pc.equal,
+    Operator.NOT_EQUALS: pc.not_equal,
+    Operator.GREATER_THAN: pc.greater,
+    Operator.GREATER_THAN_EQUALS: pc.greater_equal,
+    Operator.LESS_THAN: pc.less,
+    Operator.LESS_THAN_EQUALS: pc.less_equal,
+}
+"""Arrow's function for every operator that compares with one value."""
+_NEXT_TO_FLOOR: Final = {
+    Operator.GREATER_THAN: Operator.GREATER_THAN,
+    Operator.GREATER_THAN_EQUALS: Operator.GREATER_THAN,
+    Operator.LESS_THAN: Operator.LESS_THAN_EQUALS,
+    Operator.LESS_THAN_EQUALS: Operator.LESS_THAN_EQUALS,
+}
+"""The comparison with the whole number below a literal that says what another says with the literal."""
+_NUMBER: Final = r"\A[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
+"""What is a number at all; most columns of other texts end here."""
+_FLOAT: Final = r"\A-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?\z"
+"""A number that Arrow reads as a float, and that is not too large for one."""
+_LONGEST: Final = 300
+"""Bytes of a text that is no too large number for a float, if it has no exponent."""
+_SAMPLE: Final = 64
+"""Texts that are tried before all are: Arrow takes its time to say of each one that it does not fit."""
+
+
+class Numbers:
+    """A column as numbers.
+
+    Args:
+        column: string or int64.
+    """
+
+    def __init__(self, column: pa.Array) -> None:
+        self._column = column
+        self._floats: pa.DoubleArray | None = None
+        if pa.types.is_integer(column.type):
+            return
+        shape = _shape_of(column)
+        if shape is _Shape.WHOLE:
+            try:
+                self._column = _whole_numbers(column)
+                return
+            except pa.ArrowInvalid:
+                pass
+        elif shape is _Shape.ANY:
+            self._column = _matching(column, _NUMBER)
+        self._floats = _floats(self._column, shape)
+
+    def answer(self, predicate: Predicate) -> pa.BooleanArray:
+        """Return what a predicate of type LONG or DOUBLE that compares says; null where the answer is unknown."""
+        op, values = predicate.operator, predicate.values
+        if self._floats is None:
+            return _of_whole_numbers(op, values, self._column)
+        literals = pa.array([float(value) for value in values], pa.float64())
+        answer = _of_floats(op, literals, self._floats)
+        # Null for a text that became no float, and for none; neither is among the literals.
+        unsure = pc.or_(pc.is_null(self._floats), pc.is_in(self._floats, _with_both_zeros(literals)))
+        if not unsure.true_count:
+            return answer
+        texts = pc.if_else(unsure, self._column, pa.scalar(None, pa.string()))
+        return pc.if_else(unsure, answer_by_text(texts, predicate_test(predicate)), answer)
+
+
+def _with_both_zeros(literals: pa.DoubleArray) -> pa.DoubleArray:
+    """Return literals among which -0.0 is when 0.0 is: Arrow's tables tell them apart."""
+    return pa.concat_arrays([literals, pa.array([0.0, -0.0])]) if 0.0 in literals.to_pylist() else literals
+
+
+def answer_by_text(column: pa.StringArray, test: Callable[[str], bool | None]) -> pa.BooleanArray:
+    """Return what a test says of every text, asking it once for each that is different; null for null."""
+    texts = column.dictionary_encode()
+    answers = pa.array([test(text) for text in texts.dictionary.to_pylist()], pa.bool_())
+    return answers.take(texts.indices)
+
+
+def with_nulls_of(answer: pa.BooleanArray, column: pa.Array) -> pa.BooleanArray:
+    """Return an answer that is unknown where the column is null."""
+    return pc.if_else(pc.is_valid(column), answer, pa.scalar(None, pa.bool_())) if column.null_count else answer
+
+
+def _of_whole_numbers(op: Operator, values: tuple[Value, ...], column: pa.Int64Array) -> pa.BooleanArray:
+    if op in (Operator.IN, Operator.NOT_IN):
+        places = (_place(value) for value in values)
+        known = pa.array([floor for floor, exact in places if exact and MIN_INT64 <= floor <= MAX_INT64], pa.int64())
+        answer = with_nulls_of(pc.is_in(column, known), column)
+        return pc.invert(answer) if op is Operator.NOT_IN else answer
+    if op is Operator.BETWEEN:
+        low = _compared(Operator.GREATER_THAN_EQUALS, values[0], column)
+        return pc.and_(low, _compared(Operator.LESS_THAN_EQUALS, values[1], column))
+    return _compared(op, values[0], column)
+
+
+def _compared(op: Operator, value: Value, column: pa.Int64Array) -> pa.BooleanArray:
+    floor, exact = _place(value)
+    if op in (Operator.EQUALS, Operator.NOT_EQUALS):
+        always = None if exact and MIN_INT64 <= floor <= MAX_INT64 else op is Operator.NOT_EQUALS
+    else:
+        below = op in (Operator.LESS_THAN, Operator.LESS_THAN_EQUALS)
+        always = below if floor > MAX_INT64 else (not below if floor < MIN_INT64 else None)
+    if always is not None:
+        return with_nulls_of(pa.repeat(pa.scalar(always), len(column)), column)
+    return COMPARISONS[op if exact else _NEXT_TO_FLOOR[op]](column, pa.scalar(floor, pa.int64()))
+
+
+def _place(value: Value) -> tuple[int, bool]:
+    """Return the greatest whole number that is not above a literal, and whether it is the literal."""
+    assert not isinstance(value, str)
+    place = as_fraction(value)
+    floor = math.floor(place)
+    return floor, floor == place
+
+
+class _Shape(enum.Enum):
+    """What all texts of a column look like."""
+
+    WHOLE = enum.auto()
+    """``-12``"""
+    DECIMAL = enum.auto()
+    """``-12`` or ``1.5``, and perhaps ``1.5.2``."""
+    ANY = enum.auto()
+
+
+def _whole_numbers(column: pa.StringArray) -> pa.Int64Array:
+    """Return digits as int64.
+
+    Raises:
+        ArrowInvalid: one does not fit.
+    """
+    column.slice(0, _SAMPLE).cast(pa.int64())
+    return column.cast(pa.int64())
+
+
+def _floats(column: pa.StringArray, shape: _Shape) -> pa.DoubleArray:
+    """Return the numbers of a column that a float can tell from others; null for any other text."""
+    if shape is not _Shape.ANY:
+        try:
+            return column.cast(pa.float64())
+        except pa.ArrowInvalid:
+            pass
+    return _matching(column, _FLOAT).cast(pa.float64())
+
+
+def _matching(column: pa.StringArray, regex: str) -> pa.StringArray:
+    """Return the texts that are like a regular expression; null for any other."""
+    return pc.if_else(pc.match_substring_regex(column, regex), column, pa.scalar(None, pa.string()))
+
+
+def _shape_of(column: pa.StringArray) -> _Shape:
+    """Look at all bytes at once: Arrow takes ``0x1F``, ``.5``, ``5.`` and ``inf`` for numbers, and E-7 does not."""
+    ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    sizes = np.diff(ends)
+    if not ends[-1] > ends[0] or sizes.max() > _LONGEST or np.count_nonzero(sizes == 0) > column.null_count:
+        return _Shape.ANY
+    raw = np.frombuffer(column.buffers()[2], np.uint8)[ends[0] : ends[-1]]
+    digit = np.append(raw - np.uint8(ord("0")) < 10, False)
+    point, minus = raw == ord("."), raw == ord("-")
+    if np.count_nonzero(digit) + np.count_nonzero(point) + np.count_nonzero(minus) < len(raw):
+        return _Shape.ANY
+    points, minuses = np.flatnonzero(point), np.flatnonzero(minus)
+    edge = np.zeros(len(digit), np.bool_)
+    edge[ends - ends[0]] = True
+    # A digit stands before and behind every point, in its own text, and behind every minus, which begins one.
+    before, behind = points - 1, np.concatenate([points, minuses]) + 1
+    right = (
+        digit[before].all()
+        and not edge[points].any()
+        and digit[behind].all()
+        and not edge[behind].any()
+        and edge[minuses].all()
+    )
+    if not right:
+        return _Shape.ANY
+    return _Shape.DECIMAL if len(points) else _Shape.WHOLE
+
+
+def _of_floats(op: Operator, literals: pa.DoubleArray, floats: pa.DoubleArray) -> pa.BooleanArray:
+    """Return what holds where a number's float is none of the literals'; anything elsewhere."""
+    if op is Operator.BETWEEN:
+        return pc.and_(pc.greater(floats, literals[0]), pc.less(floats, literals[1]))
+    if op in (Operator.LESS_THAN, Operator.LESS_THAN_EQUALS):
+        return pc.less(floats, literals[0])
+    if op in (Operator.GREATER_THAN, Operator.GREATER_THAN_EQUALS):
+        return pc.greater(floats, literals[0])
+    return pa.repeat(pa.scalar(op in (Operator.NOT_EQUALS, Operator.NOT_IN)), len(floats))

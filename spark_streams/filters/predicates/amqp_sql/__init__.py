@@ -1,0 +1,10 @@
+"""Full SQL filters of AMQP (``amqp:sql-filter``): the text read into a predicate over events.
+
+Spec: AMQP Filter Expressions 1.0 §6.
+"""
+
+from __future__ import annotations
+
+from spark_streams.filters.predicates.amqp_sql.parser import parse_amqp_sql
+
+__all__ = ["parse_amqp_sql"]

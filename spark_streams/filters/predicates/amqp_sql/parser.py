@@ -1,0 +1,374 @@
+"""A full SQL filter read into a predicate.
+
+::
+
+    any        = all (OR all)*
+    all        = factor (AND factor)*
+    factor     = NOT factor | "(" any ")" | TRUE | FALSE | test
+    test       = operand comparison operand       one side is a field or both are constants
+               | field IS [NOT] NULL | field [NOT] IN "(" constant ("," constant)* ")"
+               | field [NOT] LIKE text [ESCAPE text]
+    comparison = "=" | "<>" | "!=" | ">" | ">=" | "<" | "<="
+    constant   = text | [+|-] number | TRUE | FALSE | binary
+
+What FILTEX has besides is refused where it stands: functions, arithmetic, EXISTS, NULL, INF, NAN, fields against
+fields, fields alone, parts of fields, the footer. Binary constants compare as texts do, by their bytes. Sections that
+consumers of this log never see are constants: the header has its defaults, unknown delivery annotations are null.
+
+Spec: AMQP Filter Expressions 1.0 §6; precedence NOT, AND, OR as in RabbitMQ (X-9).
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+from spark_streams.errors import FilterError
+from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
+from spark_streams.filters.predicates import conditions as p
+from spark_streams.filters.predicates.amqp_sql.lexer import Kind, Token, tokens_of
+from spark_streams.filters.predicates.typed_values import Compares, Constant, IsIn, IsLike, IsNull, MessageTest, Pattern
+from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
+from spark_streams.wire.amqp.columns.typed import FieldOfMessage
+from spark_streams.wire.amqp.message import (
+    APPLICATION_PROPERTIES,
+    DELIVERY_ANNOTATIONS,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+)
+
+__all__ = ["parse_amqp_sql"]
+
+MAX_DEPTH: Final = 64
+MAX_TESTS: Final = 200
+"""Each is evaluated on every event; RabbitMQ takes 200 tokens."""
+MAX_CONSTANTS: Final = 1_000
+MAX_PATTERN: Final = 1_000
+"""Characters of a pattern with ``_``, or with ``%`` inside: RE2's programs are limited in size."""
+
+_SIGNS: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""Each comparison, and what it is with its sides exchanged."""
+_OPPOSITE: Final = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_OPERATORS: Final = {op.value: op for op in p.Operator}
+_FUNCTIONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_SECTION_CODES: Final = {"p": PROPERTIES, "a": APPLICATION_PROPERTIES, "m": MESSAGE_ANNOTATIONS}
+_PROPERTIES: Final = frozenset(name for name, _ in PROPERTY_FIELDS)
+_HEADER: Final[dict[str, Constant | None]] = {
+    "durable": Constant("boolean", False),
+    "priority": Constant("number", 4),
+    "ttl": None,
+    "first_acquirer": Constant("boolean", False),
+    "delivery_count": Constant("number", 0),
+}
+"""No header is stored or sent, so its fields have their defaults (part 3 §3.2.1)."""
+_INSTANT: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, p.TIMESTAMP.name)
+
+
+def parse_amqp_sql(text: str) -> p.Predicate:
+    """Read the text of an ``amqp:sql-filter``.
+
+    Args:
+        text: the filter.
+
+    Returns:
+        The predicate; ``freeze`` it before use.
+
+    Raises:
+        FilterError: with the 1-based column of the first character that cannot be part of a filter here.
+
+    Spec: FILTEX §6.
+    """
+    return _Parser(text).predicate()
+
+
+class _Parser:
+    """One pass over the tokens; ``wanted`` is False under an odd number of NOTs."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = tokens_of(text)
+        self.at = 0
+        self.depth = self.tests = self.constants = 0
+
+    @property
+    def next(self) -> Token:
+        return self.tokens[self.at]
+
+    def _ended(self) -> bool:
+        return self.next.kind is Kind.END
+
+    def predicate(self) -> p.Predicate:
+        if self._ended():
+            self._fail("the filter is empty: write TRUE for all events")
+        found = self._any(True)
+        if not self._ended():
+            self._fail_outside("expected AND, OR or the end of the filter")
+        return found
+
+    def _any(self, wanted: bool) -> p.Predicate:
+        parts = [self._all(wanted)]
+        while self._take("OR"):
+            parts.append(self._all(wanted))
+        return p.any_of(parts) if wanted else p.all_of(parts)
+
+    def _all(self, wanted: bool) -> p.Predicate:
+        parts = [self._factor(wanted)]
+        while self._take("AND"):
+            parts.append(self._factor(wanted))
+        return p.all_of(parts) if wanted else p.any_of(parts)
+
+    def _factor(self, wanted: bool) -> p.Predicate:
+        begun = self.next
+        if self._take("NOT"):
+            self._deeper(begun)
+            found = self._factor(not wanted)
+        elif self._take("("):
+            self._deeper(begun)
+            found = self._any(wanted)
+            if not self._take(")"):
+                self._fail_outside("expected AND, OR or )")
+        else:
+            return self._test(wanted)
+        self.depth -= 1
+        return found
+
+    def _deeper(self, token: Token) -> None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            self._fail(f"nested deeper than {MAX_DEPTH} levels", token)
+
+    def _test(self, wanted: bool) -> p.Predicate:
+        self.tests += 1
+        if self.tests > MAX_TESTS:
+            self._fail(f"more than {MAX_TESTS} tests in one filter")
+        begun = self.next
+        left = self._operand()
+        token = self.next
+        if token.kind is Kind.SIGN and token.word in _SIGNS:
+            self.at += 1
+            return self._comparison(left, token, self._operand(), wanted)
+        if isinstance(left, Constant):
+            if left.kind == "boolean" and begun.kind is Kind.WORD:
+                return p.Always(left.value is wanted)
+            self._fail_outside("expected one of = <> != > >= < <=")
+        if self._take("IS"):
+            wanted = wanted is not self._take("NOT")
+            if not self._take("NULL"):
+                self._fail("expected NULL")
+            return self._is_null(left, wanted)
+        wanted = wanted is not self._take("NOT")
+        if self._take("IN"):
+            return self._in(left, self._list(), wanted)
+        if self._take("LIKE"):
+            return self._like(left, self._pattern(), wanted)
+        self._fail_outside("expected one of = <> != > >= < <=, IS, IN or LIKE")
+
+    # --- operands
+
+    def _operand(self) -> Constant | Token:
+        token = self.next
+        if token.kind is not Kind.FIELD:
+            return self._constant()
+        self.at += 1
+        return self._checked(token)
+
+    def _checked(self, token: Token) -> Token:
+        if token.section == "p" and token.word.replace("-", "_") not in _PROPERTIES:
+            self._fail(f"properties have no field '{token.word}'", token)
+        if token.section == "h" and token.word.replace("-", "_") not in _HEADER:
+            self._fail(f"the header has no field '{token.word}'", token)
+        return token
+
+    def _constant(self) -> Constant:
+        token = self.next
+        sign = 1
+        if token.kind is Kind.SIGN and token.word in "+-" and self.tokens[self.at + 1].kind is Kind.NUMBER:
+            sign = -1 if token.word == "-" else 1
+            self.at += 1
+            token = self.next
+        if token.kind is Kind.TEXT:
+            found = Constant("text", token.word)
+            if not _is_unicode(token.word):
+                self._fail("the text holds half of a surrogate pair", token)
+        elif token.kind is Kind.BINARY:
+            found = Constant("text", token.content)
+        elif token.kind is Kind.NUMBER:
+            found = Constant("number", sign * token.number)
+        elif token.kind is Kind.WORD and token.word in ("TRUE", "FALSE"):
+            found = Constant("boolean", token.word == "TRUE")
+        else:
+            self._fail_outside("expected a field, 'text', a number, TRUE or FALSE")
+        self.at += 1
+        return found
+
+    def _list(self) -> tuple[Constant, ...]:
+        if not self._take("("):
+            self._fail("expected (")
+        found = [self._constant()]
+        while self._take(","):
+            found.append(self._constant())
+        if not self._take(")"):
+            self._fail_outside("expected , or )")
+        self.constants += len(found)
+        if self.constants > MAX_CONSTANTS:
+            self._fail(f"more than {MAX_CONSTANTS} constants in the lists of one filter")
+        return tuple(dict.fromkeys(found))
+
+    def _pattern(self) -> Pattern:
+        token = self.next
+        if token.kind is not Kind.TEXT or not _is_unicode(token.word):
+            self._fail("expected the pattern, a 'text'")
+        self.at += 1
+        escape = None
+        if self._take("ESCAPE"):
+            escape = self.next.word
+            if self.next.kind is not Kind.TEXT or len(escape) != 1:
+                self._fail("expected a 'text' of one character")
+            self.at += 1
+        parts = _pieces(token.word, escape)
+        if parts is None:
+            self._fail("the pattern ends with its escape character", token)
+        found = _pattern_of(parts)
+        if found.shape == "regex" and len(token.word) > MAX_PATTERN:
+            self._fail(f"the pattern has {len(token.word)} characters: expected at most {MAX_PATTERN}", token)
+        return found
+
+    # --- tests
+
+    def _comparison(self, left: Constant | Token, sign: Token, right: Constant | Token, wanted: bool) -> p.Predicate:
+        word = sign.word
+        if isinstance(left, Token) and isinstance(right, Token):
+            self._fail("a field can be compared with a constant only", right)
+        if isinstance(left, Constant):
+            if isinstance(right, Constant):
+                return p.Always(_holds(left, word, right) is wanted)
+            return self._compare(right, _SIGNS[word], left, wanted)
+        assert isinstance(right, Constant)
+        return self._compare(left, word, right, wanted)
+
+    def _compare(self, field: Token, sign: str, constant: Constant, wanted: bool) -> p.Predicate:
+        if field.section == "h":
+            default = _HEADER[field.word.replace("-", "_")]
+            return p.Always(default is not None and _holds(default, sign, constant) is wanted)
+        if field.section != "d":
+            return MessageTest(_place(field), Compares(sign, constant), wanted)
+        annotation = p.Field(field.word)
+        if annotation == p.TIMESTAMP:
+            value = constant.value
+            if constant.kind == "number" and isinstance(value, int) and MIN_INT64 <= value <= MAX_INT64:
+                return p.compare(annotation, _operator(sign, wanted), p.Integer(value))
+            return MessageTest(_INSTANT, Compares(sign, constant), wanted)
+        if annotation not in (p.OFFSET, p.SOURCE_PARTITION):
+            return p.Always(False)  # no event carries it: unknown
+        if not isinstance(constant.value, str):
+            return p.Always((sign == "<>") is wanted)
+        return p.compare(annotation, _operator(sign, wanted), p.Text(constant.value))
+
+    def _in(self, field: Token, constants: tuple[Constant, ...], wanted: bool) -> p.Predicate:
+        if field.section == "h" or (field.section == "d" and field.word != p.TIMESTAMP.name):
+            parts = [self._compare(field, "=", each, wanted) for each in constants]
+            return p.any_of(parts) if wanted else p.all_of(parts)
+        place = _INSTANT if field.section == "d" else _place(field)
+        return MessageTest(place, IsIn(constants), wanted)
+
+    def _like(self, field: Token, pattern: Pattern, wanted: bool) -> p.Predicate:
+        if field.section == "d":
+            self._fail("LIKE is not supported on delivery annotations", field)
+        if field.section == "h":
+            return p.Always(False)  # no text among them: unknown
+        return MessageTest(_place(field), IsLike(pattern), wanted)
+
+    def _is_null(self, field: Token, wanted: bool) -> p.Predicate:
+        if field.section == "h":
+            return p.Always((_HEADER[field.word.replace("-", "_")] is None) is wanted)
+        if field.section == "d" and field.word != p.TIMESTAMP.name:
+            there = p.Field(field.word) in (p.OFFSET, p.SOURCE_PARTITION)
+            return p.Always(there is not wanted)
+        return MessageTest(_INSTANT if field.section == "d" else _place(field), IsNull(), wanted)
+
+    # --- tokens
+
+    def _take(self, word: str) -> bool:
+        """Step over a keyword or sign, if it is the next token."""
+        token = self.next
+        found = token.kind in (Kind.WORD, Kind.SIGN) and token.word == word
+        self.at += found
+        return found
+
+    def _fail_outside(self, expected: str) -> NoReturn:
+        """Fail at the next token, and say what of FILTEX it would be, if anything known."""
+        token = self.next
+        if token.kind is Kind.SIGN and token.word in "+-*/%":
+            self._fail("arithmetic is not supported; write [a-b] for such a name")
+        if token.kind is Kind.WORD and token.word in ("BETWEEN", "EXISTS", "NAN", "INF"):
+            instead = ": write >= and <=" if token.word == "BETWEEN" else ""
+            self._fail(f"{token.word} is not supported{instead}")
+        if token.kind is Kind.WORD and token.word == "NULL":
+            self._fail("nothing compares with NULL: write IS NULL or IS NOT NULL")
+        self._fail(expected)
+
+    def _fail(self, reason: str, token: Token | None = None) -> NoReturn:
+        raise FilterError(self.text, (token or self.next).column, reason)
+
+
+def _place(field: Token) -> FieldOfMessage:
+    name = field.word.replace("-", "_") if field.section == "p" else field.word
+    return FieldOfMessage(_SECTION_CODES[field.section], name)
+
+
+def _operator(sign: str, wanted: bool) -> p.Operator:
+    return _OPERATORS[sign if wanted else _OPPOSITE[sign]]
+
+
+def _holds(left: Constant, sign: str, right: Constant) -> bool:
+    """Compare two constants."""
+    if left.kind != right.kind or (left.kind == "boolean" and sign not in ("=", "<>")):
+        return sign == "<>"
+    if left.kind == "text":
+        return _FUNCTIONS[sign](left.content, right.content)
+    return _FUNCTIONS[sign](left.value, right.value)
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _pieces(pattern: str, escape: str | None) -> list[str | None] | None:
+    """Return literal characters, with ``None`` for ``_`` and ``""`` for ``%``; None where the escape is the last."""
+    found: list[str | None] = []
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            literal = next(characters, None)
+            if literal is None:
+                return None
+            found.append(literal)
+        else:
+            found.append({"%": "", "_": None}.get(character, character))
+    return found
+
+
+def _pattern_of(parts: list[str | None]) -> Pattern:
+    runs = [index for index, part in enumerate(parts) if part == ""]
+    if None not in parts:
+        literal = "".join(part for part in parts if part)
+        last = len(parts) - 1
+        if not runs:
+            return Pattern("is", literal)
+        if runs == [last]:
+            return Pattern("starts", literal)
+        if runs == [0]:
+            return Pattern("ends", literal)
+        if runs == [0, last]:
+            return Pattern("contains", literal)
+    inner = "".join("." if part is None else ".*" if part == "" else re.escape(part) for part in parts)
+    return Pattern("regex", rf"(?s)\A{inner}\z")

@@ -1,0 +1,250 @@
+"""The two filters of AMQP event streams: delivery annotations, and the SQL subset.
+
+::
+
+    predicate  = term (OR term)*                 AND binds tighter than OR (A-12)
+    term       = factor (AND factor)*
+    factor     = TRUE | FALSE | expression comparison expression
+    comparison = "=" | "<>" | "!=" | ">" | ">=" | "<" | "<="
+    expression = 'text' | "text" | ["-"] digits | field    a quote within is doubled; "-" is our extension (A-13)
+    field      = ("d" | "delivery_annotations") "." name
+    name       = letters, digits, "_" and "-" | "[" text "]"    hyphens may stand bare (A-3); "]" is doubled within
+
+Keywords are written in upper or lower case. There are no parentheses, so a text has no depth: it is read in one loop,
+in time proportional to its length.
+
+Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2.1, §5.2.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, NoReturn
+
+from spark_streams.errors import FilterError
+from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, read_long
+from spark_streams.filters.predicates.conditions import (
+    NEVER,
+    NO_TIMESTAMP,
+    OFFSET,
+    TIMESTAMP,
+    Always,
+    Expression,
+    Field,
+    Integer,
+    OffsetOrder,
+    Operator,
+    PaddedDecimalOrder,
+    Predicate,
+    Text,
+    all_of,
+    any_of,
+    compare,
+    freeze,
+    mask,
+    seek,
+)
+
+__all__ = [
+    "NEVER",
+    "NO_TIMESTAMP",
+    "OffsetOrder",
+    "PaddedDecimalOrder",
+    "Predicate",
+    "and_",
+    "annotations_predicate",
+    "freeze",
+    "mask",
+    "parse_sql",
+    "seek",
+]
+
+_BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
+_COMPARISON: Final = re.compile(r"<>|!=|>=|<=|=|>|<")
+_INTEGER: Final = re.compile(r"-?[0-9]+")
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BARE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_OPERATORS: Final = {op.value: op for op in Operator} | {"!=": Operator.NE}
+_SECTIONS: Final = frozenset({"d", "delivery_annotations"})
+_OTHER_SECTIONS: Final = frozenset(
+    {"h", "header", "m", "message_annotations", "p", "properties", "a", "application_properties", "f", "footer"}
+)
+_BOOLEANS: Final = {"TRUE": True, "FALSE": False}
+_OUTSIDE: Final = frozenset({"NOT", "IN", "LIKE", "IS", "NULL", "EXISTS", "BETWEEN", "ESCAPE"})
+
+
+def parse_sql(text: str) -> Predicate:
+    """Read the text of an ``amqp:event-streams-sql-filter``.
+
+    Args:
+        text: the filter, of any length.
+
+    Returns:
+        The predicate; ``freeze`` it before use.
+
+    Raises:
+        FilterError: with the 1-based column of the first character that cannot be part of a filter.
+
+    Spec: ES §5.2.2.
+
+    """
+    return _Reader(text).predicate()
+
+
+def annotations_predicate(entries: Mapping[str, object]) -> Predicate:
+    """Return what an ``amqp:event-streams-delivery-annotations-filter`` says: each value strictly exceeded (A-7).
+
+    Args:
+        entries: annotation name to value: a str for the offset, an int in ms since the epoch for the timestamp.
+
+    Returns:
+        The conjunction over all entries; true of every event when there are none. ``freeze`` it before use.
+
+    Raises:
+        ValueError: another name, or a value of another type, with the reason in words fit for the peer.
+
+    Spec: ES §5.2.1.
+
+    """
+    parts: list[Predicate] = []
+    for name, value in entries.items():
+        if name == OFFSET.name:
+            if not isinstance(value, str):
+                raise ValueError(f"{name} must be a symbol, not {value!r}")
+            parts.append(compare(OFFSET, Operator.GT, Text(value)))
+        elif name == TIMESTAMP.name:
+            if not isinstance(value, int) or isinstance(value, bool) or not MIN_INT64 <= value <= MAX_INT64:
+                raise ValueError(f"{name} must be a timestamp, not {value!r}")
+            parts.append(compare(TIMESTAMP, Operator.GT, Integer(value)))
+        else:
+            raise ValueError(f"{name!r} cannot be filtered on: expected {OFFSET.name} or {TIMESTAMP.name}")
+    return all_of(parts)
+
+
+def and_(predicates: Iterable[Predicate]) -> Predicate:
+    """Return the conjunction of all filters of one link (A-10); of none it is true."""
+    return all_of(predicates)
+
+
+class _Reader:
+    """One pass over a filter's text; ``at`` is the index of the next character to read."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def predicate(self) -> Predicate:
+        terms: list[Predicate] = []
+        factors: list[Predicate] = []
+        self._skip_blanks()
+        if self.at == len(self.text):
+            self._fail("the filter is empty: write TRUE for all events")
+        while True:
+            factors.append(self._factor())
+            self._skip_blanks()
+            if self.at == len(self.text):
+                return any_of([*terms, all_of(factors)])
+            word = self._word().upper()
+            if word not in ("AND", "OR"):
+                self._fail(self._outside(word) or "expected AND, OR or the end of the filter")
+            self.at += len(word)
+            if word == "OR":
+                terms.append(all_of(factors))
+                factors = []
+
+    def _factor(self) -> Predicate:
+        self._skip_blanks()
+        left = self._expression(booleans=True)
+        if isinstance(left, Always):
+            return left
+        self._skip_blanks()
+        sign = _COMPARISON.match(self.text, self.at)
+        if sign is None:
+            self._fail(self._outside(self._word().upper()) or "expected one of = <> != > >= < <=")
+        self.at = sign.end()
+        self._skip_blanks()
+        right = self._expression(booleans=False)
+        assert not isinstance(right, Always)
+        return compare(left, _OPERATORS[sign[0]], right)
+
+    def _expression(self, *, booleans: bool) -> Expression | Always:
+        start = self.text[self.at : self.at + 1]
+        if start in ("'", '"'):
+            return Text(self._quoted(start, f"the text is not closed: expected {start}"))
+        if start == "-" or "0" <= start <= "9":
+            return self._integer()
+        word = self._word()
+        if word in _SECTIONS:
+            return self._field(word)
+        constant = _BOOLEANS.get(word.upper())
+        if constant is not None and booleans:
+            self.at += len(word)
+            return Always(constant)
+        expected = "expected 'text', an integer or a delivery annotation such as d.event-streams-offset"
+        self._fail(self._outside(word.upper() if word else start) or expected)
+
+    def _field(self, section: str) -> Field:
+        self.at += len(section)
+        if self.text[self.at : self.at + 1] != ".":
+            self._fail(f"expected '.' and the name of a delivery annotation after {section}")
+        self.at += 1
+        if self.text[self.at : self.at + 1] == "[":
+            return Field(self._quoted("]", "the name is not closed: expected ]"))
+        name = _BARE_NAME.match(self.text, self.at)
+        if name is None:
+            self._fail("expected the name of a delivery annotation")
+        self.at = name.end()
+        return Field(name[0])
+
+    def _quoted(self, close: str, unclosed: str) -> str:
+        """Read up to ``close``, which is doubled where it is meant; ``at`` is on the opening character."""
+        opening, parts = self.at, []
+        self.at += 1
+        while True:
+            end = self.text.find(close, self.at)
+            if end < 0:
+                self.at = opening
+                self._fail(unclosed)
+            parts.append(self.text[self.at : end])
+            self.at = end + 1
+            if not self.text.startswith(close, self.at):
+                return close.join(parts)
+            self.at += 1
+
+    def _integer(self) -> Integer:
+        digits = _INTEGER.match(self.text, self.at)
+        if digits is None:
+            self._fail("expected digits after '-': arithmetic is not part of event stream filters")
+        value = read_long(digits[0])
+        if value is None:
+            self._fail("the integer does not fit into 64 bits")
+        self.at = digits.end()
+        following = self.text[self.at : self.at + 1]
+        if following == "." or following == "_" or following.isalnum():
+            self._fail("expected the integer to end here: only decimal integers are part of event stream filters")
+        return Integer(value)
+
+    def _word(self) -> str:
+        word = _WORD.match(self.text, self.at)
+        return word[0] if word else ""
+
+    def _skip_blanks(self) -> None:
+        blank = _BLANK.match(self.text, self.at)
+        assert blank is not None
+        self.at = blank.end()
+
+    def _outside(self, word: str) -> str | None:
+        """Say what of full SQL filters stands at ``at``, if anything known does."""
+        if word in _OUTSIDE:
+            return f"{word} is not part of event stream filters"
+        if word.lower() in _OTHER_SECTIONS:
+            return "only delivery annotations can be filtered on: write d. or delivery_annotations."
+        if word in ("(", ")") or self.text[self.at : self.at + 1] in ("(", ")"):
+            return "parentheses are not part of event stream filters"
+        if self.text[self.at : self.at + 1] in tuple("+-*/%"):
+            return "arithmetic is not part of event stream filters"
+        return None
+
+    def _fail(self, reason: str) -> NoReturn:
+        raise FilterError(self.text, self.at + 1, reason)

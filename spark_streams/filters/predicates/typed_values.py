@@ -1,0 +1,240 @@
+"""Tests of typed values inside messages: the leaves that full SQL filters add to ``conditions.py``.
+
+A test is true, false or unknown of an event. NOT is moved inwards while a filter is read, so that a leaf is asked
+either where it is true or where it is false, and everything above it has two values only.
+
+=======================  =====================================================================================
+value is null            only IS NULL knows; every other test is unknown
+other type than asked    ``=`` and IN false, ``<>`` true, ``< <= > >=`` false, LIKE unknown: as RabbitMQ has it
+texts                    by code points; binary and uuid values count as texts, by their bytes
+numbers                  exactly, whatever their types; a decimal in a filter is a double
+booleans                 only equal or not
+=======================  =====================================================================================
+
+Spec: AMQP Filter Expressions 1.0 §6; docs/specifications.md, X-1 to X-3.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
+from spark_streams.wire.amqp.columns.typed import BOOLEAN, BROKEN, FLOAT, INTEGER, NULL, FieldOfMessage, TypedColumn
+
+__all__ = ["Compares", "Constant", "IsIn", "IsLike", "IsNull", "MessageTest", "Pattern", "truth"]
+
+Mask = NDArray[np.bool_]
+Orders: TypeAlias = Callable[[Any, Any], Any]
+
+_SIGNS: Final[dict[str, Orders]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant of a filter; ``kind`` keeps 1 and TRUE apart, which are equal in Python.
+
+    Args:
+        kind: ``text``, ``number`` or ``boolean``.
+        value: a str, or the bytes of a binary constant; an int or a finite float; a bool.
+    """
+
+    kind: str
+    value: str | bytes | int | float | bool
+
+    @property
+    def content(self) -> bytes:
+        """The bytes of a text."""
+        return self.value if isinstance(self.value, bytes) else str(self.value).encode()
+
+
+@dataclass(frozen=True)
+class Compares:
+    """The value against a constant; ``sign`` is ``=``, ``<>``, ``<``, ``<=``, ``>`` or ``>=``."""
+
+    sign: str
+    constant: Constant
+
+
+@dataclass(frozen=True)
+class IsIn:
+    """The value is one of the constants."""
+
+    constants: tuple[Constant, ...]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What a text is like.
+
+    Args:
+        shape: ``is``, ``starts``, ``ends``, ``contains`` or ``regex``.
+        text: the text; of ``regex`` an expression of RE2 for the whole text.
+    """
+
+    shape: str
+    text: str
+
+
+@dataclass(frozen=True)
+class IsLike:
+    """The text is like a pattern."""
+
+    pattern: Pattern
+
+
+@dataclass(frozen=True)
+class IsNull:
+    """There is no value."""
+
+
+@dataclass(frozen=True)
+class MessageTest:
+    """A leaf: true of the events of which ``test`` is true (``wanted``), or of which it is false (not ``wanted``)."""
+
+    field: FieldOfMessage
+    test: Compares | IsIn | IsLike | IsNull
+    wanted: bool
+
+
+def truth(leaf: MessageTest, column: TypedColumn) -> Mask:
+    """Return the rows of which a leaf is true.
+
+    Args:
+        leaf: the leaf.
+        column: the values of ``leaf.field``.
+    """
+    test = leaf.test
+    absent: Mask = column.kind == NULL
+    known: Mask = ~absent & (column.kind != BROKEN)
+    if isinstance(test, IsNull):
+        return absent if leaf.wanted else known
+    if isinstance(test, IsLike):
+        return _like(column, test.pattern, leaf.wanted)
+    if isinstance(test, IsIn):
+        true = _is_in(column, test.constants)
+    elif test.sign == "<>":
+        true = known & ~_compares(column, "=", test.constant)
+    else:
+        true = _compares(column, test.sign, test.constant)
+    return true if leaf.wanted else known & ~true
+
+
+def _compares(column: TypedColumn, sign: str, constant: Constant) -> Mask:
+    value = constant.value
+    if constant.kind == "text":
+        return column.equals(constant.content) if sign == "=" else _text_order(column, sign, constant.content)
+    if constant.kind == "boolean":
+        same: Mask = (column.kind == BOOLEAN) & (column.integers == int(value)) & (sign == "=")
+        return same
+    assert isinstance(value, (int, float))
+    answer: Mask = (column.kind == INTEGER) & _integers(column.integers, sign, value)
+    floats = column.kind == FLOAT
+    if floats.any():
+        answer |= floats & _floats(column.floats, sign, value)
+    for row, number in column.numbers.items():
+        answer[row] = _SIGNS[sign](number, value)  # Python compares numbers of all kinds exactly
+    return answer
+
+
+_ARROW: Final[dict[str, Orders]] = {
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def _text_order(column: TypedColumn, sign: str, value: bytes) -> Mask:
+    # The order of UTF-8 bytes is that of code points.
+    return _mask(_ARROW[sign](column.raw(), pa.scalar(value, pa.binary())))
+
+
+def _integers(numbers: NDArray[np.int64], sign: str, value: int | float) -> Mask:
+    """Compare whole numbers with any number, exactly."""
+    if sign == "=":
+        whole = value == int(value) and MIN_INT64 <= int(value) <= MAX_INT64
+        return numbers == int(value) if whole else np.zeros(numbers.size, np.bool_)
+    bound = math.ceil(value) if sign in ("<", ">=") else math.floor(value)
+    if bound > MAX_INT64 or bound < MIN_INT64:
+        return np.full(numbers.size, (bound > 0) == (sign in ("<", "<=")))
+    answer: Mask = _SIGNS[sign](numbers, bound)
+    return answer
+
+
+def _floats(numbers: NDArray[np.float64], sign: str, value: int | float) -> Mask:
+    """Compare doubles with any number, exactly: a whole number may lie between two doubles."""
+    nearest = float(value)
+    beyond = Fraction(nearest) - Fraction(value)
+    if beyond == 0:
+        answer: Mask = _SIGNS[sign](numbers, nearest)
+        return answer
+    if sign == "=":
+        return np.zeros(numbers.size, np.bool_)
+    below = sign in ("<", "<=")
+    if beyond > 0:
+        return numbers < nearest if below else numbers >= nearest
+    return numbers <= nearest if below else numbers > nearest
+
+
+def _is_in(column: TypedColumn, constants: Sequence[Constant]) -> Mask:
+    answer = np.zeros(column.kind.size, np.bool_)
+    texts = [each.content for each in constants if each.kind == "text"]
+    if len(texts) > _FEW_TEXTS:
+        raw = pa.array(texts, pa.binary())
+        answer |= _mask(pc.is_in(column.raw(), value_set=raw)) & column.is_text
+    else:
+        for text in texts:
+            answer |= column.equals(text)
+    numbers = [each.value for each in constants if isinstance(each.value, (int, float)) and each.kind == "number"]
+    whole = [int(n) for n in numbers if n == int(n) and MIN_INT64 <= int(n) <= MAX_INT64]
+    if whole:
+        answer |= (column.kind == INTEGER) & np.isin(column.integers, np.array(whole, np.int64))
+    floats = column.kind == FLOAT
+    if numbers and floats.any():
+        exact = [float(n) for n in numbers if Fraction(float(n)) == Fraction(n)]
+        answer |= floats & np.isin(column.floats, np.array(exact, np.float64))
+    among = set(numbers)
+    for row, number in column.numbers.items():
+        answer[row] = number in among
+    for each in constants:
+        if each.kind == "boolean":
+            answer |= _compares(column, "=", each)
+    return answer
+
+
+_FEW_TEXTS: Final = 8
+"""Up to so many texts are compared one by one, on the bytes where they lie."""
+
+
+_SUBSTRING: Final = {"starts": pc.starts_with, "ends": pc.ends_with, "contains": pc.match_substring}
+
+
+def _like(column: TypedColumn, pattern: Pattern, wanted: bool) -> Mask:
+    if pattern.shape == "is":
+        like = column.equals(pattern.text.encode())
+    elif pattern.shape == "regex":
+        like = _mask(pc.equal(pc.match_substring_regex(column.texts(), pattern.text), wanted))
+        return like  # bytes that are no UTF-8 are neither like it nor unlike it
+    else:
+        like = _mask(_SUBSTRING[pattern.shape](column.raw(), pattern.text))
+    return like if wanted else column.is_text & ~like
+
+
+def _mask(answer: pa.BooleanArray) -> Mask:
+    return np.asarray(pc.fill_null(answer, False)).astype(np.bool_)

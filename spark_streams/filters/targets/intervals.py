@@ -1,0 +1,132 @@
+"""Predicates on whole numbers as intervals: what a time, a sequence number or a numbered offset may be.
+
+A decimal literal is between two whole numbers: ``x < 2.5`` is ``x <= 2``, and ``x = 2.5`` is never true.
+
+Spec: docs/specifications.md, E-7, E-10, E-14.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from spark_streams.filters.numerals import as_fraction
+from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
+
+__all__ = ["EVERYTHING", "Interval", "Intervals", "intervals_of", "within", "without"]
+
+Interval: TypeAlias = tuple["int | None", "int | None"]
+"""Lowest and highest number, both included; None where there is no bound."""
+Intervals: TypeAlias = tuple[Interval, ...]
+"""Disjoint, in rising order, none next to another; empty for no number at all."""
+
+EVERYTHING: Final[Intervals] = ((None, None),)
+
+
+def intervals_of(predicate: Predicate) -> Intervals | None:
+    """Return the whole numbers that a predicate is true of.
+
+    Args:
+        predicate: any. One of type STRING compares with the digits, so of those only ``=``, ``<>``, IN and NOT IN can
+            be said in numbers.
+
+    Returns:
+        None when the predicate is about something else than which number there is.
+    """
+    op = predicate.operator
+    if predicate.type is ValueType.STRING:
+        if op not in (Operator.EQUALS, Operator.NOT_EQUALS, Operator.IN, Operator.NOT_IN):
+            return None
+        points = _points(_number(value) for value in predicate.values)
+    elif predicate.type is None:
+        return None
+    else:
+        points = _points(_whole(value) for value in predicate.values)
+    if op in (Operator.EQUALS, Operator.IN):
+        return points
+    if op in (Operator.NOT_EQUALS, Operator.NOT_IN):
+        return _complement(points)
+    if op is Operator.BETWEEN:
+        low, high = _ceil(predicate.values[0]), _floor(predicate.values[1])
+        return ((low, high),) if low <= high else ()
+    if op is Operator.GREATER_THAN:
+        return ((_floor(predicate.values[0]) + 1, None),)
+    if op is Operator.GREATER_THAN_EQUALS:
+        return ((_ceil(predicate.values[0]), None),)
+    if op is Operator.LESS_THAN:
+        return ((None, _ceil(predicate.values[0]) - 1),)
+    if op is Operator.LESS_THAN_EQUALS:
+        return ((None, _floor(predicate.values[0])),)
+    return None
+
+
+def within(intervals: Intervals, low: int, high: int) -> Intervals:
+    """Return the intervals among numbers that all lie from ``low`` to ``high``; a bound that bounds nothing is None."""
+    found: list[Interval] = []
+    for first, last in intervals:
+        if (first is None or first <= high) and (last is None or last >= low):
+            found.append(
+                (None if first is None or first <= low else first, None if last is None or last >= high else last)
+            )
+    return tuple(found)
+
+
+def without(intervals: Intervals, number: int) -> Intervals:
+    """Return the intervals less one number."""
+    found: list[Interval] = []
+    for first, last in intervals:
+        if (first is not None and first > number) or (last is not None and last < number):
+            found.append((first, last))
+            continue
+        if first != number:
+            found.append((first, number - 1))
+        if last != number:
+            found.append((number + 1, last))
+    return tuple(found)
+
+
+def _number(value: Value) -> int | None:
+    """Return the number whose canonical digits a text is."""
+    text = str(value)
+    digits = text[1:] if text.startswith("-") else text
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
+        return None
+    number = int(text)
+    return number if str(number) == text else None
+
+
+def _whole(value: Value) -> int | None:
+    assert not isinstance(value, str)
+    exact = as_fraction(value)
+    return exact.numerator if exact.denominator == 1 else None
+
+
+def _floor(value: Value) -> int:
+    assert not isinstance(value, str)
+    return math.floor(as_fraction(value))
+
+
+def _ceil(value: Value) -> int:
+    assert not isinstance(value, str)
+    return math.ceil(as_fraction(value))
+
+
+def _points(numbers: Iterable[int | None]) -> Intervals:
+    merged: list[tuple[int, int]] = []
+    for number in sorted({number for number in numbers if number is not None}):
+        if merged and merged[-1][1] == number - 1:
+            merged[-1] = (merged[-1][0], number)
+        else:
+            merged.append((number, number))
+    return tuple(merged)
+
+
+def _complement(intervals: Sequence[Interval]) -> Intervals:
+    found: list[Interval] = []
+    low: int | None = None
+    for first, last in intervals:
+        assert first is not None and last is not None
+        found.append((low, first - 1))
+        low = last + 1
+    return (*found, (low, None))

@@ -1,0 +1,99 @@
+"""Notes that have a small number for every record of their batch, a *code*; a split takes them apart with the records.
+
+::
+
+    name     ends with ``-by-record``
+    value    records(u32)  width(u8, bits of a code: 1 to 16)  table bytes(u32)  table  codes
+    table    what the codes mean: the business of whoever wrote the note
+    codes    one of ``width`` bits for each record, the first bit the most significant; zero bits fill the last byte
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_streams.log.format.record_batch import Header
+
+__all__ = ["BY_RECORD_SUFFIX", "MAX_WIDTH", "RecordCodes", "decode_codes", "encode_codes", "notes_of_rows"]
+
+BY_RECORD_SUFFIX: Final = b"-by-record"
+"""How the names of such notes end."""
+MAX_WIDTH: Final = 16
+_HEAD: Final = struct.Struct(">IBI")
+
+Codes = NDArray[np.int64]
+
+
+class RecordCodes(NamedTuple):
+    """What such a note says.
+
+    Args:
+        codes: int64[n], of each record of the batch.
+        width: bits of a code.
+        table: what they mean.
+    """
+
+    codes: Codes
+    width: int
+    table: bytes
+
+
+def encode_codes(noted: RecordCodes) -> bytes:
+    """Return the value of a note.
+
+    Raises:
+        ValueError: a width other than 1 to 16, or a code that it does not hold.
+    """
+    codes, width, table = noted
+    if not 1 <= width <= MAX_WIDTH or (codes.size and not 0 <= codes.min() <= codes.max() < 1 << width):
+        raise ValueError(f"codes of {width} bits: expected 1 to {MAX_WIDTH}, and codes that fit")
+    bits = codes.astype(np.uint16)[:, None] >> np.arange(width - 1, -1, -1, dtype=np.uint16) & 1
+    return _HEAD.pack(codes.size, width, len(table)) + table + np.packbits(bits.astype(np.uint8)).tobytes()
+
+
+def decode_codes(value: bytes | None) -> RecordCodes:
+    """Read the value of a note.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if value is None or len(value) < _HEAD.size:
+        raise ValueError("a note by record without its head")
+    count, width, size = _HEAD.unpack_from(value)
+    start = _HEAD.size + size
+    if not 1 <= width <= MAX_WIDTH or len(value) != start + (count * width + 7) // 8:
+        raise ValueError(
+            f"a note of {len(value)} bytes for {count} records: {width} bits each, a table of {size} bytes"
+        )
+    bits = np.unpackbits(np.frombuffer(value, np.uint8, offset=start), count=count * width).reshape(count, width)
+    codes = np.zeros(count, np.int64)
+    for bit in range(width):
+        codes <<= 1
+        codes |= bits[:, bit]
+    return RecordCodes(codes, width, value[_HEAD.size : start])
+
+
+def notes_of_rows(notes: Sequence[Header], rows: NDArray[np.int64]) -> tuple[Header, ...]:
+    """Return the notes of a batch that has only some of the records; a note that cannot be read is left out.
+
+    Args:
+        notes: of the whole batch.
+        rows: which of its records, rising.
+    """
+    return tuple(note for each in notes if (note := _of_rows(each, rows)) is not None)
+
+
+def _of_rows(note: Header, rows: NDArray[np.int64]) -> Header | None:
+    name, value = note
+    if not name.endswith(BY_RECORD_SUFFIX):
+        return note
+    try:
+        noted = decode_codes(value)
+        return name, encode_codes(noted._replace(codes=noted.codes[rows]))
+    except (ValueError, IndexError):
+        return None

@@ -1,0 +1,181 @@
+"""Stored batches read back as columns: where each value and key lies, no Python object per record."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numpy.typing import NDArray
+
+from spark_streams.log.format.record_batch import BatchFault, BatchHeader, Header
+from spark_streams.log.format.record_bounds import record_bounds
+from spark_streams.log.format.timestamps import from_stored
+from spark_streams.log.format.varint import decode_varint, decode_varints
+
+__all__ = ["Records", "decode_batches", "decode_headers", "record_headers"]
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Records:
+    """n records in log order, as columns.
+
+    Args:
+        offsets: int64[n], the numbers of the events; rising, without gaps within one call.
+        timestamps: int64[n], ms since the epoch; ``NO_TIMESTAMP`` for none.
+        buffer: the bytes that the spans point into.
+        value_starts, value_ends: int64[n], ``buffer[start:end]`` is the value; a null value is an empty one.
+        key_starts, key_ends: int64[n], likewise; both -1 for a null key.
+        batch_rows: the rows at which a stored batch begins, rising. Row 0 is always among them, also where a slice
+            begins inside of a batch; empty when there is no row.
+
+    """
+
+    offsets: Longs
+    timestamps: Longs
+    buffer: bytes
+    value_starts: Longs
+    value_ends: Longs
+    key_starts: Longs
+    key_ends: Longs
+    batch_rows: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def value(self, row: int) -> bytes:
+        """Return one value; for tests and tools, not for hot paths."""
+        return self.buffer[int(self.value_starts[row]) : int(self.value_ends[row])]
+
+    def key(self, row: int) -> bytes | None:
+        """Return one key, or None; for tests and tools, not for hot paths."""
+        start = int(self.key_starts[row])
+        return None if start < 0 else self.buffer[start : int(self.key_ends[row])]
+
+    def slice(self, start: int, stop: int | None = None) -> Records:
+        """Return rows ``start`` (inclusive) to ``stop`` (exclusive) over the same buffer."""
+        cut = np.s_[start:stop]
+        offsets = self.offsets[cut]
+        first, last, _ = cut.indices(len(self.offsets))
+        rows = self.batch_rows
+        begins = tuple(row - first for row in rows[bisect_right(rows, first) : bisect_left(rows, last)])
+        return Records(
+            offsets,
+            self.timestamps[cut],
+            self.buffer,
+            self.value_starts[cut],
+            self.value_ends[cut],
+            self.key_starts[cut],
+            self.key_ends[cut],
+            (0, *begins) if len(offsets) else (),
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> Records:
+        """Return some rows, rising, over the same buffer; where stored batches begin is not known of them."""
+        return Records(
+            self.offsets[rows],
+            self.timestamps[rows],
+            self.buffer,
+            self.value_starts[rows],
+            self.value_ends[rows],
+            self.key_starts[rows],
+            self.key_ends[rows],
+            (0,) if len(rows) else (),
+        )
+
+
+def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Records:
+    """Decode verified batches that lie in one buffer.
+
+    Args:
+        buffer: holds the batches.
+        batches: position and header of each, in log order.
+
+    Raises:
+        BatchFault: a record does not fit its batch.
+
+    """
+    starts, ends = record_bounds(buffer, batches)
+    raw = np.frombuffer(buffer, np.uint8)
+    counts = np.array([h.records_count for _, h in batches], np.int64)
+
+    def spread(values: list[int]) -> Longs:
+        return np.repeat(np.array(values, np.int64), counts)
+
+    try:
+        delta, at = decode_varints(raw, starts + 1)
+        offset_delta, at = decode_varints(raw, at)
+        key_size, at = decode_varints(raw, at)
+        key_starts, key_ends = np.full(len(at), -1), np.full(len(at), -1)
+        if (key_size != -1).any():
+            # Differences, not sums: a size near 2^63 would wrap around and seem to fit.
+            if (key_size < -1).any() or (key_size > ends - at).any():
+                raise ValueError("a key runs past its record")
+            known = key_size >= 0
+            np.copyto(key_starts, at, where=known)
+            at = at + np.maximum(key_size, 0)
+            np.copyto(key_ends, at, where=known)
+        value_size, value_starts = decode_varints(raw, at)
+        if (value_size < -1).any() or (np.maximum(value_size, 0) >= ends - value_starts).any():
+            raise ValueError("a value runs past its record")
+        value_ends = value_starts + np.maximum(value_size, 0)
+    except ValueError as fault:
+        raise BatchFault(str(fault)) from fault
+    firsts = np.cumsum(counts) - counts
+    expected = np.arange(len(starts), dtype=np.int64) - np.repeat(firsts, counts)
+    if not np.array_equal(offset_delta, expected):
+        raise BatchFault("the records' offset deltas do not count up from 0")
+    appended = np.array([h.append_time for _, h in batches], np.bool_)
+    extended = np.array([h.extended for _, h in batches], np.bool_)
+    highest = np.array([h.max_timestamp for _, h in batches], np.int64)
+    if appended.all():
+        timestamps = np.repeat(from_stored(highest, extended), counts)
+    else:
+        with np.errstate(over="ignore"):
+            created = spread([h.base_timestamp for _, h in batches]) + delta  # modulo 2^64
+        stored = np.where(np.repeat(appended, counts), np.repeat(highest, counts), created)
+        timestamps = from_stored(stored, np.repeat(extended, counts))
+    offsets = spread([h.base_offset for _, h in batches]) + offset_delta
+    rows = tuple(firsts.tolist())
+    return Records(offsets, timestamps, buffer, value_starts, value_ends, key_starts, key_ends, rows)
+
+
+def record_headers(records: Records, row: int) -> list[Header]:
+    """Return the headers of one record.
+
+    Raises:
+        BatchFault: they do not fit the record.
+
+    """
+    try:
+        return decode_headers(records.buffer, int(records.value_ends[row]), len(records.buffer))
+    except ValueError as fault:
+        raise BatchFault(f"record headers: {fault}") from fault
+
+
+def decode_headers(buffer: bytes, at: int, end: int) -> list[Header]:
+    """Decode the headers of one record, their count first, from ``at``; ``end`` (exclusive) bounds them.
+
+    Raises:
+        ValueError: they run past ``end``.
+
+    """
+    count, at = decode_varint(buffer, at)
+    if not 0 <= count <= end - at:
+        raise ValueError(f"{count} headers, in {end - at} bytes")
+
+    def sized(at: int, least: int) -> tuple[bytes | None, int]:
+        size, at = decode_varint(buffer, at)
+        if not least <= size <= end - at:
+            raise ValueError(f"{size} bytes of a header, {end - at} are there")
+        return (None, at) if size < 0 else (buffer[at : at + size], at + size)
+
+    headers: list[Header] = []
+    for _ in range(count):
+        name, at = sized(at, 0)
+        value, at = sized(at, -1)
+        headers.append((name or b"", value))
+    return headers

@@ -1,0 +1,164 @@
+"""The first record of a partition that a filter is true of: what indexes say where it can be, then a scan in columns.
+
+Bounds on ``offset`` say where to begin and where to stop; a lower bound on ``publish_time`` skips whatever the time
+indexes say is earlier, whole segments too, of which no record is read. What is left is decoded in blocks, of which only
+the columns that the filter looks at.
+
+Records mean what rows of ``amqp-events`` mean: their values are AMQP messages.
+
+Spec: docs/specifications.md, E-18, Z-22.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.filters.evaluate_columns import mask
+from spark_streams.filters.limits import check
+from spark_streams.filters.predicates.conditions import PaddedDecimalOrder
+from spark_streams.filters.row_columns import columns_needed, message_columns
+from spark_streams.filters.split import Pushable, split
+from spark_streams.filters.targets.intervals import Intervals, intervals_of, within
+from spark_streams.filters.tree import OFFSET, PARTITION, PUBLISH_TIME, Expression, Operator, Predicate, Reference
+from spark_streams.filters.tree import ValueType as Type
+from spark_streams.log.format.records import Records
+from spark_streams.log.format.timestamps import NO_TIMESTAMP
+from spark_streams.log.message_columns import message_columns_of
+from spark_streams.offsets import OFFSET_DIGITS
+
+if TYPE_CHECKING:
+    from spark_streams.log.storage.partition import Partition
+
+__all__ = ["Place", "first_matching", "place_of"]
+
+BLOCK_BYTES: Final = 1 << 20
+"""Decoded at a time: enough that columns pay, little enough that a match at once is answered at once."""
+_ORDER: Final = PaddedDecimalOrder(OFFSET_DIGITS)
+_LAST: Final = 2**63 - 1
+_OWN: Final = frozenset({"offset", "partition", "timestamp"})
+"""Columns that no message tells, but where it is stored."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the records lie that a filter may be true of.
+
+    Args:
+        first: the first offset, inclusive.
+        end: the last offset, exclusive.
+        from_ms: no timestamp is earlier; None: any, and records without one.
+    """
+
+    first: int = 0
+    end: int = _LAST
+    from_ms: int | None = None
+
+
+def place_of(expression: Expression) -> Place:
+    """Return where records lie that a filter may be true of; nowhere else it is."""
+    return split(expression, _Places()).pushed or Place()
+
+
+def first_matching(partition: Partition, expression: Expression, start: int = 0) -> int | None:
+    """Return the offset of the first record that a filter is true of; see ``Partition.first_matching``."""
+    check(expression)
+    needed = columns_needed(expression)
+    place = place_of(expression)
+    offset, end = max(start, place.first), min(place.end, partition.next_offset)
+    while offset < end:
+        if place.from_ms is not None:
+            offset = partition.skip_to_time(offset, place.from_ms)
+            if offset >= end:
+                break
+        records = partition.read(offset, BLOCK_BYTES)
+        if records is None:
+            break
+        records = records.slice(0, int(np.searchsorted(records.offsets, end)))
+        matching = _matching(records, expression, needed, partition.id)
+        if matching.true_count:
+            return int(records.offsets[pc.index(matching, True).as_py()])
+        offset = int(records.offsets[-1]) + 1 if len(records) else end
+    return None
+
+
+def _matching(records: Records, expression: Expression, needed: tuple[str, ...], partition: str) -> pa.BooleanArray:
+    decoded = tuple(name for name in needed if name not in _OWN)
+    columns = message_columns_of(records, decoded) if decoded else {}
+    rows = len(records)
+    of_messages = message_columns(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
+
+    def lookup(reference: Reference) -> pa.Array:
+        if reference == OFFSET:
+            return pc.utf8_lpad(pa.array(records.offsets).cast(pa.string()), OFFSET_DIGITS, "0")
+        if reference == PARTITION:
+            return pa.repeat(pa.scalar(partition, pa.string()), rows)
+        if reference == PUBLISH_TIME:
+            return pa.array(records.timestamps, mask=records.timestamps == NO_TIMESTAMP)
+        return of_messages(reference)
+
+    return mask(expression, lookup, rows)
+
+
+class _Places:
+    """Places as a target; all that is said is a superset, so every record that is read is looked at with the filter."""
+
+    def both(self, left: Place, right: Place) -> Place:
+        times = [time for time in (left.from_ms, right.from_ms) if time is not None]
+        return Place(max(left.first, right.first), min(left.end, right.end), max(times, default=None))
+
+    def either(self, left: Place, right: Place) -> Place:
+        timeless = left.from_ms is None or right.from_ms is None
+        from_ms = None if timeless else min(left.from_ms or 0, right.from_ms or 0)
+        return Place(min(left.first, right.first), max(left.end, right.end), from_ms)
+
+    def test(self, predicate: Predicate) -> Pushable[Place] | None:
+        place = None
+        if predicate.reference == OFFSET:
+            place = _of_texts(predicate) if predicate.type is Type.STRING else _of_numbers(intervals_of(predicate))
+        elif predicate.reference == PUBLISH_TIME and predicate.type is not Type.STRING:
+            place = _of_times(intervals_of(predicate))
+        return None if place is None else Pushable(place, exact=False)
+
+
+def _of_numbers(offsets: Intervals | None) -> Place | None:
+    if offsets is None:
+        return None
+    there = within(offsets, 0, _LAST - 1)
+    if not there:
+        return Place(end=0)
+    first, last = there[0][0], there[-1][1]
+    return Place(first or 0, _LAST if last is None else last + 1)
+
+
+def _of_times(times: Intervals | None) -> Place | None:
+    if times is None:
+        return None
+    return (
+        Place(from_ms=max(times[0][0], NO_TIMESTAMP + 1) if times[0][0] is not None else None)
+        if times
+        else Place(end=0)
+    )
+
+
+def _of_texts(predicate: Predicate) -> Place | None:
+    op, texts = predicate.operator, [str(value) for value in predicate.values]
+    if op in (Operator.EQUALS, Operator.IN):
+        return _between(min(texts), max(texts))
+    if op is Operator.BETWEEN:
+        return _between(*texts)
+    if op is Operator.GREATER_THAN:
+        return Place(first=min(_ORDER.upper(texts[0]), _LAST))
+    if op is Operator.GREATER_THAN_EQUALS:
+        return Place(first=min(_ORDER.lower(texts[0]), _LAST))
+    if op is Operator.LESS_THAN:
+        return Place(end=min(_ORDER.lower(texts[0]), _LAST))
+    return Place(end=min(_ORDER.upper(texts[0]), _LAST)) if op is Operator.LESS_THAN_EQUALS else None
+
+
+def _between(low: str, high: str) -> Place:
+    return Place(min(_ORDER.lower(low), _LAST), min(_ORDER.upper(high), _LAST))

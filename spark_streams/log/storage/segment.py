@@ -1,0 +1,381 @@
+"""One segment: a file of whole record batches, its sparse index beside it.
+
+A segment is named by the offset of its first record, 20 digits, ``.log`` and ``.index``. Batches follow each other
+without gaps. Closed segments never change; their CRCs are checked whenever they are read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_streams.errors import CorruptLog
+from spark_streams.log.format.record_batch import HEADER_BYTES, BatchFault, BatchHeader, parse_header, verify
+from spark_streams.log.format.records import Records, decode_batches
+from spark_streams.log.format.timestamps import LEGACY_NO_TIMESTAMP, NO_TIMESTAMP
+from spark_streams.log.storage.files import WINDOW_BYTES, OpenFile, ReadAhead, read_exactly, write_all
+from spark_streams.log.storage.segment_index import IndexInvalid, SegmentIndex, remove_if_there
+from spark_streams.offsets import format_offset
+
+__all__ = ["LOG_SUFFIX", "Segment"]
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+KEPT_INDEXES = 32
+"""Indexes of closed segments that stay in memory, in all logs of the process: 0.4 MB each for 64 MiB segments."""
+
+logger = logging.getLogger("spark_streams.log")
+
+
+def batch_max_timestamp(header: BatchHeader) -> int:
+    """Return a batch's maximum as instants compare, in ms: ``NO_TIMESTAMP`` when no record has one."""
+    none = not header.extended and header.max_timestamp == LEGACY_NO_TIMESTAMP
+    return NO_TIMESTAMP if none else header.max_timestamp
+
+
+def check_place(header: BatchHeader, offset: int, bytes_left: int) -> None:
+    """Check what the CRC does not cover, as the log itself sets it: base offset, leader epoch, and the length.
+
+    Raises:
+        BatchFault: the check that failed.
+
+    """
+    if header.base_offset != offset:
+        raise BatchFault(f"the batch says offset {header.base_offset}, expected {offset}")
+    if header.leader_epoch:
+        raise BatchFault(f"the batch says leader epoch {header.leader_epoch}, expected 0")
+    if header.size > bytes_left:
+        raise BatchFault(f"the batch says {header.size} bytes, {bytes_left} are there")
+
+
+class _Visible(NamedTuple):
+    """What readers may see of a segment."""
+
+    end: int
+    next_offset: int
+    last_batch_place: tuple[int, int] | None
+
+
+class Segment:
+    """One segment.
+
+    The active segment holds its file open and its index in memory. A closed one holds neither, so that a log of
+    thousands of segments takes no more descriptors and memory than a short one: its file is opened for each read, its
+    index is read when it is needed, and a few of those that were needed last are kept.
+    """
+
+    def __init__(self, folder: Path, base_offset: int, interval_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.path = folder / (format_offset(base_offset) + LOG_SUFFIX)
+        self.index_path = self.path.with_suffix(INDEX_SUFFIX)
+        self._visible = _Visible(0, base_offset, None)
+        self.sealed = False
+        self.first_append_ms: int | None = None
+        self.last_append_ms: int | None = None
+        self.interval_bytes = interval_bytes
+        self._file: OpenFile | None = None
+        self._index: SegmentIndex | None = None
+        self._max_timestamp: int | None = None
+
+    @property
+    def end(self) -> int:
+        """How many of its bytes are whole batches that readers may see."""
+        return self._visible.end
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after that of the last record that readers may see."""
+        return self._visible.next_offset
+
+    @property
+    def last_batch_place(self) -> tuple[int, int] | None:
+        """Position and base offset of the last batch; None where the index has to tell it."""
+        return self._visible.last_batch_place
+
+    def open_active(self) -> None:
+        """Open, or make, the segment that is appended to; nothing of it is visible yet."""
+        self._file = OpenFile(self.path, os.O_RDWR | os.O_CREAT)
+        self._index = SegmentIndex(self.interval_bytes)
+
+    def open_closed(self, next_offset: int) -> None:
+        """Take on a segment that is followed by another, which starts at ``next_offset``: nothing of it is read."""
+        status = self.path.stat()
+        self.sealed = True
+        self._visible = _Visible(status.st_size, next_offset, None)
+        self.last_append_ms = self.first_append_ms = status.st_mtime_ns // 1_000_000
+
+    def let_go(self) -> None:
+        """Let go of file and index; readers that use them now can finish, later ones open them for themselves."""
+        if self._index is not None:
+            self._max_timestamp = self._index.max_timestamp
+        self._file = self._index = None
+
+    def file(self) -> OpenFile:
+        """Return the open file; keep it while its descriptor is used.
+
+        Raises:
+            FileNotFoundError: retention has removed it.
+
+        """
+        held = self._file
+        return OpenFile(self.path, os.O_RDONLY) if held is None else held
+
+    @property
+    def index(self) -> SegmentIndex:
+        """The index.
+
+        Raises:
+            CorruptLog: what is stored does not lead up to the next segment.
+            FileNotFoundError: retention has removed the segment.
+
+        """
+        held = self._index
+        return _index_of_closed(self) if held is None else held
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp, in ms; ``NO_TIMESTAMP`` when no record has one. Raises as ``index`` does."""
+        held = self._index
+        if held is not None:
+            return held.max_timestamp
+        if self._max_timestamp is None:
+            self._max_timestamp = self.index.max_timestamp
+        return self._max_timestamp
+
+    def file_bytes(self) -> int:
+        """Return the file's length in bytes."""
+        return os.fstat(self.file().fd).st_size
+
+    def write(self, batches: bytes) -> int:
+        """Write whole batches past ``end``, where no reader sees them before ``publish``; return where they end.
+
+        Raises:
+            OSError: the system refused; ``take_back`` has been called.
+
+        """
+        try:
+            write_all(self.file().fd, batches, self.end)
+        except OSError:
+            self.take_back()
+            raise
+        return self.end + len(batches)
+
+    def take_back(self) -> None:
+        """Cut off what ``write`` wrote and ``publish`` did not."""
+        try:
+            os.ftruncate(self.file().fd, self.end)
+        except OSError:
+            # Harmless: no reader looks there, the next append overwrites it, and ``seal`` or recovery cuts the rest.
+            logger.warning("%s: bytes past %d could not be cut off", self.path, self.end, exc_info=True)
+
+    def publish(self, headers: Sequence[BatchHeader], now_ms: int) -> None:
+        """Make batches that were written visible to readers; ``now_ms`` is the time of the append."""
+        self.last_append_ms = now_ms
+        if self.first_append_ms is None:
+            self.first_append_ms = now_ms
+        for header in headers:
+            self.take(header)
+
+    def take(self, header: BatchHeader) -> None:
+        """Make the batch that lies at ``end`` visible, in one step: readers in other threads see all of it or none."""
+        position = self.end
+        self._held_index().add(header.base_offset, position, batch_max_timestamp(header))
+        self._visible = _Visible(position + header.size, header.next_offset, (position, header.base_offset))
+
+    def _held_index(self) -> SegmentIndex:
+        if self._index is None:
+            raise ValueError(f"{self.path} is closed: batches are taken in by the active segment only")
+        return self._index
+
+    def sync(self) -> None:
+        """Force the bytes to the disk."""
+        os.fdatasync(self.file().fd)
+
+    def seal(self) -> None:
+        """Force the bytes to the disk and write the index; from then on nothing is appended here.
+
+        Raises:
+            OSError: the system refused; it can be called again.
+
+        """
+        fd = self.file().fd
+        if os.fstat(fd).st_size != self.end:
+            os.ftruncate(fd, self.end)
+        self.stamp()
+        os.fsync(fd)
+        self._held_index().write(self.index_path)
+        self.sealed = True
+
+    def stamp(self) -> None:
+        """Make the file's own time that of the last append: retention by age goes by it after the next start."""
+        if self.last_append_ms is not None:
+            os.utime(self.file().fd, ns=(self.last_append_ms * 1_000_000, self.last_append_ms * 1_000_000))
+
+    def unlink(self) -> None:
+        """Remove the files; those who read them now can finish."""
+        remove_if_there(self.index_path)
+        remove_if_there(self.path)
+
+    def headers(self, position: int, offset: int, file: OpenFile) -> Iterator[tuple[int, BatchHeader]]:
+        """Walk the batch headers from ``position``, the start of the batch with base offset ``offset``, to ``end``.
+
+        Raises:
+            CorruptLog: what is there is no batch of this segment. (CRCs are not checked here.)
+
+        """
+        end = self.end
+        # What one index entry stands for at once: to read each of many small batches' headers takes a hundred system
+        # calls, and Python's lock anew after each.
+        ahead = ReadAhead(file, end, min(self.interval_bytes, WINDOW_BYTES))
+        while position < end:
+            try:
+                header = parse_header(*ahead.bytes_at(position, HEADER_BYTES))
+                check_place(header, offset, end - position)
+            except BatchFault as fault:
+                raise CorruptLog(str(self.path), position, str(fault)) from fault
+            yield position, header
+            position += header.size
+            offset = header.next_offset
+
+    def rebuilt_index(self) -> SegmentIndex:
+        """Make the index anew from the batches, each checked: a flipped bit must not get into it.
+
+        Raises:
+            CorruptLog: a check failed.
+
+        """
+        file = self.file()
+        ahead = ReadAhead(file, self.end)
+        index = SegmentIndex(self.interval_bytes)
+        position, offset = 0, self.base_offset
+        while position < self.end:
+            try:
+                header = parse_header(ahead.piece(position, HEADER_BYTES))
+                check_place(header, offset, self.end - position)
+                verify(ahead.piece(position, header.size), 0, header)
+            except BatchFault as fault:
+                raise CorruptLog(str(self.path), position, str(fault)) from fault
+            index.add(header.base_offset, position, batch_max_timestamp(header))
+            position += header.size
+            offset = header.next_offset
+        return index
+
+    def locate(self, offset: int, file: OpenFile | None = None) -> tuple[int, int]:
+        """Return byte position and base offset of the batch that holds ``offset``, which must be in this segment."""
+        for position, header in self.headers(*self.index.stretch_of(offset), file or self.file()):
+            if header.next_offset > offset:
+                return position, header.base_offset
+        raise CorruptLog(str(self.path), self.end, f"offset {offset} is missing")
+
+    def read_from(self, offset: int, max_bytes: int) -> Records:
+        """Read whole batches from the one that holds ``offset`` on.
+
+        At least one batch is read, and no more than fit into ``max_bytes``.
+
+        Raises:
+            CorruptLog: a check failed; nothing is served.
+            FileNotFoundError: retention has removed the segment.
+
+        """
+        file = self.file()
+        position, base = self.locate(offset, file)
+        block, batches = self._checked(file, position, base, max_bytes)
+        return self._decoded(block, batches, position)
+
+    def _decoded(self, block: bytes, batches: list[tuple[int, BatchHeader]], position: int) -> Records:
+        try:
+            return decode_batches(block, batches)
+        except BatchFault as fault:
+            raise CorruptLog(str(self.path), position, str(fault)) from fault
+
+    def _checked(
+        self, file: OpenFile, position: int, offset: int, max_bytes: int
+    ) -> tuple[bytes, list[tuple[int, BatchHeader]]]:
+        """Read whole batches from ``position``, where the batch with base offset ``offset`` starts, and check them."""
+        end = self.end
+        block = read_exactly(file.fd, min(max(max_bytes, HEADER_BYTES), end - position), position)
+        batches: list[tuple[int, BatchHeader]] = []
+        at = 0
+        try:
+            while at < len(block) or not batches:
+                if batches and len(block) - at < HEADER_BYTES:
+                    break
+                header = parse_header(block, at)
+                check_place(header, offset, end - position - at)
+                if at + header.size > len(block):
+                    if batches:
+                        break
+                    block = read_exactly(file.fd, header.size, position)
+                verify(block, at, header)
+                batches.append((at, header))
+                at += header.size
+                offset = header.next_offset
+        except BatchFault as fault:
+            raise CorruptLog(str(self.path), position + at, str(fault)) from fault
+        return block, batches
+
+    def first_at_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record not earlier than ``timestamp_ms``, or None.
+
+        Every batch that the answer depends on is checked: a flipped bit in a header's maximum must not hide a record.
+
+        Raises:
+            CorruptLog: a check failed.
+            FileNotFoundError: retention has removed the segment.
+
+        """
+        end = self.end
+        if self.max_timestamp < timestamp_ms:
+            return None
+        index = self.index
+        number = index.number_of_time(timestamp_ms)
+        if number == len(index):
+            return None
+        file = self.file()
+        position, offset = index.stretch(number)
+        while position < end:
+            block, batches = self._checked(file, position, offset, self.interval_bytes)
+            candidates = [(at, h) for at, h in batches if batch_max_timestamp(h) >= timestamp_ms]
+            if candidates:
+                records = self._decoded(block, candidates, position)
+                matching = (records.timestamps >= timestamp_ms) & (records.timestamps != NO_TIMESTAMP)
+                if matching.any():
+                    row = int(matching.argmax())
+                    return int(records.offsets[row]), int(records.timestamps[row])
+            last_at, last = batches[-1]
+            position, offset = position + last_at + last.size, last.next_offset
+        return None
+
+
+@lru_cache(maxsize=KEPT_INDEXES)
+def _index_of_closed(segment: Segment) -> SegmentIndex:
+    try:
+        index = SegmentIndex.load(
+            segment.index_path,
+            interval_bytes=segment.interval_bytes,
+            base_offset=segment.base_offset,
+            segment_bytes=segment.end,
+        )
+    except IndexInvalid as why:
+        logger.warning("%s: it is made anew", why)
+        index = segment.rebuilt_index()
+        try:
+            index.write(segment.index_path)
+        except OSError:
+            # It is in memory, so the read goes on; the next one that needs the file tries again.
+            logger.warning("%s could not be written", segment.index_path, exc_info=True)
+    expected = segment.base_offset
+    if len(index):
+        for _, header in segment.headers(*index.stretch(len(index) - 1), segment.file()):
+            expected = header.next_offset
+    if expected != segment.next_offset:
+        raise CorruptLog(
+            str(segment.path),
+            segment.end,
+            f"ends before offset {expected}, the next segment starts at {segment.next_offset}",
+        )
+    return index

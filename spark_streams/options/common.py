@@ -1,0 +1,155 @@
+"""What every format's reader takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import OptionError
+from spark_streams.filters.tree import Expression
+from spark_streams.options.connection import DEFAULT_REQUEST_TIMEOUT_MS, read_endpoint, request_timeout_ms
+from spark_streams.options.names import (
+    FAIL_ON_DATA_LOSS,
+    FILTER,
+    MAX_OFFSETS_PER_TRIGGER,
+    MAX_TRIGGER_DELAY,
+    MIN_OFFSETS_PER_TRIGGER,
+    MIN_PARTITIONS,
+    POLL_INTERVAL,
+    PUSHDOWN,
+    STARTING_STRATEGY,
+    TIMESTAMP_OVERFLOW,
+)
+from spark_streams.options.parser import Given
+from spark_streams.options.positions import Span, read_ending, read_starting, refuse_empty_spans, refuse_endings
+from spark_streams.options.values import duration_ms, filter_expression
+from spark_streams.position import EARLIEST, LATEST
+
+__all__ = ["DEFAULT_MAX_TRIGGER_DELAY_MS", "DEFAULT_POLL_INTERVAL_MS", "SourceOptions", "read_source"]
+
+DEFAULT_POLL_INTERVAL_MS: Final = 100
+"""An idle default trigger asks for the latest offset 50 to 100 times a second; the peer is asked ten times."""
+DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 900_000
+"""15 minutes, as the Kafka source of Spark."""
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Everything that a reader needs to know; picklable, and safe to print.
+
+    Args:
+        format: the format's name.
+        endpoint: where the peer is and how to get in.
+        stream: the log's name.
+        starting: where reading starts.
+        ending: where a batch query stops; an ending position is where reading would go on, so ``{"after": x}``
+            includes x and ``{"at": x}`` leaves it out. None in a stream.
+        latest_when_no_event: what a starting timestamp later than every event means: True the end of the log, False
+            an error.
+        latest_when_no_match: the same of a starting expression that no event matches; an error only where the user
+            asked for one (E-18).
+        fail_on_data_loss: whether missing events fail the query (True) or are logged.
+        max_offsets_per_trigger: events per micro-batch, at most; None for no limit.
+        min_offsets_per_trigger: events that have to wait before a micro-batch starts, unless ``max_trigger_delay_ms``
+            has passed; None to start with any.
+        max_trigger_delay_ms: how long a micro-batch may wait for ``min_offsets_per_trigger`` since the last one.
+        min_partitions: Spark tasks per batch, at least, where offsets allow it; None for one a partition.
+        consumer_group: the group that the links join, or None; amqp-events only.
+        epoch: this consumer's epoch in the group, or None; amqp-events only.
+        poll_interval_ms: how long what the peer said about its bounds may be reused.
+        request_timeout_ms: how long to wait for an answer of the peer.
+        timestamp_overflow: what becomes of an instant that does not fit Spark's microseconds: ``fail`` fails the
+            query, ``null`` makes the cell NULL.
+        filter: only the events that it is true of are rows; None for all.
+        pushdown: whether Spark may hand over filters of the DataFrame (batch queries).
+    """
+
+    format: str
+    endpoint: Endpoint
+    stream: str
+    starting: Span
+    ending: Span | None = None
+    latest_when_no_event: bool = False
+    latest_when_no_match: bool = True
+    fail_on_data_loss: bool = True
+    max_offsets_per_trigger: int | None = None
+    min_partitions: int | None = None
+    consumer_group: str | None = None
+    epoch: int | None = None
+    poll_interval_ms: int = DEFAULT_POLL_INTERVAL_MS
+    request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
+    timestamp_overflow: Literal["fail", "null"] = "fail"
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = DEFAULT_MAX_TRIGGER_DELAY_MS
+    filter: Expression | None = None
+    pushdown: bool = False
+
+
+def read_source(given: Given, stream: str, *, streaming: bool | None) -> SourceOptions:
+    """Read what every format's reader takes.
+
+    Args:
+        given: the user's options.
+        stream: the stream's name, already read.
+        streaming: whether they are for ``readStream``: the default start is then ``latest``, else ``earliest``; None
+            when it is not known yet, so that only what is wrong in both is refused.
+
+    Raises:
+        OptionError: a bad value, a contradiction, or an option that does not suit the mode.
+    """
+    if streaming:
+        refuse_endings(given)
+        if given.boolean(PUSHDOWN, False):
+            raise OptionError(
+                PUSHDOWN, f"Spark pushes filters in batch queries only: say it with '{FILTER}' in a stream"
+            )
+    elif streaming is False:
+        for name in (MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY):
+            if given.has(name):
+                raise OptionError(name, "a batch query has no triggers: this is for streams")
+    starting = read_starting(given, LATEST if streaming else EARLIEST) or Span(EARLIEST)
+    ending = read_ending(given, LATEST if streaming is False else None)
+    most, least, delay_ms = _trigger(given)
+    strategy = given.word(STARTING_STRATEGY, "error", "latest")
+    condition = given.text(FILTER, "such as type = 'order' AND publish_time >= 1585672841000")
+    poll = given.integer(POLL_INTERVAL, 0, "milliseconds")
+    options = SourceOptions(
+        format=given.form.name,
+        latest_when_no_event=strategy == "latest",
+        latest_when_no_match=strategy == "latest" or not given.has(STARTING_STRATEGY),
+        timestamp_overflow="null" if given.word(TIMESTAMP_OVERFLOW, "fail", "null") == "null" else "fail",
+        endpoint=read_endpoint(given),
+        stream=stream,
+        starting=starting,
+        ending=ending,
+        fail_on_data_loss=given.boolean(FAIL_ON_DATA_LOSS, True),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=delay_ms,
+        min_partitions=given.integer(MIN_PARTITIONS, 1, "Spark partitions"),
+        poll_interval_ms=DEFAULT_POLL_INTERVAL_MS if poll is None else poll,
+        request_timeout_ms=request_timeout_ms(given),
+        filter=None if condition is None else filter_expression(FILTER, condition),
+        pushdown=given.boolean(PUSHDOWN, False),
+    )
+    if streaming is False:
+        refuse_empty_spans(starting, ending)
+    return options
+
+
+def _trigger(given: Given) -> tuple[int | None, int | None, int]:
+    """Return the most and the fewest events of a micro-batch, and the milliseconds it may wait for the fewest."""
+    most = given.integer(MAX_OFFSETS_PER_TRIGGER, 1, "events")
+    least = given.integer(MIN_OFFSETS_PER_TRIGGER, 1, "events")
+    if most is not None and least is not None and least > most:
+        raise OptionError(
+            MIN_OFFSETS_PER_TRIGGER,
+            f"{least} is more than the {most} of '{MAX_OFFSETS_PER_TRIGGER}': no micro-batch could be both",
+        )
+    delay = given.get(MAX_TRIGGER_DELAY)
+    if delay is None:
+        return most, least, DEFAULT_MAX_TRIGGER_DELAY_MS
+    if least is None:
+        raise OptionError(MAX_TRIGGER_DELAY, f"needs '{MIN_OFFSETS_PER_TRIGGER}' beside it: nothing waits without it")
+    return most, least, duration_ms(MAX_TRIGGER_DELAY, delay)

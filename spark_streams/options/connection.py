@@ -1,0 +1,97 @@
+"""The options that say where the peer is, how to get in, and how long to wait for it."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from spark_streams.endpoint import Endpoint, Secret, Tls, parse_url, with_tls_scheme
+from spark_streams.errors import OptionError
+from spark_streams.options.names import (
+    PASSWORD,
+    PASSWORD_FILE,
+    PASSWORD_PROVIDER,
+    REQUEST_TIMEOUT,
+    TLS_CA_FILE,
+    TLS_CERT_FILE,
+    TLS_KEY_FILE,
+    TLS_VERIFY_HOSTNAME,
+    URL,
+    USERNAME,
+)
+from spark_streams.options.parser import Given
+from spark_streams.secrets import CalledSecret, FileSecret
+
+__all__ = ["DEFAULT_REQUEST_TIMEOUT_MS", "read_endpoint", "read_secret", "request_timeout_ms"]
+
+DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
+
+
+def read_endpoint(given: Given) -> Endpoint:
+    """Return where the peer is, with credentials and TLS.
+
+    Raises:
+        OptionError: no url or a bad one, credentials that contradict each other, or a TLS file that is not there.
+    """
+    url = given.required(URL, given.form.url_example)
+    if any(given.has(name) for name in (TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME)):
+        url = with_tls_scheme(url)  # an option of TLS asks for TLS, on its default port when the url has none
+    endpoint = parse_url(url, schemes=given.form.schemes)
+    named = given.one_of(PASSWORD, PASSWORD_FILE, PASSWORD_PROVIDER)
+    if given.has(USERNAME) or named is not None:
+        if endpoint.username is not None:
+            name = USERNAME if named is None or given.has(USERNAME) else named
+            raise OptionError(name, f"cannot be used together with credentials in '{URL}': give one of them")
+        if named is not None and not given.has(USERNAME):
+            raise OptionError(named, f"needs '{USERNAME}' beside it")
+        password = given.get(PASSWORD)
+        endpoint = endpoint.with_credentials(
+            given.get(USERNAME),
+            read_secret(given, PASSWORD_FILE, PASSWORD_PROVIDER) if password is None else Secret(password),
+        )
+    if endpoint.username is not None and endpoint.password is None:
+        raise OptionError(USERNAME if given.has(USERNAME) else URL, f"a user name needs a password, in '{PASSWORD}'")
+    return endpoint if endpoint.tls is None else endpoint.with_tls(_tls(given))
+
+
+def read_secret(given: Given, file: str, provider: str) -> Secret | None:
+    """Return a secret that is to be read when it is needed, None without either of the two options.
+
+    Args:
+        given: the options.
+        file: the name of the option with a path.
+        provider: the name of the one with a function.
+
+    Raises:
+        OptionError: the file is not there, or the function's name is none.
+    """
+    if (path := given.text(file, "the path of a file")) is not None:
+        if not os.path.isfile(path):
+            raise OptionError(file, f"'{path}' is not a file that can be found here, expected one with the secret")
+        return FileSecret(path, file)
+    name = given.text(provider, "a function such as package.module:function")
+    return None if name is None else CalledSecret(name, provider)
+
+
+def request_timeout_ms(given: Given) -> int:
+    """Return how long to wait for an answer of the peer.
+
+    Raises:
+        OptionError: no whole number of milliseconds.
+    """
+    return given.integer(REQUEST_TIMEOUT, 1, "milliseconds") or DEFAULT_REQUEST_TIMEOUT_MS
+
+
+def _tls(given: Given) -> Tls:
+    if given.has(TLS_KEY_FILE) and not given.has(TLS_CERT_FILE):
+        raise OptionError(TLS_KEY_FILE, f"needs '{TLS_CERT_FILE}' beside it")
+    for name in (TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE):
+        path = given.get(name)
+        if path is not None and not os.path.isfile(path):
+            raise OptionError(name, f"'{path}' is not a file that can be found here, expected a PEM file")
+    return Tls(
+        given.get(TLS_CA_FILE),
+        given.get(TLS_CERT_FILE),
+        given.get(TLS_KEY_FILE),
+        given.boolean(TLS_VERIFY_HOSTNAME, True),
+    )

@@ -1,0 +1,156 @@
+"""What a user gave: the map that Spark hands over, its names checked against those that the format takes.
+
+Names are compared without regard to case, as Spark's own are. An unknown one is an error that suggests the nearest, one
+that belongs to another format or a later version is an error that says so, and Spark's own (``checkpointLocation`` …)
+pass; the argument of ``load`` and ``save``, which comes as ``path``, is refused, as it would be dropped without a word.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from spark_streams.errors import OptionError
+from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER, OF_SPARK, PATH
+from spark_streams.options.values import boolean, integer
+from spark_streams.position import Position
+
+__all__ = ["MAX_INT64", "Format", "Given"]
+
+MAX_INT64: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Format:
+    """What tells the options of one format from those of another.
+
+    Args:
+        name: the format's name, for messages.
+        schemes: the schemes that its urls may have.
+        url_example: what comes behind "is required" when there is no url.
+        stream_example: the same for the stream.
+        naming: how a stream is named, for those who gave it to ``load``.
+        position: reads one JSON value of a position; the arguments are option, partition and value, and the error is
+            an OptionError.
+        offsets_example: a JSON object of positions, for messages.
+        reading: options of its readers beside those of every format's.
+        writing: options of its writers beside those of every format's.
+        both: options of its readers and writers beside those of every format's.
+        prefixes: what options may begin with whose rest is the user's own; in lower case.
+        refused: options that it does not take, with the reason: of other formats, or of later versions.
+    """
+
+    name: str
+    schemes: frozenset[str]
+    url_example: str
+    stream_example: str
+    naming: str
+    position: Callable[[str, str, object], Position]
+    offsets_example: str
+    reading: tuple[str, ...] = ()
+    writing: tuple[str, ...] = ()
+    both: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """All names that the format takes."""
+        return (*OF_EVERY_FORMAT, *self.both, *OF_EVERY_READER, *self.reading, *self.writing)
+
+
+class Given:
+    """The options that are there, found without regard to case.
+
+    Args:
+        options: as Spark hands them over.
+        form: the format they are for.
+
+    Raises:
+        OptionError: a name that the format does not take.
+    """
+
+    def __init__(self, options: Mapping[str, str], form: Format) -> None:
+        self.form = form
+        self._values = {name.lower(): value for name, value in options.items()}
+        known = {name.lower(): name for name in form.known}
+        refused = {name.lower(): name for name in form.refused}
+        for name in options:
+            lower = name.lower()
+            if lower in known or lower in OF_SPARK or lower.startswith(form.prefixes):
+                continue
+            if lower in refused:
+                raise OptionError(refused[lower], form.refused[refused[lower]])
+            close = difflib.get_close_matches(lower, known, n=1, cutoff=0.5)
+            hint = f"did you mean '{known[close[0]]}'?" if close else f"{form.name} knows {', '.join(form.known)}"
+            raise OptionError(name, f"{form.name} has no such option; {hint}")
+
+    def has(self, name: str) -> bool:
+        """Return whether the option is there."""
+        return self._values.get(name.lower()) is not None
+
+    def get(self, name: str) -> str | None:
+        """Return the option's value, or None."""
+        return self._values.get(name.lower())
+
+    def starting_with(self, prefix: str) -> dict[str, str]:
+        """Return the options that begin with a prefix, by the rest of their names, in lower case."""
+        return {n[len(prefix) :]: v for n, v in sorted(self._values.items()) if n.startswith(prefix) and v is not None}
+
+    def no_path(self) -> None:
+        """Refuse ``load("orders")`` and ``save("orders")``: their argument would be dropped without a word."""
+        if (self.get(PATH) or "").strip():
+            raise OptionError(PATH, f"load and save take no argument here: {self.form.naming}")
+
+    def only_for_reading(self) -> None:
+        """Refuse what only readers take."""
+        for name in (*OF_EVERY_READER, *self.form.reading):
+            if self.has(name):
+                raise OptionError(name, "this is for reading; a sink does not take it")
+
+    def only_for_writing(self) -> None:
+        """Refuse what only writers take."""
+        for name in self.form.writing:
+            if self.has(name):
+                raise OptionError(name, "this is for writing; a source does not take it")
+
+    def required(self, name: str, example: str) -> str:
+        """Return the option's value; without one the message says ``example``."""
+        value = self.get(name)
+        if value is None or not value.strip():
+            raise OptionError(name, f"is required: {example}")
+        return value
+
+    def text(self, name: str, expected: str) -> str | None:
+        """Return the option's value without blanks around it, None when it is not there; an empty one is an error."""
+        value = self.get(name)
+        if value is not None and not value.strip():
+            raise OptionError(name, f"is empty, expected {expected}")
+        return None if value is None else value.strip()
+
+    def one_of(self, *names: str) -> str | None:
+        """Return the only one of ``names`` that is there, or None."""
+        there = [name for name in names if self.has(name)]
+        if len(there) > 1:
+            raise OptionError(there[1], f"cannot be used together with '{there[0]}': give one of them")
+        return there[0] if there else None
+
+    def word(self, name: str, *words: str) -> str:
+        """Return the one of ``words`` that the option says, in any case; the first when it is not there."""
+        value = (self.get(name) or words[0]).strip().lower()
+        if value not in words:
+            expected = f"neither '{words[0]}' nor '{words[1]}'" if len(words) == 2 else f"none of {', '.join(words)}"
+            raise OptionError(name, f"'{value}' is {expected}")
+        return value
+
+    def integer(self, name: str, low: int, unit: str, *, high: int = MAX_INT64) -> int | None:
+        """Return a whole number from ``low`` to ``high``, both inclusive; None when it is not there."""
+        value = self.get(name)
+        return None if value is None else integer(name, value, low=low, high=high, unit=unit)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """Return what ``true`` or ``false`` says; ``default`` when it is not there."""
+        value = self.get(name)
+        return default if value is None else boolean(name, value)

@@ -1,0 +1,79 @@
+"""The answering attach: termini, settlement modes and link properties that are in force.
+
+Spec: AMQP 1.0 part 3 §3.5.3, §3.5.4; Event Stream Extensions §4.6.1 to §4.6.3 (ES-105, ES-209).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+
+from spark_streams.server.amqp.attach_request import CONSUMER_GROUP, EPOCH, PARTITION
+from spark_streams.server.amqp.consumer_groups import Claim
+from spark_streams.server.amqp.link_filters import LinkFilters
+
+__all__ = ["open_consumer", "open_info", "open_producer"]
+
+
+def open_producer(link: Any, bound: str | None, max_message_bytes: int) -> None:
+    """Open a link that events come in on."""
+    link.source.copy(link.remote_source)
+    link.target.copy(link.remote_target)
+    link.target.durability = proton.Terminus.NONDURABLE
+    link.snd_settle_mode = link.remote_snd_settle_mode
+    link.rcv_settle_mode = proton.Link.RCV_FIRST
+    link.max_message_size = max_message_bytes
+    _set_properties(link, bound, None)
+    link.open()
+
+
+def open_consumer(link: Any, filters: LinkFilters, bound: str | None, claim: Claim | None, *, durable: bool) -> bool:
+    """Open a link that events go out on.
+
+    Returns:
+        Whether deliveries are sent settled: only where the receiver asks for just that.
+    """
+    link.source.copy(link.remote_source)
+    link.source.filter.clear()
+    if filters.echo:
+        link.source.filter.put_dict(dict(filters.echo))
+    link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
+    if not durable:
+        link.source.durability = proton.Terminus.NONDURABLE
+        link.source.expiry_policy = proton.Terminus.EXPIRE_WITH_LINK
+        link.source.timeout = 0
+    link.target.copy(link.remote_target)
+    presettled = _set_settle_modes(link)
+    _set_properties(link, bound, claim)
+    link.open()
+    return presettled
+
+
+def open_info(link: Any) -> bool:
+    """Open a link of an information source; returns the same."""
+    link.source.copy(link.remote_source)
+    link.source.filter.clear()
+    link.source.durability = proton.Terminus.NONDURABLE
+    link.target.copy(link.remote_target)
+    presettled = _set_settle_modes(link)
+    link.open()
+    return presettled
+
+
+def _set_settle_modes(link: Any) -> bool:
+    presettled: bool = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
+    link.snd_settle_mode = proton.Link.SND_SETTLED if presettled else proton.Link.SND_UNSETTLED
+    link.rcv_settle_mode = link.remote_rcv_settle_mode
+    return presettled
+
+
+def _set_properties(link: Any, bound: str | None, claim: Claim | None) -> None:
+    properties: dict[Any, Any] = {}
+    if bound is not None:
+        properties[proton.symbol(PARTITION)] = proton.symbol(bound)
+    if claim is not None:
+        properties[proton.symbol(CONSUMER_GROUP)] = claim.group.name
+        properties[proton.symbol(EPOCH)] = claim.epoch
+    if properties:
+        link.properties = properties

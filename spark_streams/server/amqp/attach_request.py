@@ -1,0 +1,147 @@
+"""What a peer asks for in an attach, read and checked: address, link properties.
+
+Spec: Event Stream Extensions §4.6.1 to §4.6.3, §6; A-2, A-5, A-26, A-28.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+import proton
+
+from spark_streams.errors import UnknownStream
+from spark_streams.log import ReferenceLog, Stream
+from spark_streams.server.amqp.error_conditions import INVALID_FIELD, NOT_FOUND, LinkRefused
+
+__all__ = [
+    "CONSUMER_GROUP",
+    "EPOCH",
+    "INFO_SUFFIX",
+    "PARTITION",
+    "Wishes",
+    "decoded",
+    "find_stream",
+    "link_properties",
+    "read_wishes",
+    "stream_names",
+]
+
+PARTITION: Final = "event-streams-partition"
+CONSUMER_GROUP: Final = "event-streams-consumer-group"
+EPOCH: Final = "event-streams-epoch"
+INFO_SUFFIX: Final = "/$info"
+
+_INTEGERS: Final = (
+    int,
+    proton.ulong,
+    proton.uint,
+    proton.ushort,
+    proton.ubyte,
+    proton.int32,
+    proton.short,
+    proton.byte,
+)
+_MAX_EPOCH: Final = 2**63 - 1
+"""The epoch is told as an AMQP long (A-2)."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The link properties that mean something here.
+
+    Args:
+        partition: to bind the link to, or None.
+        group: the consumer group, or None.
+        epoch: or None.
+
+    """
+
+    partition: str | None
+    group: str | None
+    epoch: int | None
+
+
+def decoded(decode: Callable[[], Any], what: str) -> Any:
+    """Return a value that the peer sent, as proton makes Python objects of it.
+
+    Not every AMQP value has one: map keys may be lists, and nesting has no bound. That costs the link, nothing else.
+
+    Args:
+        decode: reads it.
+        what: for the refusal.
+
+    Raises:
+        LinkRefused: there is no Python object for it (amqp:invalid-field).
+
+    """
+    try:
+        return decode()
+    except (TypeError, ValueError, RecursionError, proton.ProtonException) as fault:
+        raise LinkRefused(INVALID_FIELD, f"{what} cannot be decoded: {type(fault).__name__}") from fault
+
+
+def link_properties(link: Any) -> dict[str, Any]:
+    """Return the properties of a peer's attach.
+
+    Raises:
+        LinkRefused: they cannot be decoded (amqp:invalid-field).
+
+    """
+    properties = decoded(lambda: link.remote_properties, "the link properties")
+    return {str(k): v for k, v in properties.items()} if isinstance(properties, Mapping) else {}
+
+
+def read_wishes(link: Any) -> Wishes:
+    """Read the link properties of an attach; group and epoch count only for receivers (A-28).
+
+    Raises:
+        LinkRefused: a property has a type or value that it cannot have, or there is an epoch without a group (A-26).
+
+    """
+    properties = link_properties(link)
+    partition = properties.get(PARTITION)
+    if partition is not None and not isinstance(partition, str):
+        raise LinkRefused(INVALID_FIELD, f"link property {PARTITION} is a {_kind(partition)}: expected a symbol")
+    partition = None if partition is None else str(partition)
+    if not link.is_sender:
+        return Wishes(partition, None, None)
+    group, epoch = properties.get(CONSUMER_GROUP), properties.get(EPOCH)
+    if group is not None and (not isinstance(group, str) or not group):
+        raise LinkRefused(INVALID_FIELD, f"link property {CONSUMER_GROUP} is no name: expected a string")
+    if epoch is not None:
+        if type(epoch) not in _INTEGERS or not 0 <= epoch <= _MAX_EPOCH:
+            raise LinkRefused(
+                INVALID_FIELD,
+                f"link property {EPOCH} is {epoch!r:.40} ({_kind(epoch)}): expected an integer from 0 to 2^63-1",
+            )
+        if group is None:
+            raise LinkRefused(INVALID_FIELD, f"link property {EPOCH} needs {CONSUMER_GROUP} beside it")
+    return Wishes(partition, None if group is None else str(group), None if epoch is None else int(epoch))
+
+
+def stream_names(address: str) -> list[str]:
+    """Return the names that an address may mean: as it is, without one leading slash, or percent-encoded."""
+    plain = address[1:] if address.startswith("/") else address
+    return list(dict.fromkeys((address, plain, unquote(plain))))
+
+
+def find_stream(log: ReferenceLog, address: str) -> Stream:
+    """Return the stream of an address; see ``stream_names``.
+
+    Raises:
+        LinkRefused: there is none (amqp:not-found).
+
+    """
+    for name in stream_names(address):
+        try:
+            return log.stream(name)
+        except (UnknownStream, ValueError):
+            continue
+    raise LinkRefused(NOT_FOUND, f"there is no stream '{address:.200}' here")
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

@@ -1,0 +1,490 @@
+"""One connection: TLS and TCP below (asyncio), SASL first, then proton's engine, and the links on top.
+
+::
+
+    data_received -> SaslServer -> Engine.push -> what happened -> links.serve -> Engine.output -> transport.write
+
+One turn of the loop takes what has come, serves each link that has something to do with a bounded share, and writes.
+While a link has more to do, further turns are queued behind those of other connections. While the socket takes no more
+(pause_writing), consumers are not served and nothing is read: what a peer asks for and does not take is not collected.
+The engine's clock stands still meanwhile, so that a peer which is not heard is not taken for silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import proton
+from cproton_ffi import lib
+
+from spark_streams.server.admission import Admission
+from spark_streams.server.amqp.attached_link import AttachedLink, refuse
+from spark_streams.server.amqp.engine import Engine, address, drop_input
+from spark_streams.server.amqp.error_conditions import (
+    CONNECTION_FORCED,
+    DECODE_ERROR,
+    FRAMING_ERROR,
+    INTERNAL_ERROR,
+    RESOURCE_LIMIT,
+    LinkRefused,
+    condition,
+)
+from spark_streams.server.amqp.handshake import Handshake
+from spark_streams.server.write_timeout import Taking
+
+if TYPE_CHECKING:
+    from spark_streams.server.amqp.node import Node
+
+__all__ = ["CAPABILITY", "AmqpConnection"]
+
+CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
+"""Spec: Event Stream Extensions §3.1 (ES-010)."""
+SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
+"""Spec: AMQP Filter Expressions 1.0 §2.2."""
+
+WRITE_BUFFER_BYTES: Final = 256 << 10
+TURN_S: Final = 0.005
+"""How long a connection goes on serving its links before others have their turn."""
+LINGER_S: Final = 2.0
+"""How long a peer may take to read what it is told at the end."""
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class AmqpConnection(asyncio.Protocol):
+    """A peer.
+
+    Args:
+        node: what links are attached to.
+        connections: those that are served; this one adds and removes itself.
+        container: the server's container-id.
+        admission: its place at the door.
+
+    """
+
+    def __init__(self, node: Node, connections: set[AmqpConnection], container: str, admission: Admission) -> None:
+        self.node = node
+        self.links: dict[int, AttachedLink] = {}
+        self.write_paused = False
+        self.container = ""
+        self.user = ""
+        self._connections = connections
+        self._own_container = container
+        self._admission = admission
+        self._transport: asyncio.Transport | None = None
+        self._handshake: Handshake | None = None
+        self._engine: Engine | None = None
+        self._dirty: dict[AttachedLink, None] = {}
+        self._blocked: dict[AttachedLink, None] = {}
+        self._turn_queued = False
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._taking: Taking | None = None
+        self._paused_at: float | None = None
+        self._paused_s = 0.0
+        self._refused: dict[int, int] = {}
+        """Links that were refused and that the peer has not detached yet, to their sessions."""
+        self._unfinished_bytes = 0
+        self._storing_bytes = 0
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._peer = "?"
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin with the SASL layer."""
+        assert isinstance(transport, asyncio.Transport)
+        config = self.node.config
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._connections.add(self)
+        host = peer[0] if isinstance(peer, tuple) else None
+        self._handshake = Handshake(config, host, transport.get_extra_info("peercert"))
+        self._taking = Taking(self.node.loop, transport, config.write_timeout_ms, self._stuck)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the peer."""
+        if self._closing and self._engine is None:
+            return
+        try:
+            if self._engine is None:
+                data = self._authenticate(data)
+            if data and self._engine is not None:
+                self._receive(data)
+        except Exception:
+            self._crashed()
+
+    def eof_received(self) -> bool:
+        """Note that the peer sends no more."""
+        if self._engine is not None:
+            self._engine.input_ended()
+        return False
+
+    def pause_writing(self) -> None:
+        """Note that the peer does not read."""
+        self.write_paused = True
+        if self._transport is not None and self._taking is not None:
+            self._taking.paused()
+            self._paused_at = self.node.loop.time()
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self.write_paused = False
+        if self._taking is not None:
+            self._taking.resumed()
+        if self._paused_at is not None:
+            self._paused_s += self.node.loop.time() - self._paused_at
+            self._paused_at = None
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._unblock()
+        self._queue_turn()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of everything."""
+        self._closing = True
+        self._connections.discard(self)
+        self._admission.end()
+        if self._taking is not None:
+            self._taking.stop()
+        for timer in (self._tick_timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._engine is not None:
+            # Guarded: a fault in one link must not keep the others from giving back what they hold.
+            self.guarded(self._take_input)
+        self._end_links(list(self.links.values()))
+        self.links.clear()
+        self._dirty.clear()
+        self._blocked.clear()
+        self._transport = None
+        self._engine = None
+
+    # --- SASL
+
+    def _authenticate(self, data: bytes) -> bytes:
+        """Feed the SASL layer; returns what came after it."""
+        assert self._handshake is not None and self._transport is not None
+        answer = self._handshake.receive(data)
+        if answer.refused is not None:
+            logger.info("%s: %s", self._peer, answer.refused)
+            self._hang_up(answer.send)
+            return b""
+        if answer.send:
+            self._transport.write(answer.send)
+        if answer.leftover is None:
+            return b""
+        self.user = self._handshake.user
+        config = self.node.config
+        self._engine = Engine(
+            max_frame_bytes=config.max_frame_bytes,
+            max_sessions=config.max_sessions,
+            idle_timeout_ms=config.idle_timeout_ms,
+        )
+        return answer.leftover
+
+    def _hang_up(self, last: bytes) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.write(last)
+            self._transport.close()
+
+    def _stuck(self) -> None:
+        logger.info("%s: dropped, it took nothing for %d ms", self._peer, self.node.config.write_timeout_ms)
+        self.drop()
+
+    # --- turns
+
+    def _receive(self, data: bytes) -> None:
+        engine = self._engine
+        assert engine is not None
+        start = 0
+        while start < len(data):
+            taken = engine.push(data, start)
+            self._note()
+            if taken <= 0:
+                break
+            start += taken
+        self._unblock()
+        self._turn()
+        if self._engine is not None and not self._closing and not engine.accepts_input:
+            self._broken_input(engine)
+
+    def _broken_input(self, engine: Engine) -> None:
+        """End a connection whose bytes the engine does not take any more; not every fault makes it say so itself."""
+        if not engine.connection.state & proton.Endpoint.REMOTE_CLOSED:
+            self._close(FRAMING_ERROR, "the bytes are no AMQP 1.0 frames")
+        self._end_transport()
+
+    def _undecodable(self, name: str, fault: UnicodeDecodeError) -> None:
+        """End a connection that sends strings which are none: proton only finds out when they are asked for."""
+        logger.info("%s: %s: a string that is no UTF-8: %s", self._peer, name, fault)
+        self._close(DECODE_ERROR, "a string is no UTF-8")
+        self._end_transport()
+
+    def wake(self, link: AttachedLink | None = None) -> None:
+        """Have a turn soon, and a link served in it."""
+        if link is not None and not link.ended:
+            self._dirty[link] = None
+        self._queue_turn()
+
+    def blocked(self, link: AttachedLink) -> None:
+        """Serve a link again when bytes have moved."""
+        self._blocked[link] = None
+
+    def _unblock(self) -> None:
+        if self._blocked and not self.write_paused:
+            self._dirty.update(self._blocked)
+            self._blocked.clear()
+
+    def _queue_turn(self) -> None:
+        if not self._turn_queued and self._engine is not None:
+            self._turn_queued = True
+            self.node.loop.call_soon(self._queued_turn)
+
+    def _queued_turn(self) -> None:
+        self._turn_queued = False
+        self.guarded(self._turn)
+
+    def _turn(self) -> None:
+        if self._engine is None:
+            return
+        waiting, self._dirty = self._dirty, {}
+        end = self.node.loop.time() + TURN_S
+        while waiting:
+            link = next(iter(waiting))
+            del waiting[link]
+            if not link.ended and link.serve():
+                self._dirty[link] = None
+            if self.node.loop.time() >= end:
+                break
+        # Those that had no turn come before those that want another one.
+        self._dirty = {**waiting, **self._dirty}
+        if self._flush():
+            self._unblock()
+        if self._dirty:
+            self._queue_turn()
+
+    def _flush(self) -> bool:
+        """Write what is pending; returns whether anything was."""
+        engine, transport = self._engine, self._transport
+        if engine is None or transport is None:
+            return False
+        wrote = False
+        deadline = self._tick_engine(engine)
+        while not self.write_paused:
+            output = engine.output()
+            if output is None:
+                self._end_transport()
+                return wrote
+            if not output:
+                break
+            transport.write(output)
+            wrote = True
+        self._note()
+        if deadline and (self._tick_timer is None or self._tick_timer.when() > deadline):
+            if self._tick_timer is not None:
+                self._tick_timer.cancel()
+            self._tick_timer = self.node.loop.call_at(deadline, self._tick)
+        return wrote
+
+    def _tick_engine(self, engine: Engine) -> float:
+        """Let the engine's time pass, which is the loop's without the pauses; returns when to call again, or 0."""
+        now = self.node.loop.time() if self._paused_at is None else self._paused_at
+        deadline = engine.tick(now - self._paused_s)
+        return deadline + self._paused_s if deadline and self._paused_at is None else 0.0
+
+    def _tick(self) -> None:
+        self._tick_timer = None
+        self.guarded(self._turn)
+
+    # --- what the peer does
+
+    def _note(self) -> None:
+        """Handle what has happened in the engine."""
+        engine = self._engine
+        assert engine is not None
+        while True:
+            control, links, updated = engine.happened()
+            if not control and not links:
+                return
+            # Outcomes first: closing a link frees its deliveries.
+            for delivery in updated.values():
+                link = self.links.get(_link_of(delivery))
+                if link is not None:
+                    link.updated(delivery)
+            for name, endpoint in control:
+                if name.endswith(("closed", "detached")):
+                    # What was sent before the end is taken before it: producers send and close in one breath.
+                    self._take_input()
+                try:
+                    getattr(self, "_" + name)(endpoint)
+                except UnicodeDecodeError as fault:
+                    self._undecodable(name, fault)
+                    return
+            for at in links:
+                touched = self.links.get(at)
+                if touched is not None:
+                    self._dirty[touched] = None
+
+    def _take_input(self) -> None:
+        for link in list(self.links.values()):
+            link.take_input()
+
+    def attached(self, link: AttachedLink) -> None:
+        """Take a link into use."""
+        self.links[address(link.link._impl)] = link
+        self._dirty[link] = None
+
+    def refuse(self, link: Any, refusal: LinkRefused) -> None:
+        """Refuse a link, and count it: the engine keeps it until the peer has detached it too.
+
+        Its name is free at once: the engine would end the connection of a peer that attaches it again before that.
+        """
+        refuse(link, refusal)
+        self.links.pop(address(link._impl), None)
+        self._refused[address(link._impl)] = address(link.session._impl)
+        link.free()
+        most = self.node.config.max_links
+        if len(self._refused) > most:
+            self._close(RESOURCE_LIMIT, f"more than {most} links were refused, and the peer does not detach them")
+
+    def unfinished(self, more_bytes: int) -> None:
+        """Count bytes of messages of which only some frames have come; with too many the connection is closed."""
+        self._unfinished_bytes += more_bytes
+        most = self.node.config.session_bytes
+        if self._unfinished_bytes > most and not self._closing:
+            self._close(RESOURCE_LIMIT, f"unfinished messages of the connection have more than {most} bytes")
+
+    def storing(self, more_bytes: int) -> None:
+        """Count bytes of messages that are being stored; links that found it ``full`` are served when it is no more."""
+        before = self.full
+        self._storing_bytes += more_bytes
+        if before and not self.full:
+            self._unblock()
+            self._queue_turn()
+
+    @property
+    def full(self) -> bool:
+        """Whether no more messages should be taken: the engine holds what comes, as much as a session may have."""
+        return self._storing_bytes >= self.node.config.session_bytes
+
+    def _connection_opened(self, connection: Any) -> None:
+        served = self._admission.establish()
+        self.container = str(connection.remote_container or "")
+        connection.container = self._own_container
+        connection.offered_capabilities = [proton.symbol(CAPABILITY), proton.symbol(SQL_CAPABILITY)]
+        connection.properties = {proton.symbol("product"): "spark-streams"}
+        connection.open()
+        if not served:
+            most = self.node.config.max_connections
+            self._close(RESOURCE_LIMIT, f"this container serves {most} connections, and has as many")
+
+    def _connection_closed(self, connection: Any) -> None:
+        self._end_links(list(self.links.values()))
+        connection.close()
+
+    def _session_opened(self, session: Any) -> None:
+        session.incoming_capacity = self.node.config.session_bytes
+        session.open()
+
+    def _session_closed(self, session: Any) -> None:
+        of_session = [link for link in self.links.values() if link.link.session == session]
+        self._end_links(of_session)
+        for link in of_session:
+            self.links.pop(address(link.link._impl), None)
+        ended = address(session._impl)
+        self._refused = {link: home for link, home in self._refused.items() if home != ended}
+        session.close()
+        session.free()
+
+    def _link_opened(self, link: Any) -> None:
+        self.node.attach(self, link)
+
+    def _link_closed(self, link: Any) -> None:
+        self._link_ended(link, closed=True)
+
+    def _link_detached(self, link: Any) -> None:
+        self._link_ended(link, closed=False)
+
+    def _link_ended(self, link: Any, *, closed: bool) -> None:
+        if self._refused.pop(address(link._impl), None) is not None:
+            drop_input(link)  # what came although it had no credit
+            return
+        attached = self.links.pop(address(link._impl), None)
+        if attached is not None:
+            attached.end(closed=closed)
+        if link.state & proton.Endpoint.LOCAL_UNINIT:
+            link.open()  # an attach that was not answered yet has to be before it can be detached
+        if closed:
+            link.close()
+        else:
+            link.detach()
+        link.free()
+
+    def _end_links(self, links: list[AttachedLink]) -> None:
+        for link in links:
+            try:
+                link.end(closed=False)
+            except Exception:
+                logger.exception("%s: a link could not be ended in good order", self._peer)
+
+    # --- the end
+
+    def shut_down(self) -> None:
+        """Close in good order: the server stops."""
+        self._close(CONNECTION_FORCED, "the server stops")
+        self._end_transport()
+
+    def _end_transport(self) -> None:
+        """Close the socket once what is written has gone out; a peer that does not read is dropped."""
+        if self._transport is not None:
+            self._closing = True
+            self._transport.close()
+            self._linger()
+
+    def _linger(self) -> None:
+        if self._linger_timer is None and self._transport is not None:
+            self._linger_timer = self.node.loop.call_later(LINGER_S, self.drop)
+
+    def drop(self) -> None:
+        """Close the socket without waiting for the peer."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _close(self, name: str, description: str) -> None:
+        engine = self._engine
+        if engine is None:
+            return
+        self._end_links(list(self.links.values()))
+        if not engine.connection.state & proton.Endpoint.LOCAL_CLOSED:
+            engine.connection.condition = condition(name, description)
+            engine.connection.close()
+        self._flush()
+        self._linger()
+
+    def _crashed(self) -> None:
+        logger.exception("%s: the connection is closed after an unexpected error", self._peer)
+        try:
+            self._close(INTERNAL_ERROR, "an unexpected error in the server, see its log")
+        except Exception:
+            logger.exception("%s: closing it in good order failed too", self._peer)
+            self.drop()
+        self._end_transport()
+
+    def guarded(self, function: Callable[[], None]) -> None:
+        """Call a function of this connection from elsewhere: what goes wrong in it ends this connection only."""
+        try:
+            function()
+        except Exception:
+            self._crashed()
+
+
+def _link_of(delivery: Any) -> int:
+    return address(lib.pn_delivery_link(delivery))

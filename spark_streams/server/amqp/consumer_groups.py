@@ -1,0 +1,225 @@
+"""Consumer groups: who owns which partition of a log, and with which epoch.
+
+::
+
+    claim(partition)  no owner            -> owner, epoch max(stored, given)               A-27
+                      owner, epoch > its  -> the owner is told ``stolen`` and closed, new owner
+                      owner, otherwise    -> refused, amqp:resource-locked
+    claim(any)        a free partition    -> owner
+                      none                -> refused, amqp:link:detach-forced, or waits in line
+
+A group that is made as it is named belongs to the user who names it: another user's group of that name is another one.
+Groups that the settings list are everybody's who may read the log.
+
+Spec: Event Stream Extensions §4.5 (ES-200 to ES-212), A-2, A-19, A-26 to A-28.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from spark_streams.log import ReferenceLog
+from spark_streams.log.storage.no_room import is_full
+from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_LIMIT, RESOURCE_LOCKED, LinkRefused
+
+__all__ = ["Claim", "Group", "Groups", "Owner"]
+
+NAMESPACE: Final = "amqp-epochs"
+
+
+class Group(NamedTuple):
+    """A group of a log.
+
+    Args:
+        incarnation: the log's; a log that was deleted and made again has other groups.
+        name: its name.
+        user: whose it is; None: everybody's.
+    """
+
+    incarnation: str
+    name: str
+    user: str | None = None
+
+
+class Owner(Protocol):
+    """A link that holds a claim."""
+
+    def stolen(self, epoch: int) -> None:
+        """End the link: a claim with this epoch has displaced it."""
+
+    def renegotiate(self) -> None:
+        """End the link gracefully, for the group to be distributed anew."""
+
+
+class Waiter(Protocol):
+    """An attach that waits for a partition to become free."""
+
+    def try_again(self) -> None:
+        """Claim once more; stays in line when there is still none."""
+
+
+@dataclass
+class Claim:
+    """One link's hold on one partition within a group; ``release`` it when the link ends."""
+
+    group: Group
+    partition: str
+    epoch: int
+    owner: Owner | None = None
+
+
+@dataclass
+class _Line:
+    waiters: list[Waiter] = field(default_factory=list)
+
+
+class Groups:
+    """All groups of all logs.
+
+    Args:
+        log: its state store keeps epochs when they are not reset.
+        reset_epoch: whether an epoch counter goes back to 0 when no link remains.
+        most: how many one user may have: groups with members, and groups of which an epoch is kept.
+
+    """
+
+    def __init__(self, log: ReferenceLog, reset_epoch: bool, most: int) -> None:
+        self._log = log
+        self._reset = reset_epoch
+        self._claims: dict[tuple[Group, str], Claim] = {}
+        self._lines: dict[Group, _Line] = {}
+        self._most = most
+        self._uses: dict[str | None, Counter[Group]] = {}
+        """User to its groups, each with how many partitions of it are claimed or have an epoch kept."""
+        there = {stream.incarnation for stream in log.streams()}
+        for key, _ in log.state.items(NAMESPACE):
+            group = _group(key)
+            if group.incarnation in there:
+                self._used(group)
+            else:
+                log.state.drop(NAMESPACE, key)
+
+    def claim(self, group: Group, partition: str, epoch: int | None) -> Claim:
+        """Take a partition; the displaced owner, if any, is ended before this returns.
+
+        Args:
+            group: whose partition it is to be.
+            partition: which.
+            epoch: as the link gave it, or None.
+
+        Raises:
+            LinkRefused: another link has it, and the epoch is not above its own; or its user has as many groups as it
+                may have. Nothing has changed then.
+
+        """
+        self._check_room(group)
+        current = self._claims.get((group, partition))
+        if current is None:
+            claim = Claim(group, partition, max(self._stored(group, partition), epoch or 0))
+        else:
+            if epoch is None or epoch <= current.epoch:
+                given = "without an epoch" if epoch is None else f"with epoch {epoch}"
+                raise LinkRefused(
+                    RESOURCE_LOCKED,
+                    f"partition '{partition}' is taken in consumer group '{group.name}' with epoch {current.epoch}, "
+                    f"and this link came {given}: give a greater one to take it over",
+                )
+            claim = Claim(group, partition, epoch)
+        if not self._reset and claim.epoch > self._stored(group, partition):
+            key = _key(group, partition)
+            try:
+                known = self._log.state.get(NAMESPACE, key) is not None
+                self._log.state.put(NAMESPACE, key, str(claim.epoch).encode())
+            except OSError as fault:
+                name = RESOURCE_LIMIT if is_full(fault) else INTERNAL_ERROR
+                raise LinkRefused(name, f"the epoch cannot be recorded: {fault}") from fault
+            if not known:
+                self._used(group)
+        if current is None:
+            self._used(group)
+        # Recorded before the old owner is ended: its release must not look as if the partition were free.
+        self._claims[group, partition] = claim
+        if current is not None and current.owner is not None:
+            current.owner.stolen(claim.epoch)
+        return claim
+
+    def free(self, group: Group, partitions: Iterable[str]) -> list[str]:
+        """Return those of the partitions that nobody in the group has."""
+        return [p for p in partitions if (group, p) not in self._claims]
+
+    def release(self, claim: Claim) -> None:
+        """Give a partition back; who waits is served in the order of coming. A displaced claim changes nothing."""
+        if self._claims.get((claim.group, claim.partition)) is not claim:
+            return
+        del self._claims[claim.group, claim.partition]
+        self._used(claim.group, -1)
+        line = self._lines.get(claim.group)
+        if line is not None:
+            for waiter in list(line.waiters):
+                waiter.try_again()
+
+    def wait(self, group: Group, waiter: Waiter) -> None:
+        """Stand in line."""
+        self._lines.setdefault(group, _Line()).waiters.append(waiter)
+
+    def leave(self, group: Group, waiter: Waiter) -> None:
+        """Leave the line."""
+        line = self._lines.get(group)
+        if line is not None and waiter in line.waiters:
+            line.waiters.remove(waiter)
+            if not line.waiters:
+                del self._lines[group]
+
+    def renegotiate(self, incarnation: str, name: str) -> int:
+        """Gracefully end all links of the groups of a name, each user's (ES-107, ES-207); returns how many."""
+        claims = [claim for (group, _), claim in self._claims.items() if group[:2] == (incarnation, name)]
+        for claim in claims:
+            if claim.owner is not None:
+                claim.owner.renegotiate()
+        return len(claims)
+
+    def _used(self, group: Group, times: int = 1) -> None:
+        uses = self._uses.setdefault(group.user, Counter())
+        uses[group] += times
+        if uses[group] <= 0:
+            del uses[group]
+
+    def _check_room(self, group: Group) -> None:
+        uses = self._uses.get(group.user, Counter())
+        if group.user is None or group in uses or len(uses) < self._most:
+            return
+        there = {stream.incarnation for stream in self._log.streams()}
+        for gone in [each for each in uses if each.incarnation not in there]:
+            del uses[gone]  # the next start removes what is kept of it
+        if len(uses) >= self._most:
+            raise LinkRefused(
+                RESOURCE_LIMIT,
+                f"user '{group.user}' has {len(uses)} consumer groups, and max_groups is {self._most}: use one that is "
+                "there (those of which an epoch is known stay as long as their stream), or have the setting raised",
+            )
+
+    def _stored(self, group: Group, partition: str) -> int:
+        if self._reset:
+            return 0
+        # What an earlier release kept, without users, counts for all of them: epochs never fall.
+        keys = {_key(group, partition), _key(group._replace(user=None), partition)}
+        return max(int(self._log.state.get(NAMESPACE, key) or 0) for key in keys)
+
+
+def _key(group: Group, partition: str) -> str:
+    if group.user is None:
+        return "\n".join((group.incarnation, group.name, partition))
+    return json.dumps([group.incarnation, group.user, group.name, partition])
+
+
+def _group(key: str) -> Group:
+    """Return the group that a key is about."""
+    if key.startswith("["):
+        incarnation, user, name, _ = json.loads(key)
+        return Group(incarnation, name, user)
+    incarnation, _, rest = key.partition("\n")
+    return Group(incarnation, rest.rpartition("\n")[0])

@@ -1,0 +1,393 @@
+"""A link that delivers events: bound to one partition, or fed from all of them in turn.
+
+Delivery state: a presettled delivery is done when it is sent. Otherwise ``accepted``, ``rejected``, ``modified`` with
+undeliverable-here, and settling without an outcome all mean done; ``released`` and ``modified`` bring the event again
+on the same link, in offset order and before any later event that was not sent yet, ``modified`` with delivery-failed
+counting it in the header's delivery-count.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import struct
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import proton
+from cproton_ffi import ffi, lib
+
+from spark_streams.errors import CorruptLog
+from spark_streams.log import Stream
+from spark_streams.server.amqp.attached_link import AttachedLink
+from spark_streams.server.amqp.consumer_groups import Claim
+from spark_streams.server.amqp.durable_termini import Terminus, ranges
+from spark_streams.server.amqp.engine import address, is_decided
+from spark_streams.server.amqp.error_conditions import (
+    INTERNAL_ERROR,
+    MESSAGE_TOO_LARGE,
+    RESOURCE_DELETED,
+    STOLEN,
+    LinkRefused,
+)
+from spark_streams.server.amqp.link_position import Cursor
+from spark_streams.server.partition_readers import Block
+from spark_streams.wire.amqp.decode import Array, Described, Symbol, UInt, ULong, decode_value, encode_value
+
+if TYPE_CHECKING:
+    from spark_streams.server.amqp.connection import AmqpConnection
+
+__all__ = ["ConsumerLink"]
+
+EVENTS_PER_TURN: Final = 1_024
+"""About a millisecond of work, after which other links and connections have their turn."""
+EVENTS_PER_PARTITION: Final = 256
+"""How many events of one partition an agnostic link sends before the next partition's turn."""
+QUEUED_BYTES: Final = 512 << 10
+"""Bytes that one session may have queued inside the engine; more would only grow memory."""
+BLOCKS_PER_TURN: Final = 8
+"""How many blocks a filter that matches nothing may skip in one turn."""
+SCAN_S: Final = 0.005
+"""How long a turn may go on that only skips: what a filter costs is up to the peer that wrote it."""
+
+CHANGED: Final = Symbol("event-streams-associated-partitions-changed")
+"""The section's name; its text says "assigned" (A-1)."""
+
+_SETTLED_TAG: Final = ffi.new("char[]", b"settled")
+_TAG: Final = ffi.new("pn_bytes_t *", {"size": 7, "start": _SETTLED_TAG})[0]
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class ConsumerLink(AttachedLink):
+    """A sending link of the node.
+
+    Args:
+        connection, link: see ``AttachedLink``.
+        stream: the log.
+        cursors: one for each partition of the link, in order.
+        new_cursor: makes one for a partition that was added later.
+        bound: the partition it is bound to, or None.
+        claim: its hold on the partition in a consumer group, or None.
+        fingerprint: of its filters; kept with a durable terminus.
+        presettled: whether deliveries are sent settled.
+        max_unsettled: how many may be unsettled.
+
+    """
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        link: Any,
+        stream: Stream,
+        cursors: dict[str, Cursor],
+        new_cursor: Callable[[str], Cursor],
+        *,
+        bound: str | None,
+        claim: Claim | None,
+        fingerprint: str,
+        presettled: bool,
+        max_unsettled: int,
+    ) -> None:
+        super().__init__(connection, link, stream.name, stream.incarnation)
+        self.cursors = cursors
+        self._log_stream = stream
+        self._new_cursor = new_cursor
+        self.bound = bound
+        self.claim = claim
+        self.terminus: Terminus | None = None
+        self._fingerprint = fingerprint
+        self._presettled = presettled
+        self._max_unsettled = max_unsettled
+        self._impl = link._impl
+        self._session = lib.pn_link_session(self._impl)
+        self._size_limit = int(lib.pn_link_remote_max_message_size(self._impl))
+        self._unsettled: dict[int, tuple[Cursor, int, int]] = {}
+        self._tags = 0
+        self._tag_bytes = ffi.new("char[8]")
+        self._tag_buffer = ffi.buffer(self._tag_bytes)
+        self._tag = ffi.new("pn_bytes_t *", {"size": 8, "start": self._tag_bytes})
+        self._changed = False
+        self._turn = 0
+        self._partition_count = len(stream.partitions)
+        self._order = list(cursors.values())
+        if claim is not None:
+            claim.owner = self
+
+    # --- sending
+
+    def serve(self) -> bool:
+        """Send what credit, filters and limits allow, within one turn's share."""
+        if self.ended:
+            return False
+        try:
+            return self._serve()
+        except LinkRefused as refusal:
+            self.fail(refusal)
+        except (CorruptLog, OSError, ValueError) as fault:
+            if not self.connection.node.is_there(self.stream, self.incarnation):
+                self.fail(LinkRefused(RESOURCE_DELETED, f"stream '{self.stream}' was deleted"))
+            elif (gone := self._gone()) is not None:
+                self.fail(gone)
+            else:
+                logger.exception("stream %r cannot be read", self.stream)
+                self.fail(LinkRefused(INTERNAL_ERROR, f"the log cannot be read: {fault}"))
+        return False
+
+    def _serve(self) -> bool:
+        if self.bound is None and len(self._log_stream.partitions) != self._partition_count:
+            self.follow()
+            if self.ended:
+                return False
+        budget, blocks = EVENTS_PER_TURN, BLOCKS_PER_TURN
+        until = time.monotonic() + SCAN_S
+        while True:
+            room = self._room(budget)
+            if room <= 0:
+                # Without budget there is more to do at once; without credit or room the peer's next frame decides.
+                return budget <= 0
+            sent, scanned = self._send_one_share(min(room, EVENTS_PER_PARTITION))
+            budget -= sent
+            blocks -= scanned
+            if sent == 0 and scanned == 0:
+                if self._wait_for_events():
+                    continue
+                self._drained()
+                return False
+            if blocks <= 0 or (sent == 0 and time.monotonic() >= until):
+                return True
+
+    def _room(self, budget: int) -> int:
+        """Return how many events may be sent now."""
+        if self.connection.write_paused or lib.pn_session_outgoing_bytes(self._session) >= QUEUED_BYTES:
+            self.connection.blocked(self)
+            return 0
+        room = min(budget, int(lib.pn_link_credit(self._impl)))
+        return room if self._presettled else min(room, self._max_unsettled - len(self._unsettled))
+
+    def _send_one_share(self, limit: int) -> tuple[int, int]:
+        """Send from the first partition in turn that has anything.
+
+        Returns:
+            Events sent, and blocks that were read or skipped.
+
+        """
+        scanned = 0
+        for step in range(len(self._order)):
+            cursor = self._order[(self._turn + step) % len(self._order)]
+            if cursor.again:
+                self._turn += step + 1
+                return self._send_again(cursor), 1
+            if not cursor.advance():
+                continue
+            scanned += 1
+            taken = cursor.take(limit)
+            if taken is None:
+                continue
+            self._turn += step + 1
+            block, rows = taken
+            return self._send(cursor, block, rows), scanned
+        return 0, scanned
+
+    def _send(self, cursor: Cursor, block: Block, rows: list[int]) -> int:
+        block.prepare()
+        if self._size_limit and block.largest > self._size_limit:
+            rows = self._within_limit(cursor, block, rows)
+        if self._changed:
+            self._send_slowly(cursor, block, rows[0], 0)
+            rows = rows[1:]
+            done = 1
+        else:
+            done = 0
+        link, new, send, settle = self._impl, lib.pn_delivery, lib.pn_link_send, lib.pn_delivery_settle
+        heads, head_at, head_size = block.annotations, block.heads, block.head_sizes
+        values, value_at, value_size = block.buffer, block.values, block.value_sizes
+        if self._presettled:
+            for row in rows:
+                delivery = new(link, _TAG)
+                send(link, heads + head_at[row], head_size[row])
+                send(link, values + value_at[row], value_size[row])
+                settle(delivery)
+        else:
+            offsets = block.offsets[rows].tolist()
+            for row, offset in zip(rows, offsets, strict=True):
+                delivery = self._new_delivery(cursor, offset, 0)
+                send(link, heads + head_at[row], head_size[row])
+                send(link, values + value_at[row], value_size[row])
+                lib.pn_link_advance(link)
+        self._moved()
+        return done + len(rows)
+
+    def _new_delivery(self, cursor: Cursor, offset: int, deliveries: int) -> Any:
+        self._tags += 1
+        struct.pack_into(">Q", self._tag_buffer, 0, self._tags)
+        delivery = lib.pn_delivery(self._impl, self._tag[0])
+        self._unsettled[address(delivery)] = (cursor, offset, deliveries)
+        return delivery
+
+    def _send_slowly(self, cursor: Cursor, block: Block, row: int, deliveries: int) -> None:
+        """Send one event whose sections are not those of all others."""
+        annotations, stored = block.message(row)
+        head = b""
+        if deliveries:
+            head = encode_value(Described(ULong(0x70), [None, None, None, None, UInt(deliveries)]))
+        if self._changed:
+            self._changed = False
+            described, _ = decode_value(annotations)
+            names = Array(0xA3, tuple(Symbol(name) for name in self.cursors))
+            annotations = encode_value(Described(ULong(0x71), {**described.value, CHANGED: names}))
+        encoded = head + annotations + stored
+        if self._presettled:
+            delivery = lib.pn_delivery(self._impl, _TAG)
+        else:
+            delivery = self._new_delivery(cursor, int(block.offsets[row]), deliveries)
+        lib.pn_link_send(self._impl, ffi.from_buffer(encoded), len(encoded))
+        if self._presettled:
+            lib.pn_delivery_settle(delivery)
+        else:
+            lib.pn_link_advance(self._impl)
+
+    def _send_again(self, cursor: Cursor) -> int:
+        offset, deliveries = cursor.again.popleft()
+        block = cursor.feed.block(offset) if offset >= cursor.feed.partition.first_offset else None
+        if block is None or block.first > offset:
+            return 0  # retention has removed it meanwhile
+        self._send_slowly(cursor, block, offset - block.first, deliveries)
+        self._moved()
+        return 1
+
+    def _within_limit(self, cursor: Cursor, block: Block, rows: list[int]) -> list[int]:
+        """Return the rows before the first that is too large for the peer; refuses when it is the first of all."""
+        for index, row in enumerate(rows):
+            size = block.head_sizes[row] + block.value_sizes[row]
+            if size > self._size_limit:
+                offset = int(block.offsets[row])
+                if index == 0:
+                    raise LinkRefused(
+                        MESSAGE_TOO_LARGE,
+                        f"the event at offset {offset:020d} of partition '{cursor.feed.partition.id}' has "
+                        f"{size} bytes, and the receiver's max-message-size is {self._size_limit}",
+                    )
+                cursor.back_to(offset)
+                return rows[:index]
+        return rows
+
+    def _wait_for_events(self) -> bool:
+        """Have the next append wake this link; True when one has come meanwhile."""
+        for cursor in self._order:
+            cursor.feed.waiting.add(self._wake)
+        return any(cursor.behind for cursor in self._order)
+
+    def _wake(self) -> None:
+        self.connection.wake(self)
+
+    def _drained(self) -> None:
+        """Tell a draining receiver that there is nothing more: all it can have is on its way. Spec: §2.6.7."""
+        if not lib.pn_link_get_drain(self._impl):
+            return
+        if lib.pn_link_queued(self._impl):
+            self.connection.blocked(self)
+        else:
+            lib.pn_link_drained(self._impl)
+            self.connection.wake()
+
+    # --- what the peer says
+
+    def updated(self, delivery: Any) -> None:
+        """Handle an outcome."""
+        state = lib.pn_delivery_remote_state(delivery)
+        entry = self._unsettled.get(address(delivery))
+        if entry is None or self.ended or not is_decided(delivery):
+            return
+        del self._unsettled[address(delivery)]
+        cursor, offset, deliveries = entry
+        if state == lib.PN_RELEASED:
+            cursor.release(offset, deliveries)
+        elif state == lib.PN_MODIFIED:
+            disposition = lib.pn_delivery_remote(delivery)
+            if not lib.pn_disposition_is_undeliverable(disposition):
+                cursor.release(offset, deliveries + bool(lib.pn_disposition_is_failed(disposition)))
+        lib.pn_delivery_settle(delivery)
+        self._moved()
+
+    def _moved(self) -> None:
+        if self.terminus is not None:
+            self.connection.node.termini.changed(self.terminus)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a durable terminus keeps."""
+        pending: dict[str, list[int]] = {p: [n for n, _ in c.again] for p, c in self.cursors.items()}
+        for cursor, offset, _ in self._unsettled.values():
+            pending[cursor.feed.partition.id].append(offset)
+        return {
+            "incarnation": self.incarnation,
+            "filter": self._fingerprint,
+            "partition": self.bound,
+            "positions": {p: [c.position, c.latest] for p, c in self.cursors.items()},
+            "pending": {p: ranges(sorted(offsets)) for p, offsets in pending.items() if offsets},
+        }
+
+    # --- what the node says
+
+    def follow(self) -> None:
+        """Take up partitions that were added to the log; an agnostic receiver is told with its next event (ES-121).
+
+        One whose history was redistributed ends the link: the numbers of its events mean nothing on the others. A
+        durable receiver that comes back goes on there where it was.
+        """
+        if self.ended:
+            return
+        gone = self._gone()
+        if gone is not None:
+            self.fail(gone)
+            return
+        if self.bound is not None:
+            return
+        self._partition_count = len(self._log_stream.partitions)
+        added = [name for name in self.connection.node.placement.here(self._log_stream) if name not in self.cursors]
+        if added:
+            self.cursors.update({name: self._new_cursor(name) for name in added})
+            self._order = list(self.cursors.values())
+            self._changed = True
+            self.connection.wake(self)
+
+    def _gone(self) -> LinkRefused | None:
+        names = self._log_stream.partitions
+        for name, cursor in self.cursors.items():
+            if name not in names:
+                return LinkRefused(
+                    RESOURCE_DELETED,
+                    f"partition '{name}' of stream '{self.stream}' is gone: its history was redistributed onto "
+                    f"partitions {', '.join(cursor.feed.partition.successors)}, attach again",
+                )
+        return None
+
+    def stolen(self, epoch: int) -> None:
+        """End the link for a claim with a greater epoch (ES-211)."""
+        refusal = LinkRefused(
+            STOLEN,
+            f"partition '{self.bound}' was taken by epoch {epoch}",
+            {"x-opt-epoch": proton.ulong(epoch)},
+        )
+        self.connection.guarded(functools.partial(self.fail, refusal))
+
+    def renegotiate(self) -> None:
+        """End the link gracefully (ES-207)."""
+        self.connection.guarded(self.close)
+
+    def _released(self, *, closed: bool) -> None:
+        node = self.connection.node
+        if self.terminus is not None:
+            if closed:
+                node.termini.remove(self.terminus)
+            else:
+                node.termini.suspend(self.terminus)
+        for cursor in self._order:
+            cursor.feed.waiting.remove(self._wake)
+            node.feeds.release(cursor.feed)
+        self.cursors = {}
+        self._order = []
+        self._unsettled.clear()
+        if self.claim is not None:
+            node.groups.release(self.claim)

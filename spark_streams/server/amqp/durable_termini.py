@@ -1,0 +1,298 @@
+"""Durable source termini: where a receiver stood when its link was cut, so that the next attach goes on there.
+
+A terminus is durable when its durability is not ``none`` and it is to outlive the link: expiry-policy ``never``, or a
+timeout. It belongs to the user who made it, and is known by the peer's container-id and the link's name, which another
+user may choose too: that is another terminus. What is kept is the position in each partition and
+the events below it that were sent and not settled: they are sent again, what was settled is not. State is written soon
+after it changes, and at once when the link, the connection or the server ends in order; a server that is killed
+between may repeat events that were settled in its last tenth of a second, and never leaves one out.
+
+Earlier releases kept no user. What they wrote is where any user begins that may read the stream and asks by the same
+names, and nobody changes it: one user's link takes nothing from another's that comes back later.
+
+Spec: AMQP 1.0 part 3 §3.5.5, §3.5.6; Event Stream Extensions §3.2 (ES-016).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import proton
+
+from spark_streams.log import ReferenceLog, Stream
+from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, STOLEN, LinkRefused
+
+__all__ = ["Resumed", "Termini", "Terminus", "outlives_link", "ranges"]
+
+NAMESPACE: Final = "amqp-termini"
+SAVE_DELAY_S: Final = 0.1
+RETRY_S: Final = 1.0
+"""How soon what the system refused is tried again."""
+_VERSION: Final = 1
+
+logger = logging.getLogger("spark_streams.server")
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What is known of a terminus from before.
+
+    Args:
+        partition: the one it is bound to, or None.
+        positions: partition to (next event to look at, what ``@latest`` stands for).
+        pending: partition to the events below its position that are to be sent again, ascending.
+
+    """
+
+    partition: str | None
+    positions: dict[str, tuple[int, int]]
+    pending: dict[str, list[int]]
+
+    def on(self, stream: Stream, name: str) -> tuple[tuple[int, int] | None, list[int]]:
+        """Return the position in a partition and what is to be sent again, translated where it was split meanwhile.
+
+        Raises:
+            CorruptLog: what is stored about the split fails its check.
+        """
+        if name in self.positions:
+            return self.positions[name], self.pending.get(name, [])
+        for origin in stream.partitions[name].cursor_from:
+            if origin in self.positions:
+                here = functools.partial(stream.translate, name, origin)
+                position, latest = self.positions[origin]
+                moved = ((here(offset), here(offset + 1)) for offset in self.pending.get(origin, ()))
+                return (here(position), here(latest)), [offset for offset, following in moved if offset < following]
+        return None, []
+
+
+@dataclass
+class Terminus:
+    """One durable terminus in use by a link.
+
+    Args:
+        key: user, container-id and link name.
+        snapshot: answers the state to keep; see ``Termini.save``.
+        displaced: ends the link when the same terminus is attached anew.
+        timeout_s: how long it is kept without a link; None for ever.
+
+    """
+
+    key: str
+    snapshot: Callable[[], dict[str, Any]]
+    displaced: Callable[[LinkRefused], None]
+    timeout_s: int | None
+    dirty: bool = field(default=False)
+
+
+def outlives_link(source: Any) -> bool:
+    """Say whether a peer's source asks for a terminus that is kept when its link ends."""
+    if source.durability == proton.Terminus.NONDURABLE:
+        return False
+    return bool(source.expiry_policy == proton.Terminus.EXPIRE_NEVER or source.timeout > 0)
+
+
+def ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """Return ascending numbers as [first, last] pairs, both inclusive."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
+
+
+class Termini:
+    """All durable termini of a server.
+
+    Args:
+        log: its state store keeps them.
+        loop: where delayed writes are scheduled.
+        most: how many one user may have.
+
+    """
+
+    def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop, most: int) -> None:
+        self._log = log
+        self._loop = loop
+        self._active: dict[str, Terminus] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._unwritten: dict[str, bytes | None] = {}
+        """Key to what the system did not let us write; None: it is to be forgotten."""
+        self._most = most
+        self._of: dict[str, dict[str, tuple[str, int | None]]] = {}
+        """User to the keys of its termini, each with the log's incarnation and when it expires."""
+        for key, stored in log.state.items(NAMESPACE):
+            self._note(key, json.loads(stored))
+        self._remove_old(self._of.values())
+
+    @staticmethod
+    def key(user: str, container: str, link: str) -> str:
+        """Return the key of a terminus."""
+        return json.dumps([user, container, link])
+
+    def check_room(self, key: str) -> None:
+        """See whether a user may have this terminus, which may be a further one.
+
+        Raises:
+            LinkRefused: it has as many as a user may have (amqp:resource-limit-exceeded).
+        """
+        user = _user(key)
+        kept = self._of.get(user, {})
+        if key in kept or len(kept) < self._most:
+            return
+        self._remove_old([kept])
+        if len(kept) >= self._most:
+            raise LinkRefused(
+                RESOURCE_LIMIT,
+                f"user '{user}' has {len(kept)} durable links, and max_durable_links is {self._most}: close those that "
+                "are of no more use, by attaching as before and detaching with closed, or have the setting raised",
+            )
+
+    def displace(self, key: str) -> None:
+        """End the link that has this terminus now, if any: a peer that comes back may be faster than its old socket."""
+        terminus = self._active.get(key)
+        if terminus is not None:
+            terminus.displaced(LinkRefused(STOLEN, "the same container attached a link of this name anew"))
+
+    def resume(self, key: str, incarnation: str, fingerprint: str) -> Resumed | None:
+        """Return what is kept under a key; None when there is nothing that fits the log and the filters of the link."""
+        stored = self._unwritten[key] if key in self._unwritten else self._log.state.get(NAMESPACE, key)
+        if stored is None:
+            stored = self._log.state.get(NAMESPACE, _without_user(key))
+        if stored is None:
+            return None
+        kept = json.loads(stored)
+        expires_ms = kept.get("expires_ms")
+        if kept["version"] != _VERSION or (expires_ms is not None and expires_ms < time.time() * 1000):
+            return None
+        if kept["incarnation"] != incarnation or kept.get("ended") or kept["filter"] != fingerprint:
+            return None
+        return Resumed(
+            kept["partition"],
+            {p: (int(at), int(latest)) for p, (at, latest) in kept["positions"].items()},
+            {p: [n for first, last in pairs for n in range(first, last + 1)] for p, pairs in kept["pending"].items()},
+        )
+
+    def activate(self, terminus: Terminus) -> None:
+        """Take a terminus into use, and write it down."""
+        self._active[terminus.key] = terminus
+        self.save(terminus)
+
+    def changed(self, terminus: Terminus) -> None:
+        """Note that a terminus has moved; it is written soon."""
+        terminus.dirty = True
+        self._write_later(RETRY_S if self._unwritten else SAVE_DELAY_S)
+
+    def _write_later(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(seconds, self._save_dirty)
+
+    def save(self, terminus: Terminus, *, suspended: bool = False) -> None:
+        """Write a terminus down now.
+
+        Args:
+            terminus: which; its snapshot has the keys incarnation, filter, partition, positions and pending.
+            suspended: whether its link is gone, so that its timeout begins.
+
+        """
+        terminus.dirty = False
+        kept = {"version": _VERSION, **terminus.snapshot()}
+        if suspended and terminus.timeout_s is not None:
+            kept["expires_ms"] = int(time.time() * 1000) + 1000 * terminus.timeout_s
+        self._keep(terminus.key, kept)
+
+    def _keep(self, key: str, kept: dict[str, Any] | None) -> None:
+        """Note and write down what is known under a key, None for nothing."""
+        self._note(key, kept)
+        self._write(key, None if kept is None else json.dumps(kept).encode())
+
+    def _write(self, key: str, content: bytes | None) -> None:
+        """Write down what is known under a key; what the system refuses is tried again."""
+        try:
+            if content is None:
+                self._log.state.delete(NAMESPACE, key)
+            else:
+                self._log.state.put(NAMESPACE, key, content)
+        except OSError as fault:
+            # A full disk must not end links that only read. A server that is killed before there is room repeats what
+            # was settled since.
+            if not self._unwritten:
+                logger.error("positions of durable links cannot be written, and are tried again: %s", fault)
+            self._unwritten[key] = content
+            self._write_later(RETRY_S)
+        else:
+            self._unwritten.pop(key, None)
+
+    def suspend(self, terminus: Terminus) -> None:
+        """Keep a terminus whose link has ended."""
+        if self._active.get(terminus.key) is terminus:
+            del self._active[terminus.key]
+            self.save(terminus, suspended=True)
+
+    def remove(self, terminus: Terminus) -> None:
+        """Forget a terminus: its link was closed."""
+        if self._active.get(terminus.key) is terminus:
+            del self._active[terminus.key]
+            self._keep(terminus.key, self._nothing(terminus.key, terminus.snapshot()["incarnation"]))
+
+    def _nothing(self, key: str, incarnation: str) -> dict[str, Any] | None:
+        """Return what says that a user's terminus is no more: a mark where an earlier release left one, else None."""
+        if self._log.state.get(NAMESPACE, _without_user(key)) is None:
+            return None
+        return {"version": _VERSION, "incarnation": incarnation, "ended": True}
+
+    def _note(self, key: str, kept: dict[str, Any] | None) -> None:
+        """Keep count of what a user has."""
+        of_user = self._of.setdefault(_user(key), {})
+        if kept is None:
+            of_user.pop(key, None)
+        else:
+            of_user[key] = (kept["incarnation"], kept.get("expires_ms"))
+
+    def _remove_old(self, kept: Iterable[dict[str, tuple[str, int | None]]]) -> None:
+        """Forget what timed out, and whose stream is gone."""
+        now_ms = time.time() * 1000
+        there = {stream.incarnation for stream in self._log.streams()}
+        for key, (incarnation, expires_ms) in [entry for of_user in kept for entry in of_user.items()]:
+            if incarnation not in there:
+                self._keep(key, None)
+            elif expires_ms is not None and expires_ms < now_ms:
+                self._keep(key, self._nothing(key, incarnation) if _has_user(key) else None)
+
+    def close(self) -> None:
+        """Write down what is not yet."""
+        self._save_dirty()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _save_dirty(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for key, content in list(self._unwritten.items()):
+            self._write(key, content)
+        for terminus in self._active.values():
+            if terminus.dirty:
+                self.save(terminus)
+
+
+def _has_user(key: str) -> bool:
+    return len(json.loads(key)) == 3
+
+
+def _user(key: str) -> str:
+    """Return whose a terminus is; those of earlier releases, which had no users, are counted for nobody."""
+    return str(json.loads(key)[0]) if _has_user(key) else ""
+
+
+def _without_user(key: str) -> str:
+    """Return the key under which an earlier release kept what a key stands for."""
+    return json.dumps(json.loads(key)[1:])

@@ -1,0 +1,90 @@
+"""The SASL layer of one connection: who the peer is, before the engine sees a byte."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.permissions import ANONYMOUS
+from spark_streams.server.users import knows, may_come_from
+from spark_streams.wire.amqp.sasl import SASL_HEADER, SaslServer
+
+__all__ = ["Answer", "Handshake", "common_name"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What to do with what has come.
+
+    Args:
+        send: bytes for the peer.
+        refused: why the connection is to be closed after them, or None.
+        leftover: once the layer is over, the bytes that belong to the engine; None before.
+    """
+
+    send: bytes = b""
+    refused: str | None = None
+    leftover: bytes | None = None
+
+
+class Handshake:
+    """The layer, the server's side.
+
+    Args:
+        config: users, and whether anonymous peers are let in.
+        peer_host: the peer's address, None when it is not known.
+        certificate: the peer's verified TLS certificate, in the form of ``ssl.SSLSocket.getpeercert``, or None.
+    """
+
+    def __init__(self, config: AmqpConfig, peer_host: str | None, certificate: Mapping[str, Any] | None) -> None:
+        self._config = config
+        self._peer_host = peer_host
+        self._kept_out = ""
+        identity = common_name(certificate)
+        if identity is not None and not may_come_from(config, identity, peer_host):
+            identity = None
+        mechanisms = ["EXTERNAL"] if identity is not None else []
+        if config.users:
+            mechanisms.append("PLAIN")
+        if config.allow_anonymous:
+            mechanisms.append("ANONYMOUS")
+        self._sasl = SaslServer(mechanisms, self._check_plain, identity)
+
+    @property
+    def user(self) -> str:
+        """Who the peer is, once the layer is over; one that gave no credentials is ``anonymous``."""
+        return self._sasl.identity or ANONYMOUS
+
+    def receive(self, received: bytes) -> Answer:
+        """Take bytes from the peer."""
+        try:
+            send = self._sasl.receive(received)
+        except RemoteProtocolError as fault:
+            return Answer(SASL_HEADER, str(fault))
+        if self._sasl.failed:
+            return Answer(send, self._kept_out or "wrong credentials")
+        if not self._sasl.done:
+            return Answer(send)
+        if self._sasl.skipped and not self._config.allow_anonymous:
+            return Answer(SASL_HEADER, "it began without SASL, which is not configured")
+        return Answer(send, leftover=self._sasl.leftover)
+
+    def _check_plain(self, user: str, password: str) -> bool:
+        if not knows(self._config.users, user, password.encode()):
+            return False
+        if not may_come_from(self._config, user, self._peer_host):
+            self._kept_out = f"user '{user}' is one of loopback_users, who may come from this machine alone"
+            return False
+        return True
+
+
+def common_name(certificate: Mapping[str, Any] | None) -> str | None:
+    """Return the common name of a certificate, or None."""
+    for relative in (certificate or {}).get("subject", ()):
+        for name, value in relative:
+            if name == "commonName":
+                return str(value)
+    return None

@@ -1,0 +1,246 @@
+"""The information source ``<log>/$info``: one message for each credit, about the log as it is now.
+
+::
+
+    amqp-value map
+      "partitions"          list of maps, one for each partition:
+          "partition"               symbol
+          "earliest-offset"         symbol | null       first retained event
+          "latest-offset"           symbol | null       newest retained event (A-18)
+          "x-opt-truncated-offset"  symbol | null       newest event that retention removed
+          "x-opt-closed"            true                only where it was split and takes no more events
+          "x-opt-starts-after"      symbol              the closed partition with what came before its first event
+          "x-opt-cursor-from"       list of symbols     partitions that left, whose events were redistributed onto it
+                                                        and others; the last two only where there are some
+          "x-opt-remaining"         ulong               only for partitions that the attach asked about, see below
+          "x-opt-witness"           string              likewise, where the event that was asked about is retained
+      "x-opt-incarnation"   string, another one whenever the log is created anew
+
+A receiver whose attach has the link property ``x-opt-positions``, a map of partition to offset or ``@earliest``, is
+told how many retained events come after each. With ``x-opt-witnesses``, a map of up to 64 partitions to offsets, it is
+told what tells that event from any other one at its offset: in an older copy of the log that was written on, it is
+another.
+
+The address ``$streams`` is an information source about the container, an extension: its messages are an amqp-value map
+with ``x-opt-streams``, the sorted names, strings, of the streams that the user may read.
+
+Spec: Event Stream Extensions §6 (ES-400 to ES-405); A-29.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from cproton_ffi import ffi, lib
+
+from spark_streams.errors import CorruptLog
+from spark_streams.filters.predicates.event_streams import PaddedDecimalOrder
+from spark_streams.log import Partition, StoredBatch, Stream, format_offset
+from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.server.amqp.attach_request import link_properties
+from spark_streams.server.amqp.attached_link import AttachedLink
+from spark_streams.server.amqp.engine import is_decided
+from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
+from spark_streams.wire.amqp.decode import Described, Symbol, ULong, encode_value
+
+if TYPE_CHECKING:
+    from spark_streams.server.amqp.connection import AmqpConnection
+
+__all__ = ["STREAMS", "WITNESSES", "Descriptions", "InfoLink", "list_streams", "read_positions"]
+
+POSITIONS: Final = "x-opt-positions"
+WITNESSES: Final = "x-opt-witnesses"
+MAX_WITNESSES: Final = 64
+"""Of one message: each is looked up in the log's files, which a turn of the loop has no time for more of."""
+STREAMS: Final = "$streams"
+"""The address of the information source about the container."""
+_AMQP_VALUE: Final = ULong(0x77)
+_AMQP_VALUE_SECTION: Final = b"\x00\x53\x77"
+_LIST32: Final = b"\xd0"
+_MAP32: Final = b"\xd1"
+_PARTITIONS: Final = encode_value("partitions")
+_ORDER: Final = PaddedDecimalOrder(20)
+
+
+def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
+    """Return what an attach asks about: partition to an offset, or to ``@earliest`` or ``@latest`` to count from.
+
+    Args:
+        link: the receiver's.
+        name: of the link property.
+
+    Raises:
+        LinkRefused: the property is no map of symbols.
+
+    """
+    asked = link_properties(link).get(name)
+    if asked is None:
+        return {}
+    if not isinstance(asked, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in asked.items()):
+        raise LinkRefused(INVALID_FIELD, f"link property {name}: expected a map of partition to offset")
+    return {str(k): str(v) for k, v in asked.items()}
+
+
+class Descriptions:
+    """What partitions say of themselves, encoded; kept, as of many partitions few change from message to message."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Partition, tuple[tuple[int, int, bool], int, bytes]] = WeakKeyDictionary()
+
+    def describe(self, stream: Stream, positions: Mapping[str, str], witnessed: Mapping[str, str]) -> bytes:
+        """Return the encoded message.
+
+        Args:
+            stream: the log.
+            positions: partition to what events are counted after.
+            witnessed: partition to the offset of an event whose witness is wanted; the first ``MAX_WITNESSES`` count.
+        """
+        witnessed = dict(islice(witnessed.items(), MAX_WITNESSES))
+        items = [
+            self._partition(partition, positions.get(name), witnessed.get(name))
+            for name, partition in stream.partitions.items()
+        ]
+        content = (
+            _PARTITIONS
+            + _compound(_LIST32, len(items), b"".join(items))
+            + encode_value("x-opt-incarnation")
+            + encode_value(stream.incarnation)
+        )
+        return _AMQP_VALUE_SECTION + _compound(_MAP32, 4, content)
+
+    def _partition(self, partition: Partition, after: str | None, witnessed: str | None) -> bytes:
+        # The end is read first: what is appended between the two must not make an empty log look inside out.
+        end, first = partition.next_offset, partition.first_offset
+        state = (first, end, partition.closed)
+        known = self._known.get(partition)
+        if known is None or known[0] != state:
+            entry = _entry(partition, first, end)
+            pairs = b"".join(encode_value(name) + encode_value(value) for name, value in entry.items())
+            known = self._known[partition] = (state, 2 * len(entry), pairs)
+        _, count, pairs = known
+        asked: dict[str, object] = {}
+        if after is not None:
+            begin = first if after == "@earliest" else end if after == "@latest" else max(first, _ORDER.upper(after))
+            asked["x-opt-remaining"] = ULong(max(0, end - begin))
+        batch = None if witnessed is None else _batch(partition, witnessed)
+        if batch is not None:
+            asked["x-opt-witness"] = batch.witness
+        more = b"".join(encode_value(name) + encode_value(value) for name, value in asked.items())
+        return _compound(_MAP32, count + 2 * len(asked), pairs + more)
+
+
+def _compound(constructor: bytes, count: int, content: bytes) -> bytes:
+    """Return a list or a map of four-byte sizes (AMQP 1.0 §1.6.22, §1.6.23)."""
+    return constructor + struct.pack(">II", 4 + len(content), count) + content
+
+
+def list_streams(names: Iterable[str]) -> bytes:
+    """Return the encoded message about the container."""
+    return encode_value(Described(_AMQP_VALUE, {"x-opt-streams": sorted(names)}))
+
+
+def _entry(partition: Partition, first: int, end: int) -> dict[str, object]:
+    """Return what is said of a partition, but for what an attach asked about."""
+    entry: dict[str, object] = {
+        "partition": Symbol(partition.id),
+        "earliest-offset": Symbol(format_offset(first)) if first < end else None,
+        "latest-offset": Symbol(format_offset(end - 1)) if first < end else None,
+        "x-opt-truncated-offset": Symbol(format_offset(first - 1)) if first else None,
+    }
+    if partition.closed:
+        entry["x-opt-closed"] = True
+    if partition.starts_after is not None:
+        entry["x-opt-starts-after"] = Symbol(partition.starts_after)
+    if partition.cursor_from:
+        entry["x-opt-cursor-from"] = [Symbol(name) for name in partition.cursor_from]
+    return entry
+
+
+def _batch(partition: Partition, offset: str) -> StoredBatch | None:
+    number = _ORDER.upper(offset) - 1  # of the last event there can be up to it
+    if number < 0 or format_offset(number) != offset:
+        return None
+    try:
+        return partition.batch_with(number)
+    except (CorruptLog, PartitionClosed):
+        return None  # whoever reads it is told
+
+
+class InfoLink(AttachedLink):
+    """A sending link of the information source.
+
+    Args:
+        connection, link: see ``AttachedLink``.
+        stream: the log; None: the source is about the container.
+        message: returns the encoded message, about what is there now.
+        presettled: whether messages are sent settled, as the receiver asks. Otherwise they are settled when it says
+            anything of them: a picture of the moment is not sent again.
+        max_unsettled: how many may be unsettled.
+        interval_s: between messages when one grant of credit asks for several.
+
+    """
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        link: Any,
+        stream: Stream | None,
+        message: Callable[[], bytes],
+        *,
+        presettled: bool,
+        max_unsettled: int,
+        interval_s: float,
+    ) -> None:
+        super().__init__(connection, link, *(("", "") if stream is None else (stream.name, stream.incarnation)))
+        self._message = message
+        self._presettled = presettled
+        self._max_unsettled = max_unsettled
+        self._interval_s = interval_s
+        self._impl = link._impl
+        self._timer: Any = None
+        self._sent = 0
+
+    def serve(self) -> bool:
+        """Send one message, and the others that credit asks for a little apart; a draining receiver gets one."""
+        if self.ended or self._timer is not None:
+            return False
+        if self._may_send():
+            self._send()
+        if lib.pn_link_get_drain(self._impl):
+            lib.pn_link_drained(self._impl)
+        elif self._may_send():
+            self._timer = self.connection.node.loop.call_later(self._interval_s, self._next)
+        return False
+
+    def _may_send(self) -> bool:
+        credit, unsettled = int(lib.pn_link_credit(self._impl)), int(lib.pn_link_unsettled(self._impl))
+        return credit > 0 and unsettled < self._max_unsettled
+
+    def _next(self) -> None:
+        self._timer = None
+        self.connection.wake(self)
+
+    def updated(self, delivery: Any) -> None:
+        """Settle what the receiver has settled, or has said something of."""
+        if not self.ended and is_decided(delivery):
+            lib.pn_delivery_settle(delivery)
+            self.connection.wake(self)
+
+    def _send(self) -> None:
+        encoded = self._message()
+        self._sent += 1
+        tag = ffi.new("char[]", self._sent.to_bytes(8, "big"))
+        delivery = lib.pn_delivery(self._impl, ffi.new("pn_bytes_t *", {"size": 8, "start": tag})[0])
+        lib.pn_link_send(self._impl, ffi.from_buffer(encoded), len(encoded))
+        if self._presettled:
+            lib.pn_delivery_settle(delivery)
+        else:
+            lib.pn_link_advance(self._impl)
+
+    def _released(self, *, closed: bool) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,168 @@
+"""Where one link stands in one partition: the next event to look at, and which events match."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_streams.errors import CorruptLog
+from spark_streams.filters.predicates.conditions import (
+    NEVER,
+    Always,
+    PaddedDecimalOrder,
+    Predicate,
+    by_cost,
+    end_of_matches,
+    fields_of,
+    freeze,
+    mask,
+    seek,
+)
+from spark_streams.server.partition_readers import READ_BYTES, SEARCHED_BYTES, Block, Feed
+from spark_streams.wire.amqp.columns import Block as Messages
+from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
+from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
+
+__all__ = ["Cursor"]
+
+_ORDER: Final = PaddedDecimalOrder(20)
+_SPARSE: Final = 4
+"""A block of which no more than one in so many events matches is not made ready whole, only what matches."""
+
+
+class Cursor:
+    """A position in a partition, with a filter.
+
+    Args:
+        feed: the partition.
+        predicate: what the link's filters say; None: only events after ``latest``.
+        latest: the event number that ``@latest`` stands for (A-8).
+        position: where to go on, for a durable terminus; None begins where the filter allows.
+
+    Attributes:
+        position: number of the next event to look at; all below were sent or do not match.
+        again: events to be sent once more, as (number, delivery count), ascending.
+
+    """
+
+    def __init__(self, feed: Feed, predicate: Predicate | None, *, latest: int, position: int | None = None) -> None:
+        self.feed = feed
+        self.latest = latest
+        self.again: deque[tuple[int, int]] = deque()
+        partition = feed.partition
+        self._filtered = predicate is not None
+        self._end = NEVER
+        self._quick: Predicate = Always(True)
+        self._deep: Predicate = Always(True)
+        if predicate is None:
+            begin = latest
+        else:
+            frozen = freeze(predicate, next_offset=latest, partition=partition.id)
+            begin = seek(frozen, _ORDER, self._at_time)
+            self._end = end_of_matches(frozen, _ORDER)
+            self._quick, self._deep = by_cost(frozen)
+            self._fields = fields_of(frozen)
+        self.position = begin if position is None else position
+        self._block: Block | None = None
+        self._rows: list[int] = []
+        self._row = 0
+        self._past = 0
+
+    def advance(self) -> bool:
+        """Have matching events at hand, reading and skipping at most one block.
+
+        Returns:
+            Whether there are some, or whether calling again may find some; False at the end of what there is now.
+
+        Raises:
+            CorruptLog: what is stored cannot be served.
+
+        """
+        if self._row < len(self._rows):
+            return True
+        partition = self.feed.partition
+        # What retention removed is skipped: a filter speaks about retained events (A-23).
+        position = max(self.position, partition.first_offset)
+        if position >= min(partition.next_offset, self._end):
+            self._block, self._rows, self._row = None, [], 0
+            return False
+        block = self.feed.block(position, READ_BYTES if self._deep == Always(True) else SEARCHED_BYTES)
+        if block is None:
+            return False
+        first = max(0, position - block.first)
+        self._past = block.last + 1
+        if not self._filtered:
+            self._rows = list(range(first, len(block.offsets)))
+        else:
+            rows = self._matching(block, first)
+            if rows.size and rows.size * _SPARSE <= len(block.offsets):
+                block, rows = block.only(rows), np.arange(rows.size)
+            self._rows = rows.tolist()
+        self._block, self._row = block, 0
+        if not self._rows:
+            self.position = self._past
+        return True
+
+    def _matching(self, block: Block, first: int) -> NDArray[np.int64]:
+        """Return the rows from ``first`` on that match; only where offset and timestamp do is the message read."""
+        offsets, timestamps = block.offsets[first:], block.timestamps[first:]
+        rows: NDArray[np.int64] = np.flatnonzero(mask(self._quick, offsets, timestamps, _ORDER)) + first
+        if not rows.size or self._deep == Always(True):
+            return rows
+        records = block.records
+        offsets, timestamps = records.offsets[rows], records.timestamps[rows]
+        messages = Messages(records.buffer, records.value_starts[rows], records.value_ends[rows])
+        columns = typed_columns(messages, [f for f in self._fields if f.section != DELIVERY_ANNOTATIONS])
+        for field in self._fields - columns.keys():
+            columns[field] = timestamp_column(timestamps)
+        return rows[mask(self._deep, offsets, timestamps, _ORDER, columns)]
+
+    def _at_time(self, timestamp_ms: int) -> int:
+        partition = self.feed.partition
+        end = partition.next_offset  # before the look: what comes meanwhile was not looked at
+        try:
+            found = partition.offset_for_time(timestamp_ms)
+        except (CorruptLog, OSError):
+            return 0  # reading will say it
+        return end if found is None else found[0]
+
+    @property
+    def behind(self) -> bool:
+        """Whether the log goes on past what was looked at."""
+        if self.again or self._row < len(self._rows):
+            return True
+        partition = self.feed.partition
+        return max(self.position, partition.first_offset) < min(partition.next_offset, self._end)
+
+    def take(self, limit: int) -> tuple[Block, list[int]] | None:
+        """Take up to ``limit`` matching events that are at hand, and step over them; None when ``advance`` is due."""
+        block = self._block
+        if block is None or self._row >= len(self._rows):
+            return None
+        rows = self._rows[self._row : self._row + limit]
+        self._row += len(rows)
+        if self._row >= len(self._rows):
+            self.position = self._past
+        else:
+            self.position = int(block.offsets[rows[-1]]) + 1
+        return block, rows
+
+    def back_to(self, offset: int) -> None:
+        """Go back to an event that was taken and not sent."""
+        self.position = offset
+        self._block, self._rows, self._row = None, [], 0
+
+    def release(self, offset: int, deliveries: int) -> None:
+        """Have an event sent again, before any that was not sent yet.
+
+        Args:
+            offset: its number.
+            deliveries: how many deliveries of it have failed.
+
+        """
+        self.again.append((offset, deliveries))
+        if len(self.again) > 1 and self.again[-2][0] > offset:
+            self.again = deque(sorted(self.again))

@@ -1,0 +1,305 @@
+"""A link that takes events in: routed in columns, one append for each partition and turn, acknowledged after it.
+
+An event is accepted when its append has returned, which with fsync policy ``always`` means that it is on the disk.
+A large message is read in the thread beside the loop; what its link brings meanwhile waits behind it.
+
+Where an event must be rejected, the outcome says why; an event that was sent settled cannot be rejected, so its link is
+closed with the error instead: nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import proton
+import pyarrow as pa
+from cproton_ffi import lib
+from numpy.typing import NDArray
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.log import NO_TIMESTAMP, Partition, Stream
+from spark_streams.log.format.batching import LARGE_BYTES
+from spark_streams.server.amqp.attached_link import AttachedLink
+from spark_streams.server.amqp.error_conditions import INVALID_FIELD, RESOURCE_DELETED, LinkRefused
+from spark_streams.server.amqp.receive_buffer import Taken
+from spark_streams.server.amqp.routing import Routed, route
+from spark_streams.server.appender import Batch
+from spark_streams.wire.amqp.columns import Block, Incoming, incoming_columns
+from spark_streams.wire.amqp.message import decode_message
+
+if TYPE_CHECKING:
+    from spark_streams.server.amqp.connection import AmqpConnection
+
+__all__ = ["ProducerLink"]
+
+_RESERVED_INSTANT = b"\x83" + (-(2**63)).to_bytes(8, "big", signed=True)
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class _Read(NamedTuple):
+    """What messages say, and which of these partitions each goes to."""
+
+    incoming: Incoming
+    routed: Routed
+    partitions: dict[str, Partition]
+
+
+class ProducerLink(AttachedLink):
+    """A receiving link of the node.
+
+    Args:
+        connection, link: see ``AttachedLink``.
+        stream: the log.
+        bound: the partition it is bound to, or None.
+        credit: how many messages the producer may have under way.
+
+    """
+
+    def __init__(
+        self, connection: AmqpConnection, link: Any, stream: Stream, *, bound: str | None, credit: int
+    ) -> None:
+        super().__init__(connection, link, stream.name, stream.incarnation)
+        self.bound = bound
+        self._log_stream = stream
+        self._window = credit
+        self._impl = link._impl
+        self._begun = bytearray()
+        self._appending = 0
+        self._waiting: deque[Taken] = deque()
+        self._reading: asyncio.Future[_Read] | None = None
+        self._turn = 0
+        self._top_up()
+
+    def serve(self) -> bool:
+        """Take, route and append what has come, within one turn's share."""
+        if self.connection.full:
+            self.connection.blocked(self)
+            return False
+        return self._reading is None and self._take()
+
+    def take_input(self) -> None:
+        """Take all that has come in, because the link is about to end."""
+        while self._take():
+            pass
+
+    def _take(self) -> bool:
+        if self.ended:
+            return False
+        begun = len(self._begun)
+        intake = self.connection.node.intake
+        taken = intake.take(self._impl, self._begun)
+        if len(self._begun) != begun:
+            self.connection.unfinished(len(self._begun) - begun)
+        if taken.deliveries:
+            self._appending += len(taken.deliveries)
+            if self._reading is not None or len(taken.block.buffer) > LARGE_BYTES:
+                intake.give_away()
+                self._waiting.append(taken)
+                self._read_next()
+            else:
+                self._store(taken, self._read(taken.block))
+        if taken.refusal is not None:
+            self.fail(taken.refusal)
+        else:
+            self._top_up()
+        return taken.more and not self.ended
+
+    def _read_next(self) -> None:
+        """Have what waits read in the thread beside the loop, in its order, whether the link is there then or not."""
+        if self._reading is not None or not self._waiting:
+            return
+        taken = self._waiting.popleft()
+        self._reading = asyncio.ensure_future(self.connection.node.aside.step(self._reader(taken.block)))
+        self._reading.add_done_callback(lambda future: self.connection.guarded(lambda: self._was_read(taken, future)))
+
+    def _was_read(self, taken: Taken, future: asyncio.Future[_Read]) -> None:
+        self._reading = None
+        if future.cancelled():
+            return  # the server stops
+        try:
+            self._store(taken, future.result())
+        finally:
+            self._read_next()
+        self.connection.wake(self)
+
+    def _top_up(self) -> None:
+        if self.ended:
+            return
+        # A peer that miscounts its deliveries makes the engine's figure negative.
+        free = self._window - max(0, int(lib.pn_link_credit(self._impl))) - self._appending
+        if free > self._window // 2 or free == self._window:
+            lib.pn_link_flow(self._impl, free)
+
+    def _read(self, block: Block) -> _Read:
+        return self._reader(block)()
+
+    def _reader(self, block: Block) -> Callable[[], _Read]:
+        """Return what reads and routes messages, in any thread."""
+        partitions = dict(self.connection.node.placement.open_here(self._log_stream))
+        created = self._log_stream.config.timestamp_type == "create"
+
+        def read() -> _Read:
+            # Thorough: a message that no reader of ours can decode would stop every query on the stream for good.
+            incoming = incoming_columns(block, thorough=True)
+            routed = route(incoming, self._log_stream, list(partitions), self.bound, self._turn)
+            for row in _reserved_instants(block, incoming) if created else ():
+                routed.rejections.setdefault(
+                    row, LinkRefused(INVALID_FIELD, "creation-time is -2^63 ms, which means none inside the log")
+                )
+                routed.partitions[row] = -1
+            return _Read(incoming, routed, partitions)
+
+        return read
+
+    def _store(self, taken: Taken, read: _Read) -> None:
+        block, deliveries = taken.block, taken.deliveries
+        incoming, partitions = read.incoming, read.partitions
+        self._turn = read.routed.turn
+        places, rejections = read.routed.partitions, read.routed.rejections
+        keys = incoming.group_key.cast(pa.binary())
+        homes = list(partitions.values())
+        bound = self.bound is not None
+        aimed = np.full(len(places), bound) | incoming.target_partition.is_valid().to_numpy(zero_copy_only=False)
+        for place in np.unique(places[places >= 0]).tolist():
+            rows_there = np.flatnonzero(places == place)
+            whole = len(rows_there) == len(deliveries)
+            chosen = deliveries if whole else [deliveries[r] for r in rows_there.tolist()]
+            values = _values(block, incoming, rows_there)
+            there = keys if whole else keys.take(pa.array(rows_there))
+            free = ~aimed[rows_there]
+            self._append(homes[place], chosen, values, there, incoming.creation_time_ms[rows_there], free)
+        if rejections and not self.ended:
+            # Last, for a rejection may close the link, and what came with it is to be stored all the same.
+            rows = sorted(rejections)
+            self._settle([deliveries[r] for r in rows], [rejections[r] for r in rows])
+
+    def _append(
+        self,
+        partition: Partition,
+        deliveries: list[Any],
+        values: pa.Array,
+        keys: pa.Array,
+        timestamps: NDArray[np.int64],
+        free: NDArray[np.bool_],
+    ) -> None:
+        """Append to a partition; ``free`` are the events that may go to another one if it is split meanwhile."""
+        size = values.nbytes
+
+        def done(outcomes: list[LinkRefused | None]) -> None:
+            self.connection.storing(-size)
+            if not partition.closed or outcomes.count(None) == len(outcomes) or not free.any():
+                self._appended(deliveries, outcomes)
+                return
+            late = np.array([outcome is not None and outcome.name == RESOURCE_DELETED for outcome in outcomes]) & free
+            told = np.flatnonzero(~late).tolist()
+            if told:
+                self._appended([deliveries[row] for row in told], [outcomes[row] for row in told])
+            rows = np.flatnonzero(late)
+            self._append_anew([deliveries[row] for row in rows.tolist()], values, keys, timestamps, rows)
+
+        self.connection.storing(size)
+        self.connection.node.appender.append(partition, Batch(values, keys, timestamps, done))
+
+    def _append_anew(
+        self,
+        deliveries: list[Any],
+        values: pa.Array,
+        keys: pa.Array,
+        timestamps: NDArray[np.int64],
+        rows: NDArray[np.int64],
+    ) -> None:
+        """Append rows whose partition was split after they had been routed."""
+        partitions = self.connection.node.placement.open_here(self._log_stream)
+        names = list(partitions)
+        home = self._log_stream.homes_among(names).home
+        chosen = keys.take(pa.array(rows)).to_pylist()
+        places = [names[row % len(names)] if key is None else home(key) for row, key in enumerate(chosen)]
+        for name in dict.fromkeys(places):
+            there = [row for row, place in enumerate(places) if place == name]
+            taken = pa.array(rows[there])
+            self._append(
+                partitions[name],
+                [deliveries[row] for row in there],
+                values.take(taken),
+                keys.take(taken),
+                timestamps[rows[there]],
+                np.ones(len(there), np.bool_),
+            )
+
+    def _appended(self, deliveries: list[Any], outcomes: list[LinkRefused | None]) -> None:
+        if self.ended:
+            return  # the link is gone, and with it whom to tell
+        self._settle(deliveries, outcomes)
+        if not self.ended:
+            self._top_up()
+            self.connection.wake()
+
+    def _settle(self, deliveries: list[Any], outcomes: list[LinkRefused | None]) -> None:
+        self._appending -= len(deliveries)
+        update, settle, accepted = lib.pn_delivery_update, lib.pn_delivery_settle, lib.PN_ACCEPTED
+        unheard: LinkRefused | None = None
+        for delivery, refusal in zip(deliveries, outcomes, strict=True):
+            if refusal is None:
+                if delivery is not None:
+                    update(delivery, accepted)
+                    settle(delivery)
+            elif delivery is None:
+                unheard = unheard or refusal
+            else:
+                reject(delivery, refusal)
+        if unheard is not None:
+            self.fail(unheard)
+
+    def _released(self, *, closed: bool) -> None:
+        self.connection.unfinished(-len(self._begun))
+        self._begun.clear()
+
+
+def reject(delivery: Any, refusal: LinkRefused) -> None:
+    """Settle an incoming delivery (a C pointer) as rejected, with a reason."""
+    wrapped = proton.Delivery.wrap(delivery)
+    wrapped.local.condition = refusal.condition
+    wrapped.update(proton.Delivery.REJECTED)
+    wrapped.settle()
+
+
+def _values(block: Block, incoming: Incoming, rows: NDArray[np.int64]) -> pa.Array:
+    """Return the stored form of messages: from their message annotations on; a copy, for the block is used again."""
+    count = len(block.starts)
+    # One array of 2n elements over the block: what is stripped, what is stored, and so on; then every second one.
+    edges = np.empty(2 * count + 1, np.int64)
+    edges[0] = block.starts[0]
+    edges[1::2] = incoming.value_starts
+    edges[2::2] = block.ends
+    if incoming.malformed.any():
+        broken = np.flatnonzero(incoming.malformed)
+        edges[2 * broken + 1] = block.starts[broken]
+    whole = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(block.buffer)]
+    )
+    return whole.take(pa.array(2 * rows + 1))
+
+
+def _reserved_instants(block: Block, incoming: Incoming) -> list[int]:
+    """Return the events whose creation-time is the instant that means none inside the log (N-04)."""
+    raw = bytes(block.buffer)
+    found = []
+    at = raw.find(_RESERVED_INSTANT)
+    while at >= 0:
+        row = int(np.searchsorted(block.ends, at, side="right"))
+        if not incoming.malformed[row]:
+            try:
+                properties = decode_message(raw[int(block.starts[row]) : int(block.ends[row])]).properties
+            except RemoteProtocolError:
+                logger.debug("a message that was taken in columns does not decode by itself")
+                properties = None
+            if properties is not None and len(properties) > 9 and properties[9] == NO_TIMESTAMP:
+                found.append(row)
+        at = raw.find(_RESERVED_INSTANT, int(block.ends[row]))
+    return found

@@ -1,0 +1,121 @@
+"""To which partition each of a producer's events goes.
+
+In this order (Event Stream Extensions §4.2, §4.6.6, §4.6.7):
+
+1. event-streams-target-partition: exactly that partition; rejected where there is none of that name, where the link is
+   bound to another one (ES-111 to ES-113), and where it was split and takes no more events.
+2. the partition that the link is bound to; likewise.
+3. event-streams-group-key: CRC-32 (zlib's, of the key's UTF-8 bytes) modulo the number of partitions, in the order of
+   the log's partitions; where one was split, one of those that it was split into (``log/partition_tree.py``). A key
+   stays with its partition as long as their number does (ES-115), across connections, restarts and machines.
+4. in turn (ES-015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.log import Stream
+from spark_streams.server.amqp.error_conditions import DECODE_ERROR, NOT_ALLOWED, NOT_FOUND, LinkRefused
+from spark_streams.server.amqp.placement import ended
+from spark_streams.wire.amqp.columns import Incoming
+
+__all__ = ["Routed", "route"]
+
+REJECTED = -1
+
+
+@dataclass(frozen=True)
+class Routed:
+    """Where a block's events go.
+
+    Args:
+        partitions: for each event an index into the partitions that were given, or -1.
+        rejections: why, for each event with -1.
+        turn: how many events were given out in turn.
+
+    """
+
+    partitions: NDArray[np.int64]
+    rejections: dict[int, LinkRefused]
+    turn: int
+
+
+def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: str | None, turn: int) -> Routed:
+    """Route a block of events.
+
+    Args:
+        incoming: what the events say.
+        stream: the log.
+        partitions: the identifiers of those that take events.
+        bound: the partition of the link, or None.
+        turn: how many events were given out in turn before.
+
+    """
+    count = len(incoming.malformed)
+    index = {name: at for at, name in enumerate(partitions)}
+    rejections: dict[int, LinkRefused] = {}
+    places = np.full(count, REJECTED if bound is None else index.get(bound, REJECTED), np.int64)
+    open_rows = np.full(count, bound is None)
+    if incoming.malformed.any():
+        malformed = LinkRefused(DECODE_ERROR, "the message cannot be decoded as AMQP 1.0 sections")
+        for row in np.flatnonzero(incoming.malformed).tolist():
+            rejections[row] = malformed
+        open_rows &= ~incoming.malformed
+        places[incoming.malformed] = REJECTED
+    targets = incoming.target_partition
+    if targets.null_count < count:
+        codes, names = _coded(targets)
+        for code, name in enumerate(names):
+            rows = np.flatnonzero((codes == code) & ~incoming.malformed)
+            refusal = _target_refused(stream, name, index, bound)
+            if refusal is not None:
+                rejections.update(dict.fromkeys(rows.tolist(), refusal))
+                places[rows] = REJECTED
+            else:
+                places[rows] = index[name]
+            open_rows[rows] = False
+    keys = incoming.group_key
+    if keys.null_count < count and open_rows.any():
+        codes, names = _coded(keys)
+        home = stream.homes_among(partitions).home
+        homes = np.array([index[home(name.encode())] for name in names], np.int64)
+        rows = np.flatnonzero(open_rows & (codes >= 0))
+        places[rows] = homes[codes[rows]]
+        open_rows[rows] = False
+    if bound is not None and bound not in index:
+        refusal = _none_taken(stream, bound)
+        rejections.update(
+            (row, refusal) for row in np.flatnonzero(places == REJECTED).tolist() if row not in rejections
+        )
+    rest = np.flatnonzero(open_rows)
+    places[rest] = (turn + np.arange(len(rest))) % len(partitions)
+    return Routed(places, rejections, turn + len(rest))
+
+
+def _coded(texts: pa.StringArray) -> tuple[NDArray[np.int64], list[str]]:
+    """Return each row's index into the distinct texts, -1 for null, and the texts."""
+    encoded = texts.dictionary_encode()
+    return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
+
+
+def _target_refused(stream: Stream, name: str, index: dict[str, int], bound: str | None) -> LinkRefused | None:
+    if name not in index:
+        return _none_taken(stream, name)
+    if bound is not None and name != bound:
+        return LinkRefused(
+            NOT_ALLOWED, f"the event's target partition is '{name}', and its link is bound to partition '{bound}'"
+        )
+    return None
+
+
+def _none_taken(stream: Stream, name: str) -> LinkRefused:
+    partition = stream.partitions.get(name)
+    if partition is not None and partition.closed:
+        return ended(partition)
+    return LinkRefused(NOT_FOUND, f"the event's target partition '{name}' does not exist")

@@ -1,0 +1,267 @@
+"""The door's application: which request is answered by what.
+
+::
+
+    GET  /                                     names of the feeds that the client may read (an extension)
+    GET  /NAME                                 discovery
+    GET  /NAME?partition=&cursor=              fetch, version 2a
+    GET  /NAME/events?token=&partition=&cursor=  fetch, version 2b (in place of the line above)
+    GET  /NAME?n=&cursor0=                     fetch, version 1
+    POST /NAME                                 publish (an extension, as what follows)
+    PUT  /NAME?partitions=                     create
+    DELETE /NAME                               delete
+    POST /NAME/partitions/ID/split?into=&history=   split a partition
+
+Spec: docs/specifications.md, P-01 to P-12, P-20 to P-40, P-50 to P-52, F-29.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from spark_streams.errors import LogError, RemoteProtocolError, UnknownStream
+from spark_streams.log import Partition, ReferenceLog, Stream
+from spark_streams.log.storage.no_room import is_full
+from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.redaction import one_line
+from spark_streams.server.feed.authorization import Access
+from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.feed.cursors import OLDER, Cursors
+from spark_streams.server.feed.discovery import Documents, Tokens
+from spark_streams.server.feed.event_filters import served
+from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.negotiation import page_type, takes_gzip
+from spark_streams.server.feed.pages import Pages, events_lost
+from spark_streams.server.feed.publishing import Publishing
+from spark_streams.server.feed.rendered_events import EventCache
+from spark_streams.server.feed.rendering import Shape
+from spark_streams.server.feed.responses import Drop, PageResponse, Stopping, StreamResponse, Waits, Walk
+from spark_streams.server.feed.write_requests import Changes, arguments
+from spark_streams.server.worker import Aside
+from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.fetch_arguments import ENDLESS, FILTER_PREFIX, FIRST, LAST, Fetch, decode_fetch
+
+__all__ = ["FeedDoor"]
+
+EVENTS: Final = "/events"
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class FeedDoor:
+    """A served log.
+
+    Args:
+        log: the log.
+        config: the door's settings.
+        loop: the server's.
+
+    Attributes:
+        application: what uvicorn runs.
+        drop: cuts the connection of a request; whoever runs the application sets it.
+    """
+
+    def __init__(self, log: ReferenceLog, config: FeedConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.log = log
+        self.config = config
+        self.loop = loop
+        self.stopping = Stopping()
+        self.aside = Aside("spark-streams-feed")
+        self._access = Access(config)
+        self._cache = EventCache(config.cache_bytes)
+        self._documents = Documents(config, self.aside)
+        self._tokens = Tokens()
+        self._waits: dict[Partition, Waits] = {}
+        self.changes = Changes(self)
+        self.publishing = Publishing(log, config.max_publishers, loop, self.aside)
+        handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put, "DELETE": self.changes.delete}
+        self.drop: Drop = lambda scope: None
+        self.application = Starlette(
+            routes=[Route("/{path:path}", each, methods=[name]) for name, each in handlers.items()],
+            exception_handlers={
+                Refusal: _refused,
+                PartitionClosed: _gone,
+                UnknownStream: _gone,
+                LogError: _failed,
+                OSError: _failed,
+            },
+        )
+
+    # --- requests
+
+    async def _get(self, request: Request) -> ASGIApp:
+        path = request.path_params["path"]
+        query = arguments(request)
+        if not path and not query:
+            return self._listing(request)
+        v2b = self.config.dialect == "v2b"
+        names = {name for name, _ in query}
+        above = path[: -len(EVENTS)]
+        # A feed of such a name takes nobody's fetches: they name a partition, which only this path takes.
+        if v2b and path.endswith(EVENTS) and (not self._there(path) or ("partition" in names and self._there(above))):
+            return self._fetch(request, self.stream(request, above), query, Dialect.V2B)
+        stream = self.stream(request, path)
+        if not names:
+            return await self.discovery(stream)
+        if "partition" in names and not v2b:
+            return self._fetch(request, stream, query, Dialect.V2A)
+        if "n" in names or any(name.startswith("cursor") for name in names):
+            return self._fetch(request, stream, query, Dialect.V1)
+        raise Refusal(
+            400,
+            "the arguments are none of a fetch: expected "
+            + (f"{EVENTS} behind the feed's path" if v2b else "partition and cursor")
+            + ", n and cursor<partition> for version 1, or no arguments for the discovery",
+        )
+
+    def _listing(self, request: Request) -> Response:
+        names = [stream.name for stream in self.log.streams()]
+        allowed = self._access.readable(request, names)
+        return JSONResponse({"feeds": allowed}, headers={"Cache-Control": "no-store"})
+
+    def _there(self, name: str) -> bool:
+        try:
+            self.log.stream(name)
+        except UnknownStream:
+            return False
+        return True
+
+    def stream(self, request: Request, name: str, action: str = "read") -> Stream:
+        """Return the stream of a request that may be made.
+
+        Raises:
+            Refusal: it may not, or there is none.
+        """
+        self.check(request, action, name)
+        try:
+            return self.log.stream(name)
+        except UnknownStream:
+            raise Refusal(404, f"there is no feed '{name:.200}'") from None
+
+    def check(self, request: Request, action: str, name: str) -> None:
+        """Raise Refusal unless whoever makes the request may do ``action`` to a feed."""
+        self._access.check(request, action, name)
+
+    def user(self, request: Request) -> str:
+        """Return who makes a request, for what it leaves behind."""
+        return self._access.user(request)
+
+    async def discovery(self, stream: Stream, status: int = 200) -> Response:
+        """Return the answer that describes a feed."""
+        body = await self._documents.of(stream)
+        return Response(body, status, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+    # --- fetching
+
+    def _fetch(self, request: Request, stream: Stream, query: list[tuple[str, str]], dialect: Dialect) -> ASGIApp:
+        try:
+            fetch = decode_fetch(query, dialect, offered=served(name.removeprefix(FILTER_PREFIX) for name, _ in query))
+        except RemoteProtocolError as fault:
+            raise Refusal(400, str(fault)) from fault
+        if dialect is Dialect.V2B and fetch.token != self._tokens.of(stream):
+            raise Refusal(409, "illegal token, please fetch new from discovery endpoint")
+        partition = self._partition(stream, fetch)
+        # Version 2b's filters may be changed: nothing there binds a cursor to them.
+        cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
+        position = self._position(stream, partition, fetch, cursors)
+        pages = Pages(self._cache, partition, Shape.of(fetch), cursors, position, self.config)
+        walk = Walk(self.aside if fetch.filters or fetch.headers else None)
+        if fetch.stream_ms is not None:
+            return StreamResponse(
+                pages,
+                walk,
+                self._waits_of(partition),
+                self._duration(fetch.stream_ms),
+                self.stopping,
+                self.drop,
+                self.config,
+            )
+        events = min(fetch.page_size or self.config.page_size, self.config.max_page_size)
+        kind, gzip = page_type(request, dialect), takes_gzip(request)
+        return PageResponse(pages, walk, events, kind, gzip, self.drop, self.config)
+
+    def _partition(self, stream: Stream, fetch: Fetch) -> Partition:
+        there = stream.partitions
+        if fetch.dialect is Dialect.V1:
+            if fetch.count != len(there):
+                raise Refusal(
+                    400, f"partition count mismatch: n is {fetch.count}, and the feed has {len(there)} partitions"
+                )
+            return list(there.values())[fetch.partition]
+        found = there.get(str(fetch.partition))
+        if found is None:
+            raise Refusal(400, f"partition doesn't exist: {fetch.partition}; ask the discovery endpoint")
+        return found
+
+    def _position(self, stream: Stream, partition: Partition, fetch: Fetch, cursors: Cursors) -> int:
+        """Return the offset that a cursor stands for."""
+        if fetch.cursor == FIRST:
+            return partition.first_offset
+        if fetch.cursor == LAST:
+            return partition.next_offset
+        place = cursors.decode(fetch.cursor)
+        offset, origin = place.offset, str(place.partition)
+        if origin == partition.id:
+            cursors.check(place, partition)
+        else:
+            if origin not in partition.cursor_from:
+                raise Refusal(400, f"the cursor is one of partition {origin}, which is of no use on {partition.id}")
+            offset = stream.translate(partition.id, origin, offset)
+        if offset > partition.next_offset:
+            raise Refusal(400, f"the cursor lies beyond the end of the feed: {OLDER}")
+        if offset < partition.first_offset:
+            raise events_lost(partition)
+        return offset
+
+    def _duration(self, asked_ms: int) -> int | None:
+        most = self.config.max_stream_ms
+        if asked_ms == ENDLESS:
+            return most or None
+        return min(asked_ms, most) if most else asked_ms
+
+    def _waits_of(self, partition: Partition) -> Waits:
+        found = self._waits.get(partition)
+        if found is None:
+            found = self._waits[partition] = Waits(partition, self.loop, lambda: self._waits.pop(partition, None))
+        return found
+
+    # --- ending
+
+    def shut_down(self) -> None:
+        """Have responses that stay open end."""
+        self.stopping.stop()
+
+    def close(self) -> None:
+        """Let go of everything; all connections have ended before."""
+        for waits in list(self._waits.values()):
+            waits.clear()
+        self._cache.clear()
+        self.aside.close()
+        self.changes.close()
+        self.publishing.close()
+
+
+async def _refused(request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refusal)
+    return refusal.response()
+
+
+async def _gone(request: Request, fault: Exception) -> Response:
+    return Refusal(404, "the feed or the partition is gone: ask the discovery endpoint").response()
+
+
+async def _failed(request: Request, fault: Exception) -> Response:
+    path = one_line(request.url.path)
+    if is_full(fault):
+        logger.error("%s %s failed: %s", request.method, path, fault)
+        return Refusal(507, f"the log cannot be written: {fault}. Send the request again when there is room").response()
+    logger.error("%s %s failed: %s", request.method, path, fault, exc_info=fault)
+    return PlainTextResponse("Internal server error\n", 500)

@@ -1,0 +1,138 @@
+"""Who may do what: bearer tokens (RFC 6750), and the users of all doors by basic authentication (RFC 7617)."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+
+from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.permissions import ANONYMOUS, permissions_of
+from spark_streams.server.users import knows, may_come_from
+
+__all__ = ["Access"]
+
+_BEARER: Final = 'Bearer realm="spark-streams"'
+_BASIC: Final = 'Basic realm="spark-streams", charset="UTF-8"'
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Who makes a request.
+
+    Args:
+        user: the user, or which token.
+        name: for messages.
+        allows: whether it may do an action to a stream.
+    """
+
+    user: str
+    name: str
+    allows: Callable[[str, str], bool]
+
+
+class Access:
+    """The ways in of a door.
+
+    Args:
+        config: its users and tokens; with none of them nobody is asked.
+    """
+
+    def __init__(self, config: FeedConfig) -> None:
+        self._config = config
+        self._tokens = config.bearers
+
+    def check(self, request: Request, action: str, stream: str) -> None:
+        """Let a request pass, or not.
+
+        Args:
+            request: its header ``Authorization`` and the address that it comes from count.
+            action: ``configure``, ``write`` or ``read``.
+            stream: the feed's name.
+
+        Raises:
+            Refusal: 401 from somebody who is not known, 403 when it may not do this.
+        """
+        known = self._known(request)
+        if not known.allows(action, stream):
+            raise Refusal(403, f"{known.name} may not {action} feed '{stream:.200}'")
+
+    def readable(self, request: Request, streams: Sequence[str]) -> list[str]:
+        """Return those of ``streams`` that a request may read.
+
+        Args:
+            request: as ``check``.
+            streams: names of feeds.
+
+        Raises:
+            Refusal: 401 from somebody who is not known.
+        """
+        known = self._known(request)
+        return [stream for stream in streams if known.allows("read", stream)]
+
+    def user(self, request: Request) -> str:
+        """Return who makes a request: the user, or the place of the token among the door's.
+
+        Raises:
+            Refusal: 401 from somebody who is not known.
+        """
+        return self._known(request).user
+
+    def _known(self, request: Request) -> _Known:
+        users = self._config.users
+        if not self._tokens and not users:
+            return self._permitted(ANONYMOUS)
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        given = given.strip()
+        if scheme.lower() == "bearer" and given and self._tokens:
+            return self._bearer(given)
+        if scheme.lower() == "basic" and given and users:
+            return self._basic(given, request.client.host if request.client is not None else None)
+        wanted = [
+            *(["a bearer token, 'Authorization: Bearer <token>'"] if self._tokens else []),
+            *(["a user and its password, 'Authorization: Basic <base64 of user:password>'"] if users else []),
+        ]
+        raise self._refusal(f"this door asks for {' or '.join(wanted)}")
+
+    def _bearer(self, given: str) -> _Known:
+        shown = given.encode("utf-8", "replace")
+        # Every token is compared, each in constant time: how long it takes tells nothing.
+        same = [hmac.compare_digest(token.token.encode(), shown) for token in self._tokens]
+        found = [token for token, is_same in zip(self._tokens, same, strict=True) if is_same]
+        if not found:
+            raise self._refusal("the bearer token is not known here", ', error="invalid_token"')
+        return _Known(
+            f"token {same.index(True)}",
+            "the bearer token",
+            lambda action, stream: any(token.allows(action, stream) for token in found),
+        )
+
+    def _basic(self, given: str, peer_host: str | None) -> _Known:
+        try:
+            user, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
+        except ValueError:
+            user = colon = password = ""
+        if not colon or not knows(self._config.users, user, password.encode()):
+            raise self._refusal("user or password are not known here")
+        if not may_come_from(self._config, user, peer_host):
+            raise self._refusal(f"user '{user}' is let in from the door's own machine alone")
+        return self._permitted(user)
+
+    def _permitted(self, user: str) -> _Known:
+        permissions = permissions_of(self._config.permissions, user)
+        return _Known(
+            user, f"user '{user}'", lambda action, stream: permissions is None or permissions.allow(action, stream)
+        )
+
+    def _refusal(self, text: str, of_bearer: str = "") -> Refusal:
+        """Return a 401 with the challenges of the ways in that there are; who is not known keeps no connection."""
+        challenges = [
+            *([_BEARER + of_bearer] if self._tokens else []),
+            *([_BASIC] if self._config.users else []),
+        ]
+        return Refusal(401, text, {"WWW-Authenticate": ", ".join(challenges), "Connection": "close"})

@@ -1,0 +1,132 @@
+"""uvicorn as a guest: on the server's loop, on a socket that is bound already, without a say in signals and logging."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any, cast
+
+import uvicorn
+from starlette.types import Scope
+
+from spark_streams.server.admission import BACKLOG, Doorway
+from spark_streams.server.feed.application import FeedDoor
+from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.feed.timed_connection import TimedConnection
+from spark_streams.server.write_timeout import throw_away_unsent
+
+__all__ = ["HttpServer", "bound_socket"]
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a bound TCP socket.
+
+    Raises:
+        OSError: the address cannot be resolved, or is taken.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+END_S = 1
+"""How long clients may take to read what they are told at the end."""
+
+
+class _Guest(uvicorn.Server):
+    """A server that leaves signals alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """The door's HTTP server.
+
+    Args:
+        door: what is served.
+        listener: bound; it belongs to this from now on.
+        doorway: its way in, which knows of TLS.
+        config: the door's settings.
+    """
+
+    def __init__(self, door: FeedDoor, listener: socket.socket, doorway: Doorway, config: FeedConfig) -> None:
+        def connection(**options: Any) -> asyncio.Protocol:
+            return doorway.protocol(lambda admission: TimedConnection(admission, config, **options))
+
+        settings = uvicorn.Config(
+            door.application,
+            http=cast(type[asyncio.Protocol], connection),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            h11_max_incomplete_event_size=config.max_head_bytes,
+            timeout_keep_alive=config.idle_timeout_ms // 1000 + 1,  # ours comes first, and is exact
+            timeout_graceful_shutdown=2 * END_S,
+        )
+        settings.load()
+        door.drop = self._drop
+        self._door = door
+        self._listener = listener
+        self._server = _Guest(settings)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the system refused.
+        """
+        self._task = asyncio.get_running_loop().create_task(self._server.serve([self._listener]))
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise OSError("the HTTP server has ended before it listened")
+            await asyncio.sleep(0.001)
+
+    async def stop(self) -> None:
+        """End: open responses get their last line, and whoever does not take it is dropped."""
+        self._door.shut_down()
+        if self._task is None:
+            self._listener.close()
+            return
+        self._server.should_exit = True
+        # uvicorn would look ten times a second whether it is to end, and again whether connections have.
+        for server in self._server.servers:
+            server.close()
+        await asyncio.sleep(0)
+        await asyncio.wait({self._task}, timeout=END_S)
+        for connection in list(self._server.server_state.connections):
+            _abort(connection)
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+        self._door.close()
+
+    def _drop(self, scope: Scope) -> None:
+        for connection in list(self._server.server_state.connections):
+            if scope.get("client") and getattr(connection, "client", None) == scope["client"]:
+                _abort(connection)
+
+
+def _abort(connection: object) -> None:
+    transport = getattr(connection, "transport", None)
+    if isinstance(transport, asyncio.Transport):
+        throw_away_unsent(transport)
+        transport.abort()

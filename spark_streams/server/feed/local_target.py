@@ -1,0 +1,157 @@
+"""Publishing to the log of a data directory on this machine, without a server: the door's own code on an open log.
+
+The directory's lock is held only while something is appended. Several tasks take turns, and a server that has the
+directory open makes them wait in vain, until they say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from spark_streams.errors import LogLocked, NotFound, Refused, UnknownStream
+from spark_streams.log import ReferenceLog
+from spark_streams.log.stream import METADATA_FILE, folder_name
+from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.publishing import Publishing
+from spark_streams.server.feed.request_bodies import ARROW, read_rows
+
+__all__ = ["FeedFolder"]
+
+LOOK_AGAIN_S: Final = 0.02
+"""Mean pause before the lock is tried again; random, so that tasks that wait for each other do not stay in step."""
+
+
+class FeedFolder:
+    """One stream of a data directory, for one thread at a time.
+
+    Args:
+        data_dir: the directory.
+        stream: the stream's name.
+        timeout_ms: how long to wait for the directory's lock.
+    """
+
+    def __init__(self, data_dir: str, stream: str, timeout_ms: int) -> None:
+        self._data_dir = data_dir
+        self._stream = stream
+        self._timeout_ms = timeout_ms
+        self._opened: _Opened | None = None
+
+    def check(self) -> None:
+        """See whether log and stream are there; nothing is opened.
+
+        Raises:
+            NotFound: the directory, a log in it, or the stream is not there.
+        """
+        streams = Path(self._data_dir) / "streams"
+        if not streams.is_dir():
+            raise NotFound(
+                "no log",
+                f"there is none in '{self._data_dir}'. Option 'url' is a feed's http(s) address or the data directory "
+                "of a log on this machine: make one with spark-streams log create NAME --data-dir DIR",
+                f"publish to '{self._stream}'",
+            )
+        try:
+            there = (streams / folder_name(self._stream) / METADATA_FILE).is_file()
+        except ValueError:
+            there = False
+        if not there:
+            raise self._not_found()
+
+    def _not_found(self) -> NotFound:
+        return NotFound(
+            "no such stream",
+            "the stream must be there: create it with spark-streams log create NAME --data-dir DIR",
+            f"publish to '{self._stream}' in '{self._data_dir}'",
+        )
+
+    def publish(
+        self, rows: pa.RecordBatch, reference: str | None, number: int, digest: int
+    ) -> tuple[int, int, int | None]:
+        """Store rows, as a request to publish does; the log stays open until ``rest``.
+
+        Args:
+            rows: columns ``value``, ``key`` and ``timestamp``.
+            reference: the ``Idempotency-Key``, None to store them however often they come.
+            number: the ``Idempotency-Sequence``.
+            digest: the ``Idempotency-Digest``.
+
+        Returns:
+            Rows appended, rows that were there, and the highest number that the stream has of the reference.
+
+        Raises:
+            NotFound: no such log or stream.
+            LogLocked: another process kept the directory open for too long.
+            Refused: the rows cannot be stored; ``condition`` is the door's status.
+            CorruptLog: an acknowledged batch fails its check.
+        """
+        if self._opened is None:
+            self.check()
+            self._opened = self._open()
+        try:
+            return self._opened.publish(self._stream, rows, reference, number, digest)
+        except Refusal as refusal:
+            raise Refused(
+                f"status {refusal.status}", refusal.text, f"publish to '{self._stream}' in '{self._data_dir}'"
+            ) from None
+        except UnknownStream:
+            raise self._not_found() from None
+
+    def _open(self) -> _Opened:
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while True:
+            try:
+                return _Opened(self._data_dir)
+            except LogLocked:
+                if time.monotonic() > deadline:
+                    raise LogLocked(
+                        f"the data directory {self._data_dir} was open in another process for the "
+                        f"{self._timeout_ms} ms of option 'requestTimeout': if a server has it, give the feed's http "
+                        "address in option 'url'; if other tasks or queries do, give them more time"
+                    ) from None
+                time.sleep(LOOK_AGAIN_S * random.uniform(0.5, 1.5))
+
+    def rest(self) -> None:
+        """Force to the disk what was appended, and let others have the log."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def close(self) -> None:
+        """As ``rest``."""
+        self.rest()
+
+
+class _Opened:
+    """The log while it is open, with a loop of its own, as the door's code runs on one."""
+
+    def __init__(self, data_dir: str) -> None:
+        with ExitStack() as stack:
+            self._log = stack.enter_context(ReferenceLog(data_dir))
+            self._loop = asyncio.new_event_loop()
+            stack.callback(self._loop.close)
+            self._publishing = Publishing(self._log, FeedConfig().max_publishers, self._loop)
+            stack.callback(self._publishing.close)  # before the log: it writes down what the log has
+            self._stack = stack.pop_all()
+
+    def publish(
+        self, name: str, rows: pa.RecordBatch, reference: str | None, number: int, digest: int
+    ) -> tuple[int, int, int | None]:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_batch(rows)
+        body = sink.getvalue().to_pybytes()
+        events = read_rows([body], ARROW, len(body))
+        stream = self._log.stream(name)
+        published = self._loop.run_until_complete(self._publishing.publish(stream, events, reference, number, digest))
+        return published.appended, published.repeated, published.last
+
+    def close(self) -> None:
+        self._stack.close()

@@ -1,0 +1,171 @@
+"""Stored events as lines of a feed: rendered a block at a time, in columns, and kept for further readers.
+
+A block is what one read of the log brought, or so many rows of it, counted from the first record of a stored batch on,
+without what a reader may have had already: every reader cuts the same block where it needs it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_streams.log import Partition, Records
+from spark_streams.server.feed.rendering import Shape
+
+__all__ = ["READ_BYTES", "Blocks", "EventCache", "Events"]
+
+READ_BYTES: Final = 256 << 10
+"""Read and rendered at a time: enough that columns pay, little enough that one read does not hold up other clients."""
+FILTERED_BYTES: Final = 2 << 20
+"""Read at a time for a client with filters, most of which is only searched."""
+MOST_ROWS: Final = 4_096
+"""Rendered or searched at a time: a read of tiny events has many times as many, which take as much longer."""
+MOST_BLOCKS: Final = 8_192
+"""Kept at most, however small: each takes some 0.5 KB besides its lines."""
+
+Longs = NDArray[np.int64]
+
+
+class Events:
+    """Consecutive records of a partition, those of them that are wanted rendered.
+
+    Attributes:
+        first, next: offset of the first record, and 1 + that of the last one.
+        lines: the events' lines.
+        line_ends: int64[n], where in ``lines`` each event ends (exclusive).
+        places: int64[n], 1 + each event's offset: where reading goes on after it.
+        scanned: stored bytes that were looked at.
+    """
+
+    __slots__ = ("first", "key", "line_ends", "lines", "next", "places", "scanned")
+
+    def __init__(self, records: Records, shape: Shape) -> None:
+        offsets = records.offsets
+        self.key: tuple[object, ...] = ()
+        self.first = int(offsets[0])
+        self.next = int(offsets[-1]) + 1
+        self.scanned = int(records.value_ends[-1] - records.value_starts[0])
+        wanted, lines = shape.render(records)
+        self.lines = memoryview(lines)
+        self.line_ends: Longs = np.flatnonzero(np.frombuffer(lines, np.uint8) == 0x0A) + 1
+        self.places: Longs = (offsets if wanted is None else offsets[wanted]) + 1
+        assert len(self.places) == len(self.line_ends), "an event is not one line"
+
+
+class EventCache:
+    """Rendered blocks of all feeds, bounded: those that were used longest ago are dropped.
+
+    Args:
+        max_bytes: of lines that are kept.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max = max_bytes
+        self._bytes = 0
+        self._recent: OrderedDict[int, Events] = OrderedDict()
+        self._blocks: dict[tuple[object, ...], list[Events]] = {}
+
+    def find(self, partition: Partition, shape: Shape, offset: int) -> Events | None:
+        """Return the block with the record ``offset``, if it is kept."""
+        if shape.key is None:
+            return None
+        blocks = self._blocks.get(_key(partition, shape), ())
+        index = bisect_right(blocks, offset, key=_FIRST) - 1
+        if index >= 0 and offset < blocks[index].next and blocks[index].first >= partition.first_offset:
+            block = blocks[index]
+            self._recent.move_to_end(id(block))
+            return block
+        return None
+
+    def keep(self, partition: Partition, shape: Shape, block: Events) -> None:
+        """Keep a block for further readers, if it can be shared."""
+        if shape.key is None:
+            return
+        block.key = _key(partition, shape)
+        size = len(block.lines)
+        if size > self._max // 4:
+            return
+        blocks = self._blocks.setdefault(block.key, [])
+        index = bisect_right(blocks, block.first, key=_FIRST) - 1
+        if index >= 0 and blocks[index].first == block.first:
+            # The same batches and more: the log has grown.
+            self._drop(blocks[index])
+            blocks = self._blocks.setdefault(block.key, [])
+        insort(blocks, block, key=_FIRST)
+        self._recent[id(block)] = block
+        self._bytes += size
+        while self._bytes > self._max or len(self._recent) > MOST_BLOCKS:
+            self._drop(next(iter(self._recent.values())))
+
+    def _drop(self, block: Events) -> None:
+        del self._recent[id(block)]
+        self._bytes -= len(block.lines)
+        blocks = self._blocks[block.key]
+        blocks.remove(block)
+        if not blocks:
+            del self._blocks[block.key]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._recent.clear()
+        self._blocks.clear()
+        self._bytes = 0
+
+
+class Blocks:
+    """The blocks of one partition that one client walks through.
+
+    Args:
+        cache: what is kept for all clients.
+        partition: of the log.
+        shape: what the client asked for.
+    """
+
+    def __init__(self, cache: EventCache, partition: Partition, shape: Shape) -> None:
+        self._cache = cache
+        self._partition = partition
+        self._shape = shape
+        self._left: Records | None = None
+        """Of the last read, what no block was made of yet."""
+
+    def find(self, offset: int) -> Events | None:
+        """Return a block with the record ``offset``, or, where retention removed it, the first one after it.
+
+        At most one read of the log is made and ``MOST_ROWS`` are rendered.
+
+        Returns:
+            None at the end of the log.
+
+        Raises:
+            CorruptLog: what is stored there fails its check.
+            PartitionClosed: the stream was deleted, or the log closed.
+            ValueError: an offset beyond the end.
+        """
+        block = self._cache.find(self._partition, self._shape, offset)
+        if block is not None:
+            return block
+        records, self._left = self._left, None
+        if records is None or not records.offsets[0] <= offset <= records.offsets[-1]:
+            alone = self._shape.key is None
+            size = FILTERED_BYTES if self._shape.filters else READ_BYTES
+            records = self._partition.read(offset, size, whole=not alone)
+        if records is None:
+            return None
+        start = max(0, offset - int(records.offsets[0])) // MOST_ROWS * MOST_ROWS
+        if start + MOST_ROWS < len(records):
+            self._left = records.slice(start + MOST_ROWS)
+        block = Events(records.slice(start, start + MOST_ROWS), self._shape)
+        self._cache.keep(self._partition, self._shape, block)
+        return block
+
+
+def _key(partition: Partition, shape: Shape) -> tuple[object, ...]:
+    return (id(partition), partition, *(shape.key or ()))
+
+
+_FIRST: Final = attrgetter("first")

@@ -1,0 +1,330 @@
+"""What a publisher sends: an Arrow stream, or event lines as a feed has them; to rows, and to stored messages.
+
+::
+
+    application/vnd.apache.arrow.stream  column value (binary or string), key (string) and timestamp, or not
+    application/x-ndjson                 {"event": …} or {"data": …}, with "key" and "encoding" as a feed says them
+
+Stored messages are what the AMQP sink writes: a data section, the key as annotation, the timestamp as creation-time.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_streams.errors import RemoteProtocolError, SchemaError
+from spark_streams.log import NO_TIMESTAMP
+from spark_streams.server.feed.arrow_sizes import inflated_bytes
+from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.feed.dialect import NDJSON, Dialect
+from spark_streams.wire.feed.lines import parse_lines
+
+__all__ = ["ARROW", "LITTLE_BYTES", "NO_ROWS", "Rows", "is_little", "plain_pieces", "read_body", "read_rows"]
+
+ARROW: Final = "application/vnd.apache.arrow.stream"
+PIECE_BYTES: Final = 128 << 10
+"""Unpacked and read at a time."""
+LITTLE_BYTES: Final = 32 << 10
+"""Of a body that nobody has to wait for."""
+PIECE_ROWS: Final = 16_384
+"""Of an Arrow stream, likewise."""
+NO_LIMIT: Final = 1 << 62
+_BLANK: Final = b" \t\r\n"
+_INK: Final = re.compile(rb"[^ \t\r\n]")
+_NEWLINE: Final = 0x0A
+_COLUMNS: Final = ("value", "key", "timestamp")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Events to be stored.
+
+    Args:
+        values: encoded messages, large_binary.
+        keys: UTF-8 bytes, binary; null for none.
+        timestamps: int64, ms since the epoch; ``NO_TIMESTAMP`` for none.
+    """
+
+    values: pa.LargeBinaryArray
+    keys: pa.BinaryArray
+    timestamps: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, chosen: NDArray[np.int64]) -> Rows:
+        """Return some rows, by their numbers."""
+        indices = pa.array(chosen)
+        return Rows(self.values.take(indices), self.keys.take(indices), self.timestamps[chosen])
+
+    def slice(self, start: int, stop: int) -> Rows:
+        """Return rows ``start`` (inclusive) to ``stop`` (exclusive), without a copy."""
+        count = stop - start
+        return Rows(self.values.slice(start, count), self.keys.slice(start, count), self.timestamps[start:stop])
+
+    def joined(self, others: list[Rows]) -> Rows:
+        """Return these rows and then others."""
+        if not others:
+            return self
+        every = (self, *others)
+        return Rows(
+            pa.concat_arrays([each.values for each in every]),
+            pa.concat_arrays([each.keys for each in every]),
+            np.concatenate([each.timestamps for each in every]),
+        )
+
+
+NO_ROWS: Final = Rows(pa.array([], pa.large_binary()), pa.array([], pa.binary()), np.empty(0, np.int64))
+
+
+def plain_pieces(body: Iterable[bytes], coding: str, most: int) -> Iterator[bytes]:
+    """Take a body's content coding off, a piece at a time.
+
+    Args:
+        body: as it was sent, in parts.
+        coding: its content coding.
+        most: bytes that it may have.
+
+    Yields:
+        at most ``PIECE_BYTES`` each.
+
+    Raises:
+        Refusal: 415 for an unknown coding, 413 for too much, 400 for what cannot be unpacked.
+    """
+    given = (part[at : at + PIECE_BYTES] for part in body for at in range(0, len(part), PIECE_BYTES))
+    if coding in ("", "identity"):
+        yield from given
+    elif coding == "gzip":
+        yield from _unpacked(given, most)
+    else:
+        raise Refusal(415, f"content encoding '{coding:.40}' is not taken, expected gzip or none")
+
+
+def _unpacked(given: Iterator[bytes], most: int) -> Iterator[bytes]:
+    size = 0
+    for piece in _inflated(given):
+        size += len(piece)
+        if size > most:
+            raise Refusal(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
+        yield piece
+
+
+def _inflated(given: Iterator[bytes]) -> Iterator[bytes]:
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        for packed in given:
+            if unpacker.eof:
+                raise _no_member()
+            while packed and not unpacker.eof:
+                yield unpacker.decompress(packed, PIECE_BYTES)
+                packed = unpacker.unconsumed_tail
+        # A piece that was full may have left something behind.
+        while not unpacker.eof and (piece := unpacker.decompress(b"", PIECE_BYTES)):
+            yield piece
+    except zlib.error as fault:
+        raise Refusal(400, f"the body is no gzip: {fault}") from fault
+    if not unpacker.eof or unpacker.unused_data:
+        raise _no_member()
+
+
+def _no_member() -> Refusal:
+    return Refusal(400, "the body is no whole gzip member, or more than one")
+
+
+def read_body(
+    body: Iterable[bytes], coding: str, content_type: str, most: int, most_events: int
+) -> Generator[None, None, Rows]:
+    """Read a body, in steps of some milliseconds: a generator that yields between them.
+
+    Args:
+        body: as it was sent, in parts.
+        coding: its content coding.
+        content_type: what it says it is.
+        most: bytes that it may have unpacked, and that an Arrow stream's compressed buffers may become.
+        most_events: events that it may hold.
+
+    Returns:
+        Its events in their order.
+
+    Raises:
+        Refusal: 415 for an unknown content type or coding, 413 for too much, 400 for a body that is not what it says.
+    """
+    kind = _kind(content_type)
+    pieces = plain_pieces(body, coding, most)
+    if kind == ARROW:
+        tables = _arrow(pieces, most)
+    elif kind in (NDJSON, "application/ndjson"):
+        tables = _lines(pieces)
+    else:
+        raise Refusal(415, f"content type '{kind:.80}' cannot be published, expected {ARROW} or {NDJSON}")
+    parts: list[Rows] = []
+    events = 0
+    for columns in tables:
+        if columns is not None:
+            parts.append(_stored(columns))
+            events += len(parts[-1])
+            if events > most_events:
+                raise Refusal(413, f"the body has more than {most_events} events: publish fewer at a time")
+        yield
+    return parts[0].joined(parts[1:]) if parts else NO_ROWS
+
+
+def is_little(body: Sequence[bytes], coding: str, content_type: str) -> bool:
+    """Say whether a body has so few bytes, unpacked too, that it is read in no time, or is refused at once."""
+    if sum(map(len, body)) > LITTLE_BYTES:
+        return False
+    plain = b"".join(body)
+    try:
+        if coding == "gzip":
+            plain = zlib.decompressobj(wbits=31).decompress(plain, LITTLE_BYTES + 1)
+        if len(plain) <= LITTLE_BYTES and _kind(content_type) == ARROW:
+            return inflated_bytes(plain) <= LITTLE_BYTES
+    except (zlib.error, pa.ArrowException, OSError, ValueError, struct.error):
+        return True
+    return len(plain) <= LITTLE_BYTES
+
+
+def _kind(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def read_rows(
+    body: Sequence[bytes], content_type: str, most: int, most_events: int = NO_LIMIT, *, coding: str = ""
+) -> Rows:
+    """Read a body as ``read_body`` does, but in one go."""
+    steps = read_body(body, coding, content_type, most, most_events)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            rows: Rows = end.value
+            return rows
+
+
+def _arrow(pieces: Iterator[bytes], most: int) -> Iterator[dict[str, pa.Array] | None]:
+    """Read an Arrow stream, some of its rows at a time; None is a step without any."""
+    held: list[bytes] = []
+    for piece in pieces:
+        held.append(piece)
+        yield None
+    body = held[0] if len(held) == 1 else b"".join(held)
+    held.clear()
+    try:
+        if inflated_bytes(body) > most:
+            raise Refusal(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
+        with pa.ipc.open_stream(body) as reader:
+            _check_columns(reader.schema)  # first: what is refused for its type need not be read
+            for batch in reader:
+                batch.validate(full=True)
+                for start in range(0, batch.num_rows, PIECE_ROWS):
+                    yield _columns_of(batch.slice(start, PIECE_ROWS))
+    except (pa.ArrowException, OSError, ValueError, struct.error) as fault:
+        raise Refusal(400, f"the body is no Arrow stream: {fault!s:.200}") from fault
+
+
+def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    columns = {
+        name: column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        if not pa.types.is_null(column.type)
+    }
+    if columns["value"].null_count:
+        raise Refusal(400, f"column value has {columns['value'].null_count} nulls: an event needs a value")
+    return columns
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    names = schema.names
+    if "value" not in names or len(set(names)) < len(names) or set(names) - set(_COLUMNS):
+        told = ", ".join(names)
+        raise Refusal(400, f"the columns are {told:.300}: expected value, and key and timestamp or not")
+    for name in names:
+        kind = schema.field(name).type
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        good, expected = {
+            "value": (binary or text, "binary or string"),
+            "key": (text or pa.types.is_null(kind), "string"),
+            "timestamp": (pa.types.is_timestamp(kind) or pa.types.is_null(kind), "timestamp"),
+        }[name]
+        if not good:
+            raise Refusal(400, f"column {name} is {kind!s:.200}, expected {expected}")
+
+
+def _lines(pieces: Iterator[bytes]) -> Iterator[dict[str, pa.Array] | None]:
+    """Read event lines, those of a piece at a time; None is a step without any."""
+    held: list[bytes] = []
+    first = 1
+    for piece in pieces:
+        cut = piece.rfind(b"\n") + 1
+        if not cut:
+            held.append(piece)
+            yield None
+            continue
+        block = b"".join((*held, piece[:cut]))
+        held = [piece[cut:]] if cut < len(piece) else []
+        newlines = int(np.count_nonzero(np.frombuffer(block, np.uint8) == _NEWLINE))
+        yield _events_of(block, newlines, first)
+        first += newlines
+    if held:
+        yield _events_of(b"".join(held), 0, first)
+
+
+def _events_of(block: bytes, newlines: int, first: int) -> dict[str, pa.Array] | None:
+    if block.isspace() and not block.strip(_BLANK):  # first what copies nothing, and says yes too often
+        return None
+    try:
+        lines = parse_lines(block, Dialect.V2A, first=first)
+    except RemoteProtocolError as fault:
+        raise Refusal(400, str(fault).replace("of the response", "of the body")) from fault
+    # There are seldom blank lines, and a copy of the block to look for them is made with Python's lock held.
+    given = newlines + (not block.endswith(b"\n"))
+    if lines.count != given:
+        given = _lines_with_ink(block)
+    if lines.count != given or len(lines.cursors):
+        last = first + newlines - block.endswith(b"\n")
+        raise Refusal(
+            400,
+            f"{given} lines, of lines {first} to {last}, hold {lines.count} events and {len(lines.cursors)} cursors: "
+            'expected nothing but events, {"event": …} with a JSON object or a text',
+        )
+    columns = {"value": lines.values}
+    if lines.keys is not None:
+        columns["key"] = lines.keys
+    return columns
+
+
+def _lines_with_ink(block: bytes) -> int:
+    count, at = 0, 0
+    while at >= 0 and (ink := _INK.search(block, at)):
+        count += 1
+        at = block.find(b"\n", ink.end())
+    return count
+
+
+def _stored(columns: dict[str, pa.Array]) -> Rows:
+    count = len(columns["value"])
+    if not count:
+        return NO_ROWS
+    try:
+        values = encode_columns(columns)
+        keys = columns["key"].cast(pa.binary()) if "key" in columns else pa.nulls(count, pa.binary())
+        instants = np.full(count, NO_TIMESTAMP, np.int64)
+        if "timestamp" in columns:
+            micros = columns["timestamp"].cast(pa.timestamp("us", tz=columns["timestamp"].type.tz)).cast(pa.int64())
+            floored = np.asarray(pc.fill_null(micros, 0)) // 1000  # N-07: towards the past, as encode_columns does
+            instants = np.where(np.asarray(micros.is_valid()), floored, NO_TIMESTAMP)
+    except (SchemaError, pa.ArrowInvalid) as fault:
+        raise Refusal(400, f"the rows cannot be stored: {fault!s:.300}") from fault
+    return Rows(values, keys, instants)

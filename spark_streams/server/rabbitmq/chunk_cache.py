@@ -1,0 +1,196 @@
+"""Encoded chunks that are kept, outside of the process's memory: in files without a name, mapped to be read.
+
+A file is filled from its beginning to its end, whosever chunks they are, and the oldest file is dropped whole when
+there are too many. The system keeps in memory what is read, and writes the rest to the disk when it needs the room.
+Nothing is ever read from such a file that this process did not write: the files end with it, and what is not kept, or
+not any more, is encoded again from the log.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import mmap
+import os
+import shutil
+import tempfile
+import threading
+from collections import deque
+from typing import Final, NamedTuple, Protocol
+
+from spark_streams.log.storage.files import write_all
+
+__all__ = ["AREA_CHUNKS", "Block", "Chunk", "ChunkCache"]
+
+AREA_BYTES: Final = 64 << 20
+AREA_CHUNKS: Final = 8_192
+"""A file takes no more chunks: each takes some 0.5 KB of memory, however small it is."""
+AREAS: Final = 16
+"""How many files: 1 GiB of chunks, or some 64 MB of memory for small ones."""
+
+FREE_BYTES: Final = 1 << 30
+"""What is left to the log: with less free space on the disk no file is made."""
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class Chunk(NamedTuple):
+    """One encoded chunk.
+
+    Args:
+        first_offset: its id.
+        next_offset: 1 + its last record's offset.
+        timestamp_ms: of all its records; int64's least for none.
+        header: 48 bytes.
+        data: the entries.
+        ends: u32 for each entry, in the machine's order of bytes: where in ``data`` it ends (exclusive).
+    """
+
+    first_offset: int
+    next_offset: int
+    timestamp_ms: int
+    header: bytes
+    data: memoryview
+    ends: memoryview
+
+    @property
+    def size(self) -> int:
+        """Bytes of header and data."""
+        return len(self.header) + len(self.data)
+
+
+class Owner(Protocol):
+    """Whoever has blocks in a cache."""
+
+    def forget(self, block: Block) -> None:
+        """Let go of a block that the cache has dropped; called with the cache's lock held."""
+
+
+class Block:
+    """Consecutive chunks that were encoded together.
+
+    Args:
+        owner: whose they are.
+        chunks: at least one; their data are parts of ``data``, and their ``ends`` of those, in their order and
+            without gaps.
+        data: all of it.
+        ends: all of those.
+
+    Attributes:
+        first: the first one's id.
+        next: 1 + the last record's offset.
+        area: the file that holds them; None for none.
+    """
+
+    __slots__ = ("area", "chunks", "data", "ends", "first", "next", "owner")
+
+    def __init__(self, owner: Owner, chunks: list[Chunk], data: memoryview, ends: memoryview) -> None:
+        self.owner = owner
+        self.chunks = chunks
+        self.data = data
+        self.ends = ends
+        self.first = chunks[0].first_offset
+        self.next = chunks[-1].next_offset
+        self.area: Area | None = None
+
+
+class Area:
+    """A file without a name that takes bytes until it is full.
+
+    It lives as long as anybody holds a part of it, a socket that has not sent it yet too.
+
+    Args:
+        folder: where; None for the system's folder for temporary files.
+        size: bytes that it takes.
+
+    Raises:
+        OSError: the system refused.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None, size: int) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - it ends with the area
+        os.ftruncate(self._file.fileno(), size)
+        self._bytes = memoryview(mmap.mmap(self._file.fileno(), size, prot=mmap.PROT_READ))
+        self._used = 0
+        self._chunks = 0
+        self.blocks: set[Block] = set()
+
+    def takes(self, size: int, chunks: int) -> bool:
+        """Say whether there is room for so many bytes and chunks more."""
+        return self._used + size <= len(self._bytes) and self._chunks + chunks <= AREA_CHUNKS
+
+    def put(self, data: memoryview, chunks: int) -> memoryview:
+        """Write bytes and return where they are read; raises OSError when the system refuses."""
+        # Written, not stored through the mapping: a full disk is an error here, and would be a signal there.
+        write_all(self._file.fileno(), data, self._used)
+        start, self._used = self._used, self._used + len(data)
+        self._chunks += chunks
+        return self._bytes[start : self._used]
+
+
+class ChunkCache:
+    """The encoded chunks of all partitions of a node; used by several threads, under ``lock``.
+
+    Args:
+        folder: where files may be made; None for the system's folder for temporary files.
+        area_bytes: size of a file; what is larger is not kept.
+        areas: how many files there are at most.
+
+    Attributes:
+        lock: held by owners too, while they look at or change which blocks they have.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | None = None, area_bytes: int = AREA_BYTES, areas: int = AREAS
+    ) -> None:
+        self.lock = threading.RLock()
+        self._folder = folder
+        self._area_bytes = area_bytes
+        self._most = areas
+        self._areas: deque[Area] = deque()
+        self._failing = False
+
+    def add(self, block: Block) -> bool:
+        """Keep a block, and let go of the oldest ones; return whether it is kept: its bytes lie in the cache then."""
+        try:
+            area = self._with_room(len(block.data) + len(block.ends), len(block.chunks))
+            if area is None:
+                return False
+            kept, ends = area.put(block.data, len(block.chunks)), area.put(block.ends, 0)
+        except OSError as fault:
+            if not self._failing:
+                logger.warning("chunks are not kept, but encoded each time that they are read: %s", fault)
+            self._failing = True
+            return False
+        self._failing = False
+        at = ends_at = 0
+        for index, chunk in enumerate(block.chunks):
+            end, ends_end = at + len(chunk.data), ends_at + len(chunk.ends)
+            block.chunks[index] = chunk._replace(data=kept[at:end], ends=ends[ends_at:ends_end])
+            at, ends_at = end, ends_end
+        block.data, block.ends = kept, ends
+        area.blocks.add(block)
+        block.area = area
+        return True
+
+    def _with_room(self, size: int, chunks: int) -> Area | None:
+        if size > self._area_bytes or chunks > AREA_CHUNKS:
+            return None
+        if self._areas and self._areas[-1].takes(size, chunks):
+            return self._areas[-1]
+        while len(self._areas) >= self._most:
+            for block in self._areas.popleft().blocks:
+                block.owner.forget(block)
+        if shutil.disk_usage(self._folder or tempfile.gettempdir()).free < FREE_BYTES:
+            raise OSError(errno.ENOSPC, f"less than {FREE_BYTES >> 20} MiB are free on the disk")
+        area = Area(self._folder, self._area_bytes)
+        self._areas.append(area)
+        return area
+
+    def remove(self, block: Block) -> None:
+        """Let go of a block; with the last one of a file, of the file."""
+        area = block.area
+        if area is not None:
+            area.blocks.discard(block)
+            if not area.blocks:
+                self._areas.remove(area)

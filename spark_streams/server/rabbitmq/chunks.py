@@ -1,0 +1,309 @@
+"""Stored records as chunks: cut, encoded once, and shared by all subscriptions of a partition.
+
+A stored batch, which is what was appended together, is a chunk. It is cut further where it has too many records, so
+that the last chunk is a small one, and where the timestamp changes (in a stream of create time): a chunk has one time
+for all its records. Where a chunk begins depends on the stored batch alone, so every reader sees the same chunks.
+
+Batches are read and encoded a block at a time: the data sections of all its chunks lie behind one another in one
+buffer, of which a chunk's is a part. Larger appends to a partition that the door has to do with are encoded as they are
+made, from the columns that are at hand then, which costs a fraction of reading them back.
+
+A chunk's header tells sizes of what is not sent, the trailer and the Bloom filter, as a broker's does.
+
+Spec: docs/specifications.md, S-31 to S-37, S-41 to S-44, S-62.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.log import Partition, Records
+from spark_streams.log.format.record_batch import BatchHeader, Header
+from spark_streams.log.format.records import record_headers
+from spark_streams.log.format.timestamps import from_stored
+from spark_streams.log.storage.batch_walk import notes_of_batch
+from spark_streams.server.rabbitmq.chunk_cache import Block, Chunk, ChunkCache
+from spark_streams.server.rabbitmq.filter_values import BLOOM_NOTE
+from spark_streams.server.rabbitmq.sequences import PUBLISHERS_NOTE, trailer_bytes
+from spark_streams.server.rabbitmq.stored_form import unescape
+from spark_streams.wire.columnar.interleave import Ranges, interleave
+from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType
+from spark_streams.wire.rabbitmq.compression import Readable
+
+__all__ = ["ONE_BATCH", "Chunk", "Chunks"]
+
+MAX_RECORDS: Final = 8_192
+"""As brokers: the most that they put into one."""
+LAST_RECORDS: Final = 1_024
+"""Of the last chunk of a stored batch: a reader that starts at the last one is to get no more (ADR 11)."""
+READ_BYTES: Final = 1 << 20
+"""Read and encoded at a time: enough that working in columns pays, and little enough for a processor's cache."""
+ONE_BATCH: Final = 1
+"""To be read instead, for one stored batch and no more."""
+LARGE_APPEND_RECORDS: Final = 128
+LARGE_APPEND_BYTES: Final = 64 << 10
+"""An append of as many records or bytes is encoded at once; smaller ones when they are read, several together."""
+Longs = NDArray[np.int64]
+
+EPOCH: Final = 1
+"""There is one leader, and it was never another."""
+
+
+class Chunks:
+    """The chunks of one partition.
+
+    Args:
+        partition: of the log; what is appended to it is followed until ``close``.
+        cache: shared by the partitions of a node.
+    """
+
+    def __init__(self, partition: Partition, cache: ChunkCache | None = None) -> None:
+        self._partition = partition
+        self._cache = ChunkCache() if cache is None else cache
+        self._lock = self._cache.lock
+        self._blocks: list[Block] = []
+        self._unkept: Block | None = None
+        self._last_id = (-1, 0)
+        self._closed = False
+        partition.add_observer(self._appended)
+
+    def run(self, offset: int, limit: int, read_bytes: int = READ_BYTES) -> list[Chunk]:
+        """Return consecutive chunks from the one that holds an offset on, or the first one that is retained after it.
+
+        Args:
+            offset: in or below the log.
+            limit: how many at most.
+            read_bytes: about how much to read where nothing is encoded yet; at least one stored batch.
+
+        Returns:
+            None of them at the end of the log.
+
+        Raises:
+            CorruptLog: what is stored there fails its check.
+            PartitionClosed: the stream was deleted, or the log closed.
+        """
+        # Encoded chunks may outlive what they were made of: what retention has removed is not served any more.
+        offset = max(offset, self._partition.first_offset)
+        block = self._holding(offset) or self._read(offset, read_bytes)
+        if block is None:
+            return []
+        start = max(0, bisect_right(block.chunks, offset, key=_FIRST_OFFSET) - 1)
+        return block.chunks[start : start + limit]
+
+    def prepare(self, offset: int) -> int | None:
+        """Encode what ``run`` will be asked for, if that is still to be done; raises as ``run`` does.
+
+        Returns:
+            The offset that follows what is encoded. None at the end of the log, or where nothing is kept: what is
+            encoded further ahead would be lost before it is asked for.
+        """
+        offset = max(offset, self._partition.first_offset)
+        block = self._holding(offset) or self._read(offset, READ_BYTES)
+        return None if block is None or block is self._unkept else block.next
+
+    def _read(self, offset: int, read_bytes: int) -> Block | None:
+        records = self._partition.read(offset, read_bytes, whole=True)
+        if records is None:
+            return None
+        block = Block(self, *_of_records(records))
+        if not self._kept(block):
+            self._unkept = block
+        return block
+
+    def _holding(self, offset: int) -> Block | None:
+        with self._lock:
+            index = bisect_right(self._blocks, offset, key=_FIRST) - 1
+            for block in (self._blocks[index] if index >= 0 else None, self._unkept):
+                if block is not None and block.first <= offset < block.next:
+                    return block
+        return None
+
+    def last(self) -> Chunk | None:
+        """Return the last chunk, None when nothing is retained; raises as ``run`` does."""
+        end = self._partition.next_offset
+        if end <= self._partition.first_offset:
+            return None
+        found = self.run(end - 1, 1, ONE_BATCH)
+        return found[-1] if found else None
+
+    def last_id(self) -> int:
+        """Return the last chunk's id, 0 when nothing is retained; it is not encoded for that where it is known."""
+        end = self._partition.next_offset
+        if end <= self._partition.first_offset:
+            return 0
+        known_end, known = self._last_id
+        if known_end == end:
+            return known
+        batch = self._partition.last_batch()
+        if batch is None:
+            return 0
+        if batch.append_time:
+            end = batch.next_offset
+            known = int(_cuts(batch.first_offset, end)[-1])
+        else:
+            last = self.last()
+            if last is None:
+                return 0
+            end, known = last.next_offset, last.first_offset
+        self._last_id = end, known
+        return known
+
+    def forget(self, block: Block) -> None:
+        """Let go of a block: the cache has dropped it."""
+        del self._blocks[bisect_right(self._blocks, block.first, key=_FIRST) - 1]  # no two begin at the same offset
+
+    def close(self) -> None:
+        """Let go of all of them: the stream is gone."""
+        self._partition.remove_observer(self._appended)
+        with self._lock:
+            self._closed = True
+            for block in self._blocks:
+                self._cache.remove(block)
+            self._blocks.clear()
+            self._unkept = None
+
+    def _appended(self, values: pa.LargeBinaryArray, batches: Sequence[tuple[BatchHeader, bytes]]) -> None:
+        """Encode what was appended; called in the appending thread."""
+        if len(values) < LARGE_APPEND_RECORDS and values.nbytes < LARGE_APPEND_BYTES:
+            return
+        if all(header.append_time for header, _ in batches):
+            self._kept(Block(self, *_of_values(values, batches)))
+
+    def _kept(self, block: Block) -> bool:
+        """Have a block kept; return whether it is."""
+        with self._lock:
+            index = bisect_right(self._blocks, block.first, key=_FIRST) - 1
+            if index >= 0 and self._blocks[index].first == block.first:
+                # The same batches and more, or a large read where a small one was.
+                self._cache.remove(self._blocks.pop(index))
+            kept = not self._closed and self._cache.add(block)
+            if kept:
+                insort(self._blocks, block, key=_FIRST)
+        return kept
+
+
+_FIRST: Final = attrgetter("first")
+_FIRST_OFFSET: Final = attrgetter("first_offset")
+
+
+def _of_records(records: Records) -> tuple[list[Chunk], memoryview, memoryview]:
+    """Return the chunks of what was read, and the buffers with their data and with where their entries end."""
+    rows = _cut(_first_rows(records), len(records))
+    begins = np.array(records.batch_rows, np.int64)
+    noted = np.frombuffer(records.buffer, np.uint8)[records.value_ends[begins]].tolist()  # how many headers
+    beside = [_beside_stored(records, row) if n else (0, 0) for row, n in zip(begins.tolist(), noted, strict=True)]
+    of_batch = np.searchsorted(begins, rows, side="right") - 1
+    return _encoded(
+        records.buffer,
+        records.value_starts,
+        records.value_ends,
+        rows,
+        records.offsets[rows].tolist(),
+        records.timestamps[rows].tolist(),
+        [beside[batch] for batch in of_batch.tolist()],
+    )
+
+
+def _of_values(
+    values: pa.LargeBinaryArray, batches: Sequence[tuple[BatchHeader, bytes]]
+) -> tuple[list[Chunk], memoryview, memoryview]:
+    """Return the same for values that were stored in batches of append time."""
+    _, edges, buffer = values.buffers()
+    ends = np.frombuffer(edges, np.int64, len(values) + 1, values.offset * 8)
+    headers = [header for header, _ in batches]
+    begins = np.array([header.base_offset for header in headers], np.int64) - headers[0].base_offset
+    rows = _cut(begins, len(values))
+    instants = from_stored(
+        np.array([header.max_timestamp for header in headers], np.int64),
+        np.array([header.extended for header in headers], np.bool_),
+    )
+    beside = [_beside(notes_of_batch(encoded, header)) for header, encoded in batches]
+    of_batch = np.searchsorted(begins, rows, side="right") - 1
+    return _encoded(
+        memoryview(buffer),
+        ends[:-1],
+        ends[1:],
+        rows,
+        (rows + headers[0].base_offset).tolist(),
+        instants[of_batch].tolist(),
+        [beside[batch] for batch in of_batch.tolist()],
+    )
+
+
+def _beside(notes: Iterable[Header]) -> tuple[int, int]:
+    """Return how large the trailer and the Bloom filter of a chunk of a stored batch are, at a broker."""
+    trailer = bloom = 0
+    for name, value in notes:
+        if name == PUBLISHERS_NOTE:
+            trailer = trailer_bytes(value or b"{}")
+        elif name == BLOOM_NOTE:
+            bloom = len(value or b"")
+    return trailer, bloom
+
+
+def _beside_stored(records: Records, row: int) -> tuple[int, int]:
+    """Return the same of the stored batch that begins at a row; notes that others made may be unreadable."""
+    try:
+        return _beside(record_headers(records, row))
+    except ValueError:
+        return 0, 0  # the messages are served all the same
+
+
+def _encoded(
+    buffer: Readable,
+    starts: Longs,
+    ends: Longs,
+    rows: Longs,
+    firsts: list[int],
+    instants: list[int],
+    beside: list[tuple[int, int]],
+) -> tuple[list[Chunk], memoryview, memoryview]:
+    """Encode chunks, of which each begins at one of ``rows``, with its first offset, its timestamp and ``_beside``."""
+    starts = unescape(buffer, starts, ends)
+    lengths = ends - starts
+    heads = lengths.astype(">u4").view(np.uint8).reshape(-1, 4)
+    data = memoryview(interleave(heads, Ranges(buffer, starts, ends)))
+    edges = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths + 4, out=edges[1:])
+    stops = [*edges[rows].tolist(), int(edges[-1])]
+    counts = np.diff(rows, append=len(lengths))
+    ends_in_chunk = memoryview((edges[1:] - np.repeat(edges[rows], counts)).astype(np.uint32).tobytes())
+    firsts_of = [*(4 * rows).tolist(), 4 * len(lengths)]
+    chunks = []
+    told = zip(firsts, counts.tolist(), instants, beside, strict=True)
+    for number, (first, count, instant, sizes) in enumerate(told):
+        part = data[stops[number] : stops[number + 1]]
+        header = ChunkHeader(ChunkType.USER, count, count, instant, EPOCH, first, zlib.crc32(part), len(part), *sizes)
+        entry_ends = ends_in_chunk[firsts_of[number] : firsts_of[number + 1]]
+        chunks.append(Chunk(first, first + count, instant, header.encode(), part, entry_ends))
+    return chunks, data, ends_in_chunk
+
+
+def _first_rows(records: Records) -> Longs:
+    """Return the rows at which a stored batch begins, or the timestamp changes."""
+    begins = np.zeros(len(records), np.bool_)
+    begins[list(records.batch_rows)] = True
+    begins[1:] |= records.timestamps[1:] != records.timestamps[:-1]
+    return np.flatnonzero(begins)
+
+
+def _cut(rows: Longs, count: int) -> Longs:
+    """Return where each chunk begins, of ``count`` records that may not share one across any of ``rows``."""
+    sizes = np.diff(rows, append=count)
+    if sizes.max() <= LAST_RECORDS:
+        return rows
+    return np.concatenate([_cuts(row, row + size) for row, size in zip(rows.tolist(), sizes.tolist(), strict=True)])
+
+
+def _cuts(first: int, end: int) -> Longs:
+    """Return where each chunk begins, of the records from ``first`` on (``end`` exclusive) that might be one."""
+    last = first + (end - 1 - first) // LAST_RECORDS * LAST_RECORDS
+    return np.append(np.arange(first, last, MAX_RECORDS), last)

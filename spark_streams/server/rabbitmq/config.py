@@ -1,0 +1,129 @@
+"""Settings of the RabbitMQ streams door."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_streams.server.exposure import DEFAULT_USER, NO_USERS, Unguarded
+from spark_streams.server.permissions import Permissions
+from spark_streams.server.users import DEFAULT_USERS, LOOPBACK, LOOPBACK_USERS, has_default_user, has_own_users
+from spark_streams.wire.rabbitmq.frames import DEFAULT_FRAME_MAX_BYTES, INITIAL_FRAME_MAX_BYTES
+
+__all__ = ["RabbitConfig"]
+
+
+@dataclass(frozen=True)
+class RabbitConfig:
+    """How the RabbitMQ streams door listens, whom it lets in, and what it limits.
+
+    Args:
+        host: address to bind to.
+        port: TCP port; 0 takes any free one.
+        users: user name to password, for SASL PLAIN.
+        permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
+        loopback_users: users that are let in from loopback addresses only, by password or certificate.
+        loopback: addresses and networks that count as such.
+        insecure: listen beyond loopback even if that lets in strangers, and let in ``loopback_users`` from everywhere.
+        tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
+        tls_key: PEM file with its private key.
+        tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
+            SASL EXTERNAL, and its identity is the certificate's common name.
+        tls_client_required: turn away a peer that shows no client certificate, before it may say anything.
+        challenge_demo: offer the mechanism RABBIT-CR-DEMO too, which has a challenge, for tests of clients.
+        advertised_host: the name that metadata give clients to connect to; None: the address that they came to.
+        advertised_port: likewise; None: the door's port.
+        frame_max_bytes: proposed in Tune; 0 for no limit.
+        heartbeat_s: proposed in Tune; 0 for none.
+        handshake_timeout_ms: a connection that has not been opened after this long, TLS included, is dropped.
+        write_timeout_ms: a client that takes nothing of what it is sent for this long is dropped.
+        authentication_delay_ms: how long a failed authentication is answered late, against guessing.
+        max_connections: connections that are served at a time; a further one is opened and closed with an error.
+        max_handshakes: connections that may not have been opened yet at a time; a further one takes the place of the
+            oldest.
+        max_super_stream_partitions: of one super stream.
+        max_publishers: references whose last publishing id is remembered, a stream (brokers: 255); when there are more,
+            the user who has most loses the one that wrote longest ago.
+        max_stored_offsets: names under which one user may store offsets, on all streams together.
+        max_filter_values: of one subscription.
+        max_sub_batch_bytes: what a sub-entry batch may inflate to (brokers: 64 MiB); a larger one is refused.
+        max_unconfirmed: entries of one connection that are being stored before no more are read from its socket; 16 MiB
+            of them are as many.
+        max_outgoing_bytes: bytes that may wait for a client that does not read; nothing is delivered above.
+        consumer_update_timeout_ms: how long a consumer may take to answer ConsumerUpdate.
+        half_credit: deliver only while more than half of the first credit is left, as brokers do (S-73).
+        committed_offset: tell ``committed_offset`` in stream stats (RabbitMQ from 4.3).
+        version: the broker version that peers are told; clients look there for what a broker can do.
+        without: keys of commands that are unknown, to play an older broker.
+        filtering: take Publish 2 (RabbitMQ from 3.13).
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 5552
+    users: Mapping[str, str] = field(default_factory=lambda: dict(DEFAULT_USERS), repr=False)
+    permissions: Mapping[str, Permissions] = field(default_factory=dict)
+    loopback_users: frozenset[str] = LOOPBACK_USERS
+    loopback: frozenset[str] = LOOPBACK
+    insecure: bool = False
+    tls_cert: str | os.PathLike[str] | None = None
+    tls_key: str | os.PathLike[str] | None = None
+    tls_client_ca: str | os.PathLike[str] | None = None
+    tls_client_required: bool = False
+    challenge_demo: bool = False
+    advertised_host: str | None = None
+    advertised_port: int | None = None
+    frame_max_bytes: int = DEFAULT_FRAME_MAX_BYTES
+    heartbeat_s: int = 60
+    handshake_timeout_ms: int = 10_000
+    write_timeout_ms: int = 120_000
+    authentication_delay_ms: int = 500
+    max_connections: int = 1_024
+    max_handshakes: int = 512
+    max_super_stream_partitions: int = 1_000
+    max_publishers: int = 255
+    max_stored_offsets: int = 10_000
+    max_filter_values: int = 1_000
+    max_sub_batch_bytes: int = 8 << 20
+    max_unconfirmed: int = 50_000
+    max_outgoing_bytes: int = 8 << 20
+    consumer_update_timeout_ms: int = 60_000
+    half_credit: bool = False
+    committed_offset: bool = True
+    version: str = "4.3.0"
+    without: frozenset[int] = frozenset()
+    filtering: bool = True
+
+    def __post_init__(self) -> None:
+        if 0 < self.frame_max_bytes < INITIAL_FRAME_MAX_BYTES:
+            raise ValueError(f"frame_max_bytes is {self.frame_max_bytes}, expected 0 or {INITIAL_FRAME_MAX_BYTES} up")
+        for name in (
+            "max_connections",
+            "max_handshakes",
+            "max_publishers",
+            "max_stored_offsets",
+            "max_filter_values",
+            "max_sub_batch_bytes",
+            "max_unconfirmed",
+            "max_outgoing_bytes",
+            "handshake_timeout_ms",
+            "write_timeout_ms",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key are needed together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        if self.tls_client_required and self.tls_client_ca is None:
+            raise ValueError("tls_client_required needs tls_client_ca")
+        for network in self.loopback:
+            ipaddress.ip_network(network)
+
+    @property
+    def unguarded(self) -> Unguarded | None:
+        """Why strangers from another machine would be let in; None when they would not."""
+        if has_default_user(self) and not self.tls_client_required:
+            return DEFAULT_USER
+        return None if self.tls_client_ca is not None or has_own_users(self) else NO_USERS

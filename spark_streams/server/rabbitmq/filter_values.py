@@ -1,0 +1,192 @@
+"""Filter values as they are stored with a batch, and which of its records they say are wanted.
+
+Two notes, none where no record has a filter value:
+
+::
+
+    rabbitmq-bloom                      the bloom filter of all values (wire/rabbitmq/bloom.py)
+    rabbitmq-filter-values-by-record    a code for each record (log/format/batch_headers.py), where they differ
+        code 0     the record has no filter value
+        others     with a table: 1 + the index in it of the value's hash, four bytes, big-endian
+                   without: 1 + the value's hash modulo 65535
+
+A hash, of BLAKE2b, may let a record pass by mistake, as the bloom filter does: what is not wanted is the client's to
+leave out. So a note takes at most two bytes a record, however long the values are and however many.
+
+Spec: docs/specifications.md, S-52, S-91, S-92.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_streams.log.format.batch_headers import BY_RECORD_SUFFIX, RecordCodes, decode_codes, encode_codes
+from spark_streams.log.format.record_batch import Header
+from spark_streams.wire.rabbitmq.bloom import BloomProbe, bloom_of
+from spark_streams.wire.rabbitmq.publish_decode import Published
+
+__all__ = ["BLOOM_NOTE", "VALUES_NOTE", "Sought", "ValueColumn", "value_notes", "values_of"]
+
+BLOOM_NOTE: Final = b"rabbitmq-bloom"
+VALUES_NOTE: Final = b"rabbitmq-filter-values" + BY_RECORD_SUFFIX
+
+FEW: Final = 24
+"""Values of a frame that Python sorts out faster than Arrow gets ready to."""
+MAX_TABLE: Final = 255
+"""Values of a table; more of them are told by their hashes alone."""
+_HASH_CODES: Final = 0xFFFF
+_HASH_BYTES: Final = 4
+
+Mask = NDArray[np.bool_]
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ValueColumn:
+    """The filter values of records.
+
+    Args:
+        codes: int64[n]: 0 for none, else 1 + the index in ``values``.
+        values: different ones, none of them empty.
+    """
+
+    codes: Codes
+    values: tuple[bytes, ...]
+
+    def only(self, rows: Mask) -> ValueColumn:
+        """Return those of some records; not every value need be one of theirs."""
+        return ValueColumn(self.codes[rows], self.values)
+
+
+def values_of(published: Published, kept: Mask) -> ValueColumn | None:
+    """Return the filter values of the kept entries of a Publish frame; None when no entry has one.
+
+    Args:
+        published: the frame; entries that have filter values are of one record each.
+        kept: of each entry, the first ones of the frame.
+    """
+    starts, ends = published.filter_starts, published.filter_ends
+    if starts is None or ends is None:
+        return None
+    starts, ends = starts[: len(kept)][kept], ends[: len(kept)][kept]
+    if len(starts) <= FEW:
+        known: dict[bytes, int] = {}
+        numbers = [
+            known.setdefault(bytes(published.buffer[start:end]), len(known) + 1) if end > start else 0
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+        return ValueColumn(np.array(numbers, np.int64), tuple(known)) if known else None
+    there = ends > starts
+    if not there.any():
+        return None
+    # What lies between two values is a row of this column too, and every second row is taken.
+    edges = np.empty(2 * int(there.sum()) + 1, np.int64)
+    edges[:-1:2], edges[1::2], edges[-1] = starts[there], ends[there], ends[there][-1]
+    whole = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(edges) - 1, [None, pa.py_buffer(edges), pa.py_buffer(published.buffer)]
+    )
+    encoded = pc.dictionary_encode(whole.take(pa.array(np.arange(0, len(edges) - 1, 2))))
+    codes = np.zeros(len(starts), np.int64)
+    codes[there] = encoded.indices.to_numpy().astype(np.int64) + 1
+    return ValueColumn(codes, tuple(encoded.dictionary.to_pylist()))
+
+
+def value_notes(columns: Sequence[tuple[ValueColumn | None, int, int]], bloom_bytes: int) -> tuple[Header, ...]:
+    """Return the notes of a batch.
+
+    Args:
+        columns: whose records the batch has, one behind the other: a column, None for no value, from which record
+            (inclusive) to which (exclusive).
+        bloom_bytes: of the bloom filter, 16 to 255.
+    """
+    if all(column is None for column, _, _ in columns):
+        return ()
+    known: dict[bytes, int] = {}
+    parts = []
+    for column, first, end in columns:
+        if column is None:
+            parts.append(np.zeros(end - first, np.int64))
+            continue
+        numbers = [0, *(known.setdefault(value, len(known) + 1) for value in column.values)]
+        parts.append(np.array(numbers, np.int64)[column.codes[first:end]])
+    used, codes = np.unique(np.concatenate(parts), return_inverse=True)
+    every = [b"", *known]
+    values = [every[number] for number in used.tolist() if number]
+    unfiltered = not used[0]
+    if not values:
+        return ()
+    bloom = (BLOOM_NOTE, bloom_of(values, unfiltered, bloom_bytes))
+    if len(used) == 1:
+        return (bloom,)
+    return bloom, (VALUES_NOTE, encode_codes(_noted(codes + (0 if unfiltered else 1), values)))
+
+
+def _noted(codes: Codes, values: Sequence[bytes]) -> RecordCodes:
+    hashes = np.array([_hash(value) for value in values], np.int64)
+    if len(values) <= MAX_TABLE:
+        return RecordCodes(codes, len(values).bit_length(), hashes.astype(">u4").tobytes())
+    return RecordCodes(np.concatenate(([0], hashes % _HASH_CODES + 1))[codes], 16, b"")
+
+
+def _hash(value: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(value, digest_size=_HASH_BYTES).digest(), "big")
+
+
+class Sought:
+    """The filter values that a subscription asks for.
+
+    Args:
+        values: any of these; an empty one asks for records without any.
+        unfiltered: whether records without a filter value are asked for too.
+    """
+
+    def __init__(self, values: Sequence[bytes], unfiltered: bool) -> None:
+        self._values = list(values)
+        self._none = unfiltered or b"" in self._values
+        self._hashes = np.array([_hash(value) for value in self._values if value], np.int64)
+        self._probe = BloomProbe(self._values, unfiltered)
+
+    def __bool__(self) -> bool:
+        """Whether anything is asked for: without a filter value everything is delivered."""
+        return bool(self._values)
+
+    def may_match(self, notes: Sequence[Header]) -> bool:
+        """Return whether a stored batch may hold a wanted record, by its bloom filter; False is certain."""
+        bloom = next((value for name, value in notes if name == BLOOM_NOTE), None) or b""
+        return self._probe.may_match(bloom)
+
+    def rows(self, notes: Sequence[Header], count: int) -> Mask | None:
+        """Return which of the ``count`` records of a stored batch may be wanted; False is certain.
+
+        Returns:
+            None when its notes do not tell, so that all of them are.
+        """
+        for name, value in notes:
+            if name == VALUES_NOTE:
+                try:
+                    noted = decode_codes(value)
+                except ValueError:
+                    return None
+                return self._wanted(noted) if noted.codes.size == count else None
+        return None
+
+    def _wanted(self, noted: RecordCodes) -> Mask | None:
+        if noted.table:
+            hashes = np.frombuffer(noted.table[: len(noted.table) // _HASH_BYTES * _HASH_BYTES], ">u4")
+            asked = np.concatenate(([self._none], (hashes[:, None] == self._hashes).any(axis=1)))
+            if noted.codes.size and noted.codes.max() >= asked.size:
+                return None
+        else:
+            asked = np.zeros(_HASH_CODES + 1, np.bool_)
+            asked[self._hashes % _HASH_CODES + 1] = True
+            asked[0] = self._none
+        wanted: Mask = asked[noted.codes]
+        return wanted

@@ -1,0 +1,221 @@
+"""Who the peer is, and what is agreed with it: everything before a connection is open. No sockets here.
+
+::
+
+    step              commands that lead on
+    PEER_PROPERTIES   PeerProperties -> MECHANISMS
+    MECHANISMS        SaslHandshake -> AUTHENTICATE        (PeerProperties again is answered)
+    AUTHENTICATE      SaslAuthenticate -> TUNE, and Tune is sent unasked    (SaslHandshake again is answered)
+    TUNE              Tune -> VIRTUAL_HOST, Open -> OPEN
+    VIRTUAL_HOST      Open -> OPEN
+
+Heartbeats are taken at any step. Whatever else comes at a step ends the connection without a word, as brokers do: a
+peer that is not known is told nothing.
+
+Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-13, S-21 to S-26.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+from spark_streams.server.amqp.handshake import common_name
+from spark_streams.server.rabbitmq.config import RabbitConfig
+from spark_streams.server.users import knows, may_come_from
+from spark_streams.wire.rabbitmq.connection_commands import (
+    Heartbeat,
+    Open,
+    OpenAnswer,
+    PeerProperties,
+    PeerPropertiesAnswer,
+    SaslAuthenticate,
+    SaslAuthenticateAnswer,
+    SaslHandshake,
+    SaslHandshakeAnswer,
+    Tune,
+    TuneAnswer,
+)
+from spark_streams.wire.rabbitmq.frames import Command
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+
+__all__ = ["Handshake", "Reply", "Step"]
+
+VIRTUAL_HOSTS: Final = frozenset({"/"})
+"""All there are: the log has one name space."""
+CHALLENGE_DEMO: Final = "RABBIT-CR-DEMO"
+"""A mechanism of RabbitMQ's that shows what a challenge is, for tests of clients: user, challenge, password."""
+_CHALLENGE: Final = b"Please tell me your password"
+_CHALLENGE_RESPONSE: Final = b"My password is "
+_LATE: Final = frozenset(
+    {
+        ResponseCode.AUTHENTICATION_FAILURE,
+        ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE,
+        ResponseCode.SASL_AUTHENTICATION_FAILURE_LOOPBACK,
+        ResponseCode.SASL_CANNOT_CHANGE_MECHANISM,
+        ResponseCode.SASL_CANNOT_CHANGE_USERNAME,
+    }
+)
+"""Refusals that would help somebody who guesses: brokers answer them after three seconds (seen on 4.3)."""
+
+
+class Step(Enum):
+    """What is expected next."""
+
+    PEER_PROPERTIES = auto()
+    MECHANISMS = auto()
+    AUTHENTICATE = auto()
+    TUNE = auto()
+    VIRTUAL_HOST = auto()
+    OPEN = auto()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What to do about a command.
+
+    Args:
+        send: frames for the peer.
+        end: close the connection after them.
+        late: send and close only after a while.
+    """
+
+    send: tuple[Command, ...] = ()
+    end: bool = False
+    late: bool = False
+
+
+class Handshake:
+    """The steps of one connection.
+
+    Args:
+        config: users, limits, proposals.
+        peer_host: the peer's address, None when it is not known.
+        certificate: its verified TLS certificate, in the form of ``ssl.SSLSocket.getpeercert``, or None.
+        server_properties: what the door says about itself.
+        advertised: answers the host and port that clients are told to connect to.
+    """
+
+    def __init__(
+        self,
+        config: RabbitConfig,
+        peer_host: str | None,
+        certificate: Mapping[str, Any] | None,
+        server_properties: Mapping[str, str],
+        advertised: Callable[[], tuple[str, int]],
+    ) -> None:
+        self.step = Step.PEER_PROPERTIES
+        self.user = ""
+        self.frame_max_bytes = config.frame_max_bytes
+        self.heartbeat_s = config.heartbeat_s
+        self._config = config
+        self._peer_host = peer_host
+        self._identity = common_name(certificate)
+        self._mechanism = ""
+        self._challenged: str | None = None
+        self._server_properties = server_properties
+        self._advertised = advertised
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """Those that this peer may use."""
+        demo = [CHALLENGE_DEMO] if self._config.challenge_demo else []
+        return (
+            *(["EXTERNAL"] if self._identity is not None else []),
+            *(["PLAIN", *demo] if self._config.users else []),
+        )
+
+    def receive(self, command: Command) -> Reply:
+        """Take a command of a connection that is not open yet; afterwards ``step`` says what is expected next."""
+        step = self.step
+        if isinstance(command, Heartbeat):
+            return Reply()
+        if isinstance(command, PeerProperties):
+            answer: Command = PeerPropertiesAnswer(command.correlation_id, properties=self._server_properties)
+            return self._to(Step.MECHANISMS, (answer,), step in (Step.PEER_PROPERTIES, Step.MECHANISMS))
+        if isinstance(command, SaslHandshake):
+            answer = SaslHandshakeAnswer(command.correlation_id, mechanisms=self.mechanisms)
+            return self._to(Step.AUTHENTICATE, (answer,), step in (Step.MECHANISMS, Step.AUTHENTICATE))
+        if isinstance(command, SaslAuthenticate) and step is Step.AUTHENTICATE:
+            return self._authenticate(command)
+        if isinstance(command, (Tune, TuneAnswer)) and step is Step.TUNE:
+            self.frame_max_bytes = _agreed(self._config.frame_max_bytes, command.frame_max_bytes)
+            self.heartbeat_s = _agreed(self._config.heartbeat_s, command.heartbeat_s)
+            return self._to(Step.VIRTUAL_HOST, (), True)
+        if isinstance(command, Open) and step in (Step.TUNE, Step.VIRTUAL_HOST):
+            return self._open(command)
+        return Reply(end=True)
+
+    def again(self, command: SaslAuthenticate) -> Reply:
+        """Take an authentication on an open connection: a token, or a password, is renewed."""
+        if command.mechanism != self._mechanism:
+            return _answered(command, ResponseCode.SASL_CANNOT_CHANGE_MECHANISM)
+        code, user = self._check(command)
+        if code == ResponseCode.SASL_CHALLENGE:
+            return Reply((SaslAuthenticateAnswer(command.correlation_id, code, _CHALLENGE),))
+        if code == ResponseCode.OK and user != self.user:
+            code = ResponseCode.SASL_CANNOT_CHANGE_USERNAME
+        return _answered(command, code)
+
+    def _to(self, step: Step, send: tuple[Command, ...], allowed: bool) -> Reply:
+        if allowed:
+            self.step = step
+        return Reply(send, end=not allowed)
+
+    def _authenticate(self, command: SaslAuthenticate) -> Reply:
+        code, user = self._check(command)
+        if code == ResponseCode.SASL_CHALLENGE:
+            return Reply((SaslAuthenticateAnswer(command.correlation_id, code, _CHALLENGE),))
+        reply = _answered(command, code)
+        if code != ResponseCode.OK:
+            return reply
+        self.user, self._mechanism, self.step = user, command.mechanism, Step.TUNE
+        return Reply((*reply.send, Tune(self._config.frame_max_bytes, self._config.heartbeat_s)))
+
+    def _check(self, command: SaslAuthenticate) -> tuple[ResponseCode, str]:
+        """Return the code to answer, and who it is."""
+        if command.mechanism not in self.mechanisms:
+            return ResponseCode.SASL_MECHANISM_NOT_SUPPORTED, ""
+        if command.mechanism == "EXTERNAL":
+            user, known = self._identity or "", True
+        elif command.mechanism == CHALLENGE_DEMO:
+            if self._challenged is None:
+                self._challenged = (command.data or b"").decode("utf-8", "replace")
+                return ResponseCode.SASL_CHALLENGE, ""
+            user, self._challenged = self._challenged, None
+            if not (command.data or b"").startswith(_CHALLENGE_RESPONSE):
+                return ResponseCode.SASL_ERROR, user
+            known = self._knows(user.encode(), (command.data or b"")[len(_CHALLENGE_RESPONSE) :])
+        else:
+            words = (command.data or b"").split(b"\0")
+            if len(words) != 3 or words[0]:
+                return ResponseCode.SASL_ERROR, ""
+            user, known = words[1].decode("utf-8", "replace"), self._knows(words[1], words[2])
+        if not known:
+            return ResponseCode.AUTHENTICATION_FAILURE, user
+        if not may_come_from(self._config, user, self._peer_host):
+            return ResponseCode.SASL_AUTHENTICATION_FAILURE_LOOPBACK, user
+        return ResponseCode.OK, user
+
+    def _knows(self, user: bytes, password: bytes) -> bool:
+        return knows(self._config.users, user.decode("utf-8", "replace"), password)
+
+    def _open(self, command: Open) -> Reply:
+        if command.virtual_host not in VIRTUAL_HOSTS:
+            refused = OpenAnswer(command.correlation_id, ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE)
+            return Reply((refused,), end=True, late=True)
+        host, port = self._advertised()
+        properties = {"advertised_host": host, "advertised_port": str(port)}
+        return self._to(Step.OPEN, (OpenAnswer(command.correlation_id, properties=properties),), True)
+
+
+def _agreed(ours: int, theirs: int) -> int:
+    """Return the smaller of two limits, of which 0 is none (S-11)."""
+    return min(ours, theirs) if ours and theirs else ours or theirs
+
+
+def _answered(command: SaslAuthenticate, code: ResponseCode) -> Reply:
+    answer = SaslAuthenticateAnswer(command.correlation_id, code)
+    return Reply((answer,), end=code != ResponseCode.OK, late=code in _LATE)

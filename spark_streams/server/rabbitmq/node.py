@@ -1,0 +1,134 @@
+"""What all connections of the RabbitMQ door share."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Final
+
+from spark_streams.log import ReferenceLog
+from spark_streams.log.publisher_sequences import Sequences
+from spark_streams.server.appender import Appender
+from spark_streams.server.partition_readers import Feeds
+from spark_streams.server.rabbitmq.chunk_cache import ChunkCache
+from spark_streams.server.rabbitmq.chunks import Chunks
+from spark_streams.server.rabbitmq.config import RabbitConfig
+from spark_streams.server.rabbitmq.sequences import PUBLISHERS
+from spark_streams.server.rabbitmq.single_active import Groups
+from spark_streams.server.rabbitmq.stored_offsets import StoredOffsets
+from spark_streams.server.rabbitmq.topology import Served, Topology
+from spark_streams.server.worker import Aside
+
+if TYPE_CHECKING:
+    from spark_streams.server.rabbitmq.connection import RabbitConnection
+
+__all__ = ["RabbitNode"]
+
+FOLLOW_INTERVAL_S: Final = 0.1
+"""How soon connections notice what other doors did to their streams; the log itself tells nobody."""
+
+
+class RabbitNode:
+    """A served log.
+
+    Args:
+        log: the log.
+        config: the door's settings.
+        loop: the server's.
+    """
+
+    def __init__(self, log: ReferenceLog, config: RabbitConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.log = log
+        self.config = config
+        self.loop = loop
+        self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
+        self.aside = Aside("spark-streams-rabbitmq")
+        self.one_publishes = asyncio.Lock()
+        # Of its own: what only computes need not wait for the disk.
+        self._disk = Aside("spark-streams-changes")
+        self.topology = Topology(log, config.max_super_stream_partitions, self._disk)
+        self.offsets = StoredOffsets(log, loop, self._disk, config.max_stored_offsets)
+        self.groups = Groups()
+        self.feeds = Feeds(loop)
+        self.appender = Appender(loop, off_loop=log.config.fsync == "always")
+        self.connections: set[RabbitConnection] = set()
+        self.properties = _properties(config)
+        self._chunks: dict[str, Chunks] = {}
+        self._chunk_cache = ChunkCache(log.data_dir)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def chunks(self, served: Served) -> Chunks:
+        """Return a stream's chunks, which all subscriptions share."""
+        found = self._chunks.get(served.key)
+        if found is None:
+            found = self._chunks[served.key] = Chunks(served.partition, self._chunk_cache)
+        return found
+
+    # --- connections
+
+    def joined(self, connection: RabbitConnection) -> None:
+        """Count a new connection."""
+        if not self.connections:
+            self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
+        self.connections.add(connection)
+
+    def left(self, connection: RabbitConnection) -> None:
+        """Count a connection that has ended."""
+        self.connections.discard(connection)
+        if not self.connections and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- what changes while streams are used
+
+    def _follow(self) -> None:
+        self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
+        self.follow()
+
+    def follow(self) -> None:
+        """Tell connections about streams that are gone since the last look; another one of the same name is another."""
+        gone = self.topology.changed()
+        if not gone:
+            return
+        for connection in list(self.connections):
+            connection.guarded(functools.partial(connection.streams_gone, gone))
+        there = {stream.incarnation for stream in self.log.streams()}
+        partitions = {f"{s.incarnation}/{name}" for s in self.log.streams() for name in s.partitions}
+        for key in set(gone.values()) - partitions:
+            chunks = self._chunks.pop(key, None)
+            if chunks is not None:
+                chunks.close()
+        for incarnation in {key.partition("/")[0] for key in gone.values()} - there:
+            self._forget(incarnation)
+
+    def _forget(self, incarnation: str) -> None:
+        """Forget what was kept about a log that was deleted."""
+        self.sequences.forget(incarnation)
+        self.offsets.forget(incarnation)
+        for key in [key for key in self._chunks if key.startswith(f"{incarnation}/")]:
+            self._chunks.pop(key).close()
+
+    def close(self) -> None:
+        """Write down what is to be kept; all connections have ended before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.aside.close()
+        self._disk.close()
+        self.appender.close()
+        for chunks in self._chunks.values():
+            chunks.close()
+        self.offsets.close()
+        self.sequences.close()
+
+
+def _properties(config: RabbitConfig) -> dict[str, str]:
+    """Return what the door says about itself; the names are those that brokers use, but for the first."""
+    return {
+        "implementation": "spark-streams",
+        "product": "RabbitMQ",  # as the version is RabbitMQ's: clients look there (ADR 11)
+        "version": config.version,
+        "platform": "Python",
+        "cluster_name": "spark-streams",
+        "copyright": "",
+        "information": "the embedded log of spark-streams, which speaks RabbitMQ's stream protocol",
+    }

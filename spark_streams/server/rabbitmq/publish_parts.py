@@ -1,0 +1,128 @@
+"""What is stored of Publish frames, made beside the loop: in parts, of which some make a turn.
+
+A part that is begun is made whole before somebody else's, so that one of all connections is held at a time, however far
+it inflates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.log.format.batching import LARGE_ROWS
+from spark_streams.server.rabbitmq.filter_values import ValueColumn, values_of
+from spark_streams.server.rabbitmq.stored_form import Stored, kept_rows, stored_form, stored_steps
+from spark_streams.server.turns import Turn
+from spark_streams.wire.rabbitmq.frames import Frame
+from spark_streams.wire.rabbitmq.publish_decode import Published, publish_parts
+
+__all__ = ["NOTHING", "Made", "PublishPart", "SomeParts", "made_of", "parts_of", "some_of"]
+
+Mask = NDArray[np.bool_]
+
+
+class Made(NamedTuple):
+    """What is stored of entries: their records, None for none, and their filter values."""
+
+    stored: Stored | None
+    values: ValueColumn | None
+
+    def only(self, kept: Mask, counts: NDArray[np.int64]) -> Made:
+        """Return what is stored of those that are kept."""
+        rows = np.repeat(kept, counts)
+        stored = kept_rows(self.stored, rows) if self.stored is not None and rows.any() else None
+        return Made(stored, None if self.values is None else self.values.only(kept))
+
+
+NOTHING: Final = Made(None, None)
+
+
+class PublishPart(NamedTuple):
+    """Consecutive entries of a Publish frame, and what is stored of all that are good.
+
+    Args:
+        published: the entries.
+        made: of them.
+        inflated: whether they take more room than the frame did.
+    """
+
+    published: Published
+    made: Made
+    inflated: bool
+
+
+class SomeParts(NamedTuple):
+    """The parts that a turn has made.
+
+    Args:
+        parts: of them there is at least one, unless it was the last turn.
+        over: whether there are no more.
+        fault: why there are no more; the frame behind them is malformed.
+    """
+
+    parts: list[PublishPart]
+    over: bool
+    fault: RemoteProtocolError | None
+
+
+def made_of(published: Published, kept: Mask, counts: NDArray[np.int64]) -> Made:
+    """Return what is stored of the entries that are kept, at once.
+
+    Args:
+        published: the entries.
+        kept: bool[n], of the good ones.
+        counts: int64[n], records of each.
+    """
+    starts, ends = published.starts, published.ends
+    if not kept.all():
+        records = np.repeat(kept, counts)
+        starts, ends = starts[records], ends[records]
+    stored = stored_form(published.buffer, starts, ends) if len(starts) else None
+    return Made(stored, values_of(published, kept))
+
+
+def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[PublishPart | None]:
+    """Read frames.
+
+    Args:
+        frames: of one command and version.
+        max_sub_batch_bytes: what one sub-batch may inflate to.
+
+    Yields:
+        Their parts, in their order; None after a step of one that is not whole yet.
+
+    Raises:
+        RemoteProtocolError: a frame is malformed; the parts before were yielded.
+    """
+    for frame in frames:
+        for published in publish_parts(
+            frame.buffer, frame.start, frame.end, frame.version, max_uncompressed_bytes=max_sub_batch_bytes
+        ):
+            made = NOTHING
+            if len(published.starts):
+                stored = yield from stored_steps(published.buffer, published.starts, published.ends)
+                made = Made(stored, values_of(published, np.ones(len(published.ids), np.bool_)))
+            yield PublishPart(published, made, published.buffer is not frame.buffer)
+
+
+def some_of(parts: Iterator[PublishPart | None]) -> Generator[None, None, SomeParts]:
+    """Return the parts of the next turn, or as many as are appended well together; yields when a turn ends before."""
+    some: list[PublishPart] = []
+    records, turn = 0, Turn()
+    try:
+        for part in parts:
+            if part is not None:
+                some.append(part)
+                records += len(part.published.starts)
+                if records >= LARGE_ROWS or part.inflated or turn.over:
+                    return SomeParts(some, over=False, fault=None)
+            elif turn.over:
+                yield
+                turn = Turn()
+    except RemoteProtocolError as fault:
+        return SomeParts(some, over=True, fault=fault)
+    return SomeParts(some, over=True, fault=None)

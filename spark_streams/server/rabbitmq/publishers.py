@@ -1,0 +1,420 @@
+"""One connection's publishers: what they send is appended, deduplicated by reference and publishing id, and confirmed.
+
+What one read of the socket brought, or as much of it as goes into a turn, is collected and appended together, one
+append for each stream: one stored batch, which consumers get as one chunk. A frame that is large, or inflates to much,
+is read and appended in parts, beside the loop: one part of all connections at a time, so that memory is bounded.
+
+Delivery guarantee: a sub-entry batch is in the log whole or not at all.
+A publishing id is confirmed once its message is in the log (``Partition.append``: it survives
+kill -9; with fsync policy ``always`` a power cut too), or when the log already had an id of the same reference that
+is not lower. References' ids are stored in the same batch as the messages (``sequences.py``). When an append fails,
+its publishers fail: whatever else they had under way is refused too, so that no message can be stored after a gap that
+a retry could not fill any more.
+
+Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher; docs/specifications.md,
+S-101 to S-107.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.log import NO_TIMESTAMP, Partition
+from spark_streams.log.format.batching import LARGE_ROWS
+from spark_streams.log.format.record_batch import Header
+from spark_streams.log.publisher_sequences import SequenceLine
+from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.server.amqp.error_conditions import LinkRefused
+from spark_streams.server.appender import Batch
+from spark_streams.server.rabbitmq.filter_values import ValueColumn, value_notes
+from spark_streams.server.rabbitmq.publish_parts import Made, PublishPart, made_of, parts_of, some_of
+from spark_streams.server.rabbitmq.sequences import publishers_note
+from spark_streams.server.rabbitmq.stored_form import Stored, joined
+from spark_streams.wire.rabbitmq.frames import Frame
+from spark_streams.wire.rabbitmq.publish_decode import (
+    Published,
+    decode_publish,
+    encode_confirm,
+    encode_publish_error,
+)
+from spark_streams.wire.rabbitmq.publisher_commands import (
+    MAX_REFERENCE_BYTES,
+    DeclarePublisher,
+    DeclarePublisherAnswer,
+    DeletePublisher,
+    DeletePublisherAnswer,
+    QueryPublisherSequence,
+    QueryPublisherSequenceAnswer,
+)
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+
+if TYPE_CHECKING:
+    from spark_streams.server.rabbitmq.connection import RabbitConnection
+    from spark_streams.server.rabbitmq.topology import Served
+
+__all__ = ["Publishers"]
+
+SMALL_BYTES: Final = 16 << 10
+"""Frames that are no larger, and inflate to no more, are dealt with on the loop, in some milliseconds at most."""
+TOGETHER_BYTES: Final = 1 << 20
+"""Of frames that are read and appended beside the loop at a time."""
+
+Ids = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass
+class _Publisher:
+    id: int
+    reference: str
+    served: Served
+    failed: bool = False
+    """Whether an append failed: everything later is refused until it is declared anew."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What one Publish frame adds to an append: the entries that are ``kept``, of which there may be none."""
+
+    publisher: _Publisher
+    ids: Ids
+    counts: NDArray[np.int64]
+    kept: Mask
+    stored: Stored | None
+    values: ValueColumn | None
+    failures: int
+
+
+@dataclass
+class _Collected:
+    """What is to be appended to one stream, and the last ids of its references with that."""
+
+    served: Served
+    pieces: list[_Piece] = field(default_factory=list)
+    records: int = 0
+    last: dict[str, int] = field(default_factory=dict)
+
+
+class Publishers:
+    """The publishers of one connection.
+
+    Args:
+        connection: theirs.
+    """
+
+    def __init__(self, connection: RabbitConnection) -> None:
+        self._connection = connection
+        self._open: dict[int, _Publisher] = {}
+        self._collected: dict[str, _Collected] = {}
+        self._closed = False
+
+    # --- commands
+
+    def declare(self, request: DeclarePublisher) -> None:
+        """Open a publisher, or answer why not."""
+        self._connection.answer(request, DeclarePublisherAnswer, self._declare(request))
+
+    def _declare(self, request: DeclarePublisher) -> ResponseCode:
+        if not self._connection.may("write", request.stream):
+            return ResponseCode.ACCESS_REFUSED
+        if len(request.reference.encode()) > MAX_REFERENCE_BYTES or request.publisher_id in self._open:
+            return ResponseCode.PRECONDITION_FAILED
+        served = self._connection.node.topology.find(request.stream)
+        if served is None:
+            return ResponseCode.STREAM_DOES_NOT_EXIST
+        if served.partition.closed:
+            return ResponseCode.PRECONDITION_FAILED
+        taken = {(p.served.name, p.reference) for p in self._open.values() if p.reference}
+        if (served.name, request.reference) in taken:
+            return ResponseCode.PRECONDITION_FAILED
+        self._open[request.publisher_id] = _Publisher(request.publisher_id, request.reference, served)
+        self._connection.node.chunks(served)  # they are made of what is published from now on
+        return ResponseCode.OK
+
+    def delete(self, request: DeletePublisher) -> None:
+        """Close a publisher, or answer that there is none."""
+        gone = self._open.pop(request.publisher_id, None)
+        code = ResponseCode.PUBLISHER_DOES_NOT_EXIST if gone is None else ResponseCode.OK
+        self._connection.answer(request, DeletePublisherAnswer, code)
+
+    def query_sequence(self, request: QueryPublisherSequence) -> None:
+        """Answer the last publishing id of a reference; 0 when there is none."""
+        code, sequence = ResponseCode.OK, 0
+        served = self._connection.node.topology.find(request.stream)
+        if not self._connection.may("read", request.stream):
+            code = ResponseCode.ACCESS_REFUSED
+        elif served is None:
+            code = ResponseCode.STREAM_DOES_NOT_EXIST
+        else:
+            try:
+                sequence = self._line(served).last(request.reference) or 0
+            except PartitionClosed:  # another door has just deleted the stream
+                code = ResponseCode.STREAM_DOES_NOT_EXIST
+        self._connection.answer(request, QueryPublisherSequenceAnswer, code, sequence=sequence)
+
+    def drop(self, streams: Collection[str]) -> set[str]:
+        """Close the publishers of streams that are gone; return those that had any."""
+        gone = [number for number, publisher in self._open.items() if publisher.served.name in streams]
+        used = {self._open.pop(number).served.name for number in gone}
+        for stream in used:
+            self._collected.pop(stream, None)
+        return used
+
+    def close(self) -> None:
+        """Close all: the connection has ended; what it sent whole is stored all the same."""
+        self.received_all()
+        self._closed = True
+        self._open.clear()
+
+    # --- messages
+
+    def publish(
+        self, frame: Frame, next_like: Callable[[Frame], Frame | None]
+    ) -> Coroutine[object, object, None] | None:
+        """Take a Publish frame; it is stored by ``received_all``.
+
+        Args:
+            frame: the frame.
+            next_like: what returns the one behind it, if it has come already and is another one of the same version.
+
+        Returns:
+            For a large one, what stores it, with those behind it.
+
+        Raises:
+            RemoteProtocolError: the frame cannot be read.
+        """
+        if frame.size <= SMALL_BYTES:
+            published = decode_publish(
+                frame.buffer, frame.start, frame.end, frame.version, max_inflated_bytes=SMALL_BYTES
+            )
+            if published.bad_from is None:
+                publisher = self._taking(published)
+                if publisher is not None:
+                    self._collect(publisher, published, None)
+                return None
+        frames, size, behind = [frame], frame.size, frame
+        while size < TOGETHER_BYTES and (more := next_like(behind)) is not None:
+            frames.append(more)
+            size, behind = size + more.size, more
+        return self._publish_large(frames)
+
+    async def _publish_large(self, frames: list[Frame]) -> None:
+        node, over = self._connection.node, False
+        parts = parts_of(frames, node.config.max_sub_batch_bytes)
+        while not over:
+            async with node.one_publishes:
+                some, over, fault = await node.aside.walk(some_of(parts))
+                partitions = self._take_parts(some)
+                if any(part.inflated for part in some):
+                    for partition in partitions:
+                        told = node.loop.create_future()
+                        node.appender.after(partition, partial(_tell, told))
+                        await told
+            if fault is not None:
+                raise fault
+
+    def _take_parts(self, parts: list[PublishPart]) -> set[Partition]:
+        """Store parts together; return where."""
+        partitions = set()
+        for published, made, _ in parts:
+            publisher = self._taking(published)
+            if publisher is not None:
+                # Which ids are new is asked now and not before: with an await in between, two could think that one is.
+                self._collect(publisher, published, made)
+                partitions.add(publisher.served.partition)
+        self.received_all()
+        return partitions
+
+    def _taking(self, published: Published) -> _Publisher | None:
+        """Return the publisher that takes the good entries, of which there are some; what is not taken is refused."""
+        number, ids = published.publisher_id, published.ids
+        publisher = self._open.get(number)
+        good, code = 0, ResponseCode.PUBLISHER_DOES_NOT_EXIST
+        if publisher is not None and publisher.failed:
+            code = _code_of_failure(publisher.served)
+        elif publisher is not None:
+            good = len(ids) if published.bad_from is None else published.bad_from
+            code = ResponseCode.PRECONDITION_FAILED
+        self._refuse(number, ids[good:], code)
+        return publisher if good else None
+
+    def _collect(self, publisher: _Publisher, published: Published, made: Made | None) -> None:
+        """Take the good entries; ``made`` is of all their records, None where it is still to be made."""
+        entries = len(published.ids) if published.bad_from is None else published.bad_from
+        ids, counts = published.ids[:entries], published.counts[:entries]
+        collected = self._collected.get(publisher.served.name)
+        if collected is not None and collected.records + len(published.starts) > LARGE_ROWS:
+            self.received_all()  # together they would be appended beside the loop, as if they were one large frame
+        try:
+            kept = self._new(publisher, ids)
+            failures = self._line(publisher.served).failures(publisher.reference)
+        except PartitionClosed:  # another door has just deleted the stream
+            self._refuse(publisher.id, ids, ResponseCode.STREAM_NOT_AVAILABLE)
+            return
+        if made is None:
+            made = made_of(published, kept, counts)
+        elif not kept.all():
+            made = made.only(kept, counts)
+        piece = _Piece(publisher, ids, counts, kept, made.stored, made.values, failures)
+        collected = self._collected.setdefault(publisher.served.name, _Collected(publisher.served))
+        collected.pieces.append(piece)
+        collected.records += len(made.stored.values) if made.stored is not None else 0
+        if publisher.reference:
+            highest = int(ids.max())
+            collected.last[publisher.reference] = max(highest, collected.last.get(publisher.reference, highest))
+
+    def _new(self, publisher: _Publisher, ids: Ids) -> Mask:
+        """Return which entries the log does not have yet: ids above all that came before (S-103)."""
+        if not publisher.reference:
+            return np.ones(len(ids), np.bool_)
+        served = publisher.served
+        last = self._line(served).expected(publisher.reference)
+        collected = self._collected.get(served.name)
+        before_it = collected.last.get(publisher.reference) if collected is not None else None
+        if before_it is not None:
+            last = before_it if last is None else max(last, before_it)
+        before = np.empty(len(ids), np.uint64)
+        before[0] = 0 if last is None else last
+        before[1:] = ids[:-1]
+        np.maximum.accumulate(before, out=before)
+        new: Mask = ids > before
+        if last is None:
+            new[0] = True
+        return new
+
+    def received_all(self) -> None:
+        """Store what was published by the bytes that have just come, and confirm it."""
+        collected, self._collected = self._collected, {}
+        for each in collected.values():
+            self._append(each)
+
+    def _append(self, collected: _Collected) -> None:
+        served, pieces = collected.served, collected.pieces
+        node = self._connection.node
+        stored = [piece.stored for piece in pieces if piece.stored is not None]
+        # The line as it is now: when the append ends the stream may be gone, and with it what a line is read from.
+        line = self._line(served)
+        done = partial(self._appended, served, pieces, line)
+        if not stored:
+            # Only duplicates: they are confirmed once what they repeat is stored.
+            node.appender.after(served.partition, partial(done, 0, []))
+            return
+        whole = joined(stored)
+        count, size = len(whole.values), whole.values.nbytes
+        sequences = _sequences(pieces)
+        line.begin(sequences)
+        batch = Batch(
+            whole.values,
+            pa.nulls(count, pa.binary()) if whole.keys is None else whole.keys,
+            np.full(count, NO_TIMESTAMP, np.int64) if whole.timestamps is None else whole.timestamps,
+            partial(done, size),
+            _Notes(pieces, served.filter_bytes),
+            partial(self._due, pieces, line),
+            _groups(pieces),
+        )
+        self._connection.unconfirmed(_entries(pieces), size)
+        node.appender.append(served.partition, batch)
+
+    def _line(self, served: Served) -> SequenceLine:
+        return self._connection.node.sequences.of(served.stream, served.partition)
+
+    def _due(self, pieces: list[_Piece], line: SequenceLine) -> bool:
+        """Say whether no append that these pieces follow has failed meanwhile: a gap could never be filled again."""
+        line.all_told()
+        return all(line.failures(p.publisher.reference) == p.failures for p in pieces if p.publisher.reference)
+
+    def _appended(
+        self, served: Served, pieces: list[_Piece], line: SequenceLine, size: int, outcomes: list[LinkRefused | None]
+    ) -> None:
+        """Tell the publishers what is stored, and what is not."""
+        if outcomes:
+            self._connection.unconfirmed(-_entries(pieces), -size)
+        sequences = _sequences(pieces)
+        failed = outcomes.count(None) < len(outcomes)  # as many as messages: no loop over them
+        if failed:
+            line.fail(sequences)
+        elif sequences:
+            line.advance(sequences, self._connection.user)
+        confirms: dict[int, list[Ids]] = {}
+        for piece in pieces:
+            reference = piece.publisher.reference
+            if failed or (reference and line.failures(reference) != piece.failures):
+                piece.publisher.failed = True
+                self._refuse(piece.publisher.id, piece.ids, _code_of_failure(served))
+            else:
+                confirms.setdefault(piece.publisher.id, []).append(piece.ids)
+        for publisher_id, ids in confirms.items():
+            if not self._closed:
+                self._connection.send(encode_confirm(publisher_id, np.concatenate(ids) if len(ids) > 1 else ids[0]))
+
+    def _refuse(self, publisher_id: int, ids: Ids, code: ResponseCode) -> None:
+        if len(ids) and not self._closed:
+            self._connection.send(encode_publish_error(publisher_id, ids, np.full(len(ids), code, np.uint16)))
+
+
+def _code_of_failure(served: Served) -> ResponseCode:
+    """Return what publishers of a stream are told whose append failed."""
+    if served.partition.closed:
+        return ResponseCode.PRECONDITION_FAILED
+    # What deletes the stream, beside the loop or at another door, is about to tell the publishers too.
+    return ResponseCode.STREAM_NOT_AVAILABLE if served.partition.gone else ResponseCode.INTERNAL_ERROR
+
+
+def _tell(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():  # nobody waits any more when the connection has ended
+        waiting.set_result(None)
+
+
+def _groups(pieces: list[_Piece]) -> NDArray[np.int64] | None:
+    """Return the records of each entry: half a sub-entry batch must never be in the log, for a retry to repeat it."""
+    counts = np.concatenate([piece.counts[piece.kept] for piece in pieces])
+    return counts if len(counts) and counts.max() > 1 else None
+
+
+def _entries(pieces: list[_Piece]) -> int:
+    return sum(len(piece.ids) for piece in pieces)
+
+
+@dataclass(frozen=True)
+class _Notes:
+    """What is stored with each batch of an append: the last ids whose records end in it, and its filter values.
+
+    A large append is stored as several batches, and when the process is killed in the middle the first ones stay: none
+    of them may say that an id is there whose records are not.
+    """
+
+    pieces: list[_Piece]
+    filter_bytes: int
+
+    def __call__(self, start: int, stop: int) -> tuple[Header, ...]:
+        sequences: dict[str, int] = {}
+        values: list[tuple[ValueColumn | None, int, int]] = []
+        row = 0
+        for piece in self.pieces:
+            ends = row + np.cumsum(piece.counts[piece.kept])
+            first, row = row, int(ends[-1]) if len(ends) else row
+            if row <= start or first >= stop:
+                continue
+            values.append((piece.values, max(start - first, 0), min(stop, row) - first))
+            whole = int(np.searchsorted(ends, stop, side="right"))
+            if piece.publisher.reference and whole and ends[whole - 1] > start:
+                sequences[piece.publisher.reference] = int(piece.ids[piece.kept][whole - 1])
+        notes = (publishers_note(sequences),) if sequences else ()
+        return notes + value_notes(values, self.filter_bytes)
+
+
+def _sequences(pieces: list[_Piece]) -> dict[str, int]:
+    """Return the last id of each reference among the entries that are stored."""
+    out: dict[str, int] = {}
+    for piece in pieces:
+        if piece.publisher.reference and piece.kept.any():
+            out[piece.publisher.reference] = int(piece.ids[piece.kept].max())
+    return out

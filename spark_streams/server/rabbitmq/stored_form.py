@@ -1,0 +1,203 @@
+"""What becomes of published bytes in the log, so that every door can serve them and this one gives them back.
+
+::
+
+    an AMQP message           its bytes as they are, a header or delivery annotations in front included
+    anything else             ESCAPE size(u32) its bytes: a data section, its descriptor in the long form
+    what begins with ESCAPE   likewise, so that taking one escape away always gives the bytes that were published
+
+A RabbitMQ stream does not care what a message is. The other doors do: an AMQP reader has to find sections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_streams.log import NO_TIMESTAMP
+from spark_streams.wire.amqp.columns import Block, incoming_columns
+from spark_streams.wire.rabbitmq.compression import Readable
+
+__all__ = ["ESCAPE", "Stored", "joined", "kept_rows", "stored_form", "stored_steps", "unescape"]
+
+ESCAPE: Final = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xb0"
+"""Descriptor 0x75 (data) as an eight-byte ulong, which encoders hardly ever write, and the code of a binary32."""
+ESCAPE_BYTES: Final = len(ESCAPE) + 4
+
+STEP_ROWS: Final = 4_096
+"""Some 3 ms, and much more where messages are broken on purpose."""
+
+_DATA8: Final = 0x005375A0
+_DATA32: Final = 0x005375B0
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Messages as they are appended, one row each.
+
+    Args:
+        values: large_binary, none null.
+        keys: binary, the annotation event-streams-group-key; null for none. None: no row has one.
+        timestamps: int64, property creation-time in ms; ``NO_TIMESTAMP`` for none. None: no row has one.
+    """
+
+    values: pa.LargeBinaryArray
+    keys: pa.Array | None
+    timestamps: Longs | None
+
+
+def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
+    """Return what is appended for published messages.
+
+    Args:
+        buffer: holds the messages.
+        starts: int64[n], first byte of each, inclusive; rising.
+        ends: int64[n], exclusive.
+    """
+    values = _take(buffer, starts, ends)
+    buffer = buffer if len(buffer) else b"\0"  # nothing but empty messages: there is a byte to look at all the same
+    plain = _one_data_section(buffer, starts, ends)
+    if plain.all():
+        return Stored(values, None, None)
+    # An AMQP section begins with byte 0: what begins otherwise needs no closer look.
+    escaped = (ends > starts) & (np.frombuffer(buffer, np.uint8)[np.minimum(starts, len(buffer) - 1)] != 0)
+    rows = np.flatnonzero(~plain & ~escaped)
+    keys, timestamps = None, None
+    if len(rows):
+        incoming = incoming_columns(Block(buffer, starts[rows], ends[rows]), thorough=True)
+        escaped[rows] = incoming.malformed | _begin_with_escape(buffer, starts[rows], ends[rows])
+        timestamps = np.full(len(starts), NO_TIMESTAMP, np.int64)
+        timestamps[rows] = np.where(incoming.malformed, NO_TIMESTAMP, incoming.creation_time_ms)
+        keys = _scatter(incoming.group_key.cast(pa.binary()), rows, len(starts))
+    return Stored(_with_escapes(values, escaped) if escaped.any() else values, keys, timestamps)
+
+
+def stored_steps(buffer: Readable, starts: Longs, ends: Longs) -> Generator[None, None, Stored]:
+    """Return what ``stored_form`` does, of at least one message, after a step for each few thousand."""
+    parts = []
+    for at in range(0, len(starts), STEP_ROWS):
+        if at:
+            yield
+        parts.append(stored_form(buffer, starts[at : at + STEP_ROWS], ends[at : at + STEP_ROWS]))
+    return joined(parts)
+
+
+def joined(parts: Sequence[Stored]) -> Stored:
+    """Return the rows of one or more behind one another."""
+    if len(parts) == 1:
+        return parts[0]
+    counts = [len(part.values) for part in parts]
+    keys, timestamps = None, None
+    if any(part.keys is not None for part in parts):
+        each = zip(parts, counts, strict=True)
+        keys = pa.concat_arrays([pa.nulls(n, pa.binary()) if part.keys is None else part.keys for part, n in each])
+    if any(part.timestamps is not None for part in parts):
+        none = [np.full(n, NO_TIMESTAMP, np.int64) for n in counts]
+        timestamps = np.concatenate(
+            [n if p.timestamps is None else p.timestamps for p, n in zip(parts, none, strict=True)]
+        )
+    return Stored(pa.concat_arrays([part.values for part in parts]), keys, timestamps)
+
+
+def kept_rows(stored: Stored, rows: NDArray[np.bool_]) -> Stored:
+    """Return only those rows."""
+    mask = pa.array(rows)
+    return Stored(
+        stored.values.filter(mask),
+        None if stored.keys is None else stored.keys.filter(mask),
+        None if stored.timestamps is None else stored.timestamps[rows],
+    )
+
+
+def _scatter(column: pa.Array, rows: Longs, count: int) -> pa.Array | None:
+    """Return a column of ``count`` rows that has these ``rows`` and nulls; None when it is all null."""
+    if column.null_count == len(column):
+        return None
+    if len(column) == count:
+        return column
+    choice = np.zeros(count, np.int64)
+    choice[rows] = np.arange(len(rows))
+    there = np.zeros(count, np.bool_)
+    there[rows] = True
+    return column.take(pa.array(choice, mask=~there))
+
+
+def unescape(buffer: Readable, starts: Longs, ends: Longs) -> Longs:
+    """Return where the published bytes of stored messages start: behind the escape of those that have one.
+
+    Args:
+        buffer: holds the stored messages.
+        starts: int64[n], first byte of each, inclusive.
+        ends: int64[n], exclusive.
+    """
+    escaped = _begin_with_escape(buffer, starts, ends)
+    return np.where(escaped, starts + ESCAPE_BYTES, starts) if escaped.any() else starts
+
+
+def _take(buffer: Readable, starts: Longs, ends: Longs) -> pa.LargeBinaryArray:
+    """Copy ranges together: what lies between two of them is a row too, and every second row is taken."""
+    count = len(starts)
+    edges = np.empty(2 * count + 1, np.int64)
+    edges[0] = starts[0] if count else 0
+    edges[1::2] = starts
+    edges[2::2] = ends
+    whole = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(buffer)]
+    )
+    return whole.take(pa.array(np.arange(1, 2 * count, 2)))
+
+
+def _words(buffer: Readable, at: Longs, last: int) -> NDArray[np.uint64]:
+    """Return eight bytes, big-endian, at each position not beyond ``last``, the last one with eight bytes behind it."""
+    raw: NDArray[np.uint64] = np.ndarray((last + 1,), ">u8", buffer, strides=(1,))
+    return raw[np.minimum(at, last)].astype(np.uint64)
+
+
+def _one_data_section(buffer: Readable, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
+    """Return which messages are one data section and nothing else: there is nothing to read in them."""
+    last = len(buffer) - 8
+    if last < 0 or not len(starts):
+        return np.zeros(len(starts), np.bool_)
+    sizes = ends - starts
+    head = _words(buffer, starts, last)
+    code = head >> np.uint64(32)
+    small = (code == _DATA8) & (((head >> np.uint64(24)) & np.uint64(0xFF)).astype(np.int64) == sizes - 5)
+    large = (code == _DATA32) & ((head & np.uint64(0xFFFFFFFF)).astype(np.int64) == sizes - 8)
+    # A message at the very end of the buffer may be too short for the load: it is looked at by the long way.
+    found: NDArray[np.bool_] = (small & (sizes >= 5) | large & (sizes >= 8)) & (starts <= last)
+    return found
+
+
+def _begin_with_escape(buffer: Readable, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
+    found = np.zeros(len(starts), np.bool_)
+    last = len(buffer) - 8
+    if last < 0 or not len(starts):
+        return found
+    # Hardly any message has the escape's second byte: one look at a byte spares most of them the look at eight.
+    second = np.frombuffer(buffer, np.uint8).take(starts + 1, mode="clip")
+    fits = np.flatnonzero((second == ESCAPE[1]) & (ends - starts >= ESCAPE_BYTES))
+    fits = fits[_words(buffer, starts[fits], last) == np.uint64(int.from_bytes(ESCAPE[:8], "big"))]
+    tail = _words(buffer, starts[fits] + len(ESCAPE) - 8, last)
+    found[fits[tail == np.uint64(int.from_bytes(ESCAPE[-8:], "big"))]] = True
+    return found
+
+
+def _with_escapes(values: pa.LargeBinaryArray, escaped: NDArray[np.bool_]) -> pa.LargeBinaryArray:
+    sizes = np.asarray(pc.binary_length(values)).astype(">u4")
+    heads = np.empty((len(values), ESCAPE_BYTES), np.uint8)
+    heads[:, : len(ESCAPE)] = np.frombuffer(ESCAPE, np.uint8)
+    heads[:, len(ESCAPE) :] = sizes.view(np.uint8).reshape(-1, 4)
+    edges = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.where(escaped, ESCAPE_BYTES, 0), out=edges[1:])
+    prefixes = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(values), [None, pa.py_buffer(edges), pa.py_buffer(heads[escaped].tobytes())]
+    )
+    return pc.binary_join_element_wise(prefixes, values, pa.scalar(b"", pa.large_binary()))

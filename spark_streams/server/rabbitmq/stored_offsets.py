@@ -1,0 +1,164 @@
+"""Offsets that named consumers store: in the log's state store, for each creation of a stream.
+
+StoreOffset has no answer, and some consumers send one for every message. So what came is written down together a
+moment later, and before a question is answered: an offset that was told survives kill -9. Those of a stream that is
+gone are removed beside the loop, a few at a time.
+
+A name on a stream is anybody's who may write the stream, as at brokers, and counts for the user who stored under it
+first: each may have so many, so that nobody fills the disk with them.
+
+Spec: docs/specifications.md, S-111, S-112.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from spark_streams.errors import LogError
+from spark_streams.log import ReferenceLog
+from spark_streams.server.rabbitmq.topology import Served
+from spark_streams.server.worker import Aside
+
+__all__ = ["StoredOffsets"]
+
+logger = logging.getLogger("spark_streams.server")
+
+NAMESPACE: Final = "rabbitmq-offsets"
+WRITE_INTERVAL_S: Final = 0.1
+RETRY_S: Final = 1.0
+"""How soon what the system refused is tried again."""
+MAX_WAITING: Final = 1_000
+"""Offsets that are written at once, some 4 ms of the loop; and that wait while nothing can be written."""
+REMOVED_AT_ONCE: Final = 1_000
+"""Meanwhile nobody else can use the state store."""
+
+
+class StoredOffsets:
+    """All stored offsets.
+
+    Args:
+        log: the log.
+        loop: the server's.
+        aside: where those of streams that are gone are removed.
+        most: names that one user may make.
+    """
+
+    def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop, aside: Aside, most: int) -> None:
+        self._log = log
+        self._loop = loop
+        self._aside = aside
+        self._removals: set[asyncio.Task[None]] = set()
+        self._waiting: dict[tuple[str, str], int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._failing = False
+        self._most = most
+        self._makers: dict[tuple[str, str], str] = {}
+        self._made: Counter[str] = Counter()
+        known = {stream.incarnation for stream in log.streams()}
+        gone: set[str] = set()
+        for key, stored in log.state.items(NAMESPACE):
+            stream_key, reference = json.loads(key)
+            if _incarnation(stream_key) not in known:
+                gone.add(_incarnation(stream_key))  # another door deleted the stream while this one was shut
+            else:  # earlier releases told nobody who it was
+                self._make((stream_key, reference), stored.partition(b" ")[2].decode())
+        for incarnation in gone:
+            self.forget(incarnation)
+
+    def _make(self, key: tuple[str, str], user: str) -> None:
+        self._makers[key] = user
+        self._made[user] += 1
+
+    def store(self, served: Served, reference: str, offset: int, user: str) -> bool:
+        """Remember an offset; return whether the user may have it under this name."""
+        key = (served.key, reference)
+        if key not in self._makers:
+            if self._made[user] >= self._most:
+                return False
+            self._make(key, user)
+        self._store(key, offset)
+        return True
+
+    def _store(self, key: tuple[str, str], offset: int) -> None:
+        if self._failing and len(self._waiting) >= MAX_WAITING and key not in self._waiting:
+            return
+        self._waiting[key] = offset
+        if len(self._waiting) >= MAX_WAITING and not self._failing:
+            self.write()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(WRITE_INTERVAL_S, self.write)
+
+    def query(self, served: Served, reference: str) -> int | None:
+        """Return what was stored last, None when nothing was; while nothing can be written, what was written last.
+
+        Raises:
+            CorruptLog: the state store does not pass its check.
+        """
+        waiting = (served.key, reference)
+        offset = self._waiting.get(waiting)
+        if offset is not None and self._put([waiting]):
+            return offset
+        stored = self._log.state.get(NAMESPACE, _key(served.key, reference))
+        return None if stored is None else int(stored.partition(b" ")[0])
+
+    def write(self) -> None:
+        """Write down what is waiting; what the system refuses waits on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting and not self._put(list(self._waiting)):
+            self._timer = self._loop.call_later(RETRY_S, self.write)
+
+    def _put(self, chosen: Sequence[tuple[str, str]]) -> bool:
+        """Write down some of what is waiting; return whether the system let us."""
+        values = {_key(*each): f"{self._waiting[each]} {self._makers.get(each, '')}".encode() for each in chosen}
+        try:
+            self._log.state.put_all(NAMESPACE, values)
+        except OSError as fault:
+            if not self._failing:
+                logger.error("stored offsets cannot be written down, and are tried again: %s", fault)
+            self._failing = True
+            return False
+        self._failing = False
+        for each in chosen:
+            del self._waiting[each]
+        return True
+
+    def forget(self, incarnation: str) -> None:
+        """Have removed what was stored about a stream that is gone; what is left at the end the next start removes."""
+        for known in [known for known in self._makers if _incarnation(known[0]) == incarnation]:
+            self._made[self._makers.pop(known)] -= 1
+        self._waiting = {key: offset for key, offset in self._waiting.items() if _incarnation(key[0]) != incarnation}
+        removal = self._loop.create_task(self._remove(incarnation))
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
+
+    async def _remove(self, incarnation: str) -> None:
+        prefix = json.dumps([f"{incarnation}/"])[:-2]
+        try:
+            while await self._aside.step(partial(self._log.state.delete_some, NAMESPACE, prefix, REMOVED_AT_ONCE)):
+                pass
+        except (OSError, LogError) as fault:
+            logger.warning("stored offsets of a stream that is gone stay for now: %s", fault)
+
+    def close(self) -> None:
+        """Write down what is waiting; what the system refuses now is lost, as it may be to brokers (no answer)."""
+        self.write()
+        if self._timer is not None:
+            self._timer.cancel()
+        for removal in self._removals:
+            removal.cancel()
+
+
+def _incarnation(stream_key: str) -> str:
+    return stream_key.partition("/")[0]
+
+
+def _key(stream_key: str, reference: str) -> str:
+    return json.dumps([stream_key, reference])

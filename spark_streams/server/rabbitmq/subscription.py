@@ -1,0 +1,291 @@
+"""One subscription: where it stands, what it may still be sent, and which chunks it wants.
+
+One with filter values passes over stored batches that have none of them. Of a batch that says which of its records have
+which (``filter_values.py``) it is sent those that match (``chunk_parts.py``); of any other all.
+
+Spec: docs/specifications.md, S-61 to S-65, S-71 to S-73, S-81, S-91 to S-93.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_streams.log.storage.batch_walk import StoredBatch
+from spark_streams.server.rabbitmq.chunk_parts import runs_of, selection_of
+from spark_streams.server.rabbitmq.chunks import ONE_BATCH, Chunk
+from spark_streams.server.rabbitmq.filter_values import Sought
+from spark_streams.server.rabbitmq.prefetch import LookAhead
+from spark_streams.server.rabbitmq.starting import start_offset, start_record
+from spark_streams.server.turns import Turn
+from spark_streams.wire.rabbitmq.chunk import SELECTIONS
+from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, OffsetType, Subscribe
+from spark_streams.wire.rabbitmq.delivering import encode_deliver_head
+
+if TYPE_CHECKING:
+    from spark_streams.server.rabbitmq.connection import RabbitConnection
+    from spark_streams.server.rabbitmq.single_active import Group
+    from spark_streams.server.rabbitmq.topology import Served
+
+__all__ = ["Subscription"]
+
+_SIGN_BIT: Final = 0x8000
+"""Brokers read the u16 of Credit as a signed number, that of Subscribe as it is (S-72)."""
+_SKIP_COST: Final = 512
+"""Looking at a stored batch that does not match counts as sending this many bytes."""
+
+
+class _Matched(NamedTuple):
+    """A stored batch that may hold something wanted.
+
+    Args:
+        first: its first record's offset.
+        until: 1 + its last record's offset.
+        rows: which of its records are wanted; None: all of them.
+    """
+
+    first: int
+    until: int
+    rows: NDArray[np.bool_] | None
+
+
+class Subscription:
+    """One subscription, which delivers nothing before it is started.
+
+    Args:
+        connection: its connection.
+        served: the stream.
+        request: what the client asked for.
+        wake: called on the loop when there is something new.
+        update: called when it is to be the active one of its group, or no more.
+
+    Attributes:
+        number: its id on the connection.
+        group: its group, when of several consumers one is to be active.
+        active: whether it delivers.
+    """
+
+    def __init__(
+        self,
+        connection: RabbitConnection,
+        served: Served,
+        request: Subscribe,
+        wake: Callable[[Subscription], None],
+        update: Callable[[Subscription, bool], None],
+    ) -> None:
+        node = connection.node
+        self.number = request.subscription_id
+        self.served = served
+        self.group: Group | None = None
+        self.active = False
+        self._connection = connection
+        self._chunks = node.chunks(served)
+        self._feed = node.feeds.use(served.partition)
+        self._wake_up = wake
+        self._update = update
+        self._asked = request.offset
+        self._credit = request.credit
+        self._threshold = request.credit // 2 if node.config.half_credit else 0
+        self._sending = False
+        self._next = 0
+        self._version = connection.deliver_version
+        properties = request.properties if node.config.filtering else {}
+        self._sought = Sought(
+            [value.encode() for name, value in properties.items() if name.startswith("filter.")],
+            properties.get("match-unfiltered") == "true",
+        )
+        self._selections = properties.get(SELECTIONS) == "true"
+        self._walk: Iterator[StoredBatch] | None = None
+        self._matched: _Matched | None = None
+        self._runs: deque[Chunk] = deque()
+        self._ahead = LookAhead(self._chunks, node.loop)
+
+    # --- starting and stopping
+
+    def start_at(self, wanted: OffsetSpecification) -> int:
+        """Return where deliveries would start; type NONE means where the client subscribed. Raises as the log does."""
+        if wanted.type == OffsetType.NONE:
+            wanted = self._asked
+        find = start_record if self._sought else start_offset
+        return find(self.served.partition, self._chunks, wanted)
+
+    def start(self, offset: int) -> None:
+        """Deliver from the chunk with this id on; with filter values, what matches from this record on."""
+        self._next = offset
+        self._walk = None
+        self._pass_on()
+        self.active = True
+
+    def stop(self) -> None:
+        """Deliver no more; the credit is kept."""
+        self.active = False
+        self._sending = False
+        self._walk = None
+        self._pass_on()
+        self._ahead.stop()
+        self._feed.waiting.remove(self._wake)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.stop()
+        self._connection.node.feeds.release(self._feed)
+
+    def add_credit(self, more: int) -> None:
+        """Add the u16 of a Credit command."""
+        self._credit += more - 2 * _SIGN_BIT if more >= _SIGN_BIT else more
+
+    def update(self, active: bool) -> None:
+        """Become the active one of its group, or no more, once the consumer has answered."""
+        self._update(self, active)
+
+    def _wake(self) -> None:
+        self._wake_up(self)
+
+    # --- delivering
+
+    def deliver(self, budget: int, turn: Turn) -> tuple[int, bool]:
+        """Send chunks, as many as there is credit for.
+
+        Args:
+            budget: about how many bytes to send at most; at least one chunk is sent where there is one.
+            turn: no more is begun when it is over.
+
+        Returns:
+            How many bytes of the budget were used, and whether it ended for want of budget or time. Otherwise the next
+            credit or append decides when there is more to do.
+
+        Raises:
+            CorruptLog: what is stored there fails its check.
+            PartitionClosed: the stream was deleted, or the log closed.
+        """
+        if not self.active or self._credit <= 0:
+            return 0, False
+        if not self._sending and self._credit <= self._threshold:
+            return 0, False
+        self._sending = True
+        pieces: list[bytes | memoryview] = []
+        committed = self._chunks.last_id() if self._version == 2 else 0
+        used = 0
+        while self._credit > 0:
+            if used >= budget or (used and turn.over):
+                self._connection.send_all(pieces)
+                return used, True
+            wanted, skipped = self._wanted(turn)
+            used += skipped * _SKIP_COST
+            if wanted:
+                used += self._take(wanted, pieces, committed, budget - used)
+            elif not skipped and self._at_end():
+                break
+        self._sending = False
+        if pieces:
+            self._connection.send_all(pieces)
+            if not self._sought:
+                self._ahead.from_offset(self._next)
+        return used, False
+
+    def _take(self, chunks: Iterable[Chunk], pieces: list[bytes | memoryview], committed: int, budget: int) -> int:
+        """Have chunks sent, until the budget is used; return their bytes."""
+        number, used = self.number, 0
+        for chunk in chunks:
+            header, data = chunk.header, chunk.data
+            size = len(header) + len(data)
+            last = max(committed, chunk.first_offset) if self._version == 2 else None
+            head = encode_deliver_head(number, size, last)
+            pieces += (head, header, data)
+            used += size
+            self._credit -= 1
+            self._next = chunk.next_offset
+            if used >= budget or self._credit <= 0:
+                break
+        return used
+
+    def _at_end(self) -> bool:
+        """Wait for the next append, and say whether there is nothing before it."""
+        partition = self.served.partition
+        if self._next < partition.next_offset:
+            return False
+        self._feed.waiting.add(self._wake)
+        return self._next >= partition.next_offset  # one may have come in between
+
+    def _wanted(self, turn: Turn) -> tuple[Iterable[Chunk], int]:
+        """Return consecutive chunks to be sent, and how many stored batches were skipped; none of either at the end."""
+        first = self.served.partition.first_offset
+        if self._next < first:
+            # Retention has removed what would be next, and perhaps all that is after it too.
+            self._next = first
+            self._pass_on()
+        if not self._sought:
+            return self._chunks.run(self._next, self._credit), 0
+        skipped = 0
+        while not self._runs:
+            if self._matched is None:
+                skipped += self._skip_to_match(turn)
+                if self._matched is None:
+                    return (), skipped
+            self._runs.extend(self._of_matched(self._matched))
+        return self._from_runs(), skipped
+
+    def _from_runs(self) -> Iterator[Chunk]:
+        while self._runs:
+            yield self._runs.popleft()
+
+    def _of_matched(self, matched: _Matched) -> list[Chunk]:
+        """Return the next chunks of a stored batch that matched; none, and it is passed on, when no more is wanted."""
+        rows = matched.rows
+        if rows is not None and self._next < matched.until:
+            left = rows[self._next - matched.first :]
+            self._next = self._next + int(left.argmax()) if left.any() else matched.until
+        # Only what matched is read and encoded, unless somebody else has had a need for it.
+        limit = self._credit if rows is None else 1
+        chunks = self._chunks.run(self._next, limit, ONE_BATCH) if self._next < matched.until else []
+        chunks = [chunk for chunk in chunks if chunk.first_offset < matched.until]
+        if not chunks:
+            self._next = max(self._next, matched.until)
+            self._pass_on()
+            return []
+        if rows is None:
+            return chunks
+        (chunk,) = chunks
+        wanted = rows[chunk.first_offset - matched.first : chunk.next_offset - matched.first].copy()
+        wanted[: max(0, self._next - chunk.first_offset)] = False
+        return [selection_of(chunk, wanted)] if self._selections else runs_of(chunk, wanted)
+
+    def _pass_on(self) -> None:
+        """Be done with the stored batch that matched."""
+        self._matched = None
+        self._runs.clear()
+
+    def _skip_to_match(self, turn: Turn) -> int:
+        """Go on to the next stored batch that may hold a wanted value; return how many were skipped.
+
+        It stops when the turn is over: a filter that nothing matches must not hold up the other connections.
+        """
+        if self._walk is None:
+            if self._next >= self.served.partition.next_offset:
+                return 0
+            self._walk = self.served.partition.batches(self._next)
+        skipped = 0
+        for batch in self._walk:
+            self._matched = self._match(batch)
+            if self._matched is not None:
+                self._next = max(self._next, batch.first_offset)
+                return skipped
+            self._next = batch.next_offset
+            skipped += 1
+            if turn.over:
+                return skipped
+        self._walk = None
+        return skipped
+
+    def _match(self, batch: StoredBatch) -> _Matched | None:
+        """Return what a stored batch may hold that is wanted, from where this stands on; None for nothing."""
+        if not self._sought.may_match(batch.notes):
+            return None
+        rows = self._sought.rows(batch.notes, batch.next_offset - batch.first_offset)
+        if rows is not None and not rows[max(0, self._next - batch.first_offset) :].any():
+            return None
+        return _Matched(batch.first_offset, batch.next_offset, rows)

@@ -1,0 +1,319 @@
+"""One connection's subscriptions: what starts and ends them, and their turns to deliver.
+
+A dispatch pass is part of dealing with the frame that caused it (Subscribe, Credit, the answer to ConsumerUpdate): all
+it may send is sent before the next frame of the connection is looked at. While the client does not read, or when much
+is to be sent, a pass stops in between for other connections (``blocked``), and the connection looks at no further frame
+until it has gone on. So the answer to any later request tells a client that the pass found nothing more.
+
+Spec: Streams Protocol Reference, Subscribe to Unsubscribe, ConsumerUpdate; docs/specifications.md,
+S-61 to S-65, S-71 to S-73, S-121, S-122, S-141 to S-143.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from spark_streams.errors import LogError
+from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.server.rabbitmq.single_active import Group
+from spark_streams.server.rabbitmq.starting import start_offset
+from spark_streams.server.rabbitmq.subscription import Subscription
+from spark_streams.server.turns import Turn
+from spark_streams.wire.rabbitmq.consumer_commands import (
+    ConsumerUpdate,
+    ConsumerUpdateAnswer,
+    Credit,
+    CreditAnswer,
+    OffsetSpecification,
+    OffsetType,
+    ResolveOffsetSpec,
+    ResolveOffsetSpecAnswer,
+    Subscribe,
+    SubscribeAnswer,
+    Unsubscribe,
+    UnsubscribeAnswer,
+)
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+
+if TYPE_CHECKING:
+    from spark_streams.server.rabbitmq.connection import RabbitConnection
+    from spark_streams.server.rabbitmq.topology import Served
+
+__all__ = ["Subscriptions"]
+
+SHARE_BYTES: Final = 512 << 10
+"""What a subscription sends before the next one of the connection has its turn: one write."""
+TURN_BYTES: Final = 2 << 20
+"""What a connection sends before the others have their turn."""
+_AS_SUBSCRIBED: Final = OffsetSpecification(OffsetType.NONE)
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class _Update(NamedTuple):
+    """A ConsumerUpdate that was not answered yet."""
+
+    subscription: Subscription
+    active: bool
+    timer: asyncio.TimerHandle
+
+
+class Subscriptions:
+    """The subscriptions of one connection.
+
+    Args:
+        connection: theirs.
+    """
+
+    def __init__(self, connection: RabbitConnection) -> None:
+        self._connection = connection
+        self._open: dict[int, Subscription] = {}
+        self._due: dict[Subscription, None] = {}
+        self._updates: dict[int, _Update] = {}
+        self._queued = False
+        self._closed = False
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a dispatch pass is not over: no further frame may be looked at before ``proceed`` is called."""
+        return bool(self._due)
+
+    # --- commands
+
+    def subscribe(self, request: Subscribe) -> None:
+        """Open a subscription and deliver, or answer why not."""
+        if self._closed:
+            return
+        if request.offset.type == OffsetType.NONE:
+            self._connection.fail(ResponseCode.UNKNOWN_FRAME, "Subscribe: offset type 0, expected 1 to 5")
+            return
+        code, subscription = self._subscribe(request)
+        start = 0
+        if subscription is not None and subscription.group is None:
+            try:
+                start = subscription.start_at(_AS_SUBSCRIBED)
+            except (LogError, OSError) as fault:
+                code = self._unreadable(request.stream, fault)
+                subscription.close()
+                subscription = None
+        self._connection.answer(request, SubscribeAnswer, code)
+        if subscription is None:
+            return
+        self._open[subscription.number] = subscription
+        if subscription.group is not None:
+            subscription.group.join(subscription)
+        else:
+            subscription.start(start)
+            self._serve(subscription)
+
+    def _subscribe(self, request: Subscribe) -> tuple[ResponseCode, Subscription | None]:
+        node = self._connection.node
+        if not self._connection.may("read", request.stream):
+            return ResponseCode.ACCESS_REFUSED, None
+        served = node.topology.find(request.stream)
+        if served is None:
+            return ResponseCode.STREAM_DOES_NOT_EXIST, None
+        if request.subscription_id in self._open:
+            return ResponseCode.SUBSCRIPTION_ID_ALREADY_EXISTS, None
+        if sum(name.startswith("filter.") for name in request.properties) > node.config.max_filter_values:
+            return ResponseCode.PRECONDITION_FAILED, None
+        group = None
+        if request.properties.get("single-active-consumer") == "true" and ConsumerUpdate.KEY not in node.config.without:
+            group = self._group(request, served)
+            if group is None:
+                return ResponseCode.PRECONDITION_FAILED, None
+        subscription = Subscription(self._connection, served, request, self._woken, self.update)
+        subscription.group = group
+        return ResponseCode.OK, subscription
+
+    def _group(self, request: Subscribe, served: Served) -> Group | None:
+        """Return the group that a consumer wants to be in; None when what it says of it cannot be."""
+        name, super_stream = request.properties.get("name"), request.properties.get("super-stream")
+        if name is None:
+            return None
+        # As brokers do: with a super stream that it is no partition of, it is a stream like any.
+        index = served.index if super_stream is not None and super_stream == served.super_stream else None
+        return self._connection.node.groups.of(served.key, name, index)
+
+    def credit(self, command: Credit) -> None:
+        """Add credit, and deliver; only a refusal is answered."""
+        subscription = self._open.get(command.subscription_id)
+        code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
+        if subscription is not None:
+            subscription.add_credit(command.credit)
+            if subscription.active:
+                self._serve(subscription)
+                return
+            code = ResponseCode.PRECONDITION_FAILED
+        self._connection.send(CreditAnswer(code, command.subscription_id).encode())
+
+    def unsubscribe(self, request: Unsubscribe) -> None:
+        """Close a subscription, or answer that there is none."""
+        subscription = self._open.pop(request.subscription_id, None)
+        code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST if subscription is None else ResponseCode.OK
+        self._connection.answer(request, UnsubscribeAnswer, code)
+        if subscription is not None:
+            self._end(subscription)
+
+    def resolve(self, request: ResolveOffsetSpec) -> None:
+        """Answer which offset a starting position means now."""
+        if request.offset.type == OffsetType.NONE:
+            self._connection.fail(ResponseCode.UNKNOWN_FRAME, "ResolveOffsetSpec: offset type 0, expected 1 to 5")
+            return
+        node = self._connection.node
+        code, offset = ResponseCode.OK, 0
+        served = node.topology.find(request.stream)
+        if not self._connection.may("read", request.stream):
+            code = ResponseCode.ACCESS_REFUSED
+        elif served is None:
+            code = ResponseCode.STREAM_DOES_NOT_EXIST
+        else:
+            try:
+                offset = start_offset(served.partition, node.chunks(served), request.offset)
+            except (LogError, OSError) as fault:
+                code = self._unreadable(request.stream, fault)
+        found = OffsetSpecification(OffsetType.OFFSET, offset)
+        self._connection.answer(request, ResolveOffsetSpecAnswer, code, offset=found)
+
+    def _unreadable(self, stream: str, fault: Exception) -> ResponseCode:
+        """Return the code for a log that cannot be read."""
+        if isinstance(fault, PartitionClosed):
+            return ResponseCode.STREAM_NOT_AVAILABLE
+        logger.error("stream %r cannot be read: %s", stream, fault)
+        return ResponseCode.INTERNAL_ERROR
+
+    # --- single active consumers
+
+    def consumer_updated(self, answer: ConsumerUpdateAnswer) -> None:
+        """Take the answer to a ConsumerUpdate; one that nobody waits for is ignored."""
+        update = self._updates.pop(answer.correlation_id, None)
+        if update is None:
+            return
+        update.timer.cancel()
+        subscription = update.subscription
+        if self._open.get(subscription.number) is not subscription or subscription.group is None:
+            return
+        if subscription.group.answered(subscription, update.active):
+            self._activate(subscription, answer.offset)
+
+    def _activate(self, subscription: Subscription, wanted: OffsetSpecification) -> None:
+        try:
+            subscription.start(subscription.start_at(wanted))
+        except PartitionClosed:
+            return  # the stream is being deleted, of which the client hears soon
+        except (LogError, OSError) as fault:
+            self._cannot_read(subscription, fault)
+            return
+        self._serve(subscription)
+
+    def update(self, subscription: Subscription, active: bool) -> None:
+        """Tell a consumer that it is the active one of its group, or no more; its answer is awaited."""
+        if self._closed:
+            return
+        if not active:
+            subscription.stop()
+            self._not_due(subscription)
+        connection = self._connection
+        loop, timeout_ms = connection.node.loop, connection.node.config.consumer_update_timeout_ms
+        number = connection.correlation()
+        timer = loop.call_later(timeout_ms / 1000, self._not_answered, subscription)
+        self._updates[number] = _Update(subscription, active, timer)
+        connection.send(ConsumerUpdate(subscription.number, int(active), correlation_id=number).encode())
+
+    def _not_answered(self, subscription: Subscription) -> None:
+        name = subscription.served.name
+        logger.warning("stream %r: a consumer does not answer ConsumerUpdate, its connection is closed", name)
+        self._connection.fail(ResponseCode.INTERNAL_ERROR, f"no answer to ConsumerUpdate in time, stream {name}")
+
+    # --- the end of subscriptions
+
+    def drop(self, streams: Collection[str]) -> set[str]:
+        """End the subscriptions of streams that are gone; return those that had any."""
+        gone = [subscription for subscription in self._open.values() if subscription.served.name in streams]
+        for subscription in gone:
+            del self._open[subscription.number]
+            if subscription.group is not None:
+                subscription.group.end()
+            self._end(subscription)
+        return {subscription.served.name for subscription in gone}
+
+    def close(self) -> None:
+        """End all: the connection has ended."""
+        self._closed = True
+        while self._open:
+            _, subscription = self._open.popitem()
+            self._end(subscription)
+        for update in self._updates.values():
+            update.timer.cancel()
+        self._updates.clear()
+
+    def _end(self, subscription: Subscription) -> None:
+        for number in [number for number, update in self._updates.items() if update.subscription is subscription]:
+            self._updates.pop(number).timer.cancel()
+        self._not_due(subscription)
+        subscription.close()
+        if subscription.group is not None:
+            subscription.group.leave(subscription)
+
+    # --- turns
+
+    def _woken(self, subscription: Subscription) -> None:
+        """Deliver what was appended."""
+        self._due[subscription] = None
+        self._connection.guarded(self._turn)
+
+    def _serve(self, subscription: Subscription) -> None:
+        self._due[subscription] = None
+        self._turn()
+
+    def resume(self) -> None:
+        """Go on: the socket takes bytes again."""
+        self._turn()
+
+    def _turn(self) -> None:
+        """Serve those who may have something to send, one share after the other."""
+        budget, turn = TURN_BYTES, Turn()
+        while self._due and not self._connection.congested:
+            subscription = next(iter(self._due))
+            del self._due[subscription]
+            try:
+                used, more = subscription.deliver(min(budget, SHARE_BYTES), turn)
+            except PartitionClosed:
+                continue  # the stream is being deleted, of which the client hears soon
+            except (LogError, OSError) as fault:
+                self._cannot_read(subscription, fault)
+                return
+            budget -= used
+            if more:
+                self._due[subscription] = None
+            if self._due and (budget <= 0 or turn.over):
+                self._queue()
+                return
+
+    def _queue(self) -> None:
+        if not self._queued:
+            self._queued = True
+            self._connection.node.loop.call_soon(self._queued_turn)
+
+    def _queued_turn(self) -> None:
+        self._queued = False
+        if not self._closed:
+            self._connection.guarded(self._turn)
+        if not self._due:
+            self._connection.proceed()
+
+    def _not_due(self, subscription: Subscription) -> None:
+        """Take a subscription out of the turn; when nothing else is to be sent, the frames that wait may go on."""
+        if subscription in self._due:
+            del self._due[subscription]
+            if not self._closed:
+                self._queue()
+
+    def _cannot_read(self, subscription: Subscription, fault: Exception) -> None:
+        """End the connection: a consumer that is sent nothing more must not take that for the end of the stream."""
+        name = subscription.served.name
+        logger.error("stream %r cannot be read: %s", name, fault)
+        self._connection.fail(ResponseCode.INTERNAL_ERROR, f"stream {name} cannot be read, see the server's log")

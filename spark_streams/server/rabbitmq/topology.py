@@ -1,0 +1,340 @@
+"""Which streams there are under which names.
+
+::
+
+    log `orders`, one partition         stream `orders`
+    log `orders`, partitions 0, 1 …     super stream `orders` with streams `orders-0`, … and binding keys "0", …
+    made by CreateSuperStream           the names and binding keys that it gave
+
+Names that CreateSuperStream gave are the log's (``Stream.partition_names``), which sees to it that no two streams have
+a name in common; the arguments and binding keys that came through this door are in its state store. Logs that other
+doors made, and partitions that were added later, have the names above.
+
+A partition that was split and closed is still a stream of its super stream, for its readers; publishers are refused,
+and its binding key leads nowhere: those of the partitions it was split into do. One whose history was redistributed is
+no stream any more.
+
+Spec: docs/specifications.md, S-134.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from spark_streams.errors import StreamExists, UnknownStream
+from spark_streams.log import Partition, ReferenceLog, Stream
+from spark_streams.server.rabbitmq.stream_arguments import (
+    DEFAULT_FILTER_BYTES,
+    BadArgument,
+    filter_bytes,
+    known_arguments,
+    stream_config,
+)
+from spark_streams.server.worker import Aside
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+
+__all__ = ["Served", "Topology"]
+
+logger = logging.getLogger("spark_streams.server")
+
+NAMESPACE: Final = "rabbitmq-streams"
+RESERVED_PREFIX: Final = "amq."
+
+
+@dataclass(frozen=True)
+class Served:
+    """One stream as clients see it.
+
+    Args:
+        name: its name.
+        stream: the log that it belongs to.
+        partition: the partition that it is.
+        super_stream: the super stream's name, None for a stream of its own.
+        index: the partition's number, which stays when other partitions come and go.
+        filter_bytes: size of the bloom filters of its chunks.
+    """
+
+    name: str
+    stream: Stream
+    partition: Partition
+    super_stream: str | None
+    index: int
+    filter_bytes: int
+
+    @property
+    def key(self) -> str:
+        """What tells it from one that was deleted and created again."""
+        return f"{self.stream.incarnation}/{self.partition.id}"
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What the state store knows of a log: only while its incarnation is the same."""
+
+    incarnation: str
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    bindings: tuple[str, ...] = ()
+
+
+class Topology:
+    """All streams of a log.
+
+    Args:
+        log: the log.
+        max_partitions: of one super stream.
+        aside: where streams are made and removed, one after the other: each partition waits for the disk.
+    """
+
+    def __init__(self, log: ReferenceLog, max_partitions: int, aside: Aside) -> None:
+        self._log = log
+        self._max_partitions = max_partitions
+        self._aside = aside
+        self._one_change = asyncio.Lock()
+        self._changes: set[asyncio.Task[ResponseCode]] = set()
+        # Being made: nobody finds it before it is known by its names.
+        self._coming: str | None = None
+        self._records: dict[str, _Record] = {}
+        self._seen: dict[str, str] = {}
+        for name, stored in log.state.items(NAMESPACE):
+            content: dict[str, Any] = json.loads(stored)
+            record = _Record(content["incarnation"], content["arguments"], tuple(content.get("bindings", ())))
+            stream = self._stream(name)
+            if stream is not None and stream.incarnation == record.incarnation:
+                self._records[name] = record
+            else:
+                log.state.drop(NAMESPACE, name)  # another door deleted it while this one was shut
+
+    # --- finding
+
+    def find(self, name: str) -> Served | None:
+        """Return the stream of a name, None when there is none. From now on ``changed`` tells what becomes of it."""
+        served = self._find(name)
+        if served is not None:
+            self._seen.setdefault(name, served.key)
+        return served
+
+    def changed(self) -> dict[str, str]:
+        """Return the streams that were found once and are not there any more: name to ``Served.key``.
+
+        One that was deleted and created again is among them too. Each is told once.
+        """
+        gone = {}
+        for name, key in list(self._seen.items()):
+            served = self._find(name)
+            if served is None or served.key != key:
+                gone[name] = self._seen.pop(name)
+        return gone
+
+    def _find(self, name: str) -> Served | None:
+        found = self._log.shown(name)
+        if found is None:
+            return None
+        stream, number = found
+        if stream.name == self._coming:
+            return None
+        if number is None:
+            return None if self._is_super(stream) else self._served(stream, next(iter(stream.partitions)), name, None)
+        if number not in stream.partitions or not self._is_super(stream):
+            return None
+        return self._served(stream, number, name, stream.name)
+
+    def names(self) -> list[str]:
+        """Return the names of all streams, the partitions of super streams among them."""
+        found: list[str] = []
+        for stream in self._log.streams():
+            if stream.name != self._coming:
+                found += self._names(stream).values() if self._is_super(stream) else (stream.name,)
+        return found
+
+    def super_stream(self, name: str) -> tuple[Served, ...] | None:
+        """Return the partitions of a super stream, in their order; None when there is no such super stream."""
+        stream = self._stream(name)
+        if stream is None or not self._is_super(stream):
+            return None
+        return tuple(self._served(stream, number, each, name) for number, each in self._names(stream).items())
+
+    def route(self, name: str, key: str) -> tuple[str, ...] | None:
+        """Return the partitions that a binding key leads to; None when there is no such super stream."""
+        partitions = self.super_stream(name)
+        if partitions is None:
+            return None
+        record = self._record(partitions[0].stream)
+        known = dict(enumerate(record.bindings if record is not None else ()))
+        taking = [p for p in partitions if not p.partition.closed]
+        return tuple(p.name for p in taking if known.get(int(p.partition.id), p.partition.id) == key)
+
+    def _stream(self, name: str) -> Stream | None:
+        return None if name == self._coming else self._log.find(name)
+
+    def _record(self, stream: Stream) -> _Record | None:
+        record = self._records.get(stream.name)
+        return record if record is not None and record.incarnation == stream.incarnation else None
+
+    def _is_super(self, stream: Stream) -> bool:
+        return len(stream.partitions) > 1 or stream.partition_names is not None
+
+    def _names(self, stream: Stream) -> dict[str, str]:
+        """Return partition to name."""
+        given = dict(enumerate(stream.partition_names or ()))
+        return {number: given.get(int(number), f"{stream.name}-{number}") for number in stream.partitions}
+
+    def _served(self, stream: Stream, number: str, name: str, super_stream: str | None) -> Served:
+        record = self._record(stream)
+        arguments = record.arguments if record is not None else {}
+        return Served(name, stream, stream.partitions[number], super_stream, int(number), filter_bytes(arguments))
+
+    # --- changing
+
+    async def create(self, name: str, arguments: Mapping[str, str]) -> ResponseCode:
+        """Create a stream; return the code to answer."""
+        return await self._changed(self._create_one(name, arguments))
+
+    async def create_super(
+        self, name: str, partitions: Sequence[str], bindings: Sequence[str], arguments: Mapping[str, str]
+    ) -> ResponseCode:
+        """Create a super stream; return the code to answer."""
+        return await self._changed(self._create_super(name, partitions, bindings, arguments))
+
+    async def delete(self, name: str) -> ResponseCode:
+        """Delete a stream; return the code to answer. A partition goes only with its super stream."""
+        return await self._changed(self._delete_one(name))
+
+    async def delete_super(self, name: str) -> ResponseCode:
+        """Delete a super stream with its partitions; return the code to answer."""
+        return await self._changed(self._delete_super(name))
+
+    async def _changed(self, change: Coroutine[object, object, ResponseCode]) -> ResponseCode:
+        """Make a change when those before it are made; it is made whatever becomes of the connection that wants it."""
+
+        async def in_turn() -> ResponseCode:
+            async with self._one_change:
+                return await change
+
+        task = asyncio.get_running_loop().create_task(in_turn())
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
+
+    async def _create_one(self, name: str, arguments: Mapping[str, str]) -> ResponseCode:
+        stream = self._stream(name)
+        if stream is not None and not self._is_super(stream):
+            same = self._has(stream, arguments)
+            return ResponseCode.STREAM_ALREADY_EXISTS if same else ResponseCode.PRECONDITION_FAILED
+        if self._find(name) is not None or stream is not None:
+            return ResponseCode.STREAM_ALREADY_EXISTS
+        return await self._create(name, 1, arguments, None, ())
+
+    def _has(self, stream: Stream, arguments: Mapping[str, str]) -> bool:
+        """Say whether a stream is what ``create`` with these arguments would have made."""
+        record = self._record(stream)
+        if record is not None:
+            return known_arguments(arguments) == record.arguments
+        try:
+            # Made by another door, or without arguments: what is asked for has to be so, and the rest does not matter.
+            same = stream_config(arguments, stream.config) == stream.config
+        except BadArgument:
+            return False
+        return same and filter_bytes(arguments) == DEFAULT_FILTER_BYTES
+
+    async def _create_super(
+        self, name: str, partitions: Sequence[str], bindings: Sequence[str], arguments: Mapping[str, str]
+    ) -> ResponseCode:
+        # Two partitions may have one binding key: a message with it goes to both.
+        counts = {len(partitions), len(bindings), len(set(partitions))}
+        if len(counts) > 1 or not 1 <= len(partitions) <= self._max_partitions:
+            return ResponseCode.PRECONDITION_FAILED
+        if any(not each or each.startswith(RESERVED_PREFIX) for each in partitions):
+            return ResponseCode.PRECONDITION_FAILED
+        if self._stream(name) is not None or any(self._find(each) is not None for each in (name, *partitions)):
+            return ResponseCode.STREAM_ALREADY_EXISTS
+        return await self._create(name, len(partitions), arguments, tuple(partitions), tuple(bindings))
+
+    async def _create(
+        self,
+        name: str,
+        count: int,
+        arguments: Mapping[str, str],
+        partitions: tuple[str, ...] | None,
+        bindings: tuple[str, ...],
+    ) -> ResponseCode:
+        if not name or name.startswith(RESERVED_PREFIX):
+            return ResponseCode.PRECONDITION_FAILED
+        self._coming = name
+        try:
+            record = await self._aside.step(partial(self._make, name, count, arguments, partitions, bindings))
+        finally:
+            self._coming = None
+        if isinstance(record, ResponseCode):
+            return record
+        self._records[name] = record
+        return ResponseCode.OK
+
+    def _make(
+        self,
+        name: str,
+        count: int,
+        arguments: Mapping[str, str],
+        partitions: tuple[str, ...] | None,
+        bindings: tuple[str, ...],
+    ) -> _Record | ResponseCode:
+        """Make a stream; beside the loop."""
+        try:
+            config = stream_config(arguments, self._log.config.stream)
+            stream = self._log.create_stream(name, count, config, partition_names=partitions)
+        except StreamExists:
+            return ResponseCode.STREAM_ALREADY_EXISTS
+        except (BadArgument, ValueError) as fault:
+            logger.info("stream %r is not created: %s", name, fault)
+            return ResponseCode.PRECONDITION_FAILED
+        except OSError as fault:
+            logger.error("stream %r is not created: %s", name, fault)
+            return ResponseCode.INTERNAL_ERROR
+        record = _Record(stream.incarnation, known_arguments(arguments), bindings)
+        content: dict[str, Any] = {"incarnation": record.incarnation, "arguments": record.arguments}
+        if partitions is not None:
+            content["bindings"] = list(bindings)
+        try:
+            self._log.state.put(NAMESPACE, name, json.dumps(content).encode())
+        except OSError as fault:
+            logger.error("stream %r is not created: %s", name, fault)
+            self._remove(name)
+            return ResponseCode.INTERNAL_ERROR
+        return record
+
+    async def _delete_one(self, name: str) -> ResponseCode:
+        served = self._find(name)
+        if served is None:
+            return ResponseCode.STREAM_DOES_NOT_EXIST
+        if served.super_stream is not None:
+            return ResponseCode.PRECONDITION_FAILED
+        return await self._delete(name)
+
+    async def _delete_super(self, name: str) -> ResponseCode:
+        stream = self._stream(name)
+        if stream is None or not self._is_super(stream):
+            return ResponseCode.STREAM_DOES_NOT_EXIST
+        return await self._delete(name)
+
+    async def _delete(self, name: str) -> ResponseCode:
+        code = await self._aside.step(partial(self._remove, name))
+        if code == ResponseCode.OK:
+            self._records.pop(name, None)
+        return code
+
+    def _remove(self, name: str) -> ResponseCode:
+        """Remove a stream; beside the loop."""
+        try:
+            self._log.delete_stream(name)
+        except UnknownStream:
+            return ResponseCode.STREAM_DOES_NOT_EXIST
+        except OSError as fault:
+            logger.error("stream %r is not deleted: %s", name, fault)
+            return ResponseCode.INTERNAL_ERROR
+        self._log.state.drop(NAMESPACE, name)  # one that stays is of an incarnation that is gone
+        return ResponseCode.OK

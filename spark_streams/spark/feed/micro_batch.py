@@ -1,0 +1,422 @@
+"""The driver's side of a feed's stream: where it starts, where each micro-batch ends, and what its tasks read.
+
+A cursor is opaque, and two reads from one cursor may differ, so a micro-batch is planned by fetching: followers read
+ahead into the spool, and a micro-batch takes what is there, up to checkpoints.
+
+Guarantee: a micro-batch that Spark knows reads the same rows whenever it is asked for, until it is committed, since its
+manifest names the lines. After its pages were lost (a temporary spool after a restart) they are fetched again between
+the same cursors, which gives the same events only as far as the feed repeats itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from spark_streams.client.data_loss import LossPolicy
+from spark_streams.client.feed import Discovery, FeedPartition
+from spark_streams.client.feed.client import FeedClient
+from spark_streams.client.feed.range_reader import FeedRange
+from spark_streams.options.feedapi import FeedSourceOptions
+from spark_streams.position import LATEST, After, Matching
+from spark_streams.spark.feed.manifests import read_manifest, write_manifest
+from spark_streams.spark.feed.offset import BEGINNING, FeedOffset
+from spark_streams.spark.feed.page_fetchers import Followers
+from spark_streams.spark.feed.partition_changes import Lineage, trace
+from spark_streams.spark.feed.query_filter import QueryFilter, first_match
+from spark_streams.spark.feed.spool import Spool
+from spark_streams.spark.feed.tasks import FeedTask, address_of
+from spark_streams.spark.progress.batch_progress import BatchProgress
+from spark_streams.spark.pushdown.report import filter_json
+from spark_streams.spark.source.driver import position_in, require_all
+
+__all__ = ["FeedBatches"]
+
+_log = logging.getLogger(__name__)
+
+DISCOVERY_MS: Final = 1_000
+"""How old the list of partitions may be; less often when the poll interval is longer."""
+IDLE_CURSORS_S: Final = 10.0
+"""How often a micro-batch without events is made because cursors have moved (FeedAPI, "checkpoint command")."""
+MAX_LONG_POLLS: Final = 32
+"""A feed with more partitions is asked again and again instead."""
+
+
+class FeedBatches:
+    """Plans the micro-batches of one query. All offsets that go in and out are JSON objects (``FeedOffset``).
+
+    Args:
+        options: of the stream.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, options: FeedSourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._filters = dict(options.filters)
+        self._filter = QueryFilter(options)
+        self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
+        self._progress = BatchProgress(self._policy, options.stream, clock)
+        self._client = FeedClient(address_of(options))
+        self._discovery: Discovery | None = None
+        self._discovered_at = 0.0
+        self._spool: Spool | None = None
+        self._followers = Followers(
+            options,
+            lambda: FeedClient(
+                address_of(options, self._client.dialect, self._filter.arguments),
+                awaits=not options.fail_on_data_loss,
+            ),
+            self._policy,
+            uuid.uuid4().hex[:8],
+            clock,
+        )
+        self._initial: dict[str, Any] | None = None
+        self._last: FeedOffset | None = None
+        self._done_files: dict[int, list[str]] = {}
+        self._since = self._cursors_since = clock()
+        self._planned: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._available_now: dict[int, tuple[str, ...]] | None = None
+        self._end_is_asked_for = False
+
+    # --- what Spark asks
+
+    def initial(self) -> dict[str, Any]:
+        """Return where a new query starts; Spark asks more than once, and gets the same answer.
+
+        Raises:
+            OptionError: the positions do not fit the feed's partitions.
+            SparkStreamsError: the feed cannot be asked.
+        """
+        if self._initial is None:
+            starting = self._options.starting
+            discovery = self._describe(fresh=True)
+            require_all(starting, [str(p.id) for p in discovery.partitions])
+            self._filter.choose(self._client, discovery)
+            if self._end_is_asked_for:
+                self._fix_end()
+            cursors: dict[int, str] = {}
+            searching: dict[int, str] = {}
+            for partition in discovery.partitions:
+                position = position_in(starting, str(partition.id))
+                if position == LATEST:
+                    cursors[partition.id] = last = self._client.last_cursor(partition.id)
+                    if self._available_now is not None:
+                        # It may lie behind the end that was fixed before: nothing is to be read then.
+                        self._available_now[partition.id] = (*self._available_now.get(partition.id, ()), last)
+                elif isinstance(position, After):
+                    cursors[partition.id] = position.offset
+                elif partition.starts_after is None or not self._options.ordered:
+                    cursors[partition.id] = BEGINNING
+                if isinstance(position, Matching):
+                    searching[partition.id] = position.text
+            self._initial = FeedOffset(
+                self._options.stream,
+                cursors,
+                uuid.uuid4().hex,
+                0,
+                self._filters,
+                pushed=self._filter.pushed,
+                searching=searching,
+            ).to_json()
+        return self._initial
+
+    def fix_end(self) -> None:
+        """Fix the end for Trigger.AvailableNow: what is there now will be read, and nothing that comes later.
+
+        With a filter that is the next call's business: which of it is pushed, and so what its cursors are, is in the
+        checkpoint.
+        """
+        if self._options.filter is None:
+            self._fix_end()
+        else:
+            self._end_is_asked_for = True
+
+    def _fix_end(self) -> None:
+        self._end_is_asked_for = False
+        self._available_now = {}
+        discovery = self._describe(fresh=True)
+        for partition in discovery.partitions:
+            stops = {self._client.last_cursor(partition.id)}
+            last = self._last_cursor(partition)
+            if last is not None:
+                stops.add(last)
+            self._available_now[partition.id] = tuple(sorted(stops))
+
+    def next_end(self, start: dict[str, Any], limit: int | None, *, patient: bool = True) -> dict[str, Any]:
+        """Return where the micro-batch that starts at ``start`` ends; ``start`` itself when there is nothing to read.
+
+        Args:
+            start: where the one before ended, or the initial offset.
+            limit: events in it, at most, unless the first checkpoint covers more; None for no limit.
+            patient: whether it may wait for ``minOffsetsPerTrigger``.
+
+        Raises:
+            PositionLost: a partition left the feed, and losses are to fail the query.
+            CheckpointError: ``start`` is not ours, or has other filters.
+            SparkStreamsError: what a follower met, and trying again did not help.
+        """
+        if self._planned is not None and self._planned[0] == start:
+            return self._planned[1]  # What was taken for it is not there for another one.
+        begin = self._offset(start)
+        self._progress.reached(begin, self._lag)
+        begin = self._reopened(begin)
+        if self._end_is_asked_for:
+            self._fix_end()
+        spool = self._opened(begin)
+        lineage = self._follow(begin)
+        # Without anything new Trigger.AvailableNow would end here.
+        patience_s = None if self._available_now is not None else self._options.request_timeout_ms / 1_000
+        self._followers.gather(limit, patience_s=patience_s)
+        self._raise_faults(lineage)
+        waiting = self._followers.waiting()
+        if patient and self._waits(sum(waiting.values())):
+            return start
+        first = begin.batch == 0
+        nothing = not sum(waiting.values()) and self._same_partitions(begin, lineage)
+        if nothing and not first and self._clock() - self._cursors_since < IDLE_CURSORS_S:
+            return start
+        self._cursors_since = self._clock()
+        cuts = self._followers.cut(waiting, limit, begin.batch)
+        finished = begin.finished | self._followers.finished()
+        cursors = {p: cuts[p].cursor if p in cuts else cursor for p, cursor in lineage.reading.items()}
+        matched = {p for p, cut in cuts.items() if cut.events}  # what comes before the first match is dropped
+        end = FeedOffset(
+            self._options.stream,
+            cursors,
+            begin.spool,
+            begin.batch + 1,
+            self._filters,
+            frozenset(finished),
+            lineage.ancestors,
+            lineage.begins,
+            self._filter.pushed,
+            {p: text for p, text in lineage.searching.items() if p not in matched},
+            {p: text for p, text in lineage.searching.items() if p in matched},
+        )
+        same = (end.cursors, end.finished, end.ancestors) == (begin.cursors, begin.finished, begin.ancestors)
+        if same and not first and not any(cut.events for cut in cuts.values()):
+            spool.remove([name for cut in cuts.values() for name in cut.done])
+            return start
+        assert self._client.dialect is not None
+        write_manifest(spool, end.batch, cuts, self._client.dialect, self._options.min_partitions)
+        self._done_files[end.batch] = [name for cut in cuts.values() for name in cut.done]
+        taken = {str(p): cut for p, cut in cuts.items() if cut.events}
+        sizes = {p: sum(r.stop - r.start for r in cut.ranges) for p, cut in taken.items()}
+        self._progress.planned(end, {p: cut.events for p, cut in taken.items()}, sizes)
+        self._since = self._clock()
+        self._last = end
+        self._planned = start, end.to_json()
+        return self._planned[1]
+
+    def reads(self, start: dict[str, Any], end: dict[str, Any]) -> list[FeedTask]:
+        """Return what the tasks of the micro-batch (start, end] read; the same lines whenever it is asked.
+
+        Raises:
+            PositionLost: its pages are not in the lasting spool any more, and losses are to fail the query.
+            CheckpointError: ``start`` or ``end`` is not ours.
+        """
+        begin, stop = self._offset(start), self._offset(end)
+        if stop.batch == begin.batch:
+            return []
+        spool = self._opened(stop, wipe=False)
+        planned = read_manifest(spool, stop.batch, self._filter.residual)
+        return self._fetched_again(begin, stop, spool) if planned is None else planned
+
+    def committed(self, end: dict[str, Any]) -> None:
+        """Remove what was spooled for the micro-batches up to the one that ends at ``end``.
+
+        Spark tells it one micro-batch late, and not at the end: what is left is removed by the next run.
+        """
+        until = self._offset(end).batch
+        spool = self._spool
+        if spool is None:
+            return
+        for batch in [b for b in self._done_files if b <= until]:
+            spool.remove(self._done_files.pop(batch))
+        spool.remove_manifests(until)
+
+    def newest(self) -> dict[str, Any]:
+        """Return how far the feed was fetched, and what there is to tell of the last micro-batch (``BatchProgress``).
+
+        Key ``fetched`` has the events of each partition that are fetched and not planned: the least that its lag is.
+        """
+        last = self._last
+        cursors = {p: f.cursor for p, f in self._followers.each.items()}
+        out = FeedOffset(self._options.stream, cursors, last.spool if last else "", last.batch if last else 0).to_json()
+        out["fetched"] = {str(p): f.waiting() for p, f in self._followers.each.items()}
+        out.update(self._progress.report(self._lag()))
+        if self._options.filter is not None and self._filter.pushdown is not None:
+            out["pushdown"] = filter_json(self._options.filter, self._filter.pushdown)
+        return out
+
+    def _lag(self) -> dict[str, int | None]:
+        """Return the events of each partition that are not planned yet.
+
+        How many more the feed has cannot be asked: None for a partition whose end was not reached.
+        """
+        at_end = {p: f.idle or f.finished or f.at_stop for p, f in self._followers.each.items()}
+        return {str(p): f.waiting() if at_end[p] else None for p, f in self._followers.each.items()}
+
+    def close(self) -> None:
+        """Stop fetching."""
+        self._followers.stop()
+        self._client.close()
+
+    # --- how
+
+    def _offset(self, value: dict[str, Any]) -> FeedOffset:
+        offset = FeedOffset.from_json(value, self._options.stream, self._filters)
+        self._filter.keep(self._client, offset.pushed)
+        return offset
+
+    def _last_cursor(self, partition: FeedPartition) -> str | None:
+        """Return what discovery says of a partition's end, which is nothing to cursors of other filters (C-13)."""
+        return None if self._filters or self._filter.pushed else partition.last_cursor
+
+    def _describe(self, *, fresh: bool = False) -> Discovery:
+        age_ms = (self._clock() - self._discovered_at) * 1_000
+        if fresh or self._discovery is None or age_ms >= max(DISCOVERY_MS, self._options.poll_interval_ms):
+            self._discovery = self._client.discover()
+            self._discovered_at = self._clock()
+            # It is there: should it not be some time, it may be made anew, which is a loss that may be gone on from.
+            self._client.awaits = not self._options.fail_on_data_loss
+        return self._discovery
+
+    def _opened(self, offset: FeedOffset, *, wipe: bool = True) -> Spool:
+        """Return the query's spool; on the first plan of a run without what an earlier run left behind in it."""
+        if self._spool is None:
+            self._spool = Spool(self._options.spool_location, offset.spool)
+            if not self._spool.lasting:
+                _log.warning(
+                    "feed '%s': pages are spooled to a temporary folder, as option 'spoolLocation' is not set: a "
+                    "micro-batch that a crash interrupts is fetched again, and may then have other rows",
+                    self._options.stream,
+                )
+        if wipe and not self._followers.each:
+            # The micro-batch that ends at ``offset`` is done: Spark plans the next one only then.
+            self._spool.remove([n for n in self._spool.names()])
+            self._done_files.clear()
+        return self._spool
+
+    def _follow(self, begin: FeedOffset) -> Lineage:
+        """Start and stop followers as the feed's partitions come and go."""
+        discovery = self._describe()
+        drained = {p for p in begin.cursors if self._followers.drained(p)}
+        lineage = trace(begin, discovery, ordered=self._options.ordered, drained=drained)
+        listed = {p.id: p for p in discovery.partitions}
+        for partition in lineage.gone:
+            if partition in begin.finished:
+                continue
+            self._policy.report(
+                str(partition),
+                f"after cursor '{begin.cursors[partition]}'",
+                "the feed has no such partition any more, and none that its cursors are valid on",
+            )
+        followers = self._followers.each
+        self._followers.keep(lineage.reading, listed)
+        for partition, cursor in lineage.reading.items():
+            if partition in followers or partition not in listed or partition in begin.finished:
+                continue
+            if self._available_now is not None and partition not in self._available_now:
+                continue
+            self._start(listed[partition], cursor, begin, lineage.searching.get(partition))
+        for partition, follower in followers.items():
+            if partition in listed:
+                if listed[partition].closed:
+                    follower.closed(self._last_cursor(listed[partition]))
+                if discovery.stream and self._available_now is None and len(listed) <= MAX_LONG_POLLS:
+                    follower.long_polls()
+        return lineage
+
+    def _reopened(self, begin: FeedOffset) -> FeedOffset:
+        """Return where to go on from when partitions are open that were read to their end: the feed was made anew.
+
+        A feed never opens a closed partition again (P-04), so these are other ones, of which nothing was read.
+
+        Raises:
+            PositionLost: there is one, and losses are to fail the query.
+        """
+        if not begin.finished:
+            return begin
+        again = {p.id for p in self._describe().partitions if not p.closed} & begin.finished
+        for partition in sorted(again):
+            self._policy.report(
+                str(partition),
+                f"after cursor '{begin.cursors[partition]}', the end of a closed partition",
+                "the partition is open: the feed was made anew",
+            )
+            follower = self._followers.each.get(partition)
+            if follower is not None and follower.finished:
+                follower.stop()
+                del self._followers.each[partition]
+        cursors = {p: BEGINNING if p in again else cursor for p, cursor in begin.cursors.items()}
+        return replace(begin, cursors=cursors, finished=begin.finished - again) if again else begin
+
+    def _same_partitions(self, begin: FeedOffset, lineage: Lineage) -> bool:
+        """Return whether a micro-batch without events would say nothing that the one before does not."""
+        same = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
+        return same and self._followers.finished() <= begin.finished
+
+    def _start(self, described: FeedPartition, cursor: str, begin: FeedOffset, expression: str | None) -> None:
+        assert self._spool is not None
+        partition = described.id
+        self._followers.start(
+            partition,
+            cursor,
+            self._spool,
+            beside=len(begin.cursors),
+            stops=None if self._available_now is None else self._available_now[partition],
+            closed=described.closed,
+            last_cursor=self._last_cursor(described),
+            first=None if expression is None else first_match(self._options, partition, expression),
+        )
+
+    def _raise_faults(self, lineage: Lineage) -> None:
+        for partition, follower in list(self._followers.each.items()):
+            fault = follower.fault
+            if fault is None or partition in lineage.leaving:
+                continue
+            # It may have left the feed since: that is no fault (F-18).
+            if partition not in {p.id for p in self._describe(fresh=True).partitions}:
+                continue
+            self.close()
+            raise fault
+
+    def _waits(self, waiting: int) -> bool:
+        """Return whether the micro-batch waits for ``minOffsetsPerTrigger``."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._available_now is not None or waiting == 0 or waiting >= least:
+            return False
+        return (self._clock() - self._since) * 1_000 < self._options.max_trigger_delay_ms
+
+    def _fetched_again(self, begin: FeedOffset, stop: FeedOffset, spool: Spool) -> list[FeedTask]:
+        """Return tasks that fetch a micro-batch whose pages are lost, from the same cursors to the same cursors."""
+        if spool.lasting:
+            self._policy.report(
+                None, f"with micro-batch {stop.batch}", f"its manifest is not in the spool {'/'.join(spool.uri())}"
+            )
+        _log.warning(
+            "feed '%s': the pages of micro-batch %d are lost, they are fetched again: if an earlier attempt has "
+            "written rows, these may be others",
+            stop.stream,
+            stop.batch,
+        )
+        listed = {p.id for p in self._describe().partitions}
+        dialect = self._client.dialect
+        assert dialect is not None
+        tasks = []
+        for p, cursor in sorted(stop.cursors.items()):
+            start = stop.begins.get(p, begin.cursors.get(p, BEGINNING))
+            if cursor == start or p in stop.searching:
+                continue
+            if p in listed:
+                fetch = FeedRange(p, start, (cursor,), required=True)
+                tasks.append(self._filter.task(p, dialect, fetch, stop.found.get(p)))
+            else:
+                self._policy.report(str(p), f"after cursor '{start}'", "the feed has no such partition any more")
+        return tasks

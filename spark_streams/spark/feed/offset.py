@@ -1,0 +1,131 @@
+"""What Spark's checkpoint remembers of a feed between micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from spark_streams.client.feed.pushdown import FeedFilter
+from spark_streams.client.feed.range_reader import BEGINNING
+from spark_streams.errors import CheckpointError
+from spark_streams.position import CHECKPOINT_VERSION, require_format
+
+__all__ = ["BEGINNING", "FeedOffset"]
+
+FORMAT: Final = "feedapi"
+
+
+@dataclass(frozen=True)
+class FeedOffset:
+    """Where a micro-batch of a feed ends.
+
+    Args:
+        stream: the feed's name.
+        cursors: partition id to the cursor that reading goes on behind.
+        spool: id of the query's spool.
+        batch: number of the micro-batch that ends here, from 1 on; 0 for where a query starts.
+        filters: names and values of the filters that the cursors belong to.
+        finished: ids of closed partitions that were read to their end.
+        ancestors: ids of partitions that have left the feed, to their cursors, oldest first: partitions that descend
+            from them may still appear, and start there.
+        begins: partitions that this micro-batch is the first of, to the cursors they start behind.
+        pushed: what of the query's filter the feed checks: the cursors belong to it as to ``filters``.
+        searching: ids of partitions whose first matching event has not come, to the expression that it has to match;
+            ids of partitions that have left too, whose descendants go on searching.
+        found: ids of partitions whose first matching event is in this micro-batch, to the expression.
+    """
+
+    stream: str
+    cursors: Mapping[int, str]
+    spool: str
+    batch: int = 0
+    filters: Mapping[str, str] = field(default_factory=dict)
+    finished: frozenset[int] = frozenset()
+    ancestors: Mapping[int, str] = field(default_factory=dict)
+    begins: Mapping[int, str] = field(default_factory=dict)
+    pushed: Mapping[str, FeedFilter] = field(default_factory=dict)
+    searching: Mapping[int, str] = field(default_factory=dict)
+    found: Mapping[int, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object, whose partitions are those of all formats' checkpoints."""
+        out: dict[str, Any] = {
+            "version": CHECKPOINT_VERSION,
+            "format": FORMAT,
+            "stream": self.stream,
+            "partitions": {str(p): _position(self.cursors[p]) for p in sorted(self.cursors)},
+            "spool": self.spool,
+            "batch": self.batch,
+            "filters": dict(sorted(self.filters.items())),
+        }
+        if self.finished:
+            out["finished"] = sorted(self.finished)
+        if self.ancestors:
+            out["ancestors"] = [[p, cursor] for p, cursor in self.ancestors.items()]
+        if self.begins:
+            out["begins"] = {str(p): _position(self.begins[p]) for p in sorted(self.begins)}
+        if self.pushed:
+            out["pushed"] = {name: asdict(self.pushed[name]) for name in sorted(self.pushed)}
+        for name, each in (("searching", self.searching), ("found", self.found)):
+            if each:
+                out[name] = {str(p): each[p] for p in sorted(each)}
+        return out
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], stream: str, filters: Mapping[str, str]) -> FeedOffset:
+        """Read what ``to_json`` wrote, in this version or an older one.
+
+        Args:
+            value: the JSON object.
+            stream: the feed's name, as the options say it.
+            filters: the filters, as the options say them.
+
+        Raises:
+            CheckpointError: another version, another format, not one of ours, or of another feed or other filters.
+        """
+        require_format(value, FORMAT)
+        try:
+            read = cls(
+                str(value["stream"]),
+                {int(p): _cursor(c) for p, c in value["partitions"].items()},
+                str(value["spool"]),
+                int(value["batch"]),
+                {str(n): str(v) for n, v in value["filters"].items()},
+                frozenset(int(p) for p in value.get("finished", ())),
+                {int(p): str(c) for p, c in value.get("ancestors", ())},
+                {int(p): _cursor(c) for p, c in value.get("begins", {}).items()},
+                {str(n): FeedFilter(**each) for n, each in value.get("pushed", {}).items()},
+                {int(p): str(text) for p, text in value.get("searching", {}).items()},
+                {int(p): str(text) for p, text in value.get("found", {}).items()},
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as fault:
+            raise CheckpointError(f"not a checkpoint of a feed: {fault!r}") from fault
+        if read.stream != stream:
+            raise CheckpointError(
+                f"the checkpoint is of feed '{read.stream}', but the options name '{stream}': use another "
+                "checkpointLocation for another feed, or option 'stream' to keep the name when the address has changed"
+            )
+        if dict(read.filters) != dict(filters):
+            raise CheckpointError(
+                f"the checkpoint's cursors belong to {_shown(read.filters)}, but the options have {_shown(filters)}: "
+                "cursors are valid for the identical filters only (FeedAPI, 'filter-*'); go back to the old ones, or "
+                "start anew with another checkpointLocation"
+            )
+        return read
+
+
+def _position(cursor: str) -> str | dict[str, str]:
+    return "earliest" if cursor == BEGINNING else {"after": cursor}
+
+
+def _cursor(value: object) -> str:
+    if value == "earliest":
+        return BEGINNING
+    if isinstance(value, Mapping) and len(value) == 1 and isinstance(value.get("after"), str):
+        return str(value["after"])
+    raise ValueError(f"{value!r} is no position of a feed")
+
+
+def _shown(filters: Mapping[str, str]) -> str:
+    return ", ".join(f"filter-{n}={v}" for n, v in sorted(filters.items())) or "no filters"

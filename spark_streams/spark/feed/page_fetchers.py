@@ -1,0 +1,175 @@
+"""The followers of a query, one a partition: started and stopped together, waited for together, and cut together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Final
+
+from spark_streams.client.data_loss import LossPolicy
+from spark_streams.client.feed.client import FeedClient
+from spark_streams.client.feed.first_match import FirstMatch
+from spark_streams.options.feedapi import FeedSourceOptions
+from spark_streams.spark.feed.page_fetcher import Follower
+from spark_streams.spark.feed.pages import Cut
+from spark_streams.spark.feed.spool import Spool
+from spark_streams.spark.splitting import shares
+
+__all__ = ["Followers"]
+
+GATHER_S: Final = 0.25
+"""How long a micro-batch waits for followers that are still fetching, once there is something."""
+MAX_FETCHES: Final = 16
+"""Responses that are fetched at a time; those that wait for events do not count."""
+
+
+class Followers:
+    """The followers of a query.
+
+    Args:
+        options: of the stream.
+        connect: opens a client for a follower.
+        policy: what is done when events are gone.
+        prefix: what the names of all their files begin with: another one for each run.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        options: FeedSourceOptions,
+        connect: Callable[[], FeedClient],
+        policy: LossPolicy,
+        prefix: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._connect = connect
+        self._policy = policy
+        self._prefix = prefix
+        self._clock = clock
+        self._slots = threading.Semaphore(MAX_FETCHES)
+        self.each: dict[int, Follower] = {}
+        """Partition id to its follower."""
+
+    def start(
+        self,
+        partition: int,
+        cursor: str,
+        spool: Spool,
+        *,
+        beside: int,
+        stops: tuple[str, ...] | None,
+        closed: bool,
+        last_cursor: str | None,
+        first: FirstMatch | None,
+    ) -> None:
+        """Begin to follow a partition.
+
+        Args:
+            partition: its id.
+            cursor: reading goes on behind it.
+            spool: where to.
+            beside: how many partitions share the bytes that may be read ahead.
+            stops: cursors to stop at, None for no end.
+            closed: whether no event will be added to it any more.
+            last_cursor: its last one then, where that is told.
+            first: drops what comes before the first event that is wanted; None for nothing.
+        """
+        most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
+        follower = Follower(
+            self._connect,
+            spool,
+            partition,
+            cursor,
+            file_prefix=self._prefix,
+            read_ahead_bytes=max(1, self._options.max_bytes_per_trigger // max(1, beside)),
+            read_ahead_events=None if most is None else max(most, least or 0),
+            poll_interval_ms=self._options.poll_interval_ms,
+            slots=self._slots,
+            lost=lambda cursor, why: self._policy.report(str(partition), f"after cursor '{cursor}'", why),
+            start=first,
+        )
+        if stops is not None:
+            follower.stop_at(stops)
+        if closed:
+            follower.closed(last_cursor)
+        self.each[partition] = follower
+        follower.start()
+
+    def keep(self, reading: Collection[int], listed: Collection[int]) -> None:
+        """Stop those whose partition the feed does not list, and forget those that nothing is to be read of."""
+        for partition in list(self.each):
+            if partition not in reading or partition not in listed:
+                self.each[partition].stop()
+                if partition not in reading:
+                    del self.each[partition]
+
+    def waiting(self) -> dict[int, int]:
+        """Return how many events of each partition wait to be planned."""
+        return {partition: follower.waiting() for partition, follower in self.each.items()}
+
+    def drained(self, partition: int) -> bool:
+        """Return whether a partition is not fetched any more, and all that was is planned."""
+        follower = self.each.get(partition)
+        return follower is None or (not follower.is_alive() and not follower.waiting())
+
+    def finished(self) -> set[int]:
+        """Return the closed partitions that are planned to their end."""
+        return {partition for partition, follower in self.each.items() if follower.finished and not follower.waiting()}
+
+    def gather(self, limit: int | None, *, patience_s: float | None) -> None:
+        """Wait for the first answers, and a little for what is being fetched just now.
+
+        Args:
+            limit: so many events are enough; None for no limit.
+            patience_s: how long to wait for the first one; None for as long as it is worth it.
+        """
+        started = self._clock()
+        while True:
+            busy = [follower for follower in self.each.values() if follower.busy()]
+            waiting = sum(self.waiting().values())
+            if not busy or any(follower.fault for follower in self.each.values()):
+                return
+            if limit is not None and waiting >= limit:
+                return
+            waited_s = self._clock() - started
+            if (waiting and waited_s >= GATHER_S) or (patience_s is not None and waited_s >= patience_s):
+                return
+            busy[0].wait_for_change(0.05)
+
+    def cut(self, waiting: dict[int, int], limit: int | None, turn: int) -> dict[int, Cut]:
+        """Take from each partition its share of the limit, in proportion to what waits.
+
+        Each one gets as much of the bytes as the others leave, and its first checkpoint even if that covers more than
+        its share; another one is first each time.
+
+        Args:
+            waiting: events of each partition that are counted; what has come since is left for the next time.
+            limit: events of all, at most, unless a single checkpoint covers more; None for no limit.
+            turn: number of the micro-batch.
+        """
+        most = {str(partition): count for partition, count in waiting.items()}
+        if limit is not None and sum(waiting.values()) > limit:
+            most = shares(limit, most)
+        left_bytes = self._options.max_bytes_per_trigger
+        left, least = limit, None  # the first one with events gets a checkpoint, whatever that covers
+        cuts: dict[int, Cut] = {}
+        order = sorted(waiting)
+        first = turn % max(1, len(order))
+        for partition in (*order[first:], *order[:first]):
+            if left_bytes <= 0:
+                continue
+            share = None if left is None else min(most[str(partition)], left)
+            cut = self.each[partition].cut(share, left_bytes, least)
+            if cut is not None:
+                cuts[partition] = cut
+                if left is not None and cut.events:
+                    left = least = max(0, left - cut.events)
+                left_bytes -= sum(r.stop - r.start for r in cut.ranges)
+        return cuts
+
+    def stop(self) -> None:
+        """Stop all."""
+        for follower in self.each.values():
+            follower.stop()

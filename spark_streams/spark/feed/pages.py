@@ -1,0 +1,186 @@
+"""What a follower has fetched: files of the spool with their checkpoints, and how a micro-batch is cut from them.
+
+A cut is made at a checkpoint, as only there reading can go on (FeedAPI, "checkpoint command").
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_streams.spark.feed.spool import PageRange
+
+__all__ = ["Cut", "Pages", "SpooledFile"]
+
+
+class _Checkpoints(NamedTuple):
+    """Of one block: byte positions in the file, events of the file so far, and cursors; three arrays of one length."""
+
+    ends: npt.NDArray[np.int64]
+    events: npt.NDArray[np.int64]
+    cursors: pa.Array
+
+
+@dataclass
+class SpooledFile:
+    """A file of the spool, and how much of it has been planned.
+
+    Args:
+        name: its name.
+        marks: its checkpoints.
+        start: byte from which it is still to be planned.
+        planned: events that have been planned.
+    """
+
+    name: str
+    marks: list[_Checkpoints] = field(default_factory=list)
+    start: int = 0
+    planned: int = 0
+
+    def add(self, ends: npt.NDArray[np.int64], events: npt.NDArray[np.int64], cursors: pa.Array) -> None:
+        """Note the checkpoints of a block that was written."""
+        if len(ends):
+            self.marks.append(_Checkpoints(ends, events, cursors))
+
+    @property
+    def end(self) -> int:
+        """Byte after the last checkpoint."""
+        return int(self.marks[-1].ends[-1]) if self.marks else 0
+
+    @property
+    def events(self) -> int:
+        """Events before the last checkpoint that have not been planned."""
+        return int(self.marks[-1].events[-1]) - self.planned if self.marks else 0
+
+
+class Cut(NamedTuple):
+    """Part of a partition for one micro-batch.
+
+    Args:
+        ranges: lines, in order.
+        events: in them.
+        cursor: of the last checkpoint.
+        done: names of files that hold nothing for later micro-batches.
+        marks: file name to the byte positions of its checkpoints.
+    """
+
+    ranges: list[PageRange]
+    events: int
+    cursor: str
+    done: list[str]
+    marks: dict[str, npt.NDArray[np.int64]]
+
+    def split(self, pieces: int) -> list[list[PageRange]]:
+        """Return the lines in about equal pieces, at most so many, cut at checkpoints."""
+        total = sum(r.stop - r.start for r in self.ranges)
+        out: list[list[PageRange]] = [[]]
+        done = 0
+        for each in self.ranges:
+            start = each.start
+            cuts = self.marks[each.file]
+            while len(out) < pieces:
+                target = start + max(1, total * len(out) // pieces - done)
+                cut = int(cuts[min(int(np.searchsorted(cuts, target)), len(cuts) - 1)])
+                if not start < cut < each.stop:
+                    break
+                out[-1].append(PageRange(each.file, start, cut))
+                out.append([])
+                done += cut - start
+                start = cut
+            out[-1].append(PageRange(each.file, start, each.stop))
+            done += each.stop - start
+        return [piece for piece in out if piece]
+
+
+class Pages:
+    """Finished files, in the order in which they were fetched."""
+
+    def __init__(self) -> None:
+        self._files: deque[SpooledFile] = deque()
+
+    def add(self, file: SpooledFile) -> None:
+        """Take over a finished file that has a checkpoint."""
+        self._files.append(file)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @property
+    def events(self) -> int:
+        """Events that wait."""
+        return sum(file.events for file in self._files)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that wait."""
+        return sum(file.end - file.start for file in self._files)
+
+    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> Cut | None:
+        """Take what the next micro-batch gets.
+
+        Args:
+            most_events: at most, None for no limit; but at least what the first checkpoint with events covers, unless
+                it is 0: then cursors only.
+            most_bytes: the same for bytes, roughly.
+            most_at_least: events that the first checkpoint may cover to be taken all the same; None for any number.
+
+        Returns:
+            None when there is nothing, not even a checkpoint.
+        """
+        ranges: list[PageRange] = []
+        done: list[str] = []
+        marks: dict[str, npt.NDArray[np.int64]] = {}
+        events = taken_bytes = 0
+        cursor: str | None = None
+        while self._files:
+            file = self._files[0]
+            left = None if most_events is None else most_events - events
+            must = 0 if events or most_events == 0 else sys.maxsize if most_at_least is None else most_at_least
+            index = self._last_within(file, left, most_bytes - taken_bytes, must)
+            if index is None:
+                break
+            block, at = index
+            mark = file.marks[block]
+            end, total = int(mark.ends[at]), int(mark.events[at])
+            if end > file.start:
+                ranges.append(PageRange(file.name, file.start, end))
+                marks[file.name] = np.concatenate([each.ends for each in file.marks])
+            events += total - file.planned
+            taken_bytes += end - file.start
+            cursor = mark.cursors[at].as_py()
+            file.start, file.planned = end, total
+            if end < file.end:
+                break
+            done.append(file.name)
+            self._files.popleft()
+        return None if cursor is None else Cut(ranges, events, cursor, done, marks)
+
+    @staticmethod
+    def _last_within(file: SpooledFile, most_events: int | None, most_bytes: int, must: int) -> tuple[int, int] | None:
+        """Return block and index of the last checkpoint that fits, or of the first of up to ``must`` events."""
+        found: tuple[int, int] | None = None
+        for number, mark in enumerate(file.marks):
+            if int(mark.ends[-1]) <= file.start:
+                continue
+            low = int(np.searchsorted(mark.ends, file.start, side="right"))
+            fits = int(np.searchsorted(mark.ends, file.start + max(most_bytes, 0), side="right"))
+            if most_events is not None:
+                fits = min(fits, int(np.searchsorted(mark.events, file.planned + most_events, side="right")))
+            if fits > low:
+                found = (number, fits - 1)
+            if fits == len(mark.ends):
+                continue
+            if must and (found is None or int(file.marks[found[0]].events[found[1]]) == file.planned):
+                first = int(np.searchsorted(mark.events, file.planned, side="right"))
+                if first < len(mark.ends):
+                    return (number, first) if int(mark.events[first]) - file.planned <= must else found
+                found = (number, len(mark.ends) - 1)
+                continue
+            break
+        return found

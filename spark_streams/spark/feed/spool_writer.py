@@ -1,0 +1,170 @@
+"""What one follower has written to the spool: files of lines that checkpoints cover, and lines that wait for theirs.
+
+A file has only what a checkpoint covers, so that it can be finished at any time: lines after the last checkpoint are
+held back, and when they are many, written to a file of their own, which has no checkpoint until theirs comes.
+
+The follower's thread writes, the planner's cuts. A place that is slow to write to holds up the planner only where it
+needs the very file that is being written.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import numpy as np
+
+from spark_streams.client.feed import Lines
+from spark_streams.spark.feed.pages import Cut, Pages, SpooledFile
+from spark_streams.spark.feed.spool import PageWriter, Spool
+
+__all__ = ["Written"]
+
+FILE_BYTES: Final = 32 << 20
+"""A file that is longer is finished at the next checkpoint."""
+HELD_BYTES: Final = 4 << 20
+"""Lines that wait for their checkpoint in memory; more of them are written."""
+
+
+class Written:
+    """The pages of one partition; for the thread that writes them, and the one that plans.
+
+    Args:
+        spool: where to.
+        prefix: what the names of its files begin with.
+    """
+
+    def __init__(self, spool: Spool, prefix: str) -> None:
+        self._spool = spool
+        self._prefix = prefix
+        self._writing = threading.Lock()
+        """Held while a file is written or finished; of what is below, ``_pages`` and ``_file`` have another one."""
+        self._writer: PageWriter | None = None
+        self._events = 0
+        self._uncovered = False
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._held_events = 0
+        self._number = 0
+        self._closed = False
+        self._counting = threading.Lock()
+        """Held for a moment, never while something is written; taken after ``_writing``."""
+        self._pages = Pages()
+        self._file: SpooledFile | None = None
+
+    @property
+    def waiting_events(self) -> int:
+        """Events that wait to be planned."""
+        with self._counting:
+            return self._pages.events + (self._file.events if self._file is not None else 0)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait to be planned."""
+        with self._counting:
+            return self._pages.bytes + (self._file.end if self._file is not None else 0)
+
+    def close(self) -> None:
+        """Write nothing more; what was written can still be cut."""
+        with self._writing:
+            self._closed = True
+
+    def take(self, block: bytes, lines: Lines, *, moved: bool) -> bool:
+        """Write what a checkpoint covers; hold back the lines behind the last one.
+
+        Args:
+            block: whole lines.
+            lines: what they hold.
+            moved: whether the last checkpoint's cursor is another than the one before; if it is not, and nothing has
+                come, there is nothing to be written.
+
+        Returns:
+            False once it is closed: then nothing was done.
+        """
+        with self._writing:
+            if self._closed:
+                return False
+            whole = int(lines.ends[-1]) if len(lines.cursors) else 0
+            left = lines.count
+            if whole:
+                if lines.count or self._held or self._uncovered or moved:
+                    self._write(memoryview(block)[:whole], lines)
+                left -= int(lines.covered[-1])
+            if left:
+                self._held.append(block[whole:])
+                self._held_bytes += len(block) - whole
+                self._held_events += left
+                if self._held_bytes >= HELD_BYTES:
+                    self._write_held()
+        return True
+
+    def drop_uncovered(self) -> None:
+        """Leave out what no checkpoint of a response covers: the next response's first one does not cover it either."""
+        with self._writing:
+            self._forget_held()
+            if self._uncovered:
+                self._uncovered = False
+                self._finish_file()
+
+    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> Cut | None:
+        """Take what the next micro-batch gets, as ``Pages.cut``; finish the file that is being written, if possible."""
+        with self._writing:
+            if not self._uncovered:
+                self._finish_file()
+        with self._counting:
+            return self._pages.cut(most_events, most_bytes, most_at_least)
+
+    # --- with ``_writing`` held
+
+    def _write(self, block: memoryview, lines: Lines) -> None:
+        writer, file = self._opened()
+        for piece in self._held:
+            writer.write(piece)
+        totals = np.asarray(lines.covered, dtype=np.int64) + self._events + self._held_events
+        self._forget_held()
+        ends = np.asarray(lines.ends, dtype=np.int64) + writer.size
+        writer.write(block)
+        with self._counting:
+            file.add(ends, totals, lines.cursors)
+        self._events = int(totals[-1])
+        self._uncovered = False
+        if writer.size >= FILE_BYTES:
+            self._finish_file()
+
+    def _write_held(self) -> None:
+        if not self._uncovered:
+            self._finish_file()
+        writer, _ = self._opened()
+        for piece in self._held:
+            writer.write(piece)
+        self._events += self._held_events
+        self._uncovered = True
+        self._forget_held()
+
+    def _forget_held(self) -> None:
+        self._held, self._held_bytes, self._held_events = [], 0, 0
+
+    def _opened(self) -> tuple[PageWriter, SpooledFile]:
+        """Return the file that is being written, or a new one."""
+        if self._writer is None or self._file is None:
+            name = f"{self._prefix}-{self._number}.ndjson"
+            self._number += 1
+            self._writer = self._spool.writer(name)
+            with self._counting:
+                self._file = SpooledFile(name)
+            self._events = 0
+        return self._writer, self._file
+
+    def _finish_file(self) -> None:
+        """Close the file that is being written, and offer it."""
+        writer, file = self._writer, self._file
+        if writer is None or file is None:
+            return
+        self._writer = None
+        writer.close()
+        with self._counting:
+            self._file = None
+            if file.marks:
+                self._pages.add(file)
+        if not file.marks:
+            self._spool.remove([file.name])

@@ -1,0 +1,127 @@
+"""What the tasks of a feed's query read: pages of the spool, or the feed itself; picklable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_streams.client.feed import Dialect, LineBlocks, parse_lines
+from spark_streams.client.feed.client import FeedAddress, FeedClient
+from spark_streams.client.feed.first_match import from_first_match
+from spark_streams.client.feed.range_reader import FeedRange, scan
+from spark_streams.client.feed.row_decoder import FeedRows
+from spark_streams.client.residual import rows_that_match, wanted_columns
+from spark_streams.errors import SpoolLost
+from spark_streams.filters.tree import Expression
+from spark_streams.options.feedapi import FeedSourceOptions
+from spark_streams.spark.feed.spool import PageRange, open_file_system
+
+__all__ = ["FeedTask", "address_of", "read_task"]
+
+READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FeedTask:
+    """What one task reads of one partition.
+
+    Args:
+        partition: the partition's id.
+        dialect: of the lines.
+        pages: lines of the spool, in order; empty when the feed itself is read.
+        spool: location and id of the spool.
+        fetch: what is read from the feed itself, or None.
+        pushed: names and values of filters that it is asked to check then, besides the user's own.
+        start: what is fetched begins with the first event that this is true of; None for all.
+        residual: what of the query's filter is checked on the rows; None for nothing.
+    """
+
+    partition: int
+    dialect: Dialect
+    pages: tuple[PageRange, ...] = ()
+    spool: tuple[str, str] = ("", "")
+    fetch: FeedRange | None = None
+    pushed: tuple[tuple[str, str], ...] = ()
+    start: Expression | None = None
+    residual: Expression | None = None
+
+
+def address_of(
+    options: FeedSourceOptions, dialect: Dialect | None = None, pushed: Mapping[str, str] | None = None
+) -> FeedAddress:
+    """Return where the feed of a query is, and what it is asked to check."""
+    if dialect is None and options.dialect != "auto":
+        dialect = Dialect(options.dialect)
+    return FeedAddress(
+        options.endpoint,
+        options.stream,
+        dialect,
+        options.partitions,
+        dict(options.filters),
+        options.page_size,
+        options.request_timeout_ms,
+        options.max_line_bytes,
+        pushed,
+    )
+
+
+def read_task(options: FeedSourceOptions, task: FeedTask, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task; each time the same ones, when they are spooled.
+
+    Raises:
+        SpoolLost: the pages are not where this task looks for them.
+        PositionLost, RemoteProtocolError, TransportError, PeerError: as ``scan``.
+    """
+    needed = wanted_columns(wanted_columns(columns, task.residual, feed=True), task.start, feed=True)
+    rows = FeedRows(
+        options.stream,
+        task.partition,
+        needed,
+        options.key_field,
+        options.timestamp_field,
+        options.timestamp_overflow,
+    )
+    for batch in _events(options, task, rows):
+        found = rows_that_match(batch, task.residual, columns, feed=True)
+        if found.num_rows:
+            yield found
+
+
+def _events(options: FeedSourceOptions, task: FeedTask, rows: FeedRows) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a task from its start on."""
+    if task.fetch is not None:
+        with FeedClient(address_of(options, task.dialect, dict(task.pushed))) as client:
+            events = scan(client, task.fetch, rows, fail_on_data_loss=options.fail_on_data_loss)
+            yield from events if task.start is None else from_first_match(events, task.start)
+        return
+    location, identity = task.spool
+    file_system, base = open_file_system(location)
+    for page in task.pages:
+        path = f"{base.rstrip('/')}/{identity}/{page.file}"
+        try:
+            with file_system.open_input_file(path) as file:
+                if file.size() < page.stop:
+                    raise SpoolLost(f"{path} has {file.size()} bytes, {page.stop} were written: the file was cut")
+                for block in _blocks(file, page, options.max_line_bytes):
+                    batch = rows.take(parse_lines(block, task.dialect, task.partition))
+                    if batch is not None:
+                        yield batch
+        except OSError as fault:
+            raise SpoolLost(
+                f"{path} cannot be read here: {fault}. Tasks run where they reach option 'spoolLocation' only; without "
+                "the option pages lie in a folder of the driver's machine"
+            ) from None
+
+
+def _blocks(file: pa.NativeFile, page: PageRange, max_line_bytes: int) -> Iterator[bytes]:
+    """Yield the lines of a page in blocks of whole lines."""
+    lines = LineBlocks(max_line_bytes)
+    at = page.start
+    while at < page.stop:
+        piece = file.read_at(min(READ_BYTES, page.stop - at), at)
+        if not piece:
+            raise OSError("it ended early")
+        at += len(piece)
+        yield from lines.feed(piece)

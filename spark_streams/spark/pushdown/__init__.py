@@ -1,0 +1,1 @@
+"""Spark's filters, pruned partitions, and what was pushed down."""

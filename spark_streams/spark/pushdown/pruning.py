@@ -1,0 +1,156 @@
+"""Which ranges of a partition a filter can be true of at all: the others need no task.
+
+A range is known by its partition and by the offsets it lies between; everything else about its events is not known. So
+each part of a filter has a set of outcomes that are possible (true, false, unknown), and the range is read when true is
+among those of the whole. The sets are never too small: what is left out cannot match, and so cannot be lost either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from functools import reduce
+from typing import Any, Final
+
+from spark_streams.client.log_client import RangeRead
+from spark_streams.filters.evaluate_one import evaluate
+from spark_streams.filters.tree import (
+    OFFSET,
+    PARTITION,
+    And,
+    Expression,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+    Value,
+    ValueType,
+)
+from spark_streams.position import After, Earliest
+from spark_streams.spark.source.driver import Driver
+
+__all__ = ["can_match", "matching_ranges"]
+
+_Outcomes = frozenset[bool | None]
+_ANY: Final[_Outcomes] = frozenset({True, False, None})
+
+
+def matching_ranges(reads: list[RangeRead], driver: Driver) -> list[RangeRead]:
+    """Return the ranges that can hold an event that matches, split as option ``minPartitions`` wants.
+
+    Args:
+        reads: one range of each partition, all with the same filter.
+        driver: of the query.
+    """
+    if not reads or reads[0].filter is None:
+        return driver.split(reads)
+    numeric = driver.offsets_are_numbers()
+    wanted = [read for read in reads if can_match(read, numeric=numeric)]
+    return [read for read in driver.split(wanted) if can_match(read, numeric=numeric)]
+
+
+def can_match(read: RangeRead, *, numeric: bool) -> bool:
+    """Return whether the filter of a range can be true of any event in it.
+
+    Args:
+        read: the range; without a filter everything matches.
+        numeric: whether its offsets are numbers, written as decimal digits of a fixed width, so that those between two
+            offsets are between their numbers.
+    """
+    return read.filter is None or True in _outcomes(read.filter, read, numeric)
+
+
+def _outcomes(expression: Expression, read: RangeRead, numeric: bool) -> _Outcomes:
+    if isinstance(expression, Predicate):
+        return _of_predicate(expression, read, numeric)
+    if isinstance(expression, Not):
+        return frozenset(None if was is None else not was for was in _outcomes(expression.operand, read, numeric))
+    assert isinstance(expression, (And, Or))
+    parts = (_outcomes(part, read, numeric) for part in expression.parts)
+    return _joined(_and if isinstance(expression, And) else _or, parts)
+
+
+def _joined(join: Callable[[bool | None, bool | None], bool | None], parts: Iterable[_Outcomes]) -> _Outcomes:
+    return reduce(lambda left, right: frozenset(join(a, b) for a in left for b in right), parts)
+
+
+def _and(a: bool | None, b: bool | None) -> bool | None:
+    if a is False or b is False:
+        return False
+    return None if a is None or b is None else True
+
+
+def _or(a: bool | None, b: bool | None) -> bool | None:
+    if a is True or b is True:
+        return True
+    return None if a is None or b is None else False
+
+
+def _of_predicate(predicate: Predicate, read: RangeRead, numeric: bool) -> _Outcomes:
+    if predicate.reference == PARTITION:
+        return frozenset({evaluate(predicate, lambda _: read.partition)})
+    if predicate.reference != OFFSET or not (predicate.type is ValueType.STRING or numeric):
+        return _ANY
+    span = _Span(read, numbers=predicate.type is not ValueType.STRING)
+    values = predicate.values
+    match predicate.operator:
+        case Operator.EQUALS | Operator.IN:
+            return _joined(_or, (span.equal(value) for value in values))
+        case Operator.NOT_EQUALS | Operator.NOT_IN:
+            return _negated(_joined(_or, (span.equal(value) for value in values)))
+        case Operator.GREATER_THAN:
+            return span.above(values[0])
+        case Operator.GREATER_THAN_EQUALS:
+            return span.from_on(values[0])
+        case Operator.LESS_THAN:
+            return _negated(span.from_on(values[0]))
+        case Operator.LESS_THAN_EQUALS:
+            return _negated(span.above(values[0]))
+        case Operator.BETWEEN:
+            return _joined(_and, (span.from_on(values[0]), _negated(span.above(values[1]))))
+        case _:
+            return _ANY
+
+
+def _negated(outcomes: _Outcomes) -> _Outcomes:
+    return frozenset(not was for was in outcomes)
+
+
+class _Span:
+    """The offsets of a range, compared as they are or as numbers.
+
+    Args:
+        read: the range.
+        numbers: whether offsets are compared as numbers.
+    """
+
+    def __init__(self, read: RangeRead, *, numbers: bool) -> None:
+        self._numbers = numbers
+        self._end = self._key(read.end)
+        self._start = None if isinstance(read.start, Earliest) else self._key(read.start.offset)
+        self._after = isinstance(read.start, After)
+
+    def above(self, value: Value) -> _Outcomes:
+        """Whether offsets are greater than a value."""
+        bound = self._key(value)
+        if not self._end > bound:
+            return frozenset({False})
+        always = self._start is not None and (self._start >= bound if self._after else self._start > bound)
+        return frozenset({True}) if always else frozenset({True, False})
+
+    def from_on(self, value: Value) -> _Outcomes:
+        """Whether offsets are equal to a value or greater."""
+        bound = self._key(value)
+        if not self._end >= bound:
+            return frozenset({False})
+        return frozenset({True}) if self._start is not None and self._start >= bound else frozenset({True, False})
+
+    def equal(self, value: Value) -> _Outcomes:
+        """Whether offsets are equal to a value."""
+        there = True in self.from_on(value) and False in self.above(value)
+        return frozenset({True, False}) if there else frozenset({False})
+
+    def _key(self, value: Value) -> Any:
+        if not self._numbers:
+            return value
+        return Decimal(repr(value)) if isinstance(value, float) else int(value)

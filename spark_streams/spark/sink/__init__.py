@@ -1,0 +1,1 @@
+"""Writing: the writers of all sinks, and what they ask of a schema."""

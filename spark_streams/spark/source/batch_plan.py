@@ -1,0 +1,76 @@
+"""What a batch query reads: each partition between two positions, both resolved when the query is planned."""
+
+from __future__ import annotations
+
+from spark_streams.client.data_loss import LossPolicy
+from spark_streams.client.log_client import Bounds
+from spark_streams.options import SourceOptions, Span
+from spark_streams.position import LATEST, After, At, AtTime, Position
+from spark_streams.spark.pushdown.pruning import matching_ranges
+from spark_streams.spark.pushdown.report import log_filter
+from spark_streams.spark.source.driver import Connect, Driver, position_in, require_all, require_offsets
+from spark_streams.spark.source.ranges import PlannedRead, order, range_read, resolve_start, with_certain
+
+__all__ = ["plan_batch"]
+
+
+def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connect) -> list[PlannedRead]:
+    """Return what the tasks of a batch query read; empty when there is nothing between the positions.
+
+    Args:
+        options: of the query.
+        columns: what to decode, in the order of the rows.
+        connect: opens a client, which is closed again.
+
+    Raises:
+        OptionError: the positions do not fit the stream's partitions, or a timestamp is later than every event.
+        NotFound: the stream names a partition that is not there, and losses are to fail the query.
+        PositionLost: a starting position is no longer there, and losses are to fail the query.
+    """
+    ending = options.ending or Span(LATEST)
+    driver, policy = Driver(options, connect), LossPolicy(options.stream, options.fail_on_data_loss)
+    try:
+        description = driver.describe(fresh=True)
+        require_offsets(description, options.starting, ending)
+        description = with_certain(description, driver, options.starting, ending)
+        policy.require_available(description)
+        require_all(options.starting, description.partitions, description.unavailable)
+        require_all(ending, description.partitions, description.unavailable)
+        reads, until = [], dict[str, str | None]()
+        for partition, bounds in description.partitions.items():
+            start = resolve_start(position_in(options.starting, partition), partition, description, driver, policy)
+            stop = _stop(position_in(ending, partition), partition, bounds, driver)
+            if bounds.latest is None or stop is None or order(start) >= order(stop):
+                continue
+            until[partition] = stop.offset if isinstance(stop, At) else None
+            reads.append(range_read(options, columns, partition, start, stop.offset))
+        if options.filter is not None:
+            log_filter(options, driver.pushdown(options.filter))
+        last = {read.partition: read.end for read in reads}
+        seen = driver.witnesses({p: After(offset) for p, offset in last.items()})
+        return [
+            PlannedRead(
+                r,
+                # Only the piece that holds the end of the range has an event to leave out.
+                until[r.partition] if r.end == last[r.partition] else None,
+                description.incarnation,
+                (last[r.partition], seen[r.partition]) if r.partition in seen else None,
+                driver.told,
+            )
+            for r in matching_ranges(reads, driver)
+        ]
+    finally:
+        driver.close()
+
+
+def _stop(wanted: Position, partition: str, bounds: Bounds, driver: Driver) -> At | After | None:
+    """Return where reading stops: ``After`` its last event, or ``At`` the first one that is left out; None if empty."""
+    if bounds.latest is None:
+        return None
+    newest = After(bounds.latest)
+    if isinstance(wanted, AtTime):
+        offset = driver.first_at_time(partition, wanted.timestamp_ms)
+        return newest if offset is None else At(offset)
+    if isinstance(wanted, (At, After)):
+        return min(wanted, newest, key=order)
+    return newest

@@ -1,0 +1,135 @@
+"""What a new description of the log means for positions that were written down earlier: pure, offsets compared only.
+
+Every function returns what to go on with together with the losses it saw; what is done about those is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_streams.client.data_loss import DataLoss, beginning, ending, instead_of, is_past_end, place
+from spark_streams.client.log_client import StreamDescription
+from spark_streams.position import EARLIEST, After, Checkpoint, Position
+from spark_streams.spark.source.ranges import Resolved, order, span_start
+
+__all__ = ["new_ends", "not_past", "recreated", "retained_spans"]
+
+
+def recreated(checkpoint: Checkpoint, description: StreamDescription) -> bool:
+    """Return whether the log was deleted and created again since; False where either side gives no identity."""
+    return _differ(checkpoint.incarnation, description.incarnation)
+
+
+def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[str, Position], list[DataLoss]]:
+    """Return where each partition ends now, for a batch that begins at ``begin``.
+
+    Returns:
+        The position after the newest event of each partition that is there, new ones among them. A partition with
+        nothing new keeps the position that it has, and so does one that vanished: it may have been missing for a
+        moment only, and then goes on from there. And the losses.
+    """
+    if recreated(begin, description):
+        losses = [DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
+        return {p: ending(bounds) for p, bounds in description.partitions.items()}, losses
+    ends = {p: position for p, position in begin.partitions.items() if p not in description.partitions}
+    losses = _absent(begin.partitions, description)
+    for p, bounds in description.partitions.items():
+        position = begin.partitions.get(p)
+        if position is None:
+            ends[p] = ending(bounds)
+            continue
+        gone = instead_of(position, bounds)
+        if gone is not None:
+            losses.append(DataLoss(p, place(position), gone))
+        ends[p] = position if gone is None and bounds.latest is None else ending(bounds)
+    return ends, losses
+
+
+def not_past(
+    fixed: Mapping[str, Position], begin: Mapping[str, Position], ends: Mapping[str, Position]
+) -> dict[str, Position]:
+    """Return ``ends``, none of them past the one fixed for it; partitions that were not there then are left out.
+
+    Args:
+        fixed: the end of all that is to be read (Trigger.AvailableNow).
+        begin: where the batch begins; a partition that is there, or past its fixed end, already stays where it is.
+        ends: where each partition ends now.
+    """
+    out: dict[str, Position] = {}
+    for p, end in ends.items():
+        start = begin.get(p)
+        if p not in fixed:
+            if start is not None:
+                out[p] = start
+        elif order(end) <= order(fixed[p]):
+            out[p] = end
+        else:
+            floor = EARLIEST if start is None else start
+            out[p] = max(fixed[p], floor, key=order)
+    return out
+
+
+def retained_spans(
+    begin: Checkpoint, stop: Checkpoint, description: StreamDescription, *, replayed: bool
+) -> tuple[dict[str, tuple[Resolved, str]], list[DataLoss]]:
+    """Return what is left of the range (begin, stop] of each partition.
+
+    Args:
+        begin: where the batch begins.
+        stop: where it ends.
+        description: of now; the batch may have been planned long ago.
+        replayed: ``begin`` was resolved anew for a batch that was planned before, so being past its end is no loss.
+
+    Returns:
+        Start and offset of the last event, of each partition that has any; and the losses.
+    """
+    if recreated(stop, description):
+        return {}, [DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
+    losses: list[DataLoss] = []
+    known = begin.partitions
+    if _differ(begin.incarnation, stop.incarnation):
+        losses.append(DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again"))
+        known = {}
+    losses += _absent(known, description)
+    spans: dict[str, tuple[Resolved, str]] = {}
+    for p, end in stop.partitions.items():
+        start, bounds = known.get(p), description.partitions.get(p)
+        first = span_start(start, end)
+        if bounds is None or first is None or not isinstance(end, After):
+            continue
+        asked, last = place(start), end.offset
+        gone = None if start is None else instead_of(start, bounds)
+        if start is not None and order(start) > order(end):
+            if replayed:
+                continue
+            gone = gone or f"the batch was planned to end at offset '{last}'"
+        if is_past_end(end, bounds):
+            if gone is None:
+                asked, gone = f"up to offset '{last}'", instead_of(end, bounds)
+            last = bounds.latest or ""
+        if bounds.earliest is not None and bounds.earliest <= last and span_start(first, After(last)) == first:
+            # What is removed until a task reads is noticed by an event that has to come, and not by EARLIEST.
+            spans[p] = (beginning(bounds) if first == EARLIEST else first, last)
+        elif gone is None:
+            gone = "its events were removed"
+        if gone is not None:
+            losses.append(DataLoss(p, asked, gone))
+    return spans, losses
+
+
+def _absent(known: Mapping[str, Position], description: StreamDescription) -> list[DataLoss]:
+    """Return a loss for each partition that is not there, whether the stream still names it or not."""
+    losses = [
+        DataLoss(p, place(at), "the partition is no longer there")
+        for p, at in known.items()
+        if p not in description.partitions and p not in description.unavailable
+    ]
+    losses += [
+        DataLoss(p, place(known.get(p)), f"the partition is not there: {said}")
+        for p, said in description.unavailable.items()
+    ]
+    return losses
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and one != other

@@ -1,0 +1,368 @@
+"""The driver's side of a stream: where it starts, where each micro-batch ends, and the ranges between.
+
+A micro-batch is the range (start, end] of each partition, by comparison of offsets. Its end is ``After`` the newest
+event that the peer names, or after fewer events when the batch is limited. docs/adr/0006-micro-batch-ranges.md has
+the decisions: what the first end carries, how losses are noticed, how a limit is shared; 0009 what a partition that is
+missing or was created again means.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spark_streams.client.data_loss import DataLoss, LossPolicy, ending
+from spark_streams.client.log_client import Pushdown, StreamDescription
+from spark_streams.endpoint import Node
+from spark_streams.errors import CheckpointError
+from spark_streams.options import SourceOptions
+from spark_streams.position import (
+    EARLIEST,
+    After,
+    Checkpoint,
+    Position,
+    position_from_json,
+)
+from spark_streams.spark.progress.batch_progress import BatchProgress
+from spark_streams.spark.pushdown.pruning import matching_ranges
+from spark_streams.spark.pushdown.report import filter_json, log_filter
+from spark_streams.spark.source.checks import new_ends, not_past, recreated, retained_spans
+from spark_streams.spark.source.driver import Connect, Driver, position_in, require_all, require_offsets
+from spark_streams.spark.source.lag import Lag
+from spark_streams.spark.source.ranges import (
+    PlannedRead,
+    Resolved,
+    order,
+    range_read,
+    resolve_start,
+    span_start,
+    with_certain,
+)
+from spark_streams.spark.source.rate_limit import Limiter
+from spark_streams.spark.source.trigger_gate import Patience
+from spark_streams.spark.source.witnesses import Witnesses, without
+
+__all__ = ["MicroBatches"]
+
+STARTED = "started"
+"""Key of the first end's JSON: where the stream began, so that a restart in batch 0 begins at the same place."""
+ANEW = "anew"
+"""Key of an end's JSON: partitions that were created again, which this batch reads from their beginning."""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """Where a batch ends, and how many events of each partition it holds (None or absent: not known)."""
+
+    end: Checkpoint
+    counts: Mapping[str, int | None]
+
+
+class MicroBatches:
+    """Plans the micro-batches of one query. All offsets that go in and out are JSON objects (``Checkpoint``).
+
+    Args:
+        options: of the stream.
+        columns: what to decode, in the order of the rows.
+        connect: opens a client.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        columns: tuple[str, ...],
+        connect: Connect,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._columns = columns
+        self._driver = Driver(options, connect, clock)
+        self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
+        self._limiter = Limiter(self._driver)
+        self._patience = Patience(self._driver, clock)
+        self._witnesses = Witnesses(self._driver)
+        self._progress = BatchProgress(self._policy, options.stream, clock)
+        self._lag = Lag(self._driver)
+        self._first: StreamDescription | None = None
+        self._initial: dict[str, Any] | None = None
+        self._last_end: Checkpoint | None = None
+        self._fixed_end: Checkpoint | None = None
+        self._told_starts = True
+        self._left_out: dict[str, Position] = {}
+        self._pushdown: Pushdown | None = None
+
+    @property
+    def told(self) -> tuple[Node, ...]:
+        """The nodes that the peer has named."""
+        return self._driver.told
+
+    def initial(self) -> dict[str, Any]:
+        """Return where a new query starts; Spark asks more than once, and gets the same answer.
+
+        Raises:
+            OptionError: the positions do not fit the stream's partitions, or a timestamp is later than every event.
+            NotFound: the stream names a partition that is not there, and losses are to fail the query.
+            PositionLost: a position is no longer there, and losses are to fail the query.
+        """
+        if self._initial is None:
+            # Before Spark 4.2 the first end is asked before the start. Both have to come from one description: what
+            # came in between would be in a first batch that a restart could not plan again.
+            starting = self._options.starting
+            description = self._first or self._driver.describe()
+            require_offsets(description, starting)
+            description = with_certain(description, self._driver, starting)
+            self._policy.require_available(description)
+            require_all(starting, description.partitions, description.unavailable)
+            positions: dict[str, Position] = {
+                p: resolve_start(position_in(starting, p), p, description, self._driver, self._policy)
+                for p in description.partitions
+            }
+            self._initial = self._at(positions, description).to_json()
+        return self._initial
+
+    def fix_end(self) -> None:
+        """Fix the end for Trigger.AvailableNow: what is there now will be read, and nothing that comes later."""
+        description = self._driver.describe(fresh=True)
+        ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
+        self._fixed_end = self._at(ends, description)
+
+    def next_end(self, start: dict[str, Any], limit: int | None, *, patient: bool = True) -> dict[str, Any]:
+        """Return where the batch that starts at ``start`` ends; ``start`` itself when there is nothing to read yet.
+
+        Args:
+            start: where the batch before ended, or the initial one.
+            limit: events in the batch, at most; None for no limit.
+            patient: whether the batch may wait for ``minOffsetsPerTrigger``; Trigger.AvailableNow never does.
+
+        Raises:
+            PositionLost: events were lost, and losses are to fail the query.
+            CheckpointError: ``start`` is not ours.
+        """
+        begin = self._checkpoint(start)
+        self._progress.reached(begin, lambda: self._lag.after(begin))
+        first = start == self._initial
+        anew: list[str] = []
+        while True:
+            planned = self._plan(begin, limit, patient and self._fixed_end is None)
+            if planned is None or (_same(planned.end, begin) and not first):
+                return start
+            moved = [p for p, end in planned.end.partitions.items() if begin.partitions.get(p) != end]
+            end = replace(planned.end, witnesses=self._witnesses.of(planned.end.partitions, begin))
+            # The old end is asked about after the new one: if it is the same log then, both are of the same log.
+            losses = self._witnesses.differing(begin, moved, planned.end.incarnation)
+            if not losses:
+                break
+            self._report(losses)
+            created_again = [loss.partition for loss in losses if loss.partition is not None]
+            begin = without(begin, created_again)
+            anew += created_again
+            self._driver.describe(fresh=True)
+        self._progress.planned(end, planned.counts)
+        self._patience.planned()
+        self._last_end = end
+        out = end.to_json()
+        if first:
+            out[STARTED] = start["partitions"]
+        if anew:
+            out[ANEW] = sorted(anew)
+        return out
+
+    def _plan(self, begin: Checkpoint, limit: int | None, patient: bool) -> _Planned | None:
+        """Return where the batch that begins at ``begin`` ends, without witnesses; None if it waits for more."""
+        description, ends = self._checked_ends(begin)
+        kept = {} if recreated(begin, description) else begin.partitions
+        if self._fixed_end is not None:
+            fixed = {} if recreated(self._fixed_end, description) else self._fixed_end.partitions
+            ends = not_past(fixed, kept, ends)
+        spans = _spans(kept, ends)
+        if spans and patient and self._patience.waits(spans):
+            return None
+        counts: Mapping[str, int | None] = self._driver.count(spans)
+        if spans and limit is not None:
+            taken = self._limiter.limited(spans, counts, limit)
+            for p, (_, offset) in taken.items():
+                if offset is not None:
+                    ends[p] = After(offset)
+                elif p in kept:
+                    ends[p] = kept[p]
+                else:
+                    del ends[p]  # a new partition that gets nothing yet stays new
+            counts = {p: count for p, (count, _) in taken.items()}
+        return _Planned(self._at(ends, description), counts)
+
+    def next_end_without_start(self) -> dict[str, Any]:
+        """Return the end of what is there now, for Spark before 4.2, which does not say where the batch starts.
+
+        Losses are noticed when the ranges are planned.
+        """
+        self._told_starts = False
+        done = self._last_end
+        if done is not None:
+            self._progress.reached(done, lambda: self._lag.after(done))  # Spark asks again after its batch
+        last = {**self._left_out, **(self._last_end.partitions if self._last_end is not None else {})}
+        description = self._description_not_before(last)
+        if self._first is None:
+            self._first = description
+        ends: dict[str, Position] = {
+            # An empty partition has no newest event to name: what was there before still says it best.
+            p: last[p] if p in last and bounds.latest is None and bounds.truncated is None else ending(bounds)
+            for p, bounds in description.partitions.items()
+        }
+        if self._last_end is None or not recreated(self._last_end, description):
+            # What is missing may be so for a moment only, and goes on where it was.
+            ends.update({p: position for p, position in last.items() if p not in ends})
+        end = self._at(ends, description)
+        if self._last_end is not None and _same(end, self._last_end):
+            return self._last_end.to_json()
+        before = self._last_end
+        if before is None and self._initial is not None:
+            before = self._checkpoint(self._initial)
+        self._last_end = replace(end, witnesses=self._witnesses.of(ends, self._last_end))
+        spans = {} if before is None else _spans(before.partitions, ends)
+        self._progress.planned(self._last_end, {"": None} if before is None else self._driver.count(spans))
+        return self._last_end.to_json()
+
+    def _description_not_before(self, last: Mapping[str, Position]) -> StreamDescription:
+        """Describe the stream so that nothing ends before where it was seen to end, unless events were lost.
+
+        Spark would take such an end, and events would come again. After a restart nobody says what the last end was.
+        """
+        description = self._driver.describe()
+        doubtful = [
+            p
+            for p, bounds in description.partitions.items()
+            if self._last_end is None or (p in last and order(ending(bounds)) < order(last[p]))
+        ]
+        return self._driver.describe(certain=doubtful) if doubtful else description
+
+    def newest(self) -> dict[str, Any]:
+        """Return where the log ends now, and what there is to tell of the last planned batch (``BatchProgress``).
+
+        A query with a filter has key ``pushdown`` too: what of it the peer checks, and what is left to the tasks.
+        """
+        description = self._driver.describe()
+        ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
+        out = self._at(ends, description).to_json()
+        out.update(self._progress.report(self._lag.after(self._last_end)))
+        if self._options.filter is not None:
+            out["pushdown"] = filter_json(self._options.filter, self._pushed())
+        return out
+
+    def _pushed(self) -> Pushdown:
+        """Return what of the filter the peer checks: asked once, and logged then."""
+        if self._pushdown is None:
+            assert self._options.filter is not None
+            self._pushdown = self._driver.pushdown(self._options.filter)
+            log_filter(self._options, self._pushdown)
+        return self._pushdown
+
+    def reads(self, start: dict[str, Any], end: dict[str, Any]) -> list[PlannedRead]:
+        """Return what the tasks of the batch (start, end] read; the same events whenever it is asked.
+
+        Raises:
+            PositionLost: events of it were lost, and losses are to fail the query.
+            CheckpointError: ``start`` or ``end`` is not ours.
+        """
+        begin, stop = self._checkpoint(start), self._checkpoint(end)
+        first = start == self._initial
+        if first and STARTED in end:
+            # Batch 0 is planned again after a restart: where it began is what the first attempt wrote down.
+            positions = {p: position_from_json(value) for p, value in end[STARTED].items()}
+            begin = Checkpoint(begin.format, begin.stream, positions, stop.incarnation)
+        begin = self._with_left_out(without(begin, end.get(ANEW, ())), stop)
+        replayed = first and self._last_end is None
+        description = self._driver.describe()
+        spans, losses = retained_spans(begin, stop, description, replayed=replayed)
+        if losses:
+            description = self._driver.describe(fresh=True, certain=_partitions(losses))
+            spans, losses = retained_spans(begin, stop, description, replayed=replayed)
+        spans, strange = self._of_the_same_log(begin, stop, spans)
+        self._report(losses + strange)
+        ranges = [
+            range_read(self._options, self._columns, p, first_at, offset) for p, (first_at, offset) in spans.items()
+        ]
+        seen = {p: (last, text) for p, (_, last) in spans.items() if (text := self._witnesses.at(stop, p, last))}
+        if self._options.filter is not None:
+            self._pushed()
+        return [
+            PlannedRead(r, None, description.incarnation, seen.get(r.partition), self.told)
+            for r in matching_ranges(ranges, self._driver)
+        ]
+
+    def _of_the_same_log(
+        self, begin: Checkpoint, stop: Checkpoint, spans: dict[str, tuple[Resolved, str]]
+    ) -> tuple[dict[str, tuple[Resolved, str]], list[DataLoss]]:
+        """Ask for witnesses, unless the batch was planned just now and compared then.
+
+        Returns:
+            The spans without those of partitions created again after they were planned, and with the beginning of
+            those created again before; and the losses.
+        """
+        if self._told_starts and stop == self._last_end:
+            return spans, []
+        after = [] if stop == self._last_end else self._witnesses.differing(stop, spans)
+        spans = {p: span for p, span in spans.items() if p not in {loss.partition for loss in after}}
+        before = self._witnesses.differing(begin, spans, stop.incarnation)
+        spans.update({loss.partition: (EARLIEST, spans[loss.partition][1]) for loss in before if loss.partition})
+        return spans, after + before
+
+    def _with_left_out(self, begin: Checkpoint, stop: Checkpoint) -> Checkpoint:
+        """Before Spark 4.2 a restart while a partition is missing makes an end without it: remember where it was."""
+        if self._told_starts or stop.incarnation != begin.incarnation:
+            return begin
+        self._left_out.update({p: at for p, at in begin.partitions.items() if p not in stop.partitions})
+        known = {p: at for p, at in self._left_out.items() if p in stop.partitions and p not in begin.partitions}
+        return replace(begin, partitions={**known, **begin.partitions})
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._limiter.close()
+        self._patience.close()
+        self._driver.close()
+
+    def _checked_ends(self, begin: Checkpoint) -> tuple[StreamDescription, dict[str, Position]]:
+        description = self._driver.describe()
+        ends, losses = new_ends(begin, description)
+        if losses:
+            # What was said a moment ago, or by a node that is behind, may be older than the position.
+            description = self._driver.describe(fresh=True, certain=_partitions(losses))
+            ends, losses = new_ends(begin, description)
+        self._report(losses)
+        return description, ends
+
+    def _report(self, losses: list[DataLoss]) -> None:
+        for loss in losses:
+            self._policy.report(loss.partition, loss.asked, loss.available)
+
+    def _at(self, positions: Mapping[str, Position], description: StreamDescription) -> Checkpoint:
+        return Checkpoint(self._options.format, self._options.stream, positions, description.incarnation)
+
+    def _checkpoint(self, value: dict[str, Any]) -> Checkpoint:
+        checkpoint = Checkpoint.from_json(value, self._options.format)
+        if checkpoint.stream != self._options.stream:
+            raise CheckpointError(
+                f"the checkpoint is of stream '{checkpoint.stream}', but option 'stream' is '{self._options.stream}': "
+                "use another checkpointLocation for another stream"
+            )
+        return checkpoint
+
+
+def _partitions(losses: list[DataLoss]) -> set[str]:
+    return {loss.partition for loss in losses if loss.partition is not None}
+
+
+def _spans(begins: Mapping[str, Position], ends: Mapping[str, Position]) -> dict[str, tuple[Resolved, str]]:
+    """Return the partitions that have something to read: where that starts, and the offset of its last event."""
+    return {
+        p: (start, end.offset)
+        for p, end in ends.items()
+        if isinstance(end, After) and (start := span_start(begins.get(p), end)) is not None
+    }
+
+
+def _same(one: Checkpoint, other: Checkpoint) -> bool:
+    """Return whether two checkpoints say the same; witnesses are evidence, not a part of what they say."""
+    return replace(one, witnesses=other.witnesses) == other

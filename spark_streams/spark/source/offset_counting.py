@@ -1,0 +1,105 @@
+"""Walking ahead over offsets: how a count of events becomes an offset when offsets are opaque."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from spark_streams.client.log_client_second import OffsetWalk
+from spark_streams.position import After, Position
+
+__all__ = ["Ahead", "Walk", "sample", "split_points"]
+
+CHUNK: Final = 4096
+"""Offsets taken from a client at once: what a walk holds in memory."""
+MAX_SAMPLES: Final = 4096
+"""Offsets remembered of a range whose number of events the peer does not tell."""
+
+
+class Ahead(Protocol):
+    """What limits and splits need of a walk, whatever offsets are (``Walk``, ``numeric.NumericWalk``)."""
+
+    position: Position
+
+    def advance(self, events: int, bound: str) -> tuple[int, str | None]:
+        """Go on by ``events``, but not past offset ``bound`` (inclusive); say how many there were, and the last one."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class Walk:
+    """A walk over one partition, kept open over triggers; what was taken too far is kept for the next time.
+
+    Args:
+        links: opens a walk of the client that begins at a position.
+        position: where to begin.
+    """
+
+    def __init__(self, links: Callable[[Position], OffsetWalk], position: Position) -> None:
+        self._link = links(position)
+        self._ahead: deque[str] = deque()
+        self.position = position
+        """Where the next event is looked for."""
+
+    def advance(self, events: int, bound: str) -> tuple[int, str | None]:
+        """Go on by ``events``, but not past offset ``bound`` (inclusive).
+
+        Returns:
+            How many there were and the offset of the last one, None when there was none. Fewer than asked means that
+            the bound, or the end of what is there now, was reached.
+        """
+        walked, last = 0, None
+        while walked < events:
+            if not self._ahead:
+                self._ahead.extend(self._link.take(min(CHUNK, events - walked)))
+                if not self._ahead:
+                    break
+            if self._ahead[0] > bound:
+                break
+            last = self._ahead.popleft()
+            walked += 1
+        if last is not None:
+            self.position = After(last)
+        return walked, last
+
+    def close(self) -> None:
+        """Give the link back."""
+        self._link.close()
+
+
+def split_points(walk: Ahead, bound: str, sizes: Sequence[int]) -> list[str]:
+    """Return the offset of the last event of each piece but the last one.
+
+    Args:
+        walk: at the start of the range.
+        bound: offset of the range's last event.
+        sizes: events of each piece.
+    """
+    points = []
+    for size in sizes[:-1]:
+        walked, last = walk.advance(size, bound)
+        if last is None or last == bound:
+            break
+        points.append(last)
+        if walked < size:
+            break
+    return points
+
+
+def sample(walk: Ahead, bound: str) -> tuple[int, list[str]]:
+    """Walk a whole range of unknown size and remember offsets at equal distances.
+
+    Returns:
+        The number of events, and at most ``MAX_SAMPLES`` of their offsets, in order, each as far from the one before.
+    """
+    count, step, samples = 0, 1, list[str]()
+    while True:
+        walked, last = walk.advance(step, bound)
+        count += walked
+        if walked < step or last is None:
+            return count, samples
+        samples.append(last)
+        if len(samples) >= MAX_SAMPLES:
+            samples, step = samples[1::2], step * 2

@@ -1,0 +1,96 @@
+"""Option ``maxOffsetsPerTrigger``: how far a limited micro-batch goes in each partition.
+
+Where offsets are opaque there is no arithmetic: the driver walks the annotations ahead, over links that stay open from
+trigger to trigger, and stops each where its share ends. Where they are numbers a walk is an addition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_streams.position import After
+from spark_streams.spark.source.driver import Driver
+from spark_streams.spark.source.offset_counting import Ahead
+from spark_streams.spark.source.ranges import Resolved
+from spark_streams.spark.splitting import equal_shares, shares
+
+__all__ = ["Limiter"]
+
+
+class Limiter:
+    """Shares a limit among partitions; remembers its walks, and which partitions got nothing last time.
+
+    Args:
+        driver: asks the peer.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._walks: dict[str, Ahead] = {}
+        self._waited: dict[str, int] = {}
+
+    def limited(
+        self, spans: Mapping[str, tuple[Resolved, str]], counts: Mapping[str, int | None], limit: int
+    ) -> dict[str, tuple[int, str | None]]:
+        """Return how far each partition goes.
+
+        Args:
+            spans: partition to where it starts and the offset of the last event there is.
+            counts: events in each span, None where the peer does not tell.
+            limit: events in all, at least 1.
+
+        Returns:
+            The number of events and the offset of the last one (None: no event) for each partition.
+        """
+        known = {p: count for p, count in counts.items() if count is not None}
+        taken = self._by_size(spans, known, limit) if len(known) == len(spans) else self._in_rounds(spans, limit)
+        self._waited = {p: self._waited.get(p, 0) + 1 for p, (count, _) in taken.items() if count == 0}
+        return taken
+
+    def close(self) -> None:
+        """Give the links back."""
+        for partition in list(self._walks):
+            self._drop(partition)
+
+    def _by_size(
+        self, spans: Mapping[str, tuple[Resolved, str]], counts: Mapping[str, int], limit: int
+    ) -> dict[str, tuple[int, str | None]]:
+        taken: dict[str, tuple[int, str | None]] = {}
+        for partition, share in shares(limit, counts, self._waited).items():
+            start, end = spans[partition]
+            if share >= counts[partition]:
+                taken[partition] = (share, end)
+            elif share == 0:
+                taken[partition] = (0, None)
+            else:
+                taken[partition] = self._advance(partition, start, share, end)
+        return taken
+
+    def _in_rounds(self, spans: Mapping[str, tuple[Resolved, str]], limit: int) -> dict[str, tuple[int, str | None]]:
+        taken: dict[str, tuple[int, str | None]] = dict.fromkeys(spans, (0, None))
+        waiting = sorted(spans, key=lambda p: (-self._waited.get(p, 0), p))
+        left = limit
+        while left > 0 and waiting:
+            for partition, share in equal_shares(left, waiting).items():
+                if share == 0:
+                    continue
+                before, last = taken[partition]
+                start, end = spans[partition]
+                count, offset = self._advance(partition, start if last is None else After(last), share, end)
+                taken[partition] = (before + count, offset or last)
+                left -= count
+                if count < share or offset == end:
+                    waiting = [p for p in waiting if p != partition]
+        return taken
+
+    def _advance(self, partition: str, start: Resolved, events: int, bound: str) -> tuple[int, str | None]:
+        walk = self._walks.get(partition)
+        if walk is None or walk.position != start:
+            self._drop(partition)
+            walk = self._walks[partition] = self._driver.walk(partition, start)
+        return walk.advance(events, bound)
+
+    def _drop(self, partition: str) -> None:
+        walk = self._walks.pop(partition, None)
+        if walk is not None:
+            walk.close()

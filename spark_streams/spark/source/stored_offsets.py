@@ -1,0 +1,102 @@
+"""Storing committed positions with the peer, for tools that show a consumer's lag; they are never read back.
+
+Nothing hangs on it: Spark's checkpoint says where a query goes on, Spark tells of a commit one batch late, and what
+cannot be stored is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from spark_streams.client.log_client import RangeRead
+from spark_streams.client.log_client_second import LogClient
+from spark_streams.endpoint import Node
+from spark_streams.errors import SparkStreamsError
+from spark_streams.options import SourceOptions
+from spark_streams.position import After, Checkpoint
+from spark_streams.spark.source.driver import reaching
+
+__all__ = ["ConnectStore", "OffsetStore", "StoredPositions"]
+
+_log = logging.getLogger(__name__)
+
+FEW_OFFSETS: Final = 64
+"""An advance of no more than this is looked at: is there any event in it?"""
+
+
+class OffsetStore(LogClient, Protocol):
+    """A client that can store positions with the peer, under a name that it was opened with."""
+
+    def store_offsets(self, offsets: Mapping[str, str]) -> None:
+        """Store the offset of the last event that was read (inclusive), for each partition."""
+
+    def __enter__(self) -> OffsetStore: ...
+
+
+class ConnectStore(Protocol):
+    """Opens a client for storing; a function of a module, so that it can be pickled by its name."""
+
+    def __call__(self, options: SourceOptions) -> OffsetStore:
+        """Return a new client, which reads without filters and in no group; the caller closes it."""
+
+
+class StoredPositions:
+    """Stores where a query's committed batches end, over a connection of its own.
+
+    A broker may write what it stores into the stream itself, as RabbitMQ does: the stream has grown, which makes an
+    empty micro-batch, whose end must not be stored again, or batches would follow each other for ever. So an advance of
+    a few offsets since the last stored position is stored only if an event is among them.
+
+    Args:
+        options: of the query.
+        connect: opens the client.
+    """
+
+    def __init__(self, options: SourceOptions, connect: ConnectStore) -> None:
+        self._options = options
+        self._connect = connect
+        self._client: OffsetStore | None = None
+        self._stored: dict[str, str] = {}
+        self._failing = False
+
+    def store(self, end: Checkpoint, told: tuple[Node, ...] = ()) -> None:
+        """Store the positions of a committed batch's end; never raises what the peer or the network does.
+
+        Args:
+            end: of the batch.
+            told: nodes that the peer has named to the query.
+        """
+        offsets = {p: position.offset for p, position in end.partitions.items() if isinstance(position, After)}
+        try:
+            if self._client is None:
+                self._client = self._connect(reaching(self._options, told)).__enter__()
+            client = self._client
+            wanted = {p: offset for p, offset in offsets.items() if self._has_advanced(client, p, offset)}
+            if wanted:
+                client.store_offsets(wanted)
+                self._stored.update(wanted)
+            self._failing = False
+        except SparkStreamsError as fault:
+            self.close()
+            if not self._failing:
+                self._failing = True
+                _log.warning("stream '%s': positions could not be stored: %s", self._options.stream, fault)
+
+    def close(self) -> None:
+        """Disconnect; the next position connects again."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.__exit__(None, None, None)
+
+    def _has_advanced(self, client: OffsetStore, partition: str, offset: str) -> bool:
+        last = self._stored.get(partition)
+        if last is None or offset < last:  # the first one, or the partition was created again
+            return True
+        if offset == last:
+            return False
+        if client.numeric_offsets and int(offset) - int(last) > FEW_OFFSETS:
+            return True
+        advance = RangeRead(self._options.stream, partition, After(last), offset, ("offset",), fail_on_data_loss=False)
+        return any(batch.num_rows for batch in client.fetch(advance))

@@ -1,0 +1,108 @@
+"""Options ``minOffsetsPerTrigger`` and ``maxTriggerDelay``: a micro-batch that waits for more events.
+
+It waits until that many events are there over all partitions, but no longer than the delay: since the last micro-batch
+was planned, or since the query was started. Where the peer does not tell how many there are, they are counted by
+walking.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from spark_streams.errors import SparkStreamsError
+from spark_streams.spark.source.driver import Driver
+from spark_streams.spark.source.offset_counting import Ahead
+from spark_streams.spark.source.ranges import Resolved
+
+__all__ = ["Patience"]
+
+_log = logging.getLogger(__name__)
+
+Spans = Mapping[str, tuple[Resolved, str]]
+
+
+class Patience:
+    """Says whether a micro-batch waits.
+
+    Args:
+        driver: counts.
+        clock: seconds, monotonic; it is read once now, when the query starts.
+    """
+
+    def __init__(self, driver: Driver, clock: Callable[[], float]) -> None:
+        self._driver = driver
+        self._clock = clock
+        self._since = clock()
+        self._answered: Spans | None = None
+        self._waits = False
+        self._walks: dict[str, tuple[Resolved, Ahead, int]] = {}
+        self._told = False
+
+    def waits(self, spans: Spans) -> bool:
+        """Return whether the micro-batch waits for more.
+
+        Args:
+            spans: partition to where it starts and the offset of the last event there is; the same spans are counted
+                once, however often it is asked.
+
+        Raises:
+            SparkStreamsError: the peer cannot be asked how many events there are.
+        """
+        least = self._driver.options.min_offsets_per_trigger
+        if least is None or (self._clock() - self._since) * 1000 >= self._driver.options.max_trigger_delay_ms:
+            return False
+        if spans != self._answered:
+            self._waits = not self._enough(spans, least)
+            self._answered = dict(spans)
+        return self._waits
+
+    def planned(self) -> None:
+        """Note that a micro-batch was planned: the next one's delay counts from now."""
+        self._since = self._clock()
+        self._answered = None
+        self.close()
+
+    def close(self) -> None:
+        """Give the links back."""
+        for _, walk, _ in self._walks.values():
+            walk.close()
+        self._walks.clear()
+
+    def _enough(self, spans: Spans, least: int) -> bool:
+        counts = self._driver.count(spans)
+        total = sum(count for count in counts.values() if count is not None)
+        for partition, count in counts.items():
+            if total >= least:
+                break
+            if count is None:
+                try:
+                    total += self._walked(partition, *spans[partition], least - total)
+                except SparkStreamsError as fault:
+                    if not self._told:
+                        self._told = True
+                        _log.warning(
+                            "stream '%s': the peer does not tell how many events there are, and they cannot be counted "
+                            "(%s): micro-batches do not wait for 'minOffsetsPerTrigger'",
+                            self._driver.options.stream,
+                            fault,
+                        )
+                    return True
+        return total >= least
+
+    def _walked(self, partition: str, start: Resolved, end: str, enough: int) -> int:
+        """Return how many events a span has, or any number from ``enough`` on."""
+        begun, walk, count = self._walks.pop(partition, (None, None, 0))
+        if walk is not None and begun != start:
+            walk.close()
+            walk, count = None, 0
+        if walk is None:
+            walk = self._driver.walk(partition, start)
+        try:
+            if count < enough:
+                count += walk.advance(enough - count, end)[0]
+        except SparkStreamsError:
+            walk.close()
+            raise
+        self._walks[partition] = (start, walk, count)
+        return count

@@ -1,0 +1,25 @@
+"""Whole blocks of messages to Arrow columns and back; what the parts of this package offer to others.
+
+``decode_columns`` and ``incoming_columns`` read, ``encode_columns`` and ``delivery_annotations`` write.
+"""
+
+from __future__ import annotations
+
+from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, Block, decode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
+from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_columns
+from spark_streams.wire.amqp.columns.single_message import NO_TIMESTAMP, Overflow, TimestampOverflow
+from spark_streams.wire.amqp.event_streams import delivery_annotations
+
+__all__ = [
+    "COLUMN_TYPES",
+    "NO_TIMESTAMP",
+    "Block",
+    "Incoming",
+    "Overflow",
+    "TimestampOverflow",
+    "decode_columns",
+    "delivery_annotations",
+    "encode_columns",
+    "incoming_columns",
+]

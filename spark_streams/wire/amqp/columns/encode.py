@@ -1,0 +1,333 @@
+"""Arrow columns to whole encoded messages, as a sink's transfers carry them.
+
+===========================  =======================================================================================
+column                       becomes
+===========================  =======================================================================================
+``value``                    one data section; a null is an amqp-value null
+``key``                      message annotation event-streams-group-key (string), before one in the map
+``partition``                delivery annotation event-streams-target-partition (symbol)
+``timestamp``                property creation-time where ``properties.creation_time`` is null; µs to ms by floor (N-07)
+``message_id``               property message-id (string) where ``properties.message_id`` is null
+``properties``               the properties section; any subset of the struct's fields
+``application_properties``   the section of that name: string keys and values, null values as null
+``message_annotations``      the section of that name: symbol keys, string values, null values as null
+``message``                  the whole encoded message. Where it is not null it goes out as it is, and of the other
+                             columns only ``partition`` counts; delivery annotations it had are taken off (they are
+                             for one hop)
+===========================  =======================================================================================
+
+``stream`` and ``offset`` say where a row came from and are not written. A section that would be empty is left out,
+unless the row's map is there and empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError, SchemaError
+from spark_streams.wire.amqp import message as m
+from spark_streams.wire.amqp.columns.canonical import gather
+from spark_streams.wire.amqp.columns.encoded_runs import Piece, as_bytes, constant, counted, fixed, join, lengths, sized
+from spark_streams.wire.amqp.columns.single_message import GROUP_KEY, PROPERTY_FIELDS, TARGET_PARTITION_KEY
+from spark_streams.wire.amqp.decode import Symbol, encode_value
+from spark_streams.wire.amqp.sections import walk_sections
+from spark_streams.wire.columnar.byte_view import Mask, Span, Words
+
+__all__ = ["ENCODED_COLUMNS", "encode_columns"]
+
+ENCODED_COLUMNS: Final = frozenset(
+    {
+        "application_properties",
+        "key",
+        "message",
+        "message_annotations",
+        "message_id",
+        "partition",
+        "properties",
+        "timestamp",
+        "value",
+    }
+)
+"""The columns that ``encode_columns`` takes; ``stream`` and ``offset`` may be there too."""
+_IGNORED: Final = frozenset({"stream", "offset"})
+_NULL: Final = b"\x40"
+
+
+def encode_columns(columns: Mapping[str, pa.Array]) -> pa.LargeBinaryArray:
+    """Encode one message a row.
+
+    Args:
+        columns: name to array, all of one length; ``value`` or ``message`` is required.
+
+    Raises:
+        SchemaError: a row holds what AMQP cannot say: text that is no symbol, a group_sequence outside uint, a
+            ``message`` that is none. The message names column and row.
+        LocalProtocolError: an unknown column, none that is required, or lengths that differ.
+    """
+    unknown = columns.keys() - ENCODED_COLUMNS - _IGNORED
+    if unknown or not columns.keys() & {"value", "message"}:
+        raise LocalProtocolError(
+            f"columns {sorted(columns)}: expected 'value' or 'message', and any of {sorted(ENCODED_COLUMNS)}"
+        )
+    flat = {name: _checked(name, column) for name, column in columns.items()}
+    n, *others = {len(column) for column in flat.values()}
+    if others:
+        raise LocalProtocolError("columns of different lengths: " + ", ".join(f"{k} {len(v)}" for k, v in flat.items()))
+    raw = flat.get("message")
+    if raw is None:
+        return join(_target_partition(flat, n) + _built(flat, n))
+    raw = as_bytes(raw)
+    whole = np.asarray(raw.is_valid())
+    headers, rest = _split_raw(raw)
+    sections = _target_partition(flat, n)
+    if whole.all() or "value" not in flat:
+        if not whole.all():
+            raise SchemaError(f"column 'message', row {int(np.argmin(whole))}: null, and there is no column 'value'")
+        return join(headers + sections + rest)
+    built = join(_built(flat, n))
+    return join(
+        headers
+        + sections
+        + rest
+        + Piece((pc.if_else(pa.array(whole), pa.scalar(None, built.type), built),), lengths(built))
+    )
+
+
+def _checked(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column in one piece, if it has a type that can be encoded."""
+    kind = column.type
+    if name in ("application_properties", "message_annotations"):
+        good, expected = (
+            pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type),
+            "map of strings",
+        )
+    elif name == "properties":
+        good, expected = pa.types.is_struct(kind), "struct"
+    elif name == "timestamp":
+        good, expected = pa.types.is_timestamp(kind), "timestamp"
+    elif name in ("value", "message"):
+        good, expected = _is_text(kind) or _is_bytes(kind), "binary" if name == "message" else "string or binary"
+    else:
+        good, expected = _is_text(kind), "string"
+    if not good:
+        raise SchemaError(f"column '{name}': {kind}, expected {expected}")
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+_FIELD_CHECKS: Final = {
+    "timestamp": (pa.types.is_timestamp, "timestamp"),
+    "uint": (pa.types.is_integer, "bigint"),
+    "binary": (_is_bytes, "binary"),
+    "string": (_is_text, "string"),
+    "text": (_is_text, "string"),
+}
+
+
+def _built(columns: Mapping[str, pa.Array], n: int) -> Piece:
+    pieces = [
+        _message_annotations(columns, n),
+        _properties(columns, n),
+        _application_properties(columns),
+        _body(columns["value"]),
+    ]
+    present = [piece for piece in pieces if piece is not None]
+    return sum(present[1:], present[0])
+
+
+def _section(code: int) -> bytes:
+    return bytes((0x00, 0x53, code))
+
+
+def _target_partition(columns: Mapping[str, pa.Array], n: int) -> Piece:
+    column = columns.get("partition")
+    if column is None:
+        return Piece((), np.zeros(n, np.int64))
+    partition = _symbols(column, "partition")
+    present = np.asarray(partition.is_valid())
+    entry = constant(encode_value(Symbol(TARGET_PARTITION_KEY)), present) + sized(0xA3, partition)
+    return counted(0xC1, entry, np.full(n, 2), present, _section(m.DELIVERY_ANNOTATIONS))
+
+
+def _message_annotations(columns: Mapping[str, pa.Array], n: int) -> Piece | None:
+    key, annotations = columns.get("key"), columns.get("message_annotations")
+    if key is None and annotations is None:
+        return None
+    content, count = Piece((), np.zeros(n, np.int64)), np.zeros(n, np.int64)
+    present = np.zeros(n, np.bool_)
+    if key is not None:
+        text = as_bytes(key)
+        present = np.asarray(text.is_valid())
+        content = constant(encode_value(Symbol(GROUP_KEY)), present) + sized(0xA1, text)
+        count = np.where(present, 2, 0)
+    if annotations is not None:
+        entries, entry_count = _entries(annotations, 0xA3, "message_annotations", present)
+        content, count = content + entries, count + entry_count
+        present = present | np.asarray(annotations.is_valid())
+    return counted(0xC1, content, count, present, _section(m.MESSAGE_ANNOTATIONS))
+
+
+def _application_properties(columns: Mapping[str, pa.Array]) -> Piece | None:
+    column = columns.get("application_properties")
+    if column is None:
+        return None
+    content, count = _entries(column, 0xA1, "application_properties", None)
+    return counted(0xC1, content, count, np.asarray(column.is_valid()), _section(m.APPLICATION_PROPERTIES))
+
+
+def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask | None) -> tuple[Piece, NDArray[np.int64]]:
+    """Return a map column's encoded entries and how many keys and values they are, a row.
+
+    Args:
+        column: map of string to string.
+        key_code: format code of the keys, sym8 or str8.
+        name: the column's name, for errors.
+        keyed: rows whose entry for the group key does not count, because column ``key`` has one.
+    """
+    n = len(column)
+    offsets = np.asarray(column.offsets).astype(np.int64)
+    first, last = (int(offsets[0]), int(offsets[-1])) if n else (0, 0)
+    offsets = offsets - first
+    keys, items = column.keys.slice(first, last - first), column.items.slice(first, last - first)
+    key_bytes = _symbols(keys, f"{name} (key)") if key_code == 0xA3 else as_bytes(keys)
+    encoded = join(sized(key_code, key_bytes) + sized(0xA1, as_bytes(items), _NULL))
+    counts = np.diff(offsets)
+    if keyed is not None and keyed.any():
+        rows = np.repeat(np.arange(n), counts)
+        dropped = keyed[rows] & np.asarray(pc.equal(key_bytes, pa.scalar(GROUP_KEY.encode(), key_bytes.type)))
+        if dropped.any():
+            encoded = pc.if_else(pa.array(dropped), pa.scalar(b"", encoded.type), encoded)
+            counts = counts - np.bincount(rows[dropped], minlength=n)
+    # The entries of a row lie side by side, so a row's bytes are a range of the same buffer: nothing is copied.
+    _, byte_offsets, content = encoded.buffers()
+    at = np.frombuffer(byte_offsets, np.int64)[encoded.offset : encoded.offset + len(encoded) + 1]
+    bounds = at[offsets] if at.size else np.zeros(n + 1, np.int64)
+    valid = np.asarray(column.is_valid())
+    joined = pa.Array.from_buffers(pa.large_binary(), n, [None, pa.py_buffer(bounds), content])
+    if not valid.all():
+        joined = pc.if_else(pa.array(valid), joined, pa.scalar(None, joined.type))
+    return Piece((joined,), lengths(joined)), np.where(valid, 2 * counts, 0)
+
+
+def _properties(columns: Mapping[str, pa.Array], n: int) -> Piece | None:
+    fields: dict[str, pa.Array] = {}
+    struct = columns.get("properties")
+    if struct is not None:
+        known = {name for name, _ in PROPERTY_FIELDS}
+        names = [field.name for field in struct.type]
+        unknown = set(names) - known
+        if unknown:
+            raise SchemaError(f"column 'properties': no field {', '.join(sorted(unknown))}; there are {sorted(known)}")
+        fields = {name: pc.struct_field(struct, name) for name in names}
+    for column, field in (("message_id", "message_id"), ("timestamp", "creation_time")):
+        if column in columns:
+            default = columns[column]
+            fields[field] = pc.coalesce(fields[field], default.cast(fields[field].type)) if field in fields else default
+    used = [i for i, (name, _) in enumerate(PROPERTY_FIELDS) if name in fields and fields[name].null_count < n]
+    if not used:
+        return None
+    present = np.zeros(n, np.bool_)
+    for index in used:
+        present |= np.asarray(fields[PROPERTY_FIELDS[index][0]].is_valid())
+    for index in used:
+        name, kind = PROPERTY_FIELDS[index]
+        check, expected = _FIELD_CHECKS[kind]
+        if not check(fields[name].type):
+            raise SchemaError(f"column 'properties.{name}': {fields[name].type}, expected {expected}")
+    content = Piece((), np.zeros(n, np.int64))
+    gap = 0
+    for index in range(used[-1] + 1):
+        if index not in used:
+            gap += 1
+            continue
+        if gap:
+            content, gap = content + constant(_NULL * gap, present), 0
+        name, kind = PROPERTY_FIELDS[index]
+        content = content + _field(fields[name], name, kind, present)
+    return counted(0xC0, content, np.full(n, used[-1] + 1), present, _section(m.PROPERTIES))
+
+
+def _field(column: pa.Array, name: str, kind: str, present: Mask) -> Piece:
+    valid = np.asarray(column.is_valid())
+    nulls = constant(_NULL, present & ~valid)
+    if kind == "timestamp":
+        micros = column.cast(pa.timestamp("us", tz="UTC")) if column.type.tz else column.cast(pa.timestamp("us"))
+        numbers = np.asarray(pc.fill_null(micros.cast(pa.int64()), 0)) // 1000
+        return fixed(_coded(0x83, numbers.astype(">i8"), 8), valid) + nulls
+    if kind == "uint":
+        numbers = np.asarray(pc.fill_null(column.cast(pa.int64()), 0))
+        outside = (numbers < 0) | (numbers > 0xFFFFFFFF)
+        if outside.any():
+            row = int(np.argmax(outside))
+            raise SchemaError(f"column 'properties.{name}', row {row}: {numbers[row]}, expected 0 to 4294967295")
+        return fixed(_coded(0x70, numbers.astype(">u4"), 4), valid) + nulls
+    if kind == "binary":
+        return sized(0xA0, as_bytes(column)) + nulls
+    if name in ("content_type", "content_encoding"):
+        return sized(0xA3, _symbols(column, f"properties.{name}")) + nulls
+    return sized(0xA1, as_bytes(column)) + nulls
+
+
+def _coded(code: int, numbers: NDArray[np.generic], width: int) -> NDArray[np.uint8]:
+    rows = np.empty((numbers.size, 1 + width), np.uint8)
+    rows[:, 0] = code
+    rows[:, 1:] = numbers.view(np.uint8).reshape(-1, width)
+    return rows
+
+
+def _body(column: pa.Array) -> Piece:
+    content = as_bytes(column)
+    present = np.asarray(content.is_valid())
+    body = constant(_section(m.DATA), present) + sized(0xA0, content)
+    return body if present.all() else body + constant(_section(m.AMQP_VALUE) + _NULL, ~present)
+
+
+def _symbols(column: pa.Array, name: str) -> pa.LargeBinaryArray:
+    ascii_only = pc.fill_null(pc.string_is_ascii(column), True)
+    if not pc.all(ascii_only, min_count=0).as_py():
+        row = int(np.argmin(np.asarray(ascii_only)))
+        raise SchemaError(f"column '{name}', row {row}: {column[row].as_py()!r:.80} is no AMQP symbol: expected ASCII")
+    return as_bytes(column)
+
+
+def _split_raw(column: pa.LargeBinaryArray) -> tuple[Piece, Piece]:
+    """Return the header sections of raw messages and what comes after their delivery annotations."""
+    _, byte_offsets, content = column.buffers()
+    n = len(column)
+    bounds = np.frombuffer(byte_offsets, np.int64)[column.offset : column.offset + n + 1]
+    first = int(bounds[0])
+    raw = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+    words, starts, ends = Words(raw, first, int(bounds[-1])), bounds[:-1] - first, bounds[1:] - first
+    whole = np.asarray(column.is_valid())
+    sections = walk_sections(words, starts, ends)
+    header_ends = starts.copy()
+    if m.HEADER in sections.value:
+        header_ends = np.where(sections.value[m.HEADER] >= 0, sections.end[m.HEADER], header_ends)
+    for row in np.flatnonzero((sections.odd | (starts == ends)) & whole).tolist():
+        try:
+            spans = m.split_sections(words.bytes[starts[row] : ends[row]].tobytes())
+        except RemoteProtocolError as fault:
+            raise SchemaError(f"column 'message', row {row}: not an encoded AMQP message: {fault}") from fault
+        if not spans:
+            raise SchemaError(f"column 'message', row {row}: empty, expected an encoded AMQP message")
+        header_ends[row] = starts[row] + (spans[0].end if spans[0].code == m.HEADER else 0)
+        after = (s.start for s in spans if s.code > m.DELIVERY_ANNOTATIONS)
+        sections.bare_start[row] = starts[row] + next(after, int(ends[row] - starts[row]))
+    pieces = []
+    for start, end in ((starts, header_ends), (sections.bare_start, ends)):
+        part = gather(words, Span(start, end, whole, np.zeros(n, np.bool_)), pa.large_binary(), "message")
+        pieces.append(Piece((part,), np.where(whole, end - start, 0)))
+    return pieces[0], pieces[1]

@@ -1,0 +1,125 @@
+"""Encoded AMQP in the making: for every row a run of bytes, held as Arrow columns that are joined once at the end.
+
+A ``Piece`` knows each row's length before anything is copied, so that a section's size can be written in front of it.
+A null in any of its columns stands for no bytes in that row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_streams.wire.amqp.columns.canonical import validity
+from spark_streams.wire.columnar.byte_view import Mask
+
+__all__ = ["Piece", "as_bytes", "constant", "counted", "fixed", "join", "sized"]
+
+_LARGE: Final = pa.large_binary()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of bytes a row.
+
+    Args:
+        columns: what is joined, in order; large_binary arrays of one length.
+        length: bytes a row, nulls counting as none.
+    """
+
+    columns: tuple[pa.Array, ...]
+    length: NDArray[np.int64]
+
+    def __add__(self, other: Piece) -> Piece:
+        return Piece(self.columns + other.columns, self.length + other.length)
+
+
+def as_bytes(column: pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
+    """Return a string or binary column as large_binary, nulls kept."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.large_string())
+    return column.cast(_LARGE)
+
+
+def lengths(column: pa.LargeBinaryArray) -> NDArray[np.int64]:
+    """Return each row's number of bytes, 0 for null."""
+    found: NDArray[np.int64] = np.asarray(pc.fill_null(pc.binary_length(column), 0))
+    return found
+
+
+def fixed(rows: NDArray[np.uint8], present: Mask) -> Piece:
+    """Return rows of one width, shape (n, width); none where not ``present``."""
+    n, width = rows.shape
+    offsets = np.arange(n + 1, dtype=np.int64) * width
+    buffers = [validity(present), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]
+    return Piece((pa.Array.from_buffers(_LARGE, n, buffers),), np.where(present, width, 0))
+
+
+def constant(content: bytes, present: Mask) -> Piece:
+    """Return the same bytes in every row that is ``present``."""
+    return fixed(np.broadcast_to(np.frombuffer(content, np.uint8), (present.size, len(content))), present)
+
+
+def sized(code: int, column: pa.LargeBinaryArray, null: bytes = b"") -> Piece:
+    r"""Return binary, string or symbol values with their constructors.
+
+    Args:
+        code: the 1-byte-size format code; the 4-byte one is 0x10 above.
+        column: the contents.
+        null: what a null row gets, such as ``b"\x40"``.
+    """
+    length = lengths(column)
+    present = np.asarray(column.is_valid())
+    piece = _head(code, length, present) + Piece((column,), length)
+    return piece if not null or present.all() else piece + constant(null, ~present)
+
+
+def counted(code: int, content: Piece, count: NDArray[np.int64], present: Mask, before: bytes = b"") -> Piece:
+    """Return lists or maps: head, then ``content``.
+
+    Args:
+        code: the 1-byte-size format code, 0xC0 or 0xC1; the 4-byte one is 0x10 above.
+        content: the encoded items; without bytes in the rows that are not ``present``.
+        count: items a row.
+        present: rows that have the list.
+        before: what stands before the head, such as a section's descriptor.
+    """
+    small = (content.length < 255) & (count < 256)
+    if small.all():
+        rows = np.empty((present.size, len(before) + 3), np.uint8)
+        rows[:, len(before)] = code
+        rows[:, len(before) + 1] = content.length + 1
+        rows[:, len(before) + 2] = count
+    else:
+        rows = np.empty((present.size, len(before) + 9), np.uint8)
+        rows[:, len(before)] = code + 0x10
+        rows[:, len(before) + 1 : len(before) + 5] = _big32(content.length + 4)
+        rows[:, len(before) + 5 :] = _big32(count)
+    rows[:, : len(before)] = np.frombuffer(before, np.uint8)
+    return fixed(rows, present) + content
+
+
+def _head(code: int, length: NDArray[np.int64], present: Mask) -> Piece:
+    if not length.size or length.max() < 256:
+        rows = np.empty((length.size, 2), np.uint8)
+        rows[:, 0], rows[:, 1] = code, length
+    else:
+        rows = np.empty((length.size, 5), np.uint8)
+        rows[:, 0], rows[:, 1:] = code + 0x10, _big32(length)
+    return fixed(rows, present)
+
+
+def _big32(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+    return numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
+
+
+def join(piece: Piece) -> pa.LargeBinaryArray:
+    """Return each row's bytes."""
+    empty = pa.scalar(b"", _LARGE)
+    return pc.binary_join_element_wise(*piece.columns, empty, null_handling="replace", null_replacement="")

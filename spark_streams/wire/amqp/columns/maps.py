@@ -1,0 +1,122 @@
+"""Annotation and application-property maps of many messages as one Arrow map column."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.wire.amqp.columns.canonical import NULL_CODE, gather, text_spans, validity
+from spark_streams.wire.amqp.sections import Pair, walk_map
+from spark_streams.wire.columnar.byte_view import Extents, Mask, Positions, Span, Words
+
+__all__ = ["Entries", "read_entries"]
+
+_MAP_TYPE: Final = pa.map_(pa.string(), pa.string())
+_MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
+
+
+class Entries:
+    """The entries of one section's maps, step by step, until they become an array.
+
+    Args:
+        steps: entry k of every map that has so many.
+        present: messages that have the section.
+        odd: messages whose entries do not count; they are placed one by one.
+    """
+
+    def __init__(self, steps: list[Pair], present: Mask, odd: Mask) -> None:
+        self.steps = steps
+        self._present = present
+        self._odd = odd
+        self._placed: dict[int, list[tuple[bytes, bytes | None]]] = {}
+
+    def place(self, row: int, pairs: list[tuple[bytes, bytes | None]] | None) -> None:
+        """Give one odd message its entries; None where it has no such section."""
+        self._present[row] = pairs is not None
+        self._placed[row] = pairs or []
+
+    def array(self, words: Words, column: str) -> pa.MapArray:
+        """Return the column, one row a message, null where there is no section.
+
+        Raises:
+            RemoteProtocolError: a value cannot be decoded, or text is not UTF-8.
+        """
+        n = self._odd.size
+        counts = np.zeros(n, np.int64)
+        steps = [step.without(self._odd) for step in self.steps]
+        for step in steps:
+            counts[step.rows] += 1
+        for row, pairs in self._placed.items():
+            counts[row] = len(pairs)
+        offsets = np.zeros(n + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        total = int(offsets[-1])
+        keys, code = Span.empty(total), np.full(total, NULL_CODE, np.int64)
+        value, start, end = (np.zeros(total, np.int64) for _ in range(3))
+        for k, step in enumerate(steps):
+            at = offsets[step.rows] + k
+            keys.keep(at, Extents(step.key_code, step.key_start, step.key_end))
+            code[at], value[at], start[at], end[at] = step.code, step.value, step.start, step.end
+        values = text_spans(words, code, value, start, end)
+        for row, pairs in self._placed.items():
+            for entry, (key, text) in enumerate(pairs, int(offsets[row])):
+                keys.place(entry, key, words)
+                values.place(entry, text, words)
+        entries = pa.StructArray.from_arrays(
+            [gather(words, keys, pa.string(), column), gather(words, values, pa.string(), column)],
+            fields=[_MAP_TYPE.key_field, _MAP_TYPE.item_field],
+        )
+        buffers = [validity(self._present), pa.py_buffer(offsets.astype(np.int32))]
+        return pa.Array.from_buffers(_MAP_TYPE, n, buffers, children=[entries])
+
+
+def read_entries(words: Words, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Entries:
+    """Walk the maps of one section.
+
+    Args:
+        words: the bytes.
+        rows: the messages that have the section.
+        position: each map's format code.
+        end: position after each map.
+        odd: marked where a map is odd, or may hold a key twice.
+    """
+    present = np.zeros(odd.size, np.bool_)
+    present[rows] = True
+    steps = list(walk_map(words, rows, position, end, odd))
+    _mark_repeated_keys(words, steps, odd)
+    return Entries(steps, present, odd)
+
+
+def _mark_repeated_keys(words: Words, steps: list[Pair], odd: Mask) -> None:
+    """Mark messages where two keys look alike: same length, same first, middle and last eight bytes.
+
+    Alike keys need not be equal; then the message only takes the slower path.
+    """
+    if len(steps) < 2:
+        return
+    first = steps[0].rows
+    place = np.zeros(odd.size, np.int64)
+    place[first] = np.arange(first.size)
+    # A row without a k-th entry keeps k there: marks of real keys have the top bit set, so nothing is like it.
+    marks = np.empty((first.size, len(steps)), np.uint64)
+    marks[:] = np.arange(len(steps), dtype=np.uint64)
+    for k, step in enumerate(steps):
+        marks[place[step.rows], k] = _mark(words, step.key_start, step.key_end) | np.uint64(1 << 63)
+    marks.sort(axis=1)
+    odd[first[(marks[:, 1:] == marks[:, :-1]).any(axis=1)]] = True
+
+
+def _mark(words: Words, start: Positions, end: Positions) -> NDArray[np.uint64]:
+    length = end - start
+    bits = (8 * np.clip(8 - length, 0, 8)).astype(np.uint64)
+    short = length < 8
+    # Two shifts: one by 64 bits would be undefined for empty keys.
+    head = (words.little(start) << (bits >> np.uint64(1))) << (bits - (bits >> np.uint64(1)))
+    middle = words.little(np.where(short, start, start + (length - 8) // 2))
+    tail = words.little(np.where(short, start, end - 8))
+    mark: NDArray[np.uint64] = head * _MIX[0] + np.where(short, np.uint64(0), middle * _MIX[1] + tail * _MIX[2])
+    mark = mark * _MIX[1] + length.astype(np.uint64)
+    return mark

@@ -1,0 +1,232 @@
+"""The columns of one message, by way of ``wire/amqp/message.py``: for messages that the lockstep walk left alone.
+
+The meaning of every column is defined here; ``decode.py`` answers the same, faster, for common shapes.
+
+- ``value``: data sections joined; an amqp-value string as UTF-8, an amqp-value binary its bytes; any other amqp-value
+  (null too: ``null``) as canonical JSON; amqp-sequence sections as one JSON array. No body: null.
+- ``key``: message annotation ``event-streams-group-key``, else property ``group-id``; a null one counts as not there.
+- ``properties``: null without the section; ids as canonical text, timestamps in microseconds.
+- ``application_properties``, ``message_annotations``: null without the section, keys and values as canonical text, a
+  null value as null. Of equal keys the last one's value stays, at the first one's place: Spark's maps refuse
+  duplicates.
+- ``message``: the encoded message from its message annotations on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final, Literal
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.redaction import quoted
+from spark_streams.wire.amqp import message as m
+from spark_streams.wire.amqp.decode import Array, Pairs, Timestamp, UInt, canonical_bytes, canonical_json
+
+__all__ = ["ASSIGNED_KEYS", "DELIVERY", "NO_TIMESTAMP", "Overflow", "TimestampOverflow", "microseconds", "row_columns"]
+
+Overflow = Literal["fail", "null"]
+"""What becomes of an instant that does not fit int64 microseconds: the read fails, or the cell is null."""
+
+NO_TIMESTAMP: Final = -(2**63)
+"""No timestamp, in int64 milliseconds; the same number as in extended record batches (KIP-228)."""
+MAX_TIMESTAMP_MS: Final = 9_223_372_036_854_775
+"""The last millisecond, either way from the epoch, whose microseconds fit int64."""
+
+OFFSET_KEY: Final = "event-streams-offset"
+TIMESTAMP_KEY: Final = "event-streams-timestamp"
+SOURCE_PARTITION_KEY: Final = "event-streams-source-partition"
+TARGET_PARTITION_KEY: Final = "event-streams-target-partition"
+GROUP_KEY: Final = "event-streams-group-key"
+ASSIGNED_KEYS: Final = (
+    "event-streams-associated-partitions-changed",
+    "event-streams-assigned-partitions-changed",
+)
+"""Both names of one annotation: the specification's heading says associated, its text assigned (A-1)."""
+
+PROPERTY_FIELDS: Final[tuple[tuple[str, str], ...]] = (
+    ("message_id", "text"),
+    ("user_id", "binary"),
+    ("to", "text"),
+    ("subject", "string"),
+    ("reply_to", "text"),
+    ("correlation_id", "text"),
+    ("content_type", "string"),
+    ("content_encoding", "string"),
+    ("absolute_expiry_time", "timestamp"),
+    ("creation_time", "timestamp"),
+    ("group_id", "string"),
+    ("group_sequence", "uint"),
+    ("reply_to_group_id", "string"),
+)
+"""The fields of the properties section in order, and what their values may be (part 3 §3.2.4); ``text`` is any."""
+
+DELIVERY: Final = frozenset(
+    {"offset", "source_partition", "target_partition", "timestamp", "timestamp_ms", "partitions_changed"}
+)
+"""The columns that are read from the delivery annotations alone."""
+
+_ALLOWED: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "binary": (bytes,),
+    "timestamp": (Timestamp,),
+    "uint": (UInt,),
+}
+
+
+class TimestampOverflow(RemoteProtocolError):
+    """An instant is legal AMQP, but does not fit int64 microseconds."""
+
+
+def microseconds(milliseconds: int, what: str, overflow: Overflow = "fail") -> int | None:
+    """Return an instant in microseconds; None for one that does not fit int64, if ``overflow`` is ``null``.
+
+    Raises:
+        TimestampOverflow: it does not fit, and ``overflow`` is ``fail``; the message names ``what``.
+    """
+    if not -MAX_TIMESTAMP_MS <= milliseconds <= MAX_TIMESTAMP_MS:
+        if overflow == "null":
+            return None
+        raise TimestampOverflow(
+            f"{what}: {int(milliseconds)} ms does not fit a timestamp in microseconds "
+            f"(expected {-MAX_TIMESTAMP_MS} to {MAX_TIMESTAMP_MS})"
+        )
+    return milliseconds * 1000
+
+
+def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail") -> dict[str, Any]:
+    """Return the named columns of one message: texts as bytes, timestamps as int, maps as lists of pairs.
+
+    Args:
+        raw: exactly one encoded message; its head, with the delivery annotations, if ``names`` are of ``DELIVERY``.
+        names: as for ``decode_columns``.
+        overflow: as for ``decode_columns``.
+
+    Raises:
+        RemoteProtocolError: the message, or a part of it that a named column needs, is broken.
+        TimestampOverflow: as ``decode_columns``.
+    """
+    sections = m.split_sections(raw, m.DELIVERY_ANNOTATIONS if DELIVERY.issuperset(names) else m.FOOTER)
+    by_code = {section.code: section for section in sections}
+
+    def content(code: int) -> Any:
+        return m.decode_section(raw, by_code[code]) if code in by_code else None
+
+    columns: dict[str, Any] = {}
+    wanted = set(names)
+    if wanted & {"offset", "timestamp", "timestamp_ms", "source_partition", "target_partition", "partitions_changed"}:
+        columns.update(_delivery_columns(content(m.DELIVERY_ANNOTATIONS), wanted, overflow))
+    annotations = content(m.MESSAGE_ANNOTATIONS) if wanted & {"key", "group_key", "message_annotations"} else None
+    properties = content(m.PROPERTIES) if wanted & {"key", "properties", "creation_time_ms"} else None
+    if wanted & {"key", "properties"} and properties is not None:
+        columns["properties"] = _properties(properties, overflow)
+    texts = None if annotations is None else text_pairs(annotations)
+    columns["message_annotations"] = texts
+    group_key = dict(texts or ()).get(GROUP_KEY.encode())
+    if group_key is not None:
+        columns["key"] = columns["group_key"] = group_key
+    elif properties is not None and "key" in wanted:
+        columns["key"] = columns["properties"]["group_id"]
+    if "creation_time_ms" in wanted and properties is not None:
+        columns["creation_time_ms"] = _field(properties, 9)
+    if "application_properties" in wanted:
+        application = content(m.APPLICATION_PROPERTIES)
+        columns["application_properties"] = None if application is None else text_pairs(application)
+    if "value" in wanted:
+        columns["value"] = _value(raw, sections)
+    columns["bare_start"] = next((s.start for s in sections if s.code > m.DELIVERY_ANNOTATIONS), len(raw))
+    return {name: columns.get(name) for name in (*wanted, "bare_start")}
+
+
+def lookup(annotations: dict[Any, Any] | Pairs | None, key: str) -> Any:
+    """Return an annotation's value, the last one's when there are several; None when there is none."""
+    if annotations is None:
+        return None
+    pairs = annotations if isinstance(annotations, Pairs) else annotations.items()
+    values = [value for name, value in pairs if isinstance(name, str) and str(name) == key]
+    return values[-1] if values else None
+
+
+def text_pairs(entries: dict[Any, Any] | Pairs) -> list[tuple[bytes, bytes | None]]:
+    """Return a map's entries as canonical text."""
+    pairs = entries if isinstance(entries, Pairs) else entries.items()
+    texts: dict[bytes, bytes | None] = {}
+    for key, value in pairs:
+        texts[canonical_bytes(key)] = None if value is None else canonical_bytes(value)
+    return list(texts.items())
+
+
+def _delivery_columns(annotations: Any, wanted: set[str], overflow: Overflow) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    texts = (
+        ("offset", OFFSET_KEY),
+        ("source_partition", SOURCE_PARTITION_KEY),
+        ("target_partition", TARGET_PARTITION_KEY),
+    )
+    for name, key in texts:
+        value = lookup(annotations, key) if name in wanted else None
+        if value is not None:
+            if not isinstance(value, str):
+                raise RemoteProtocolError(f"delivery annotation {key}: {quoted(value, 80)}, expected a symbol")
+            columns[name] = value.encode()
+    instant = lookup(annotations, TIMESTAMP_KEY) if wanted & {"timestamp", "timestamp_ms"} else None
+    if instant is not None:
+        if not isinstance(instant, Timestamp):
+            raise RemoteProtocolError(
+                f"delivery annotation {TIMESTAMP_KEY}: {quoted(instant, 80)}, expected a timestamp"
+            )
+        columns["timestamp_ms"] = int(instant)
+        columns["timestamp"] = microseconds(instant, TIMESTAMP_KEY, overflow) if "timestamp" in wanted else None
+    for key in ASSIGNED_KEYS if "partitions_changed" in wanted else ():
+        changed = lookup(annotations, key)
+        if changed is not None:
+            columns["partitions_changed"] = _partitions(changed, key)
+    return columns
+
+
+def _partitions(changed: Any, key: str) -> list[str]:
+    items = list(changed.items) if isinstance(changed, Array) else changed if isinstance(changed, list) else [changed]
+    if not all(isinstance(item, str) for item in items):
+        raise RemoteProtocolError(f"delivery annotation {key}: {quoted(changed, 80)}, expected an array of symbols")
+    return [str(item) for item in items]
+
+
+def _field(properties: list[Any], index: int) -> Any:
+    name, kind = PROPERTY_FIELDS[index]
+    value = properties[index] if index < len(properties) else None
+    if value is None or kind == "text":
+        return value
+    if not isinstance(value, _ALLOWED[kind]):
+        raise RemoteProtocolError(f"property {name.replace('_', '-')}: {quoted(value, 80)}, expected {kind}")
+    return value
+
+
+def _properties(properties: list[Any], overflow: Overflow) -> dict[str, Any]:
+    if len(properties) > len(PROPERTY_FIELDS):
+        raise RemoteProtocolError(f"properties section: {len(properties)} fields, expected {len(PROPERTY_FIELDS)}")
+    fields: dict[str, Any] = {}
+    for index, (name, kind) in enumerate(PROPERTY_FIELDS):
+        value = _field(properties, index)
+        if value is not None and kind == "timestamp":
+            value = microseconds(value, f"property {name.replace('_', '-')}", overflow)
+        elif isinstance(value, bytes) and kind == "binary":
+            value = bytes(value)
+        elif value is not None and kind != "uint":
+            value = canonical_bytes(value)
+        fields[name] = value
+    return fields
+
+
+def _value(raw: bytes, sections: list[m.Section]) -> bytes | None:
+    body = [section for section in sections if m.DATA <= section.code <= m.AMQP_VALUE]
+    if not body:
+        return None
+    values = [m.decode_section(raw, section) for section in body]
+    if body[0].code == m.DATA:
+        return b"".join(values)
+    if body[0].code == m.AMQP_SEQUENCE:
+        return canonical_json([item for sequence in values for item in sequence]).encode()
+    if type(values[0]) is bytes:
+        return bytes(values[0])
+    if type(values[0]) is str:
+        return values[0].encode()
+    return canonical_json(values[0]).encode()

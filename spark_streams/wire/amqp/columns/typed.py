@@ -1,0 +1,359 @@
+"""Single values of many messages, with their types: one annotation, property field or application property a column.
+
+``maps.py`` and ``properties.py`` show everything as canonical text, which is what rows want; a filter
+compares texts with texts and numbers with numbers, so it needs what was encoded:
+
+=========  ========================================================================================
+kind       AMQP types
+=========  ========================================================================================
+NULL       null, no such entry, no such section
+TEXT       string, symbol; binary and uuid by their bytes
+INTEGER    every integer within int64; timestamp in ms; char, its code point
+FLOAT      float, double; decimals that are not finite
+NUMBER     what is left of the numbers: ulong of 2^63 and more, finite decimals; few, so one by one
+BOOLEAN    boolean
+OTHER      list, map, array, described
+BROKEN     the message, or the value, cannot be decoded
+=========  ========================================================================================
+
+Where FILTEX is silent (char, uuid, binary) this is what RabbitMQ does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.amqp.canonical_text import canonical_text
+from spark_streams.wire.amqp.columns.canonical import BINARY_CODES, NULL_CODE, TEXT_CODES, code_set, gather
+from spark_streams.wire.amqp.columns.lockstep import Block
+from spark_streams.wire.amqp.columns.single_message import NO_TIMESTAMP, PROPERTY_FIELDS
+from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.message import (
+    APPLICATION_PROPERTIES,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    decode_section,
+    split_sections,
+)
+from spark_streams.wire.amqp.sections import Pair, Sections, walk_list, walk_map, walk_sections
+from spark_streams.wire.amqp.values import Char, EncodedDecimal, Pairs
+from spark_streams.wire.columnar.byte_view import Mask, Span, Words
+
+__all__ = [
+    "BOOLEAN",
+    "BROKEN",
+    "FLOAT",
+    "INTEGER",
+    "NULL",
+    "NUMBER",
+    "OTHER",
+    "TEXT",
+    "FieldOfMessage",
+    "TypedColumn",
+    "timestamp_column",
+    "typed_columns",
+]
+
+NULL, TEXT, INTEGER, FLOAT, NUMBER, BOOLEAN, OTHER, BROKEN = range(8)
+"""The kinds, as in the table above."""
+
+_SIGNED: Final = (0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
+_UNSIGNED: Final = (0x50, 0x52, 0x53, 0x60, 0x70, 0x73, 0x80)
+_ZERO: Final = (0x43, 0x44)
+_UUID: Final = 0x98
+_DECIMALS: Final = (0x74, 0x84, 0x94)
+_MIN_INT64: Final = -(2**63)
+_MAX_INT64: Final = 2**63 - 1
+
+
+def _kind_table() -> NDArray[np.uint8]:
+    """Return each format code's kind; of decimals it is OTHER until they are decoded one by one."""
+    table = np.full(256, OTHER, np.uint8)
+    table[NULL_CODE] = NULL
+    table[[*TEXT_CODES, *BINARY_CODES, _UUID]] = TEXT
+    table[[*_SIGNED, *_UNSIGNED, *_ZERO]] = INTEGER
+    table[[0x72, 0x82]] = FLOAT
+    table[[0x41, 0x42, 0x56]] = BOOLEAN
+    return table
+
+
+_KINDS: Final = _kind_table()
+_IS_SIGNED: Final = code_set(*_SIGNED)
+_ONE_BY_ONE: Final = code_set(*_DECIMALS)
+_PROPERTY_INDEX: Final = {name: index for index, (name, _) in enumerate(PROPERTY_FIELDS)}
+
+
+class FieldOfMessage(NamedTuple):
+    """One place in a message: a section code (part 3 §3.2), and a map key or a field's name with underscores."""
+
+    section: int
+    name: str
+
+
+@dataclass
+class TypedColumn:
+    """One field of n messages.
+
+    Args:
+        kind: of each value, as in the table above.
+        integers: where the kind is INTEGER the number, where it is BOOLEAN 0 or 1.
+        floats: where the kind is FLOAT the number.
+        numbers: row to value, where the kind is NUMBER.
+        span: where the kind is TEXT its bytes in ``words``.
+        words: the bytes; None where no row is a text.
+    """
+
+    kind: NDArray[np.uint8]
+    integers: NDArray[np.int64]
+    floats: NDArray[np.float64]
+    numbers: dict[int, int | Decimal] = field(default_factory=dict)
+    span: Span | None = None
+    words: Words | None = None
+    _raw: pa.BinaryArray | None = None
+    _texts: pa.StringArray | None = None
+
+    @property
+    def is_text(self) -> Mask:
+        """Which rows are texts."""
+        mask: Mask = self.kind == TEXT
+        return mask
+
+    def equals(self, text: bytes) -> Mask:
+        """Return which rows are this text."""
+        answer = np.zeros(self.kind.size, np.bool_)
+        rows = np.flatnonzero(self.is_text)
+        if rows.size and self.span is not None and self.words is not None:
+            if rows.size == answer.size:
+                return self.words.equal(self.span.start, self.span.end, text)
+            answer[rows] = self.words.equal(self.span.start[rows], self.span.end[rows], text)
+        return answer
+
+    def raw(self) -> pa.BinaryArray:
+        """Return the texts' bytes, null where there is none."""
+        if self._raw is None:
+            if self.span is None or self.words is None:
+                self._raw = pa.nulls(self.kind.size, pa.binary())
+            else:
+                self._raw = gather(self.words, self.span._replace(valid=self.is_text), pa.binary(), "filter")
+        return self._raw
+
+    def texts(self) -> pa.StringArray:
+        """Return the texts, null where there is none or where it is not UTF-8."""
+        if self._texts is None:
+            try:
+                self._texts = self.raw().cast(pa.string())
+            except pa.ArrowInvalid:
+                texts = [None if text is None else _utf8(text) for text in self.raw().to_pylist()]
+                self._texts = pa.array(texts, pa.string())
+        return self._texts
+
+
+def _utf8(raw: bytes) -> str | None:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def timestamp_column(timestamps: NDArray[np.int64]) -> TypedColumn:
+    """Return instants in ms since the epoch as a column; ``NO_TIMESTAMP`` is null."""
+    kind = np.where(timestamps == NO_TIMESTAMP, NULL, INTEGER).astype(np.uint8)
+    return TypedColumn(kind, timestamps, np.zeros(kind.size))
+
+
+def typed_columns(block: Block, fields: Collection[FieldOfMessage]) -> dict[FieldOfMessage, TypedColumn]:
+    """Read some fields of all messages of a block.
+
+    Args:
+        block: bare messages, or whole ones.
+        fields: of the sections message annotations, properties and application properties; of properties the names
+            of ``PROPERTY_FIELDS``.
+
+    Returns:
+        Field to column. A message that is broken before or in one of the sections is BROKEN in every column.
+    """
+    return _Reading(block, fields).columns()
+
+
+class _Cells:
+    """Where one field's values are, while a block is read; the format code is that of null where there is none."""
+
+    def __init__(self, n: int) -> None:
+        self.code = np.full(n, NULL_CODE, np.int64)
+        self.value, self.start, self.end = (np.zeros(n, np.int64) for _ in range(3))
+
+    def keep(self, step: Pair, same: Mask) -> None:
+        rows = step.rows[same]
+        self.code[rows], self.value[rows] = step.code[same], step.value[same]
+        self.start[rows], self.end[rows] = step.start[same], step.end[same]
+
+
+class _Reading:
+    """One block on its way to typed columns."""
+
+    def __init__(self, block: Block, fields: Collection[FieldOfMessage]) -> None:
+        starts, ends = np.asarray(block.starts, np.int64), np.asarray(block.ends, np.int64)
+        self.n = int(starts.size)
+        origin, end = (int(starts.min()), int(ends.max())) if self.n else (0, 0)
+        self.words = Words(np.frombuffer(block.buffer, np.uint8), origin, end)
+        self.starts, self.ends = starts - origin, ends - origin
+        self.cells = {each: _Cells(self.n) for each in fields}
+        last = max((each.section for each in fields), default=0)
+        self.sections: Sections = walk_sections(self.words, self.starts, self.ends, last)
+        self.odd: Mask = self.sections.odd
+        for section in (MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES):
+            self._read_map(section)
+        self._read_properties()
+
+    def _having(self, section: int) -> tuple[Any, Any, Any] | None:
+        value = self.sections.value.get(section)
+        if value is None:
+            return None
+        rows = np.flatnonzero((value >= 0) & ~self.odd)
+        return rows, value[rows], self.sections.end[section][rows]
+
+    def _read_map(self, section: int) -> None:
+        wanted = {each.name.encode(): cells for each, cells in self.cells.items() if each.section == section}
+        having = self._having(section) if wanted else None
+        if having is None:
+            return
+        met = {key: np.zeros(self.n, np.bool_) for key in wanted}
+        for step in walk_map(self.words, *having, self.odd):
+            for key, cells in wanted.items():
+                same = self.words.equal(step.key_start, step.key_end, key)
+                if same.any():
+                    rows = step.rows[same]
+                    self.odd[rows[met[key][rows]]] = True  # a key twice: the last one counts
+                    met[key][rows] = True
+                    cells.keep(step, same)
+
+    def _read_properties(self) -> None:
+        wanted = {_PROPERTY_INDEX[each.name]: cells for each, cells in self.cells.items() if each.section == PROPERTIES}
+        having = self._having(PROPERTIES) if wanted else None
+        if having is None:
+            return
+        for index, step in enumerate(walk_list(self.words, *having, self.odd)):
+            if index in wanted:
+                wanted[index].keep(step, np.ones(step.rows.size, np.bool_))
+
+    def columns(self) -> dict[FieldOfMessage, TypedColumn]:
+        """Return the columns, with the odd messages decoded one by one."""
+        found = {each: self._column(cells) for each, cells in self.cells.items()}
+        for row in np.flatnonzero(self.odd).tolist():
+            raw = self.words.bytes[self.starts[row] : self.ends[row]].tobytes()
+            try:
+                values = _values(raw, found)
+            except RemoteProtocolError:
+                for column in found.values():
+                    column.kind[row] = BROKEN
+            else:
+                for each, value in values.items():
+                    self._place(found[each], row, value)
+        self.words.append()
+        return found
+
+    def _column(self, cells: _Cells) -> TypedColumn:
+        kind = _KINDS[cells.code]
+        kind[self.odd] = NULL
+        valid = kind == TEXT
+        column = TypedColumn(
+            kind,
+            np.zeros(self.n, np.int64),
+            np.zeros(self.n, np.float64),
+            span=Span(cells.start, cells.end, valid, np.zeros(self.n, np.bool_)),
+            words=self.words,
+        )
+        rows = np.flatnonzero(kind == INTEGER)
+        if rows.size:
+            self._read_integers(column, cells, rows)
+        rows = np.flatnonzero(kind == BOOLEAN)
+        if rows.size:
+            content = self.words.bytes[cells.start[rows]]
+            column.integers[rows] = np.where(cells.code[rows] == 0x56, content, cells.code[rows] == 0x41) != 0
+        rows = np.flatnonzero(kind == FLOAT)
+        if rows.size:
+            raw = self.words.big(cells.start[rows])
+            single = (raw >> 32).astype(np.int32).view(np.float32).astype(np.float64)
+            column.floats[rows] = np.where(cells.code[rows] == 0x72, single, raw.view(np.float64))
+        for row in np.flatnonzero(_ONE_BY_ONE[cells.code] & ~self.odd).tolist():
+            try:
+                value, _ = decode_value(self.words.bytes[cells.value[row] : cells.end[row]].tobytes())
+            except RemoteProtocolError:
+                kind[row] = BROKEN
+            else:
+                self._place(column, row, value)
+        return column
+
+    def _read_integers(self, column: TypedColumn, cells: _Cells, rows: NDArray[np.int64]) -> None:
+        code, start = cells.code[rows], cells.start[rows]
+        bits = 8 * (cells.end[rows] - start)
+        raw = self.words.big(start)
+        shift = np.minimum(64 - bits, 63)
+        signed = raw >> shift
+        unsigned = (raw.view(np.uint64) >> shift.astype(np.uint64)).view(np.int64)
+        number = np.where(bits == 0, 0, np.where(_IS_SIGNED[code], signed, unsigned))
+        column.integers[rows] = number
+        for row in rows[(code == 0x80) & (number < 0)].tolist():
+            column.kind[row] = NUMBER
+            column.numbers[row] = int(column.integers[row]) + 2**64
+
+    def _place(self, column: TypedColumn, row: int, value: Any) -> None:
+        """Put one decoded value in its place; texts come to lie after the block's own bytes."""
+        assert column.span is not None
+        if value is None:
+            column.kind[row] = NULL
+        elif isinstance(value, Char):
+            column.kind[row], column.integers[row] = INTEGER, ord(value)
+        elif isinstance(value, str):
+            column.kind[row] = TEXT
+            column.span.place(row, value.encode(), self.words)
+        elif isinstance(value, bool):
+            column.kind[row], column.integers[row] = BOOLEAN, value
+        elif isinstance(value, int) and _MIN_INT64 <= value <= _MAX_INT64:
+            column.kind[row], column.integers[row] = INTEGER, int(value)
+        elif isinstance(value, int):
+            column.kind[row] = NUMBER
+            column.numbers[row] = int(value)
+        elif isinstance(value, float):
+            column.kind[row], column.floats[row] = FLOAT, float(value)
+        elif isinstance(value, EncodedDecimal):
+            number = Decimal(canonical_text(value))
+            if number.is_finite():
+                column.kind[row] = NUMBER
+                column.numbers[row] = number
+            else:
+                column.kind[row], column.floats[row] = FLOAT, float(number)
+        elif isinstance(value, (bytes, UUID)):
+            column.kind[row] = TEXT
+            column.span.place(row, value.bytes if isinstance(value, UUID) else bytes(value), self.words)
+        else:
+            column.kind[row] = OTHER
+
+
+def _values(raw: bytes, fields: Collection[FieldOfMessage]) -> dict[FieldOfMessage, Any]:
+    """Return one message's fields, decoded."""
+    sections = {section.code: section for section in split_sections(raw)}
+    decoded = {
+        code: decode_section(raw, sections[code]) for code in {each.section for each in fields} if code in sections
+    }
+    return {each: _entry(decoded.get(each.section), each) for each in fields}
+
+
+def _entry(content: Any, wanted: FieldOfMessage) -> Any:
+    if content is None:
+        return None
+    if wanted.section == PROPERTIES:
+        index = _PROPERTY_INDEX[wanted.name]
+        return content[index] if index < len(content) else None
+    pairs = content if isinstance(content, Pairs) else content.items()
+    found = [value for key, value in pairs if isinstance(key, str) and str(key) == wanted.name]
+    return found[-1] if found else None

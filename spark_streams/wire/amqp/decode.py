@@ -1,0 +1,267 @@
+"""The AMQP 1.0 type system, one value at a time: encoded value <-> Python value.
+
+::
+
+    value       = constructor data
+    constructor = code | 0x00 descriptor constructor       (descriptor is itself a value)
+    code        = 0x4_ no data   0x5_ 1 byte   0x6_ 2   0x7_ 4   0x8_ 8   0x9_ 16
+                  0xa_ size(1) bytes           0xb_ size(4) bytes
+                  0xc_ size(1) count(1) items  0xd_ size(4) count(4) items
+                  0xe_ size(1) count(1) constructor items   0xf_ size(4) count(4) constructor items
+
+``size`` counts what follows it, ``count`` included. ``decode_value`` raises nothing but ``RemoteProtocolError``,
+whatever the bytes, and reads nothing outside them.
+
+Spec: AMQP 1.0 part 1 §1.2 to §1.6.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.wire.amqp.canonical_text import canonical_bytes, canonical_json, canonical_text
+from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.values import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Long,
+    Pairs,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+__all__ = [
+    "FORMAT_CODES",
+    "Array",
+    "Byte",
+    "Char",
+    "Decimal32",
+    "Decimal64",
+    "Decimal128",
+    "Described",
+    "Float",
+    "Int",
+    "Long",
+    "Pairs",
+    "Short",
+    "Symbol",
+    "Timestamp",
+    "UByte",
+    "UInt",
+    "ULong",
+    "UShort",
+    "canonical_bytes",
+    "canonical_json",
+    "canonical_text",
+    "decode_value",
+    "encode_value",
+]
+
+MAX_DEPTH: Final = 32
+"""How deep values may nest; real messages stay below 10, and Python's own recursion limit must never be met."""
+MAX_EMPTY_ITEMS: Final = 255
+"""How many items without data (nulls, true, zeros) one array may claim: they cost the sender no byte."""
+
+
+def decode_value(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[Any, int]:
+    """Decode the value that starts at ``position``.
+
+    Args:
+        buffer: encoded bytes; they may go on after the value.
+        position: first byte of the value's constructor, inclusive.
+
+    Returns:
+        The value and the position after it.
+
+    Raises:
+        RemoteProtocolError: the bytes end early, are no AMQP value, or nest deeper than ``MAX_DEPTH``.
+    """
+    raw = buffer if isinstance(buffer, bytes) else bytes(buffer)
+    if position < 0:
+        raise LocalProtocolError(f"position {position} is before the buffer")
+    return _decode(raw, position, len(raw), 0)
+
+
+def _decode(raw: bytes, position: int, end: int, depth: int) -> tuple[Any, int]:
+    if position >= end:
+        raise _short(position)
+    code = raw[position]
+    if code:
+        return _decode_coded(raw, position + 1, end, depth, code)
+    if depth >= MAX_DEPTH:
+        raise RemoteProtocolError(f"AMQP value at byte {position}: nests deeper than {MAX_DEPTH}")
+    descriptor, position = _decode(raw, position + 1, end, depth + 1)
+    value, position = _decode(raw, position, end, depth + 1)
+    return Described(descriptor, value), position
+
+
+def _decode_coded(raw: bytes, position: int, end: int, depth: int, code: int) -> tuple[Any, int]:
+    fixed = _FIXED.get(code)
+    if fixed is not None:
+        width, convert = fixed
+        if position + width > end:
+            raise _short(position)
+        return convert(raw[position : position + width]), position + width
+    kind = code >> 4
+    width = 1 if kind in (0xA, 0xC, 0xE) else 4
+    if (code not in _VARIABLE and code not in _COMPOUND) or kind < 0xA:
+        raise RemoteProtocolError(f"AMQP value at byte {position - 1}: 0x{code:02x} is no format code")
+    if position + width > end:
+        raise _short(position)
+    size = int.from_bytes(raw[position : position + width], "big")
+    start, stop = position + width, position + width + size
+    if stop > end:
+        raise _short(start)
+    if code in _VARIABLE:
+        return _VARIABLE[code](raw[start:stop]), stop
+    if depth >= MAX_DEPTH:
+        raise RemoteProtocolError(f"AMQP value at byte {position - 1}: nests deeper than {MAX_DEPTH}")
+    if size < width:
+        raise RemoteProtocolError(f"AMQP value at byte {position - 1}: size {size} leaves no room for its count")
+    count = int.from_bytes(raw[start : start + width], "big")
+    return _COMPOUND[code](raw, start + width, stop, count, depth + 1), stop
+
+
+def _decode_items(raw: bytes, position: int, stop: int, count: int, depth: int) -> list[Any]:
+    items = []
+    for _ in range(count):
+        item, position = _decode(raw, position, stop, depth)
+        items.append(item)
+    if position != stop:
+        raise RemoteProtocolError(f"AMQP list or map at byte {position}: {stop - position} bytes after its last item")
+    return items
+
+
+def _decode_map(raw: bytes, position: int, stop: int, count: int, depth: int) -> Any:
+    if count % 2:
+        raise RemoteProtocolError(f"AMQP map at byte {position}: {count} keys and values, expected an even number")
+    items = _decode_items(raw, position, stop, count, depth)
+    return Pairs.collect(list(zip(items[::2], items[1::2], strict=True)))
+
+
+def _decode_array(raw: bytes, position: int, stop: int, count: int, depth: int) -> Array:
+    descriptor = None
+    if position < stop and raw[position] == 0:
+        descriptor, position = _decode(raw, position + 1, stop, depth)
+    if position >= stop:
+        raise _short(position)
+    code = raw[position]
+    position += 1
+    if code == 0:
+        raise RemoteProtocolError(f"AMQP array at byte {position - 1}: described twice")
+    if code >> 4 == 4 and count > MAX_EMPTY_ITEMS:
+        raise RemoteProtocolError(f"AMQP array at byte {position - 1}: claims {count} items without data")
+    items = []
+    for _ in range(count):
+        item, position = _decode_coded(raw, position, stop, depth, code)
+        items.append(item)
+    if count == 0 and code not in _FIXED and code not in _VARIABLE and code not in _COMPOUND:
+        raise RemoteProtocolError(f"AMQP array at byte {position - 1}: 0x{code:02x} is no format code")
+    if position != stop:
+        raise RemoteProtocolError(f"AMQP array at byte {position}: {stop - position} bytes after its last item")
+    return Array(code, tuple(items), descriptor)
+
+
+def _short(position: int) -> RemoteProtocolError:
+    return RemoteProtocolError(f"AMQP value at byte {position}: the bytes end before the value does")
+
+
+def _boolean(raw: bytes) -> bool:
+    if raw[0] > 1:
+        raise RemoteProtocolError(f"AMQP boolean: 0x{raw[0]:02x}, expected 0x00 or 0x01")
+    return raw[0] == 1
+
+
+def _char(raw: bytes) -> Char:
+    code_point = int.from_bytes(raw, "big")
+    if code_point > 0x10FFFF or 0xD800 <= code_point <= 0xDFFF:
+        raise RemoteProtocolError(f"AMQP char: 0x{code_point:08x} is no Unicode scalar value")
+    return Char(chr(code_point))
+
+
+def _string(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        raise RemoteProtocolError(f"AMQP string: not UTF-8 at its byte {fault.start}") from fault
+
+
+def _symbol(raw: bytes) -> Symbol:
+    try:
+        return Symbol(raw.decode("ascii"))
+    except UnicodeDecodeError as fault:
+        raise RemoteProtocolError(f"AMQP symbol: not ASCII at its byte {fault.start}") from fault
+
+
+def _unsigned(kind: Callable[[int], Any]) -> Callable[[bytes], Any]:
+    return lambda raw: kind(int.from_bytes(raw, "big"))
+
+
+def _signed(kind: Callable[[int], Any]) -> Callable[[bytes], Any]:
+    return lambda raw: kind(int.from_bytes(raw, "big", signed=True))
+
+
+_FIXED: Final[dict[int, tuple[int, Callable[[bytes], Any]]]] = {
+    0x40: (0, lambda raw: None),
+    0x41: (0, lambda raw: True),
+    0x42: (0, lambda raw: False),
+    0x43: (0, lambda raw: UInt(0)),
+    0x44: (0, lambda raw: ULong(0)),
+    0x45: (0, lambda raw: []),
+    0x50: (1, _unsigned(UByte)),
+    0x51: (1, _signed(Byte)),
+    0x52: (1, _unsigned(UInt)),
+    0x53: (1, _unsigned(ULong)),
+    0x54: (1, _signed(Int)),
+    0x55: (1, _signed(Long)),
+    0x56: (1, _boolean),
+    0x60: (2, _unsigned(UShort)),
+    0x61: (2, _signed(Short)),
+    0x70: (4, _unsigned(UInt)),
+    0x71: (4, _signed(Int)),
+    0x72: (4, lambda raw: Float(struct.unpack(">f", raw)[0])),
+    0x73: (4, _char),
+    0x74: (4, Decimal32),
+    0x80: (8, _unsigned(ULong)),
+    0x81: (8, _signed(Long)),
+    0x82: (8, lambda raw: float(struct.unpack(">d", raw)[0])),
+    0x83: (8, _signed(Timestamp)),
+    0x84: (8, Decimal64),
+    0x94: (16, Decimal128),
+    0x98: (16, lambda raw: uuid.UUID(bytes=raw)),
+}
+_VARIABLE: Final[dict[int, Callable[[bytes], Any]]] = {
+    0xA0: bytes,
+    0xB0: bytes,
+    0xA1: _string,
+    0xB1: _string,
+    0xA3: _symbol,
+    0xB3: _symbol,
+}
+_COMPOUND: Final[dict[int, Callable[[bytes, int, int, int, int], Any]]] = {
+    0xC0: _decode_items,
+    0xD0: _decode_items,
+    0xC1: _decode_map,
+    0xD1: _decode_map,
+    0xE0: _decode_array,
+    0xF0: _decode_array,
+}
+
+FORMAT_CODES: Final = frozenset(_FIXED) | frozenset(_VARIABLE) | frozenset(_COMPOUND)
+"""Every format code of AMQP 1.0."""

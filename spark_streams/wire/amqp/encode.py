@@ -1,0 +1,194 @@
+"""Python values to encoded AMQP values, each in its most compact form; ``decode.py`` has the format and the way back.
+
+Spec: AMQP 1.0 part 1 §1.6.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.amqp.values import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Pairs,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+__all__ = ["encode_value"]
+
+_TEXT_OR_BINARY: Final = frozenset({0xA0, 0xB0, 0xA1, 0xB1, 0xA3, 0xB3})
+_WITHOUT_DATA: Final = frozenset(range(0x40, 0x46))
+
+
+def encode_value(value: object) -> bytes:
+    """Encode a value in its most compact form.
+
+    Raises:
+        LocalProtocolError: the value has no AMQP type, or does not fit the one it has.
+    """
+    if value is None:
+        return b"\x40"
+    for kind, encode in _ENCODERS:
+        if isinstance(value, kind):
+            try:
+                return encode(value)
+            except (ValueError, struct.error, OverflowError) as fault:
+                raise LocalProtocolError(f"{value!r:.200} cannot be encoded as AMQP: {fault}") from fault
+    raise LocalProtocolError(f"{type(value).__name__} has no AMQP type")
+
+
+def _sized(code8: int, code32: int, raw: bytes) -> bytes:
+    if len(raw) < 256:
+        return bytes((code8, len(raw))) + raw
+    return struct.pack(">BI", code32, len(raw)) + raw
+
+
+def _counted(code8: int, code32: int, count: int, raw: bytes) -> bytes:
+    if len(raw) < 255 and count < 256:
+        return bytes((code8, len(raw) + 1, count)) + raw
+    return struct.pack(">BII", code32, len(raw) + 4, count) + raw
+
+
+def _encode_list(items: list[Any]) -> bytes:
+    return _counted(0xC0, 0xD0, len(items), b"".join(map(encode_value, items))) if items else b"\x45"
+
+
+def _encode_map(value: dict[Any, Any] | Pairs) -> bytes:
+    pairs = value if isinstance(value, Pairs) else list(value.items())
+    return _counted(0xC1, 0xD1, 2 * len(pairs), b"".join(encode_value(k) + encode_value(v) for k, v in pairs))
+
+
+def _encode_array(value: Array) -> bytes:
+    head = b"" if value.descriptor is None else b"\x00" + encode_value(value.descriptor)
+    body = head + bytes((value.code,)) + b"".join(_encode_as(value.code, item) for item in value.items)
+    return _counted(0xE0, 0xF0, len(value.items), body)
+
+
+def _encode_as(code: int, item: Any) -> bytes:
+    """Return an array element's bytes, which the array's own format code ``code`` prescribes."""
+    if code in _TEXT_OR_BINARY:
+        raw = item.encode("utf-8") if isinstance(item, str) else bytes(item)
+        return struct.pack(">B" if code < 0xB0 else ">I", len(raw)) + raw
+    if code in _COMPOUND_WIDE:
+        whole = _COMPOUND_WIDE[code](item)
+        if code >> 4 in (0xD, 0xF):
+            return whole[1:]
+        size, count = struct.unpack_from(">II", whole, 1)
+        return bytes((size - 3, count)) + whole[9:]
+    if code in _WITHOUT_DATA:
+        return b""
+    pack = _PACKERS.get(code)
+    if pack is None:
+        raise ValueError(f"0x{code:02x} is no format code")
+    return pack(item)
+
+
+def _wide(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Return an encoder that always takes the form with 4-byte size and count."""
+
+    def widen(item: Any) -> bytes:
+        whole = encode(item)
+        code = whole[0]
+        if code == 0x45:
+            return struct.pack(">BII", 0xD0, 4, 0)
+        if code >> 4 in (0xD, 0xF):
+            return whole
+        return struct.pack(">BII", code + 0x10, whole[1] + 3, whole[2]) + whole[3:]
+
+    return widen
+
+
+_COMPOUND_WIDE: Final = {
+    0xC0: _wide(_encode_list),
+    0xD0: _wide(_encode_list),
+    0xC1: _wide(_encode_map),
+    0xD1: _wide(_encode_map),
+    0xE0: _wide(_encode_array),
+    0xF0: _wide(_encode_array),
+}
+
+
+def _packer(layout: str) -> Callable[[Any], bytes]:
+    return lambda item: struct.pack(layout, item)
+
+
+_PACKERS: Final[dict[int, Callable[[Any], bytes]]] = {
+    **{code: _packer(">B") for code in (0x50, 0x52, 0x53)},
+    **{code: _packer(">b") for code in (0x51, 0x54, 0x55)},
+    0x56: lambda item: b"\x01" if item else b"\x00",
+    0x60: _packer(">H"),
+    0x61: _packer(">h"),
+    0x70: _packer(">I"),
+    0x71: _packer(">i"),
+    0x72: _packer(">f"),
+    0x73: lambda item: struct.pack(">I", ord(item)),
+    **{code: _packer(">Q") for code in (0x80,)},
+    **{code: _packer(">q") for code in (0x81, 0x83)},
+    0x82: _packer(">d"),
+    0x98: lambda item: bytes(item.bytes),
+    **{code: bytes for code in (0x74, 0x84, 0x94)},
+}
+
+
+def _encode_small(zero: bytes, small: int, large: int, low: int, high: int) -> Callable[[Any], bytes]:
+    def encode(value: Any) -> bytes:
+        if value == 0 and zero:
+            return zero
+        code = small if low <= value <= high else large
+        return bytes((code,)) + _PACKERS[code](value)
+
+    return encode
+
+
+def _encode_fixed(code: int) -> Callable[[Any], bytes]:
+    return lambda value: bytes((code,)) + _PACKERS[code](value)
+
+
+def _encode_symbol(value: Symbol) -> bytes:
+    return _sized(0xA3, 0xB3, value.encode("ascii"))
+
+
+# The order matters: a subclass stands before the class it derives from.
+_ENCODERS: Final[tuple[tuple[Any, Callable[[Any], bytes]], ...]] = (
+    (Symbol, _encode_symbol),
+    (Char, _encode_fixed(0x73)),
+    (str, lambda value: _sized(0xA1, 0xB1, value.encode("utf-8"))),
+    (bool, lambda value: b"\x41" if value else b"\x42"),
+    (UByte, _encode_fixed(0x50)),
+    (UShort, _encode_fixed(0x60)),
+    (UInt, _encode_small(b"\x43", 0x52, 0x70, 0, 255)),
+    (ULong, _encode_small(b"\x44", 0x53, 0x80, 0, 255)),
+    (Byte, _encode_fixed(0x51)),
+    (Short, _encode_fixed(0x61)),
+    (Int, _encode_small(b"", 0x54, 0x71, -128, 127)),
+    (Timestamp, _encode_fixed(0x83)),
+    (int, _encode_small(b"", 0x55, 0x81, -128, 127)),
+    (Float, _encode_fixed(0x72)),
+    (float, _encode_fixed(0x82)),
+    (Decimal32, _encode_fixed(0x74)),
+    (Decimal64, _encode_fixed(0x84)),
+    (Decimal128, _encode_fixed(0x94)),
+    ((bytes, bytearray, memoryview), lambda value: _sized(0xA0, 0xB0, bytes(value))),
+    (uuid.UUID, _encode_fixed(0x98)),
+    (Described, lambda value: b"\x00" + encode_value(value.descriptor) + encode_value(value.value)),
+    (Array, _encode_array),
+    ((dict, Pairs), _encode_map),
+    ((list, tuple), _encode_list),
+)

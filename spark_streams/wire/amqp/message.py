@@ -1,0 +1,243 @@
+"""One AMQP message at a time: encoded sections into a ``Message``.
+
+::
+
+    message  = [header] [delivery-annotations] [message-annotations] bare-message [footer]
+    bare     = [properties] [application-properties] body
+    body     = data*  |  amqp-sequence*  |  amqp-value
+    section  = 0x00 0x53 code value             code: 0x70 header … 0x78 footer, in ascending order
+
+Two things that clients do are taken as they are, though the rules forbid them: no body at all (proton), and the footer
+before the body (rhea).
+
+Spec: AMQP 1.0 part 3 §3.2 (message format).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.redaction import quoted
+from spark_streams.wire.amqp.decode import Pairs, Symbol, ULong, decode_value
+
+__all__ = ["Amqp", "Data", "Message", "Section", "Sequence", "decode_message", "split_sections"]
+
+HEADER: Final = 0x70
+DELIVERY_ANNOTATIONS: Final = 0x71
+MESSAGE_ANNOTATIONS: Final = 0x72
+PROPERTIES: Final = 0x73
+APPLICATION_PROPERTIES: Final = 0x74
+DATA: Final = 0x75
+AMQP_SEQUENCE: Final = 0x76
+AMQP_VALUE: Final = 0x77
+FOOTER: Final = 0x78
+
+SECTION_NAMES: Final = {
+    HEADER: "header",
+    DELIVERY_ANNOTATIONS: "delivery-annotations",
+    MESSAGE_ANNOTATIONS: "message-annotations",
+    PROPERTIES: "properties",
+    APPLICATION_PROPERTIES: "application-properties",
+    DATA: "data",
+    AMQP_SEQUENCE: "amqp-sequence",
+    AMQP_VALUE: "amqp-value",
+    FOOTER: "footer",
+}
+_CODES: Final = {
+    f"amqp:{name}:{_kind}": code
+    for code, name, _kind in (
+        (HEADER, "header", "list"),
+        (DELIVERY_ANNOTATIONS, "delivery-annotations", "map"),
+        (MESSAGE_ANNOTATIONS, "message-annotations", "map"),
+        (PROPERTIES, "properties", "list"),
+        (APPLICATION_PROPERTIES, "application-properties", "map"),
+        (DATA, "data", "binary"),
+        (AMQP_SEQUENCE, "amqp-sequence", "list"),
+        (AMQP_VALUE, "amqp-value", "*"),
+        (FOOTER, "footer", "map"),
+    )
+}
+LIST_CODES: Final = frozenset({0x45, 0xC0, 0xD0})
+MAP_CODES: Final = frozenset({0xC1, 0xD1})
+BINARY_CODES: Final = frozenset({0xA0, 0xB0})
+VALUE_CODES: Final = {
+    HEADER: LIST_CODES,
+    DELIVERY_ANNOTATIONS: MAP_CODES,
+    MESSAGE_ANNOTATIONS: MAP_CODES,
+    PROPERTIES: LIST_CODES,
+    APPLICATION_PROPERTIES: MAP_CODES,
+    DATA: BINARY_CODES,
+    AMQP_SEQUENCE: LIST_CODES,
+    FOOTER: MAP_CODES,
+}
+"""Section code to the format codes its value may have; an amqp-value may have any."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """A body of data sections."""
+
+    sections: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A body of amqp-sequence sections."""
+
+    sections: tuple[list[Any], ...]
+
+
+@dataclass(frozen=True)
+class Amqp:
+    """A body of one amqp-value section."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message; a section that is not there is None, and so is a body that is not there.
+
+    ``header`` and ``properties`` are the sections' lists, fields in the order of the specification, trailing ones left
+    out as they were on the wire.
+    """
+
+    header: list[Any] | None = None
+    delivery_annotations: dict[Any, Any] | Pairs | None = None
+    message_annotations: dict[Any, Any] | Pairs | None = None
+    properties: list[Any] | None = None
+    application_properties: dict[Any, Any] | Pairs | None = None
+    body: Data | Sequence | Amqp | None = None
+    footer: dict[Any, Any] | Pairs | None = None
+
+
+class Section(NamedTuple):
+    """Where a section is: ``start`` its 0x00, ``value`` its value's constructor, ``end`` exclusive."""
+
+    code: int
+    start: int
+    value: int
+    end: int
+
+
+def split_sections(raw: bytes, last: int = FOOTER) -> list[Section]:
+    """Return the sections of one message, values not decoded.
+
+    Args:
+        raw: exactly one encoded message, or as much of one as ``last`` asks for.
+        last: section code after which nothing is of interest; the message is not looked at beyond it.
+
+    Raises:
+        RemoteProtocolError: the bytes are no sections, their order is wrong, or one is there twice.
+    """
+    sections: list[Section] = []
+    position = 0
+    while position < len(raw):
+        if raw[position] != 0:
+            raise RemoteProtocolError(f"message at byte {position}: 0x{raw[position]:02x}, expected a section (0x00)")
+        descriptor, value = decode_value(raw, position + 1)
+        code = _CODES.get(str(descriptor)) if isinstance(descriptor, Symbol) else descriptor
+        if not (isinstance(descriptor, (ULong, Symbol)) and code in SECTION_NAMES):
+            raise RemoteProtocolError(
+                f"message at byte {position}: {quoted(descriptor, 80)} describes no message section"
+            )
+        if last < FOOTER and code > last:
+            break
+        end = skip_value(raw, value)
+        if code in VALUE_CODES and raw[value] not in VALUE_CODES[code]:
+            raise RemoteProtocolError(f"{SECTION_NAMES[code]} section: holds format code 0x{raw[value]:02x}")
+        late_body = (
+            bool(sections) and sections[-1].code == FOOTER and any(DATA <= s.code <= AMQP_VALUE for s in sections)
+        )
+        if late_body or (sections and not may_follow(sections[-1].code, code)):
+            raise RemoteProtocolError(
+                f"message: {SECTION_NAMES[code]} section after the {SECTION_NAMES[sections[-1].code]} section"
+            )
+        sections.append(Section(code, position, value, end))
+        position = end
+        if last < FOOTER and code >= last:
+            break
+    return sections
+
+
+def may_follow(before: int, code: int) -> bool:
+    if before == code:
+        return code in (DATA, AMQP_SEQUENCE)
+    if before in (DATA, AMQP_SEQUENCE, AMQP_VALUE):
+        return code == FOOTER
+    if before == FOOTER:
+        return DATA <= code <= AMQP_VALUE
+    return code > before
+
+
+def skip_value(raw: bytes, position: int) -> int:
+    """Return the position after the value at ``position``: constructors tell sizes, so nothing is decoded.
+
+    Raises:
+        RemoteProtocolError: the bytes end before the value does, or there is a byte that is no format code.
+    """
+    start, missing = position, 1  # a described value is two values after its 0x00: descriptor and value
+    while position < len(raw):
+        code = raw[position]
+        kind = code >> 4
+        position += 1
+        if code == 0:
+            missing += 1
+            continue
+        if kind < 4:
+            raise RemoteProtocolError(f"AMQP value at byte {position - 1}: 0x{code:02x} is no format code")
+        if kind < 0xA:
+            position += (0, 1, 2, 4, 8, 16)[kind - 4]
+        else:
+            width = 4 if kind % 2 else 1
+            if position + width > len(raw):
+                break
+            position += width + int.from_bytes(raw[position : position + width], "big")
+        if position > len(raw):
+            break
+        missing -= 1
+        if not missing:
+            return position
+    raise RemoteProtocolError(f"AMQP value at byte {start}: the bytes end before the value does")
+
+
+def decode_section(raw: bytes, section: Section) -> Any:
+    """Decode a section's value, which must end where the section does.
+
+    Raises:
+        RemoteProtocolError: it cannot be decoded; the message names the section.
+    """
+    try:
+        value, end = decode_value(raw, section.value)
+    except RemoteProtocolError as fault:
+        raise RemoteProtocolError(f"{SECTION_NAMES[section.code]} section: {fault}") from fault
+    if end != section.end:
+        raise RemoteProtocolError(f"{SECTION_NAMES[section.code]} section: its value ends at {end}, not {section.end}")
+    return value
+
+
+def decode_message(raw: bytes | bytearray | memoryview) -> Message:
+    """Decode one whole message.
+
+    Args:
+        raw: exactly one encoded message.
+
+    Raises:
+        RemoteProtocolError: anything else, whatever the bytes.
+    """
+    encoded = bytes(raw)
+    fields: dict[str, Any] = {}
+    body: list[tuple[int, Any]] = []
+    for section in split_sections(encoded):
+        value = decode_section(encoded, section)
+        if DATA <= section.code <= AMQP_VALUE:
+            body.append((section.code, value))
+        else:
+            fields[SECTION_NAMES[section.code].replace("-", "_")] = value
+    if body:
+        kind = body[0][0]
+        values = tuple(value for _, value in body)
+        fields["body"] = Amqp(values[0]) if kind == AMQP_VALUE else (Data if kind == DATA else Sequence)(values)
+    return Message(**fields)

@@ -1,0 +1,341 @@
+"""The SASL security layer of AMQP 1.0, both roles, without sockets.
+
+::
+
+    protocol header   "AMQP" 3 1 0 0                          each side sends it first
+    frame             size(4, itself included) doff(1) = 2 type(1) = 1 ignored(2)  performative
+    sasl-mechanisms   0x40 [symbol or array of symbols]       server to client
+    sasl-init         0x41 [mechanism, initial-response, hostname]
+    sasl-challenge    0x42 [binary]                           not used by the mechanisms here
+    sasl-response     0x43 [binary]
+    sasl-outcome      0x44 [code, additional-data]            0 ok, 1 auth, 2 sys, 3 sys-perm, 4 sys-temp
+
+After outcome 0 both sides start anew with the header ``AMQP`` 0 1 0 0; what follows the layer is in ``leftover``.
+Mechanisms: PLAIN (RFC 4616), EXTERNAL (RFC 4422, appendix A; the identity comes from TLS), ANONYMOUS (RFC 4505).
+
+Spec: AMQP 1.0 part 5 §5.3 (SASL).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from spark_streams.errors import AuthenticationFailed, LocalProtocolError, RemoteProtocolError
+from spark_streams.redaction import quoted
+from spark_streams.wire.amqp.decode import Array, Described, Symbol, UByte, ULong, decode_value, encode_value
+
+__all__ = ["AMQP_HEADER", "SASL_HEADER", "SaslClient", "SaslServer"]
+
+SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
+AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
+MAX_FRAME_BYTES: Final = 4096
+"""The longest SASL frame taken. AMQP says that frames up to 512 must be; proton and RabbitMQ send longer ones."""
+
+_MECHANISMS: Final = 0x40
+_INIT: Final = 0x41
+_OUTCOME: Final = 0x44
+_SYMBOLIC: Final = {
+    "amqp:sasl-mechanisms:list": _MECHANISMS,
+    "amqp:sasl-init:list": _INIT,
+    "amqp:sasl-challenge:list": 0x42,
+    "amqp:sasl-response:list": 0x43,
+    "amqp:sasl-outcome:list": _OUTCOME,
+}
+_NAMES: Final = {code: name.split(":")[1] for name, code in _SYMBOLIC.items()}
+
+OK: Final = 0
+AUTH: Final = 1
+_OUTCOMES: Final = {
+    1: "the credentials were not accepted",
+    2: "the peer had a system error",
+    3: "the peer had a permanent system error",
+    4: "the peer had a transient system error",
+}
+
+
+def _frame(code: int, fields: list[object]) -> bytes:
+    body = encode_value(Described(ULong(code), fields))
+    return struct.pack(">IBBH", 8 + len(body), 2, 1, 0) + body
+
+
+class _Layer:
+    """Header and frames of the layer: bytes in, performatives out; never reads past the layer's end."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._buffer = bytearray()
+        self._header: bytes | None = None
+
+    def feed(self, received: bytes) -> None:
+        """Take bytes from the peer."""
+        self._buffer += received
+
+    def rest(self) -> bytes:
+        """Give back what is left, which belongs to the next layer."""
+        rest, self._buffer = bytes(self._buffer), bytearray()
+        return rest
+
+    def header(self) -> bytes | None:
+        """Return the peer's eight header bytes, None while they are not all there.
+
+        Raises:
+            RemoteProtocolError: as soon as a byte differs from any AMQP header.
+        """
+        if self._header is None:
+            start = bytes(self._buffer[:8])
+            if not b"AMQP".startswith(start[:4]):
+                raise RemoteProtocolError(f"the peer does not speak AMQP: its first bytes are {start!r}")
+            if len(start) == 8:
+                if start[4] not in (0, 2, 3) or start[5:] != b"\x01\x00\x00":
+                    raise RemoteProtocolError(f"the peer's protocol header is {start!r}: expected {SASL_HEADER!r}")
+                self._header = start
+                if start == SASL_HEADER:
+                    del self._buffer[:8]
+        return self._header
+
+    def performative(self) -> tuple[int, list[Any]] | None:
+        """Return the next frame's code and fields, None while it is not all there.
+
+        Raises:
+            RemoteProtocolError: the frame is too long, or is none of SASL.
+        """
+        if len(self._buffer) < 8:
+            return None
+        size, offset, kind = struct.unpack_from(">IBB", self._buffer)
+        if not 8 <= size <= self._max_bytes:
+            raise RemoteProtocolError(f"SASL frame of {size} bytes: expected 8 to {self._max_bytes}")
+        if kind != 1 or offset < 2 or 4 * offset > size:
+            raise RemoteProtocolError(f"SASL frame with type {kind} and data offset {offset}: expected 1 and 2")
+        if len(self._buffer) < size:
+            return None
+        body = bytes(self._buffer[4 * offset : size])
+        del self._buffer[:size]
+        value, end = decode_value(body)
+        descriptor = value.descriptor if isinstance(value, Described) else None
+        code = _SYMBOLIC.get(descriptor) if isinstance(descriptor, Symbol) else descriptor
+        if not isinstance(value, Described) or code not in _NAMES or not isinstance(value.value, list):
+            raise RemoteProtocolError(f"SASL frame: descriptor {quoted(descriptor, 80)} is none of SASL")
+        if end != len(body):
+            raise RemoteProtocolError(f"SASL frame: {len(body) - end} bytes after its performative")
+        return int(code), value.value
+
+
+def _field(fields: list[Any], index: int, kind: Any, what: str, default: Any = None) -> Any:
+    value = fields[index] if index < len(fields) else None
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise RemoteProtocolError(f"{what}: a {type(value).__name__}, which is not its type")
+    return value
+
+
+class SaslServer:
+    """The server's side, for one connection.
+
+    Args:
+        mechanisms: what is offered, in order of preference: of ``PLAIN``, ``EXTERNAL``, ``ANONYMOUS``.
+        check_plain: answers whether user and password are right; comparing in constant time is its duty.
+        external_identity: who the client is by its verified TLS certificate; without it EXTERNAL is not offered.
+        max_bytes: the longest frame taken, at least 512.
+
+    Attributes:
+        done: the layer is over: ``identity`` and ``mechanism`` are set, ``leftover`` holds what came after it.
+        failed: the credentials were wrong; send what ``receive`` answered, then close the connection.
+        skipped: the client began without SASL; ``leftover`` starts with its header, and whether that is allowed is the
+            caller's decision.
+        identity: the user's name; ``anonymous`` for ANONYMOUS; None before that.
+        mechanism: the mechanism that was used, or None.
+    """
+
+    def __init__(
+        self,
+        mechanisms: Sequence[str],
+        check_plain: Callable[[str, str], bool],
+        external_identity: str | None = None,
+        max_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        unknown = set(mechanisms) - {"PLAIN", "EXTERNAL", "ANONYMOUS"}
+        if unknown or max_bytes < 512:
+            raise LocalProtocolError(f"SASL server with mechanisms {list(mechanisms)} and frames of {max_bytes} bytes")
+        self.mechanisms = tuple(m for m in mechanisms if m != "EXTERNAL" or external_identity is not None)
+        self.done = self.failed = self.skipped = False
+        self.identity: str | None = None
+        self.mechanism: str | None = None
+        self.leftover = b""
+        self._check_plain = check_plain
+        self._external_identity = external_identity
+        self._layer = _Layer(max_bytes)
+        self._greeted = False
+
+    def receive(self, received: bytes) -> bytes:
+        """Take bytes from the client; return bytes to send to it.
+
+        Raises:
+            RemoteProtocolError: the client's bytes are no SASL; the layer is of no further use. Where the header was
+                another one, AMQP wants ``SASL_HEADER`` sent before the connection is closed.
+        """
+        if self.done or self.failed:
+            self.leftover += received
+            return b""
+        self._layer.feed(received)
+        header = self._layer.header()
+        if header is None:
+            return b""
+        if header == AMQP_HEADER:
+            self.done = self.skipped = True
+            self.leftover = self._layer.rest()
+            return b""
+        if header != SASL_HEADER:
+            raise RemoteProtocolError(f"the client's protocol header is {header!r}: expected {SASL_HEADER!r}")
+        answer = b""
+        if not self._greeted:
+            self._greeted = True
+            offered = Array(0xA3, tuple(Symbol(m) for m in self.mechanisms))
+            answer = SASL_HEADER + _frame(_MECHANISMS, [offered])
+        performative = self._layer.performative()
+        if performative is None:
+            return answer
+        code, fields = performative
+        if code != _INIT:
+            raise RemoteProtocolError(f"{_NAMES[code]} from a SASL client: expected sasl-init")
+        outcome = self._authenticate(fields)
+        self.done, self.failed = outcome == OK, outcome != OK
+        self.leftover = self._layer.rest()
+        return answer + _frame(_OUTCOME, [UByte(outcome)])
+
+    def _authenticate(self, fields: list[Any]) -> int:
+        mechanism = _field(fields, 0, str, "sasl-init mechanism")
+        response = bytes(_field(fields, 1, bytes, "sasl-init initial-response", b""))
+        _field(fields, 2, str, "sasl-init hostname")
+        if mechanism not in self.mechanisms:
+            return AUTH
+        identity = None
+        if mechanism == "PLAIN":
+            identity = self._plain(response)
+        elif mechanism == "EXTERNAL":
+            # The response names whom to act for; acting for another than the certificate's owner is not granted.
+            certified = self._external_identity
+            identity = certified if certified and response in (b"", certified.encode("utf-8")) else None
+        else:
+            identity = "anonymous"
+        if identity is None:
+            return AUTH
+        self.identity, self.mechanism = identity, str(mechanism)
+        return OK
+
+    def _plain(self, response: bytes) -> str | None:
+        """Return the user that ``[authzid] NUL authcid NUL password`` proves to be, or None. Spec: RFC 4616 §2."""
+        parts = response.split(b"\0")
+        if len(parts) != 3:
+            return None
+        try:
+            acting_for, user, password = (part.decode("utf-8") for part in parts)
+        except UnicodeDecodeError:
+            return None
+        if not user or acting_for not in ("", user):
+            return None
+        return user if self._check_plain(user, password) else None
+
+
+class SaslClient:
+    """The client's side, for one connection.
+
+    The mechanism is EXTERNAL when ``external`` is set, PLAIN with a username, else ANONYMOUS; if the server does not
+    offer that one, authentication has failed: a weaker one is never tried.
+
+    Args:
+        username: the user, or None.
+        password: the password, or None; shown nowhere.
+        external: whether a TLS client certificate says who we are.
+        hostname: the host that was asked for, or None.
+        max_bytes: the longest frame taken, at least 512.
+
+    Attributes:
+        done: the layer is over and the server accepted; ``leftover`` holds what came after it.
+    """
+
+    def __init__(
+        self,
+        username: str | None = None,
+        password: str | None = None,
+        *,
+        external: bool = False,
+        hostname: str | None = None,
+        max_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        if username is not None and "\0" in username + (password or ""):
+            raise LocalProtocolError("user name or password holds a NUL, which SASL PLAIN cannot carry")
+        self.mechanism = "EXTERNAL" if external else "PLAIN" if username is not None else "ANONYMOUS"
+        self.done = False
+        self.leftover = b""
+        self._username, self._password, self._hostname = username or "", password or "", hostname
+        self._layer = _Layer(max_bytes)
+        self._sent_init = False
+
+    def start(self) -> bytes:
+        """Return the first bytes to send."""
+        return SASL_HEADER
+
+    def receive(self, received: bytes) -> bytes:
+        """Take bytes from the server; return bytes to send to it.
+
+        Raises:
+            AuthenticationFailed: the credentials were not accepted, or the mechanism is not offered (the message names
+                those that are); the connection is to be closed.
+            RemoteProtocolError: the server's bytes are no SASL.
+        """
+        if self.done:
+            self.leftover += received
+            return b""
+        self._layer.feed(received)
+        header = self._layer.header()
+        if header is None:
+            return b""
+        if header != SASL_HEADER:
+            raise AuthenticationFailed(
+                "amqp:unauthorized-access", f"the server wants another protocol header, {header!r}", "SASL"
+            )
+        answer = b""
+        while (performative := self._layer.performative()) is not None:
+            code, fields = performative
+            if code == _MECHANISMS and not self._sent_init:
+                answer += self._init(fields)
+            elif code == _OUTCOME and self._sent_init:
+                self._finish(fields)
+            else:
+                raise RemoteProtocolError(f"{_NAMES[code]} from a SASL server when it was not due")
+        return answer
+
+    def _init(self, fields: list[Any]) -> bytes:
+        offered = _field(fields, 0, (Symbol, Array), "sasl-mechanisms")
+        names = list(offered.items) if isinstance(offered, Array) else [] if offered is None else [offered]
+        if not all(isinstance(name, Symbol) for name in names):
+            raise RemoteProtocolError("sasl-mechanisms: holds something else than symbols")
+        if self.mechanism not in names:
+            hint = "; give a username and password" if self.mechanism == "ANONYMOUS" and "PLAIN" in names else ""
+            raise AuthenticationFailed(
+                "amqp:unauthorized-access",
+                f"the server does not offer {self.mechanism}, it offers {', '.join(names) or 'nothing'}{hint}",
+                "SASL",
+            )
+        response: bytes | None = b""
+        if self.mechanism == "PLAIN":
+            response = b"\0".join((b"", self._username.encode("utf-8"), self._password.encode("utf-8")))
+        elif self.mechanism == "ANONYMOUS":
+            response = b"anonymous"
+        self._sent_init = True
+        init: list[object] = [Symbol(self.mechanism), response]
+        return _frame(_INIT, init if self._hostname is None else [*init, self._hostname])
+
+    def _finish(self, fields: list[Any]) -> None:
+        code = _field(fields, 0, UByte, "sasl-outcome code")
+        if code is None:
+            raise RemoteProtocolError("sasl-outcome: has no code")
+        if code != OK:
+            reason = _OUTCOMES.get(int(code), f"outcome {int(code)}")
+            who = f" for user '{self._username}'" if self.mechanism == "PLAIN" else ""
+            raise AuthenticationFailed("amqp:unauthorized-access", f"{reason}{who} ({self.mechanism})", "SASL")
+        self.done = True
+        self.leftover = self._layer.rest()

@@ -1,0 +1,255 @@
+"""The sections of many messages at once, and the entries of their maps and the fields of their lists.
+
+What these walks are sure of they answer; a message whose shape is uncommon or broken (descriptors in another form,
+described values, keys that are no text, order or sizes that do not fit) is marked ``odd`` and left to
+``wire/amqp/message.py``, which decodes it or says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from spark_streams.wire.amqp.message import (
+    AMQP_VALUE,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    HEADER,
+    VALUE_CODES,
+    may_follow,
+)
+from spark_streams.wire.columnar.byte_view import FIXED_WIDTH, KNOWN, SIZE_WIDTH, Codes, Mask, Positions, Words
+
+__all__ = ["Pair", "Sections", "walk_list", "walk_map", "walk_sections"]
+
+MAX_STEPS: Final = 24
+"""Sections a message may have on the lockstep path; one with more (many data sections) is odd."""
+MAX_PAIRS: Final = 64
+"""Map entries a message may have on the lockstep path: steps where few messages are left do not pay."""
+
+FEW: Final = 12
+"""Messages of a block that are decoded one by one at once: NumPy's cost per call is that of about so many messages."""
+
+_START: Final = HEADER - 1
+_KINDS: Final = FOOTER - HEADER + 1
+
+
+def _section_table() -> tuple[Mask, Mask]:
+    """Return which (section, format code) pairs and which (section before, section) pairs may be."""
+    values = np.zeros((_KINDS, 256), np.bool_)
+    for kind in range(_KINDS):
+        allowed = VALUE_CODES.get(HEADER + kind)
+        values[kind] = KNOWN if allowed is None else [code in allowed for code in range(256)]
+    order = np.zeros((_KINDS + 1, _KINDS), np.bool_)
+    order[0] = True
+    for before in range(_KINDS):
+        order[before + 1] = [may_follow(HEADER + before, HEADER + after) for after in range(_KINDS)]
+    return values.reshape(-1), order.reshape(-1)
+
+
+_MAY_HOLD, _MAY_FOLLOW = _section_table()
+
+
+@dataclass
+class Sections:
+    """Where each message's sections are.
+
+    Args:
+        value: section code to the position of its value's format code, -1 where a message has no such section.
+        end: section code to the position after it.
+        bare_start: the first section after header and delivery annotations; the message's end where there is none.
+        body_code: the body's section code, 0 where there is no body.
+        several: messages whose body has more than one section.
+        odd: messages this walk left alone.
+    """
+
+    value: dict[int, Positions]
+    end: dict[int, Positions]
+    bare_start: Positions
+    body_code: Codes
+    several: Mask
+    odd: Mask
+
+
+def walk_sections(words: Words, starts: Positions, ends: Positions, last: int = FOOTER) -> Sections:
+    """Walk all messages from section to section.
+
+    Args:
+        words: the bytes.
+        starts: first byte of each message, inclusive.
+        ends: byte after each message, exclusive.
+        last: section code after which nothing is of interest; a message is not looked at beyond it.
+    """
+    n = starts.size
+    found = Sections({}, {}, ends.copy(), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
+    if n <= FEW:
+        found.odd[:] = True
+        return found
+    rows, position, end = np.arange(n), starts, ends
+    before = np.full(n, _START, np.int64)
+    for _ in range(MAX_STEPS):
+        live = position < end
+        if not live.all():
+            rows, position, end, before = rows[live], position[live], end[live], before[live]
+        if not rows.size:
+            return found
+        word = words.big(position)
+        code, format_code = (word >> 40) & 0xFF, (word >> 32) & 0xFF
+        kind = code - HEADER
+        good = (word >> 48 == 0x0053) & (kind >= 0) & (kind < _KINDS)
+        kind = np.where(good, kind, 0)
+        good &= _MAY_HOLD[kind << 8 | format_code] & _MAY_FOLLOW[(before - _START) * _KINDS + kind]
+        width = SIZE_WIDTH[format_code]
+        size = np.where(width == 1, (word >> 24) & 0xFF, np.where(width == 4, word & 0xFFFFFFFF, 0))
+        stop = position + 4 + width + FIXED_WIDTH[format_code] + size
+        good &= stop <= end
+        if not good.all():
+            found.odd[rows[~good]] = True
+            rows, position, end, stop, code = rows[good], position[good], end[good], stop[good], code[good]
+        _record(found, rows, position, stop, code)
+        if last < FOOTER:
+            going = code < last
+            rows, stop, end, code = rows[going], stop[going], end[going], code[going]
+        position, before = stop, code
+    found.odd[rows[position < end]] = True
+    return found
+
+
+def _record(found: Sections, rows: Positions, position: Positions, stop: Positions, codes: Codes) -> None:
+    n = found.odd.size
+    for kind in np.flatnonzero(np.bincount(codes - HEADER, minlength=_KINDS)):
+        code = HEADER + int(kind)
+        mask = codes == code
+        here, at, upto = (rows, position, stop) if mask.all() else (rows[mask], position[mask], stop[mask])
+        if code not in found.value:
+            found.value[code], found.end[code] = np.full(n, -1, np.int64), np.zeros(n, np.int64)
+        if DATA <= code <= AMQP_VALUE:
+            found.several[here] = found.body_code[here] != 0
+            found.body_code[here] = code
+        if code > DELIVERY_ANNOTATIONS:
+            found.bare_start[here] = np.minimum(found.bare_start[here], at)
+        found.value[code][here] = at + 3
+        found.end[code][here] = upto
+
+
+class Pair(NamedTuple):
+    """One step of a map walk: the next entry of every map that has one.
+
+    ``key_*`` are the key's format code and text; ``value`` is the position of the value's format code, ``code`` that
+    code, ``start`` and ``end`` its content as in ``Extents``.
+    """
+
+    rows: Positions
+    key_code: Codes
+    key_start: Positions
+    key_end: Positions
+    code: Codes
+    value: Positions
+    start: Positions
+    end: Positions
+
+    def without(self, odd: Mask) -> Pair:
+        """Return the entries of the messages that are not odd."""
+        sure = ~odd[self.rows]
+        return self if sure.all() else Pair(*(column[sure] for column in self))
+
+
+class _Cursor:
+    """The items of many lists or maps, one step of all at a time."""
+
+    def __init__(self, words: Words, rows: Positions, position: Positions, end: Positions, odd: Mask) -> None:
+        word = words.big(position)
+        code = (word >> 56) & 0xFF
+        width = SIZE_WIDTH[code]
+        self.count = np.where(width == 1, (word >> 40) & 0xFF, 0)
+        if (width == 4).any():
+            wide = width == 4
+            self.count[wide] = (words.big(position[wide] + 5) >> 32) & 0xFFFFFFFF
+        self.position = position + 1 + 2 * width
+        self.words, self.rows, self.end, self.odd = words, rows, end, odd
+        self.drop((self.position > end) | (self.count > 2 * MAX_PAIRS))
+
+    def keep(self, mask: Mask) -> None:
+        """Go on with these only."""
+        if not mask.all():
+            self.rows, self.position, self.end, self.count = (
+                self.rows[mask],
+                self.position[mask],
+                self.end[mask],
+                self.count[mask],
+            )
+
+    def drop(self, bad: Mask) -> None:
+        """Mark these odd and go on without them."""
+        if bad.any():
+            self.odd[self.rows[bad]] = True
+            self.keep(~bad)
+
+    def finish(self) -> bool:
+        """Take out those that have no item left, which must end where they said; return whether any goes on."""
+        done = self.count == 0
+        if done.any():
+            self.odd[self.rows[done & (self.position != self.end)]] = True
+            self.keep(~done)
+        return bool(self.rows.size)
+
+
+def walk_map(words: Words, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Iterator[Pair]:
+    """Walk the entries of many maps; what it cannot follow it marks in ``odd``, also after having answered entries.
+
+    Args:
+        words: the bytes.
+        rows: the message each map belongs to.
+        position: each map's format code, map8 or map32.
+        end: position after each map.
+        odd: marked at index ``rows`` for maps with other keys than text, described values, or broken sizes.
+    """
+    if not rows.size:
+        return
+    cursor = _Cursor(words, rows, position, end, odd)
+    cursor.drop(cursor.count % 2 != 0)
+    while cursor.finish():
+        key = words.extents(cursor.position)
+        text = (key.code == 0xA3) | (key.code == 0xA1) | (key.code == 0xB3) | (key.code == 0xB1)
+        bad = ~text | (key.end >= cursor.end)
+        if bad.any():
+            cursor.drop(bad)
+            key = words.extents(cursor.position)
+            if not cursor.rows.size:
+                return
+        value = words.extents(key.end)
+        good = KNOWN[value.code] & (value.end <= cursor.end)
+        pair = Pair(cursor.rows, key.code, key.start, key.end, value.code, key.end, value.start, value.end)
+        if not good.all():
+            pair = Pair(*(column[good] for column in pair))
+            cursor.drop(~good)
+        yield pair
+        cursor.position = pair.end
+        cursor.count = cursor.count - 2
+
+
+def walk_list(words: Words, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Iterator[Pair]:
+    """Walk the items of many lists, as ``walk_map`` does; the keys of the pairs are empty."""
+    if not rows.size:
+        return
+    cursor = _Cursor(words, rows, position, end, odd)
+    while cursor.finish():
+        inside = cursor.position < cursor.end
+        if not inside.all():
+            cursor.drop(~inside)
+            if not cursor.rows.size:
+                return
+        at = cursor.position
+        value = words.extents(at)
+        good = KNOWN[value.code] & (value.end <= cursor.end)
+        pair = Pair(cursor.rows, at, at, at, value.code, at, value.start, value.end)
+        if not good.all():
+            pair = Pair(*(column[good] for column in pair))
+            cursor.drop(~good)
+        yield pair
+        cursor.position = pair.end
+        cursor.count = cursor.count - 1

@@ -1,0 +1,153 @@
+"""Rows of heads and bodies, laid behind one another in one buffer: how columnar frames and chunks are written."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.rabbitmq.compression import Readable
+from spark_streams.wire.rabbitmq.entries import Positions
+
+__all__ = ["Heads", "Ranges", "interleave"]
+
+_INLINE: Final = 12
+"""Arrow's binary_view holds up to this many bytes itself; a longer one holds 4 of them and points at the rest."""
+
+_RUN: Final = 32
+"""Rows of an evenly spaced run, on average, from which on copying it as one pays."""
+
+_WORD: Final = 8
+_MASK: Final = np.array([(1 << 8 * n) - 1 for n in range(_WORD + 1)], np.uint64)
+"""Which bits of a little-endian word belong to its first 0 to 8 bytes."""
+
+Heads = NDArray[np.uint8]
+"""Bytes of one width a row, shape (n, width), width at most 12."""
+
+
+class Ranges(NamedTuple):
+    """Bytes somewhere in a buffer, one range a row, the start inclusive and the end exclusive."""
+
+    buffer: Readable | pa.Buffer | NDArray[np.uint8]
+    starts: Positions
+    ends: Positions
+
+
+def interleave(*columns: Heads | Ranges) -> pa.Buffer:
+    """Return the bytes of row 0 of every column, then of row 1, and so on.
+
+    Raises:
+        LocalProtocolError: the columns point into more bytes than Arrow's views can.
+    """
+    n = len(columns[0].starts if isinstance(columns[0], Ranges) else columns[0])
+    if not n:
+        return pa.py_buffer(b"")
+    widths = [_width(column) for column in columns]
+    if None not in widths:
+        return _equal(columns, [width or 0 for width in widths], n)
+    views = np.empty((n, len(columns), 2), np.uint64)
+    content: list[pa.Buffer] = []
+    for index, column in enumerate(columns):
+        if isinstance(column, Ranges):
+            _point(views[:, index], column, len(content))
+            content.append(column.buffer if isinstance(column.buffer, pa.Buffer) else pa.py_buffer(column.buffer))
+        else:
+            views[:, index] = _inline(column)
+    array = pa.Array.from_buffers(pa.binary_view(), n * len(columns), [None, pa.py_buffer(views), *content])
+    # Arrow's cast of views copies all ranges behind one another: the fastest gather there is here.
+    _, offsets, joined = array.cast(pa.large_binary()).buffers()
+    # Arrow's buffer may be larger than what it holds.
+    return joined.slice(0, int(np.frombuffer(offsets, np.int64, len(array) + 1)[-1]))
+
+
+def _width(column: Heads | Ranges) -> int | None:
+    """Return the number of bytes that every row of a column has; None when they differ."""
+    if not isinstance(column, Ranges):
+        return int(column.shape[1])
+    width = int(column.ends[0] - column.starts[0])
+    return width if (column.ends - column.starts == width).all() else None
+
+
+def _equal(columns: tuple[Heads | Ranges, ...], widths: list[int], n: int) -> pa.Buffer:
+    """Lay out rows of one width: every column is a block of bytes, copied whole."""
+    # Arrow's allocator keeps what was freed: new pages for every chunk would cost more than filling them.
+    joined = pa.allocate_buffer(n * sum(widths))
+    if not sum(widths):
+        return joined
+    rows = np.frombuffer(joined, np.uint8).reshape(n, sum(widths))
+    at = 0
+    for column, width in zip(columns, widths, strict=True):
+        if not isinstance(column, Ranges):
+            rows[:, at : at + width] = column
+        elif width:
+            _copy(rows[:, at : at + width], column)
+        at += width
+    return joined
+
+
+def _copy(target: NDArray[np.uint8], column: Ranges) -> None:
+    """Copy ranges of one width, a run of evenly spaced ones at a time; one by one where they are not."""
+    n, width = target.shape
+    raw, starts = np.frombuffer(column.buffer, np.uint8), column.starts
+    steps = np.diff(starts)
+    edges = np.flatnonzero(steps[1:] != steps[:-1]) + 1
+    if edges.size * _RUN > n or (steps < 0).any():
+        windows = np.lib.stride_tricks.as_strided(raw, (raw.size - width + 1, width), (1, 1), writeable=False)
+        target[:] = windows[starts]
+        return
+    begin = 0
+    while begin < n:
+        step = int(steps[begin]) if begin < n - 1 else width
+        following = int(edges[np.searchsorted(edges, begin + 1)]) + 1 if edges.size and edges[-1] > begin else n
+        first = int(starts[begin])
+        shape = (following - begin, width)
+        target[begin:following] = np.lib.stride_tricks.as_strided(raw[first:], shape, (step, 1), writeable=False)
+        begin = following
+
+
+def _inline(heads: Heads) -> NDArray[np.uint64]:
+    n, width = heads.shape
+    views = np.zeros((n, 16), np.uint8)
+    views[:, 0] = width
+    views[:, 4 : 4 + width] = heads
+    return views.view(np.uint64)
+
+
+def _point(views: NDArray[np.uint64], column: Ranges, buffer_index: int) -> None:
+    """Write the views of one column; the four bytes of prefix stay zero, because a cast does not read them."""
+    raw = np.frombuffer(column.buffer, np.uint8)
+    if raw.size >= 1 << 31:
+        raise LocalProtocolError(f"a buffer of {raw.size} bytes: expected less than 2 GiB")
+    lengths = column.ends - column.starts
+    short = lengths <= _INLINE
+    if short.all():
+        views[:] = _inlined(raw, column.starts, lengths)
+        return
+    views[:, 0] = lengths
+    views[:, 1] = (column.starts << 32) | buffer_index
+    if short.any():
+        views[short] = _inlined(raw, column.starts[short], lengths[short])
+
+
+def _inlined(raw: NDArray[np.uint8], starts: Positions, lengths: Positions) -> NDArray[np.uint64]:
+    """Return the views of ranges of at most 12 bytes, which hold them."""
+    views = np.empty((starts.size, 2), np.uint64)
+    bits = lengths * 8
+    if raw.size < 2 * _WORD:
+        raw = np.concatenate((raw, np.zeros(2 * _WORD, np.uint8)))
+    words: NDArray[np.uint64] = np.ndarray((raw.size - _WORD + 1,), "<u8", raw, strides=(1,))
+    # A word of eight bytes from each start on; near the buffer's end one that begins earlier, shifted.
+    last = raw.size - _WORD
+    shift = np.maximum(starts - last, 0) * 8
+    low = words[np.minimum(starts, last)] >> shift.astype(np.uint64)
+    low &= _MASK[np.minimum(bits, 64) // 8]
+    after = starts + _WORD
+    shift = np.clip(after - last, 0, 7) * 8
+    high = words[np.minimum(after, last)] >> shift.astype(np.uint64)
+    high &= _MASK[np.maximum(bits - 64, 0) // 8]
+    views[:, 0] = lengths.astype(np.uint64) | low << np.uint64(32)
+    views[:, 1] = low >> np.uint64(32) | high << np.uint64(32)
+    return views

@@ -1,0 +1,153 @@
+"""Many JSON texts checked at once, by Arrow's JSON reader.
+
+Arrow takes what RFC 8259 has, with two exceptions that are looked for here: NaN and the infinities, and bytes that are
+no UTF-8. It refuses some texts that are JSON: numbers beyond a double (``1e999``) and halves of surrogate pairs. So
+what it takes is right, but for these exceptions; what it refuses is for ``line`` to judge, one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+from numpy.typing import NDArray
+
+from spark_streams.wire.columnar.gather import Mask, Positions
+from spark_streams.wire.feed.shortening import without_long_strings
+
+__all__ = ["invalid_objects", "is_utf8", "not_a_number", "unescape"]
+
+CHECKED_BYTES: Final = 4 << 20
+"""How much is checked by one call: enough that a call's 40 µs, and its wait for Arrow's own thread, do not count."""
+LONG_EVENT_BYTES: Final = 256
+"""From this average on it is worth looking for strings that need not be read."""
+ALONE: Final = 16
+"""Of a group with an invalid text, halves are checked again until they have no more texts than this."""
+
+_NA: Final = int.from_bytes(b"Na", "little")
+_IN: Final = int.from_bytes(b"In", "little")
+# Nothing is made of what is read: a column that no event has, and everything else ignored.
+_NOTHING: Final = pa.json.ParseOptions(
+    explicit_schema=pa.schema([("\x7f", pa.null())]), unexpected_field_behavior="ignore"
+)
+_TEXT: Final = pa.json.ParseOptions(explicit_schema=pa.schema([("v", pa.string())]), unexpected_field_behavior="error")
+
+
+def is_utf8(raw: NDArray[np.uint8]) -> bool:
+    """Return whether bytes, at most 2**31 - 1, are UTF-8."""
+    buffers = [None, pa.py_buffer(np.array([0, raw.size], np.int32)), pa.py_buffer(raw)]
+    try:
+        pa.Array.from_buffers(pa.string(), 1, buffers).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def not_a_number(raw: NDArray[np.uint8]) -> Positions:
+    """Return where NaN or an infinity may stand for a number: a position in each, and in some strings as well."""
+    # Two bytes in one comparison, at even positions and at odd ones.
+    even, odd = (raw[first : first + (raw.size - first) // 2 * 2].view("<u2") for first in (0, 1))
+    if not any((pairs == letters).any() for pairs in (even, odd) for letters in (_NA, _IN)):
+        return np.zeros(0, np.int64)
+    maybe = ((raw[:-1] == 0x4E) & (raw[1:] == 0x61)) | ((raw[:-1] == 0x49) & (raw[1:] == 0x6E))
+    found: Positions = np.flatnonzero(maybe)
+    # A number comes after one of these; "Infinity" or "NaN" inside a text seldom does.
+    before = raw[np.maximum(found - 1, 0)]
+    third = raw[np.minimum(found + 2, raw.size - 1)]
+    suspect: Mask = np.isin(before, np.frombuffer(b":,[- \t\r", np.uint8)) & ((third == 0x4E) | (third == 0x66))
+    suspects: Positions = found[suspect]
+    return suspects
+
+
+def invalid_objects(texts: pa.BinaryArray) -> Positions:
+    """Return which texts may be no JSON objects, given that each is UTF-8, begins with ``{`` and ends with ``}``.
+
+    The texts are read one after the other, as one document: ``}{`` is nowhere inside an object, so each of them holds
+    whole objects, and as many objects as texts are one object each.
+    """
+    if not len(texts):
+        return np.zeros(0, np.int64)
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    content = texts.buffers()[2]
+    bounds = np.searchsorted(offsets, np.arange(int(offsets[0]), int(offsets[-1]), CHECKED_BYTES)).tolist()
+    invalid = np.zeros(len(texts), np.bool_)
+    for first, end in zip(bounds, [*bounds[1:], len(texts)], strict=True):
+        group = content.slice(int(offsets[first]), int(offsets[end] - offsets[first]))
+        raw = np.frombuffer(group, np.uint8)
+        if first == end or _valid_when_shortened(raw, end - first):
+            continue
+        suspects = not_a_number(raw) + int(offsets[first])
+        invalid[np.searchsorted(offsets, suspects, side="right") - 1] = True
+        for row in _invalid_of(group, offsets[first : end + 1] - offsets[first]):
+            invalid[first + row] = True
+    found: Positions = np.flatnonzero(invalid)
+    return found
+
+
+def _valid_when_shortened(raw: NDArray[np.uint8], count: int) -> bool:
+    """Return whether a document is surely so many objects; of one that has no long strings it is never sure."""
+    if raw.size < count * LONG_EVENT_BYTES:
+        return False
+    shortened = without_long_strings(raw)
+    return (
+        shortened is not None
+        and not not_a_number(np.frombuffer(shortened, np.uint8)).size
+        and _objects(shortened) == count
+    )
+
+
+def _invalid_of(content: pa.Buffer, offsets: NDArray[np.int32]) -> list[int]:
+    """Return which texts of a document may be no objects, halving it until they are found."""
+    found: list[int] = []
+    groups = [(0, offsets.size - 1)]
+    while groups:
+        first, end = groups.pop()
+        part = content.slice(int(offsets[first]), int(offsets[end] - offsets[first]))
+        if first == end or _objects(part) == end - first:
+            continue
+        if end - first <= ALONE:
+            found.extend(range(first, end))
+        else:
+            middle = (first + end) // 2
+            groups += [(first, middle), (middle, end)]
+    return found
+
+
+def _objects(content: pa.Buffer) -> int:
+    """Return how many objects a document holds; -1 when it is none."""
+    options = pa.json.ReadOptions(use_threads=False, block_size=content.size + 1)
+    try:
+        return int(pa.json.read_json(pa.BufferReader(content), options, _NOTHING).num_rows)
+    except pa.ArrowInvalid:
+        return -1
+
+
+def unescape(texts: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:
+    """Return what JSON strings say.
+
+    Args:
+        texts: each begins and ends with a quote.
+
+    Returns:
+        the strings, and which of them may be no JSON; those are empty.
+    """
+    lines = pc.binary_join_element_wise(pa.scalar(b'{"v":', pa.binary()), texts, pa.scalar(b"}", pa.binary()), b"")
+    invalid = np.zeros(len(texts), np.bool_)
+    invalid[invalid_objects(lines)] = True
+    if invalid.any():
+        lines = pc.if_else(pa.array(invalid), pa.scalar(b'{"v":""}', pa.binary()), lines)
+    end = int(np.frombuffer(lines.buffers()[1], np.int32)[lines.offset + len(lines)])
+    content = lines.buffers()[2].slice(0, end)  # Arrow may leave more room than there is content
+    try:
+        table = pa.json.read_json(
+            pa.BufferReader(content), pa.json.ReadOptions(use_threads=False, block_size=content.size + 1), _TEXT
+        )
+        strings = table.column("v").combine_chunks()
+        strings.validate(full=True)
+    except pa.ArrowInvalid:
+        # A text such as `"a","v":"b"` is an object's inside too; what such a block holds is read line by line.
+        return pa.array([""] * len(texts), pa.string()), np.ones(len(texts), np.bool_)
+    return strings, invalid

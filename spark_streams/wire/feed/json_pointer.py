@@ -1,0 +1,286 @@
+"""A member of every event, named by a JSON pointer, as a column.
+
+Pointers that name members of nested objects, as nearly all do, are read by Arrow's JSON reader, for all events at once.
+Where it will not (an event that is no object, a value of another type, a pointer into an array), the events are read
+one by one, with the same outcome.
+
+Spec: RFC 6901; options ``keyField`` and ``timestampField``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.amqp.columns.single_message import Overflow, microseconds
+from spark_streams.wire.feed.json_check import is_utf8
+from spark_streams.wire.feed.strict_json import refuse_constant
+
+__all__ = ["extract_text", "extract_timestamp", "parse_pointer", "pointer_of"]
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MISSING: Final = object()
+
+
+def parse_pointer(pointer: str) -> tuple[str, ...]:
+    """Return the names that a pointer goes through; none for the whole document.
+
+    Raises:
+        ValueError: it is no JSON pointer: not empty and without a leading ``/``, or a ``~`` not before 0 or 1.
+    """
+    if pointer and not pointer.startswith("/"):
+        raise ValueError(f"'{pointer}' is no JSON pointer: expected one such as '/customer/id'")
+    parts = pointer.split("/")[1:]
+    for part in parts:
+        if re.search("~(?![01])", part):
+            raise ValueError(f"'{pointer}' is no JSON pointer: '~' stands before 0 (for '~') or 1 (for '/') only")
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
+
+
+def pointer_of(name: str) -> str:
+    """Return the JSON pointer to a member of the document."""
+    return "/" + name.replace("~", "~0").replace("/", "~1")
+
+
+def extract_text(values: pa.BinaryArray, pointer: str) -> pa.StringArray:
+    """Return what a pointer names in every event, as text.
+
+    Args:
+        values: events; one that is no JSON has nothing.
+        pointer: a JSON pointer.
+
+    Returns:
+        a string's characters; of another value its JSON, as Python writes it without spaces (a number as it stands in
+        the event); null where there is nothing, or null.
+
+    Raises:
+        ValueError: ``pointer`` is none.
+    """
+    path = parse_pointer(pointer)
+    column = _read(values, path, pa.string())
+    if column is None:
+        numbers = _read(values, path, pa.int64())
+        # Of all integers, only minus zero is not written as it stands in the event.
+        if numbers is not None and not (pc.any(pc.equal(numbers, 0)).as_py() and _holds_minus_zero(values)):
+            column = numbers.cast(pa.string())
+    if column is None:
+        column = _read_booleans(values, path)
+    if column is None:
+        column = _read_numbers(values, path)
+    if column is None:
+        texts = (_as_text(_one(value, path)) for value in values.to_pylist())
+        column = pa.array(list(texts), pa.string())
+    return column
+
+
+def extract_timestamp(values: pa.BinaryArray, pointer: str, *, overflow: Overflow = "fail") -> pa.TimestampArray:
+    """Return the instant that a pointer names in every event.
+
+    A number is milliseconds since the epoch, negative ones too; a text is ISO 8601, in UTC where it names no zone;
+    what is finer than a microsecond is cut off.
+
+    Args:
+        values: events; one that is no JSON has nothing.
+        pointer: a JSON pointer.
+        overflow: what becomes of an instant that does not fit int64 microseconds.
+
+    Returns:
+        timestamp[us, UTC]; null where there is nothing, or null.
+
+    Raises:
+        ValueError: ``pointer`` is none.
+        RemoteProtocolError: what is there is no number and no ISO 8601 text; the message shows it.
+        TimestampOverflow: it does not fit, and ``overflow`` is ``fail``.
+    """
+    path = parse_pointer(pointer)
+    numbers = _read(values, path, pa.int64())
+    if numbers is not None:
+        # Beyond these, multiplying would overflow.
+        least, most = (pc.min_max(numbers)[name].as_py() or 0 for name in ("min", "max"))
+        if abs(least) < 2**63 // 1000 and abs(most) < 2**63 // 1000:
+            return pc.multiply(numbers, 1000).cast(_TIMESTAMP)
+    else:
+        texts = _read(values, path, pa.string())
+        instants = None if texts is None else _iso(texts)
+        if instants is not None:
+            return instants
+    found = [_instant(_one(value, path), pointer, overflow) for value in values.to_pylist()]
+    return pa.array(found, pa.int64()).cast(_TIMESTAMP)
+
+
+def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> pa.Array | None:
+    """Return a member of every event, read by Arrow; None where the events are not what it can read."""
+    if not path or not len(values) or any(_is_index(name) for name in path):
+        return None
+    content = values.buffers()[2]
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+    if content is None or values.null_count:
+        return None
+    content = content.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+    raw = np.frombuffer(content, np.uint8)
+    starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
+    if (starts == ends).any() or not ((raw[starts] == 0x7B) & (raw[ends - 1] == 0x7D)).all():
+        return None
+    if not is_utf8(raw) or not raw.min() or (raw == 0x0A).any():
+        return None
+    for name in reversed(path):
+        kind = pa.struct([(name, kind)])
+    options = pa.json.ParseOptions(explicit_schema=pa.schema(list(kind)), unexpected_field_behavior="ignore")
+    try:
+        table = pa.json.read_json(
+            pa.BufferReader(content), pa.json.ReadOptions(use_threads=False, block_size=content.size + 1), options
+        )
+    except pa.ArrowInvalid:
+        return None
+    if table.num_rows != len(values):
+        return None
+    column = table.column(0).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0)
+    for name in path[1:]:
+        column = pc.struct_field(column, name)
+    return column
+
+
+def _read_booleans(values: pa.BinaryArray, path: tuple[str, ...]) -> pa.StringArray | None:
+    column = _read(values, path, pa.bool_())
+    return None if column is None else column.cast(pa.string())
+
+
+def _read_numbers(values: pa.BinaryArray, path: tuple[str, ...]) -> pa.StringArray | None:
+    """Return numbers of any kind as they stand in the events; None where one does not show where it stands.
+
+    Arrow says which events have a number there. It stands behind the member's name, if the event has that only once.
+    """
+    numbers = _read(values, path, pa.float64())
+    name = json.dumps(path[-1], ensure_ascii=False).encode() if numbers is not None else b""
+    if numbers is None or b"\\" in name or (np.frombuffer(values.buffers()[2], np.uint8) == ord("\\")).any():
+        return None
+    there = numbers.is_valid()
+    once = pc.equal(pc.count_substring(values, name), 1)
+    found = pc.extract_regex(values, re.escape(name) + rb"[ \t\r]*:[ \t\r]*(?P<number>-?[0-9][-+.0-9eE]*)")
+    texts = pc.struct_field(found, "number").cast(pa.string())
+    if pc.any(pc.and_(there, pc.or_(pc.invert(once), texts.is_null()))).as_py():
+        return None
+    return pc.if_else(there, texts, pa.scalar(None, pa.string()))
+
+
+def _holds_minus_zero(values: pa.BinaryArray) -> bool:
+    """Return whether ``-0`` is anywhere in the values."""
+    raw = np.frombuffer(values.buffers()[2], np.uint8)
+    return bool(((raw[:-1] == 0x2D) & (raw[1:] == 0x30)).any())
+
+
+def _is_index(name: str) -> bool:
+    """Return whether a name may be an index into an array."""
+    return name.isdecimal()
+
+
+def _one(value: bytes | None, path: tuple[str, ...]) -> Any:
+    """Return what a path names in one event, numbers as their text in ``_Number``; ``_MISSING`` for nothing."""
+    if value is None:
+        return _MISSING
+    try:
+        found = json.loads(value, parse_int=_Number, parse_float=_Number, parse_constant=refuse_constant)
+    except (ValueError, RecursionError):
+        return _MISSING
+    for name in path:
+        if isinstance(found, dict):
+            found = found.get(name, _MISSING)
+        elif isinstance(found, list) and name.isdecimal() and (name == "0" or name[0] != "0") and len(name) < 10:
+            found = found[int(name)] if int(name) < len(found) else _MISSING
+        else:
+            return _MISSING
+    return found
+
+
+class _Number(str):
+    """A number as its text: neither its digits nor its size are Python's business."""
+
+    __slots__ = ()
+
+
+def _as_text(found: Any) -> str | None:
+    if found is _MISSING or found is None:
+        return None
+    if isinstance(found, str):
+        return str(found) if _encodable(found) else None
+    return _dump(found)
+
+
+def _encodable(text: str) -> bool:
+    """Return whether a text is Unicode: not one with half of a surrogate pair."""
+    return not any(0xD800 <= ord(character) < 0xE000 for character in text)
+
+
+def _dump(found: Any) -> str:
+    """Return JSON without spaces, numbers as they stood."""
+    if isinstance(found, _Number):
+        return str(found)
+    if isinstance(found, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{_dump(value)}" for name, value in found.items()) + "}"
+    if isinstance(found, list):
+        return "[" + ",".join(map(_dump, found)) + "]"
+    return json.dumps(found)
+
+
+def _iso(texts: pa.StringArray) -> pa.TimestampArray | None:
+    """Return the instants of texts of one common form; None where they have another."""
+    zulu = pc.all(pc.or_kleene(pc.ends_with(texts, "Z"), pc.is_null(texts))).as_py()
+    try:
+        # Arrow wants either every text with a zone or none.
+        return texts.cast(_TIMESTAMP) if zulu else None
+    except pa.ArrowInvalid:
+        return None
+
+
+def _instant(found: Any, pointer: str, overflow: Overflow) -> int | None:
+    if found is _MISSING or found is None:
+        return None
+    if isinstance(found, _Number):
+        return _from_number(found, pointer, overflow)
+    if isinstance(found, str):
+        text = found.strip()
+        try:
+            instant = datetime.fromisoformat(_for_python(text))
+        except ValueError:
+            pass
+        else:
+            if instant.tzinfo is None:
+                instant = instant.replace(tzinfo=timezone.utc)
+            return (instant - _EPOCH) // timedelta(microseconds=1)
+    raise RemoteProtocolError(
+        f"'{pointer}' of an event is {_as_text(found)!r:.60}: expected milliseconds since the epoch, or ISO 8601"
+    )
+
+
+def _from_number(text: str, pointer: str, overflow: Overflow) -> int | None:
+    whole = float(text)
+    if text.lstrip("-").isdecimal() and len(text) < 20:
+        return microseconds(int(text), f"'{pointer}' of an event", overflow)
+    # A fraction or an exponent: cut to microseconds; what is beyond any instant is cut to something that is, too.
+    limit = 2.0**63
+    whole = max(-limit, min(limit, whole))
+    if microseconds(int(whole), f"'{pointer}' of an event", overflow) is None:
+        return None
+    return int(whole * 1000)
+
+
+def _for_python(text: str) -> str:
+    """Return ISO 8601 as Python 3.10 reads it: no Z, and a fraction of three or six digits."""
+    if text[-1:] in ("Z", "z"):
+        text = text[:-1] + "+00:00"
+    head, point, rest = text.partition(".")
+    if not point:
+        return text
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    return f"{head}.{digits[:6]:0<6}{rest[len(digits) :]}"

@@ -1,0 +1,244 @@
+"""Lines that are alike: the form of one line, found by reading it, recognised in all others at once.
+
+The lines of a response differ in their values and hardly ever in the rest. A template is what remains of a line when
+its event and its strings are taken out::
+
+    {"key":"customer-4","headers":{"id":"71"},"event":{"amount":4}}
+    ------- string ---- ------------- ss ---- --------- event ----- -      what is left: constants and holes
+
+A line has this form when it begins with the constants and plain strings up to the event, and ends with the ones after
+it. Nothing is then known of the event but that it begins and ends like an object or a string. Once it is known to be
+exactly one, the line is known to be what the template says: nobody can put a member where only one value is.
+
+A plain string has no escape and no control character; a line with another one in a hole is not recognised, and is read
+by itself (``line``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from spark_streams.wire.columnar.gather import Content, Mask, Positions
+from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line import BASE64, Member, event_member, members_of, partition_text
+
+__all__ = ["Found", "Template", "forms_of", "known_templates", "learn"]
+
+LONG_LINE_BYTES: Final = 16 << 10
+"""Of lines above this, the known forms are tried before one is learned."""
+_NAME_OR_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+class Found(NamedTuple):
+    """The lines of one form; ranges are positions in the block, start inclusive, end exclusive.
+
+    ``lines`` are their numbers. ``event``, ``cursor`` and ``key`` are None where the template has none.
+    """
+
+    lines: Positions
+    event: tuple[Positions, Positions] | None
+    cursor: tuple[Positions, Positions] | None
+    key: tuple[Positions, Positions] | None
+
+
+@dataclass(frozen=True)
+class Template:
+    """The form of a line.
+
+    Args:
+        before: the constants from the line's start to the event, or to its end; between two of them is a hole.
+        after: the constants from the event to the line's end; empty when there is no event.
+        cursor: number of the hole that holds the checkpoint's cursor, counting those before the event first.
+        key: number of the hole that holds the event's key.
+        base64: the event is base64.
+        wanted: it is an event or a checkpoint, and of the partition that was asked for.
+    """
+
+    before: tuple[bytes, ...]
+    after: tuple[bytes, ...]
+    cursor: int | None
+    key: int | None
+    base64: bool
+    wanted: bool
+
+    def suits(self, line: bytes | memoryview) -> bool:
+        """Return whether a line may have this form: its ends are alike."""
+        first, last = self.before[0], (self.after or self.before)[-1]
+        return line[: len(first)] == first and line[max(0, len(line) - len(last)) :] == last
+
+    def find(self, content: Content, lines: Positions, start: Positions, end: Positions) -> Found:
+        """Return which lines have this form.
+
+        Args:
+            content: the block.
+            lines: the lines' numbers.
+            start: where each begins.
+            end: where each ends, its line ending excluded.
+        """
+        holes: list[tuple[Positions, Positions]] = []
+        left = start
+        for number, text in enumerate(self.before):
+            if number:
+                until = content.string_end(left, end)
+                lines, end, holes, left, until = _keep(until >= 0, lines, end, holes, left, until)
+                holes.append((left, until))
+                left = until
+            lines, end, holes, left = _keep(left + len(text) <= end, lines, end, holes, left)
+            lines, end, holes, left = _keep(content.equal(left, text), lines, end, holes, left)
+            left = left + len(text)
+        if not self.after:
+            lines, end, holes, left = _keep(left == end, lines, end, holes, left)
+            return self._found(lines, None, holes)
+        behind: list[tuple[Positions, Positions]] = []
+        right = end
+        for number, text in enumerate(reversed(self.after)):
+            if number:
+                since = content.string_start(right, left)
+                lines, left, holes, behind, right, since = _keep(since >= 0, lines, left, holes, behind, right, since)
+                behind.insert(0, (since, right))
+                right = since
+            lines, left, holes, behind, right = _keep(right - len(text) >= left, lines, left, holes, behind, right)
+            right = right - len(text)
+            lines, left, holes, behind, right = _keep(content.equal(right, text), lines, left, holes, behind, right)
+        lines, left, holes, behind, right = _keep(right - left >= 2, lines, left, holes, behind, right)
+        opening, closing = content.raw[left], content.raw[right - 1]
+        whole = ((opening == 0x7B) & (closing == 0x7D)) | ((opening == 0x22) & (closing == 0x22))
+        lines, left, holes, behind, right = _keep(whole, lines, left, holes, behind, right)
+        return self._found(lines, (left, right), holes + behind)
+
+    def _found(
+        self,
+        lines: Positions,
+        event: tuple[Positions, Positions] | None,
+        holes: list[tuple[Positions, Positions]],
+    ) -> Found:
+        return Found(
+            lines,
+            event,
+            None if self.cursor is None else holes[self.cursor],
+            None if self.key is None else holes[self.key],
+        )
+
+
+def _keep(mask: Mask, *columns):  # type: ignore[no-untyped-def]
+    """Return the columns, lists of pairs of columns too, with the rows of the mask alone."""
+    if mask.all():
+        return columns
+    return tuple(
+        [(first[mask], second[mask]) for first, second in column] if isinstance(column, list) else column[mask]
+        for column in columns
+    )
+
+
+def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> Template | None:
+    """Return a line's form.
+
+    Args:
+        line: the line, without its ending.
+        dialect: the version that is spoken.
+        partition: v1: the partition that was asked for; None takes all.
+
+    Returns:
+        None for a line that is malformed, or that has no form others could have: empty, or a member more than once.
+    """
+    try:
+        text = str(line, "utf-8")
+        listed = members_of(text)
+    except (ValueError, StopIteration, RecursionError):
+        return None
+    members = dict(listed or ())
+    if not members or len(members) != len(listed or ()):
+        return None
+    cursor = members.get("cursor")
+    if cursor is not None and not isinstance(cursor.value, str | None):
+        return None
+    name = event_member(members, dialect)
+    checkpoint = cursor is not None and cursor.value is not None
+    wanted = name is not None or checkpoint
+    if wanted and dialect is Dialect.V1:
+        digits = partition_text(members.get("partition"), text)
+        if digits is None:
+            return None
+        wanted = partition is None or int(digits) == partition
+    event = None if name is None else members[name]
+    if event is not None and not isinstance(event.value, dict | str):
+        return None
+    fixed = [member for word in ("partition", "encoding") if (member := members.get(word)) is not None]
+    before, holes = _constants(text, 0, len(text) if event is None else event.start, fixed)
+    after: list[str] = []
+    if event is not None:
+        after, more = _constants(text, event.end, len(text), fixed)
+        holes = holes + more
+    encoding = members.get("encoding")
+
+    def hole(member: Member | None) -> int | None:
+        return None if member is None or not isinstance(member.value, str) else holes.index(member.start + 1)
+
+    return Template(
+        tuple(constant.encode() for constant in before),
+        tuple(constant.encode() for constant in after),
+        hole(cursor) if checkpoint else None,
+        hole(members.get("key")) if event is not None else None,
+        event is not None and encoding is not None and encoding.value == BASE64,
+        wanted,
+    )
+
+
+def _constants(text: str, start: int, end: int, fixed: list[Member]) -> tuple[list[str], list[int]]:
+    """Return what is between the strings of a part of a line, and where each string begins, after its quote.
+
+    Names are no strings here, and neither are the members that are ``fixed``: what they say decides how the line is
+    to be read.
+    """
+    constants: list[str] = []
+    holes: list[int] = []
+    at = start
+    for token in _NAME_OR_STRING.finditer(text, start, end):
+        if re.match(r"\s*:", text[token.end() : token.end() + 64]):
+            continue
+        if any(member.start == token.start() for member in fixed):
+            continue
+        constants.append(text[at : token.start() + 1])
+        holes.append(token.start() + 1)
+        at = token.end() - 1
+    constants.append(text[at:end])
+    return constants, holes
+
+
+_V2_FORMS: Final = ('{"%s":{}}', '{"%s": {}}', '{"cursor":"c"}', '{"cursor": "c"}')
+_V1_FORMS: Final = (
+    '{"partition":%d,"data":{}}',
+    '{"partition": %d, "data": {}}',
+    '{"partition": %d, "headers": null, "data": {}}',
+    '{"partition": %d, "headers": {}, "data": {}}',
+    '{"partition":%d,"headers":{},"data":{}}',
+    '{"partition":%d,"cursor":"c"}',
+    '{"partition": %d, "cursor": "c"}',
+)
+
+
+@lru_cache(maxsize=64)
+def known_templates(dialect: Dialect, partition: int | None) -> tuple[Template, ...]:
+    """Return the forms that the servers we know write, so that they need not be learned in every block."""
+    if dialect is Dialect.V1:
+        forms = [form % partition for form in _V1_FORMS] if partition is not None else []
+    else:
+        forms = [form % dialect.event_key if "%" in form else form for form in _V2_FORMS]
+    learned = (learn(form.encode(), dialect, partition) for form in forms)
+    return tuple(template for template in learned if template is not None)
+
+
+def forms_of(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> Iterator[Template]:
+    """Return the forms that a line may have: its own, for a long one the known ones before it.
+
+    Learning costs as much as reading the line by itself does, which is nothing beside a block of short ones.
+    """
+    if len(line) > LONG_LINE_BYTES:
+        yield from (template for template in known_templates(dialect, partition) if template.suits(line))
+    own = learn(line, dialect, partition)
+    if own is not None:
+        yield own

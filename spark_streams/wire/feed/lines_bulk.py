@@ -1,0 +1,246 @@
+"""A block's lines, recognised by their forms and read together; those that are like no others, one by one."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.wire.columnar.base64 import decode_base64
+from spark_streams.wire.columnar.gather import Content, Mask, Positions, gather
+from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.json_check import invalid_objects, is_utf8, unescape
+from spark_streams.wire.feed.line import read_line
+from spark_streams.wire.feed.line_forms import Found, Template, forms_of
+from spark_streams.wire.feed.strict_json import MAX_DEPTH
+
+__all__ = ["AlikeLines", "Places"]
+
+MAX_FORMS: Final = 16
+"""How many forms are looked for in a block; lines of further ones are read one by one."""
+_NEWLINE: Final = 0x0A
+_RETURN: Final = 0x0D
+_QUOTE: Final = 0x22
+_BACKSLASH: Final = 0x5C
+_FIRST_CHARACTER: Final = 0x20
+_OBJECT, _TEXT, _BASE64 = 1, 2, 3
+_NONE: Final = -1
+
+
+class Places(NamedTuple):
+    """Per line, where a text of it is: in which buffer, from where on, how many bytes; 0 is the block, -1 no text."""
+
+    source: NDArray[np.int64]
+    start: Positions
+    length: Positions
+
+    @staticmethod
+    def none(lines: int) -> Places:
+        """Return the places of lines that have no such text."""
+        return Places(np.full(lines, _NONE), np.zeros(lines, np.int64), np.zeros(lines, np.int64))
+
+    def put(self, lines: Positions | int, source: int, start: Positions | int, length: Positions | int) -> None:
+        """Let lines have a text."""
+        self.source[lines], self.start[lines], self.length[lines] = source, start, length
+
+
+class AlikeLines:
+    """The lines of one block, while they are read: ``recognise``, ``check``, ``read_rest``, then the rest.
+
+    ``event``, ``cursor`` and ``key`` say where each line's texts are; ``next_line`` is where the line after it begins.
+
+    Args:
+        raw: the block, at least eight bytes.
+        dialect: the version that is spoken.
+        partition: v1: the partition that was asked for; None takes all.
+        first: the number of the first line, for errors.
+    """
+
+    def __init__(self, raw: NDArray[np.uint8], dialect: Dialect, partition: int | None, first: int = 1) -> None:
+        self._raw, self._dialect, self._partition, self._first = raw, dialect, partition, first
+        newlines = np.flatnonzero(raw == _NEWLINE)
+        ends = newlines if newlines.size and newlines[-1] == raw.size - 1 else np.append(newlines, raw.size)
+        self.next_line = np.minimum(ends + 1, raw.size)
+        self._start = np.concatenate((np.zeros(1, np.int64), ends[:-1] + 1))
+        self._end = ends - ((ends > self._start) & (raw[np.maximum(ends - 1, 0)] == _RETURN))
+        lines = ends.size
+        self.event, self.cursor, self.key = Places.none(lines), Places.none(lines), Places.none(lines)
+        self._kind = np.zeros(lines, np.uint8)
+        self._unwanted = np.zeros(lines, np.bool_)
+        self._singly = np.zeros(lines, np.bool_)
+        self._sources = [raw]
+        self._objects: pa.BinaryArray | None = None
+
+    def recognise(self) -> None:
+        """Find the lines of each form; whether their events are what they seem is not checked yet."""
+        self._singly = self._odd()
+        content = Content(self._raw)
+        left = np.flatnonzero((self._start < self._end) & ~self._singly)
+        for _ in range(MAX_FORMS):
+            if not left.size:
+                return
+            first = int(left[0])
+            line = self._line(first)
+            pending = np.ones(self._start.size, np.bool_)
+            for template in forms_of(line, self._dialect, self._partition):
+                found = template.find(content, left, self._start[left], self._end[left])
+                self._take(template, found)
+                pending[found.lines] = False
+                left = left[pending[left]]
+                if not pending[first]:
+                    break
+            else:
+                self._singly[first] = True
+                left = left[1:]
+        self._singly[left] = True
+
+    def check(self, *, objects: bool = True) -> None:
+        """Check the events that were found; lines whose events are not what they seemed are left to ``read_rest``.
+
+        Args:
+            objects: whether those that seem to be JSON objects are checked, too.
+        """
+        if objects:
+            rows = np.flatnonzero(self._kind == _OBJECT)
+            found = gather(self._sources, None, self.event.start[rows], self.event.length[rows], pa.binary())
+            invalid = rows[invalid_objects(found)]
+            self._singly[invalid] = True
+            if not invalid.size:
+                self._objects = found
+        self._check_texts(np.flatnonzero(self._kind >= _TEXT))
+        for places in (self.event, self.cursor, self.key):
+            places.source[self._unwanted | self._singly] = _NONE
+
+    def read_rest(self) -> None:
+        """Read the lines that are like no others.
+
+        Raises:
+            RemoteProtocolError: the first malformed line.
+        """
+        rest = np.flatnonzero(self._singly)
+        if not rest.size:
+            return
+        extra: list[bytes] = []
+        size = 0
+        for row in rest.tolist():
+            read = read_line(self._line(row), row + self._first, self._dialect, self._partition)
+            if read is None:
+                continue
+            for places, text in ((self.event, read.event), (self.cursor, read.cursor), (self.key, read.key)):
+                if text is not None:
+                    content = text if isinstance(text, bytes) else text.encode()
+                    places.put(row, len(self._sources), size, len(content))
+                    extra.append(content)
+                    size += len(content)
+        self._sources.append(np.frombuffer(b"".join(extra), np.uint8))
+
+    def _line(self, row: int) -> memoryview:
+        """Return a line: not a copy, which would be made with Python's lock held, however long it is."""
+        return self._raw[self._start[row] : self._end[row]].data
+
+    def events(self) -> pa.BinaryArray:
+        """Return the events."""
+        rows = np.flatnonzero(self.event.source >= 0)
+        if self._objects is not None and rows.size == len(self._objects) and (self._kind[rows] == _OBJECT).all():
+            return self._objects
+        return self._gathered(self.event, rows, pa.binary())
+
+    def cursors(self) -> tuple[Positions, pa.StringArray]:
+        """Return which lines are checkpoints, and their cursors."""
+        rows = np.flatnonzero(self.cursor.source >= 0)
+        return rows, self._gathered(self.cursor, rows, pa.string())
+
+    def keys(self) -> pa.StringArray | None:
+        """Return every event's key, null where it has none; None when no event has one."""
+        events = np.flatnonzero(self.event.source >= 0)
+        named = self.key.source[events] >= 0
+        if not named.any():
+            return None
+        present = self._gathered(self.key, events[named], pa.string())
+        return present if named.all() else present.take(pa.array(np.cumsum(named) - 1, mask=~named))
+
+    def _gathered(self, places: Places, rows: Positions, kind: pa.DataType) -> pa.Array:
+        source = places.source[rows]
+        return gather(self._sources, source if source.any() else None, places.start[rows], places.length[rows], kind)
+
+    def _odd(self) -> Mask:
+        """Return which lines hold what the checks for many at once do not see."""
+        raw = self._raw
+        odd = np.zeros(self._start.size, np.bool_)
+        if not is_utf8(raw):
+            return ~odd
+        if not raw.min():
+            odd[np.searchsorted(self.next_line, np.flatnonzero(raw == 0), side="right")] = True
+        for row in np.flatnonzero(self._end - self._start > 2 * MAX_DEPTH).tolist():
+            line = raw[self._start[row] : self._end[row]]
+            # Both opening brackets are 0x7b once this bit is set.
+            odd[row] |= np.count_nonzero((line | 0x20) == 0x7B) > MAX_DEPTH
+        return odd
+
+    def _take(self, template: Template, found: Found) -> None:
+        """Note where the texts of lines of one form are."""
+        lines = found.lines
+        self._unwanted[lines] = not template.wanted
+        for places, span in ((self.event, found.event), (self.cursor, found.cursor), (self.key, found.key)):
+            if span is not None:
+                places.put(lines, 0, span[0], span[1] - span[0])
+        if found.event is not None:
+            text = self._raw[found.event[0]] == _QUOTE
+            self._kind[lines] = np.where(text, _BASE64 if template.base64 else _TEXT, _OBJECT)
+
+    def _check_texts(self, rows: Positions) -> None:
+        """Check events that are strings, and find or make what they say."""
+        if not rows.size:
+            return
+        inside = gather(self._sources, None, self.event.start[rows] + 1, self.event.length[rows] - 2, pa.binary())
+        offsets = np.frombuffer(inside.buffers()[1], np.int32)[: rows.size + 1].astype(np.int64)
+        content = _content(inside)
+        special = np.zeros(rows.size, np.bool_)
+        where = np.flatnonzero((content == _QUOTE) | (content == _BACKSLASH) | (content < _FIRST_CHARACTER))
+        special[np.searchsorted(offsets[1:], where, side="right")] = True
+        plain = rows[~special]
+        self.event.start[plain] += 1
+        self.event.length[plain] -= 2
+        base64 = self._kind[rows] == _BASE64
+        self._singly[rows[special & base64]] = True
+        self._unescape(rows[special & ~base64])
+        self._decode_base64(rows[~special & base64])
+
+    def _unescape(self, rows: Positions) -> None:
+        if not rows.size:
+            return
+        texts = gather(self._sources, None, self.event.start[rows], self.event.length[rows], pa.binary())
+        strings, invalid = unescape(texts)
+        self._singly[rows[invalid]] = True
+        self._decoded(rows, strings)
+
+    def _decoded(self, rows: Positions, texts: pa.Array) -> None:
+        """Let events be these texts."""
+        offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: rows.size + 1].astype(np.int64)
+        self.event.put(rows, len(self._sources), offsets[:-1], np.diff(offsets))
+        self._sources.append(_content(texts))
+
+    def _decode_base64(self, rows: Positions) -> None:
+        for _ in range(2):  # with those that are none, and without
+            if not rows.size:
+                return
+            texts = gather(self._sources, None, self.event.start[rows], self.event.length[rows], pa.binary())
+            offsets = np.frombuffer(texts.buffers()[1], np.int32)[: rows.size + 1].astype(np.int64)
+            decoded, length, invalid = decode_base64(_content(texts), offsets)
+            if not invalid.any():
+                self.event.put(rows, len(self._sources), offsets[:-1] // 4 * 3, length)
+                self._sources.append(decoded)
+                return
+            self._singly[rows[invalid]] = True
+            rows = rows[~invalid]
+
+
+def _content(texts: pa.Array) -> NDArray[np.uint8]:
+    """Return the bytes of all texts of an array, one after the other."""
+    _, offsets, buffer = texts.buffers()
+    if buffer is None or not len(texts):
+        return np.zeros(0, np.uint8)
+    # Arrow may leave more room than there is content.
+    return np.frombuffer(buffer, np.uint8)[: np.frombuffer(offsets, np.int32)[texts.offset + len(texts)]]

@@ -1,0 +1,281 @@
+"""Osiris chunks: the unit in which RabbitMQ stores and delivers the records of a stream.
+
+::
+
+    header, 48 bytes
+        0  magic(4 bits, 5) version(4 bits, 0)    byte 0 is 0x50
+        1  type(u8)            0 user, 1 tracking delta, 2 tracking snapshot; 128 selection (ours)
+        2  entries(u16)        a sub-batch counts once
+        4  records(u32)        a sub-batch's records count one by one: the offsets that the chunk uses up
+        8  timestamp(i64)      ms since the epoch, of all its records
+       16  epoch(u64)          of the leader
+       24  first offset(u64)   the chunk's id
+       32  CRC(u32)            CRC-32 (zlib's) of the data section
+       36  data bytes(u32)
+       40  trailer bytes(u32)
+       44  bloom bytes(u8)
+       45  reserved(3 bytes)
+    delivered: header, data; the sizes of bloom and trailer may be other than 0 although neither is sent
+    stored:    header, bloom, data, trailer
+
+    data of a user chunk: entries of two kinds, told apart by their first bit
+        plain       0(bit) length(31 bits) message
+        sub-batch   1(bit) compression(3 bits) 0(4 bits) records(u16) plain bytes(u32) stored bytes(u32) body
+
+    data of a selection: some records of a user chunk
+        indexes     u32 for each entry, rising: how many offsets it is behind the first one
+        entries     plain, as many as the head says; its records are the offsets that the selection is of
+
+Offsets are implicit: the first record has the chunk's id, each record after it one more. A selection, which is no type
+of brokers, has them written down: the embedded log sends it to clients that say that they take it (``SELECTIONS``).
+
+Spec: docs/specifications.md, S-31 to S-37, S-41 to S-44; osiris_log.erl.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.wire.columnar.interleave import Ranges, interleave
+from spark_streams.wire.rabbitmq.compression import Readable
+from spark_streams.wire.rabbitmq.entries import Positions, read_entries
+from spark_streams.wire.rabbitmq.sub_batches import MAX_PLAIN_BYTES, RecordSpans, SubBatch
+
+__all__ = [
+    "HEADER_BYTES",
+    "MAX_INFLATED_BYTES",
+    "SELECTIONS",
+    "ChunkHeader",
+    "ChunkRecords",
+    "ChunkType",
+    "decode_chunk",
+    "encode_selection",
+]
+
+HEADER_BYTES: Final = 48
+MAX_OFFSET: Final = 2**63 - 1
+"""Offsets are uint64 on the wire; Spark's longs, and so we, go no further than this (S-37)."""
+MAX_INFLATED_BYTES: Final = 512 << 20
+"""What the sub-batches of one chunk may inflate to together: eight of the largest."""
+
+_MAGIC: Final = 0x50
+_HEADER: Final = struct.Struct(">BBHIqQQIIIB3x")
+
+
+class ChunkType(IntEnum):
+    """What a chunk holds; only user chunks, and selections of them, hold records that readers see."""
+
+    USER = 0
+    TRACKING_DELTA = 1
+    TRACKING_SNAPSHOT = 2
+    SELECTION = 128
+
+
+SELECTIONS: Final = "x-opt-selections"
+"""The property of a subscription, ``true`` if the client takes selections; brokers ignore it."""
+
+
+@dataclass(frozen=True)
+class ChunkHeader:
+    """The first 48 bytes.
+
+    Args:
+        kind: of ``ChunkType``; others are possible.
+        entries: in the data section, a sub-batch counting once.
+        records: offsets that the chunk uses up.
+        timestamp_ms: since the epoch; may be negative.
+        epoch: of the leader.
+        first_offset: of its first record: the chunk's id.
+        crc: CRC-32 of the data section.
+        data_bytes: size of the data section.
+        trailer_bytes: size of the trailer where the chunk is stored.
+        bloom_bytes: size of the bloom filter where the chunk is stored.
+    """
+
+    kind: int
+    entries: int
+    records: int
+    timestamp_ms: int
+    epoch: int
+    first_offset: int
+    crc: int
+    data_bytes: int
+    trailer_bytes: int = 0
+    bloom_bytes: int = 0
+
+    @property
+    def next_offset(self) -> int:
+        """One more than the last offset that the chunk uses up."""
+        return self.first_offset + self.records
+
+    def encode(self) -> bytes:
+        """Return the 48 bytes.
+
+        Raises:
+            LocalProtocolError: a number does not fit its field.
+        """
+        try:
+            return _HEADER.pack(
+                _MAGIC, self.kind, self.entries, self.records, self.timestamp_ms, self.epoch, self.first_offset,
+                self.crc, self.data_bytes, self.trailer_bytes, self.bloom_bytes,
+            )  # fmt: skip
+        except struct.error as fault:
+            raise LocalProtocolError(f"{self}: {fault}") from fault
+
+    @classmethod
+    def decode(cls, buffer: Readable, at: int, end: int) -> ChunkHeader:
+        """Read the header at ``at``.
+
+        Raises:
+            RemoteProtocolError: fewer than 48 bytes before ``end``, no chunk, a version other than 0, or offsets above
+                2^63-1.
+        """
+        if end - at < HEADER_BYTES:
+            raise RemoteProtocolError(f"a chunk's header of {HEADER_BYTES} bytes: {max(end - at, 0)} are there")
+        magic, *fields = _HEADER.unpack_from(buffer, at)
+        if magic != _MAGIC:
+            raise RemoteProtocolError(f"a chunk that begins with 0x{magic:02x}: expected 0x50 (magic 5, version 0)")
+        header = cls(*fields)
+        if header.next_offset - 1 > MAX_OFFSET:
+            raise RemoteProtocolError(f"a chunk at offset {header.first_offset}: expected offsets up to {MAX_OFFSET}")
+        return header
+
+
+@dataclass(frozen=True)
+class ChunkRecords:
+    """The records of a chunk; those of a chunk that is not a user chunk are none.
+
+    Args:
+        header: of the chunk.
+        offsets: of the records.
+        buffer: holds the messages: the chunk itself or, with compressed sub-batches, a new one.
+        starts: first byte of each message, inclusive.
+        ends: byte after each message.
+    """
+
+    header: ChunkHeader
+    offsets: Positions
+    buffer: Readable
+    starts: Positions
+    ends: Positions
+
+
+def decode_chunk(
+    buffer: Readable,
+    start: int,
+    end: int,
+    *,
+    check_crc: bool = True,
+    max_uncompressed_bytes: int = MAX_PLAIN_BYTES,
+    max_inflated_bytes: int = MAX_INFLATED_BYTES,
+) -> ChunkRecords:
+    """Read a chunk as it is delivered: the header and right behind it the data section.
+
+    Args:
+        buffer: the bytes.
+        start: of the chunk, inclusive.
+        end: of the frame, exclusive; what lies between the data section and it is ignored.
+        check_crc: whether to verify the data section's CRC.
+        max_uncompressed_bytes: what one sub-batch may inflate to.
+        max_inflated_bytes: what all of the chunk's sub-batches may inflate to together.
+
+    Raises:
+        RemoteProtocolError: whatever is wrong with the bytes.
+    """
+    header = ChunkHeader.decode(buffer, start, end)
+    start += HEADER_BYTES
+    if header.data_bytes > end - start:
+        raise RemoteProtocolError(f"a chunk with {header.data_bytes} bytes of data: {end - start} are there")
+    if check_crc:
+        _check_data(header, buffer, start)
+    return _decode_data(header, buffer, start, max_uncompressed_bytes, max_inflated_bytes)
+
+
+def _check_data(header: ChunkHeader, buffer: Readable, start: int) -> None:
+    """Verify the CRC of the data section, which begins at ``start`` and is all there.
+
+    Raises:
+        RemoteProtocolError: it does not match; retriable, as the bytes may have been damaged on the way.
+    """
+    found = zlib.crc32(memoryview(buffer)[start : start + header.data_bytes])
+    if found != header.crc:
+        fault = RemoteProtocolError(
+            f"the chunk at offset {header.first_offset}: its data has CRC-32 {found:08x}, expected {header.crc:08x}"
+        )
+        fault.retriable = fault.costly = True
+        raise fault
+
+
+def _decode_data(
+    header: ChunkHeader,
+    buffer: Readable,
+    start: int,
+    max_uncompressed_bytes: int = MAX_PLAIN_BYTES,
+    max_inflated_bytes: int = MAX_INFLATED_BYTES,
+) -> ChunkRecords:
+    """Read the data section, which begins at ``start`` and is all there; the limits are those of ``decode_chunk``.
+
+    Raises:
+        RemoteProtocolError: whatever is wrong with the bytes.
+    """
+    if header.kind == ChunkType.SELECTION:
+        return _decode_selection(header, buffer, start)
+    if header.kind != ChunkType.USER:
+        nothing = np.empty(0, np.int64)
+        return ChunkRecords(header, nothing, buffer, nothing, nothing)
+    spans = RecordSpans(buffer, max_uncompressed_bytes, max_inflated_bytes)
+    left, end = header.entries, start + header.data_bytes
+    while left:
+        entries = read_entries(buffer, start, end, left)
+        spans.add(entries)
+        start, left = entries.stop, left - entries.starts.size
+        if left:
+            batch = SubBatch.read(buffer, start, end)
+            spans.add_sub_batch(batch)
+            start, left = batch.end, left - 1
+    if start != end:
+        raise RemoteProtocolError(f"a chunk with {end - start} bytes after its {header.entries} entries")
+    if spans.records != header.records:
+        raise RemoteProtocolError(f"a chunk of {spans.records} records: expected {header.records}, as its head says")
+    offsets = np.arange(header.first_offset, header.first_offset + spans.records, dtype=np.int64)
+    return ChunkRecords(header, offsets, *spans.collected())
+
+
+def _decode_selection(header: ChunkHeader, buffer: Readable, start: int) -> ChunkRecords:
+    count, end = header.entries, start + header.data_bytes
+    entries_at = start + 4 * count
+    if not count or entries_at > end:
+        raise RemoteProtocolError(f"a selection of {count} entries in {header.data_bytes} bytes: expected one or more")
+    indexes = np.frombuffer(buffer, ">u4", count, start).astype(np.int64)
+    entries = read_entries(buffer, entries_at, end, count)
+    if entries.starts.size != count or entries.stop != end:
+        raise RemoteProtocolError(f"a selection of {header.data_bytes} bytes: expected {count} plain entries")
+    if (np.diff(indexes) <= 0).any() or indexes[-1] >= header.records:
+        raise RemoteProtocolError(f"a selection of {header.records} offsets: expected indexes below it, that rise")
+    return ChunkRecords(header, indexes + header.first_offset, buffer, entries.starts, entries.ends)
+
+
+def encode_selection(
+    whole: ChunkHeader, buffer: Readable, starts: Positions, ends: Positions, rows: Positions
+) -> bytes:
+    """Return some records of a user chunk as a selection, as it is delivered: header and data section.
+
+    Args:
+        whole: of the chunk.
+        buffer: holds its messages.
+        starts: first byte of each of its messages, inclusive.
+        ends: byte after each of its messages.
+        rows: which of them; rising, at least one.
+    """
+    starts, ends = starts[rows], ends[rows]
+    heads = (ends - starts).astype(">u4").view(np.uint8).reshape(-1, 4)
+    data = b"".join((rows.astype(">u4").tobytes(), interleave(heads, Ranges(buffer, starts, ends))))
+    header = replace(whole, kind=ChunkType.SELECTION, entries=rows.size, crc=zlib.crc32(data), data_bytes=len(data))
+    return header.encode() + data

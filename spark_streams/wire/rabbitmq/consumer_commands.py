@@ -1,0 +1,201 @@
+"""Commands of consumers: where to start, credit, stored offsets, the active one of several. Chunks: ``chunk.py``.
+
+Spec: Streams Protocol Reference, Subscribe to Unsubscribe, ConsumerUpdate; ResolveOffsetSpec of later brokers.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Annotated, Any, Final
+
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.wire.rabbitmq.fields import U8, U16, U64, Reader, SparsePairs, Text
+from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Request
+
+__all__ = [
+    "DELIVER_KEY",
+    "ConsumerUpdate",
+    "ConsumerUpdateAnswer",
+    "Credit",
+    "CreditAnswer",
+    "OffsetSpecification",
+    "OffsetType",
+    "QueryOffset",
+    "QueryOffsetAnswer",
+    "ResolveOffsetSpec",
+    "ResolveOffsetSpecAnswer",
+    "StoreOffset",
+    "Subscribe",
+    "SubscribeAnswer",
+    "Unsubscribe",
+    "UnsubscribeAnswer",
+]
+
+DELIVER_KEY: Final = 0x0008
+"""Deliver, versions 1 and 2, from the server: ``subscription_id(u8) [committed_chunk_id(u64)] chunk``."""
+
+
+class OffsetType(IntEnum):
+    """Where a subscription starts; NONE only in the answer to ConsumerUpdate."""
+
+    NONE = 0
+    FIRST = 1
+    LAST = 2
+    NEXT = 3
+    OFFSET = 4
+    TIMESTAMP = 5
+
+
+@dataclass(frozen=True)
+class OffsetSpecification:
+    """A starting position.
+
+    Args:
+        type: of ``OffsetType``.
+        value: the offset, or the timestamp in ms since the epoch (signed); nothing follows the other types on the wire
+            (S-61), and 0 stands here.
+    """
+
+    type: int
+    value: int = 0
+
+
+class _Specification:
+    least = 2
+    _FORMATS: Final = {OffsetType.OFFSET: ">Q", OffsetType.TIMESTAMP: ">q"}
+
+    def write(self, out: bytearray, value: Any, field: str) -> None:
+        out += struct.pack(">H", value.type)
+        form = self._FORMATS.get(value.type)
+        if form is not None:
+            try:
+                out += struct.pack(form, value.value)
+            except struct.error as fault:
+                raise LocalProtocolError(f"{field} is {value}: {fault}") from fault
+
+    def read(self, reader: Reader, field: str) -> Any:
+        (kind,) = struct.unpack(">H", reader.take(2, field))
+        if kind > OffsetType.TIMESTAMP:
+            raise RemoteProtocolError(f"{reader.what}: {field} has type {kind}, expected 0 to 5")
+        form = self._FORMATS.get(kind)
+        return OffsetSpecification(kind, struct.unpack(form, reader.take(8, field))[0] if form else 0)
+
+
+Specification = Annotated[OffsetSpecification, _Specification()]
+
+
+@dataclass(frozen=True)
+class Subscribe(Request):
+    """Starts deliveries of a stream; properties as ``filter.0``, ``match-unfiltered``, ``single-active-consumer``."""
+
+    KEY = 0x0007
+    subscription_id: U8
+    stream: Text
+    offset: Specification
+    credit: U16
+    properties: SparsePairs = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SubscribeAnswer(Answer):
+    """Whether deliveries will come."""
+
+    KEY = 0x0007 | ANSWER
+
+
+@dataclass(frozen=True)
+class Credit(Command):
+    """Grants more chunks; answered only when it is refused."""
+
+    KEY = 0x0009
+    subscription_id: U8
+    credit: U16
+
+
+@dataclass(frozen=True)
+class CreditAnswer(Command):
+    """Why a credit was refused; it has no correlation id (S-71)."""
+
+    KEY = 0x0009 | ANSWER
+    code: U16
+    subscription_id: U8
+
+
+@dataclass(frozen=True)
+class StoreOffset(Command):
+    """Remembers how far a named consumer came; never answered."""
+
+    KEY = 0x000A
+    reference: Text
+    stream: Text
+    offset: U64
+
+
+@dataclass(frozen=True)
+class QueryOffset(Request):
+    """Asks what was remembered."""
+
+    KEY = 0x000B
+    reference: Text
+    stream: Text
+
+
+@dataclass(frozen=True)
+class QueryOffsetAnswer(Answer):
+    """The offset, or no-offset (0x13)."""
+
+    KEY = 0x000B | ANSWER
+    offset: U64 = 0
+
+
+@dataclass(frozen=True)
+class Unsubscribe(Request):
+    """Ends deliveries."""
+
+    KEY = 0x000C
+    subscription_id: U8
+
+
+@dataclass(frozen=True)
+class UnsubscribeAnswer(Answer):
+    """Whether there was such a subscription."""
+
+    KEY = 0x000C | ANSWER
+
+
+@dataclass(frozen=True)
+class ConsumerUpdate(Request):
+    """The server tells a consumer that it is the active one of its group now, or no more."""
+
+    KEY = 0x001A
+    subscription_id: U8
+    active: U8
+
+
+@dataclass(frozen=True)
+class ConsumerUpdateAnswer(Answer):
+    """Where the consumer wants to go on; type NONE means where it subscribed. Some clients add eight unused bytes."""
+
+    KEY = 0x001A | ANSWER
+    EXTRA = True
+    offset: Specification = OffsetSpecification(OffsetType.NONE)
+
+
+@dataclass(frozen=True)
+class ResolveOffsetSpec(Request):
+    """Asks which offset a starting position means now (brokers from 4.3)."""
+
+    KEY = 0x001F
+    stream: Text
+    offset: Specification
+    properties: SparsePairs = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ResolveOffsetSpecAnswer(Answer):
+    """The offset, always of type OFFSET."""
+
+    KEY = 0x001F | ANSWER
+    offset: Specification = OffsetSpecification(OffsetType.OFFSET)

@@ -1,0 +1,210 @@
+"""Frames: how bytes of a connection fall apart, and the base of all commands.
+
+::
+
+    frame    size(u32, itself not counted) key(u16) version(u16) content
+    key      bit 15 set: an answer; the other fifteen name the command
+
+Spec: Streams Protocol Reference, "Frame Structure".
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.rabbitmq.fields import U16, U32, Reader, layout_of, read_fields, write_fields
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+
+__all__ = [
+    "ANSWER",
+    "DEFAULT_FRAME_MAX_BYTES",
+    "HEAD_BYTES",
+    "INITIAL_FRAME_MAX_BYTES",
+    "Answer",
+    "Command",
+    "Frame",
+    "FrameReader",
+    "FrameTooLarge",
+    "Request",
+    "frame_head",
+]
+
+ANSWER: Final = 0x8000
+"""The bit of a key that marks an answer."""
+HEAD_BYTES: Final = 8
+"""Size, key and version."""
+DEFAULT_FRAME_MAX_BYTES: Final = 1 << 20
+"""What brokers propose in Tune."""
+INITIAL_FRAME_MAX_BYTES: Final = 8_192
+"""The largest frame that a broker takes before Open has succeeded."""
+
+_HEAD: Final = struct.Struct(">IHH")
+_SIZE: Final = struct.Struct(">I")
+
+C = TypeVar("C", bound="Command")
+
+
+class FrameTooLarge(RemoteProtocolError):
+    """A frame is larger than was agreed on: a server answers with Close, code 0x0e."""
+
+
+def frame_head(content_bytes: int, key: int, version: int = 1) -> bytes:
+    """Return the eight bytes in front of a content."""
+    return _HEAD.pack(content_bytes + 4, key, version)
+
+
+class Frame(NamedTuple):
+    """One whole frame.
+
+    Args:
+        key: of the command; bit 15 set for an answer.
+        version: of the command.
+        buffer: holds the content, which is ``buffer[start:end]``.
+        start: first byte after the version, inclusive.
+        end: exclusive.
+    """
+
+    key: int
+    version: int
+    buffer: bytes
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """What the frame's size field says."""
+        return self.end - self.start + 4
+
+
+class FrameReader:
+    """Bytes of a connection in, frames out.
+
+    Args:
+        max_bytes: the largest size field taken; 0 for no limit. May be changed between frames.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._buffer = b""
+        self._at = 0
+        self._wanted = 4
+
+    def feed(self, received: bytes) -> None:
+        """Take bytes from the peer."""
+        self._pieces.append(received)
+        self._held += len(received)
+
+    def next(self) -> Frame | None:
+        """Return the next frame, None while it is not all there.
+
+        Raises:
+            FrameTooLarge: as soon as its size is known; the connection is of no further use.
+            RemoteProtocolError: a size that holds no key and version.
+        """
+        if len(self._buffer) - self._at + self._held < self._wanted:
+            return None
+        if self._held:
+            # Joined only when something whole is in reach: a large frame in small pieces is copied once.
+            self._buffer = b"".join((self._buffer[self._at :], *self._pieces))
+            self._pieces, self._held, self._at = [], 0, 0
+        (size,) = _SIZE.unpack_from(self._buffer, self._at)
+        if size < 4:
+            raise RemoteProtocolError(f"a frame of {size} bytes: expected at least 4")
+        if self.max_bytes and size > self.max_bytes:
+            raise FrameTooLarge(f"a frame of {size} bytes: expected at most {self.max_bytes}")
+        self._wanted = 4 + size
+        if len(self._buffer) - self._at < self._wanted:
+            return None
+        _, key, version = _HEAD.unpack_from(self._buffer, self._at)
+        frame = Frame(key, version, self._buffer, self._at + HEAD_BYTES, self._at + self._wanted)
+        self._at = frame.end
+        self._wanted = 4
+        return frame
+
+    def next_like(self, frame: Frame) -> Frame | None:
+        """Return the next frame if it has come together with this one, the last that was read, and is of its kind.
+
+        None otherwise: also for one with which something is wrong, which ``next`` says.
+        """
+        if len(self._buffer) - self._at < HEAD_BYTES:
+            return None
+        size, key, version = _HEAD.unpack_from(self._buffer, self._at)
+        if (key, version) != (frame.key, frame.version) or not 4 <= size <= len(self._buffer) - self._at - 4:
+            return None
+        return self.next() if not self.max_bytes or size <= self.max_bytes else None
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command; the fields of a subclass, in their order, are its content."""
+
+    KEY: ClassVar[int]
+    VERSION: ClassVar[int] = 1
+    EXTRA: ClassVar[bool] = False
+    """Whether bytes after the last field are ignored, because known peers write some."""
+
+    def encode(self) -> bytes:
+        """Return the whole frame.
+
+        Raises:
+            LocalProtocolError: a value does not fit its field.
+        """
+        content = bytearray()
+        write_fields(content, self)
+        return frame_head(len(content), self.KEY, self.VERSION) + bytes(content)
+
+    @classmethod
+    def decode(cls: type[C], frame: Frame) -> C:
+        """Read a frame of this command.
+
+        Raises:
+            RemoteProtocolError: the content does not fit, or bytes are left over.
+        """
+        reader = Reader(frame.buffer, frame.start, frame.end, cls.__name__)
+        values = cls._read(reader)
+        if reader.left and not cls.EXTRA:
+            raise RemoteProtocolError(f"{cls.__name__}: {reader.left} bytes after its last field")
+        return cls(**values)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> dict[str, Any]:
+        return read_fields(reader, cls)
+
+
+@dataclass(frozen=True)
+class Request(Command):
+    """A command that is answered; the caller sets the correlation id."""
+
+    correlation_id: U32 = field(default=0, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Answer(Command):
+    """An answer; a subclass's own fields have defaults, because a refusal may end after the code."""
+
+    correlation_id: U32
+    code: U16 = ResponseCode.OK
+
+    @property
+    def ok(self) -> bool:
+        """Whether the code is OK."""
+        return self.code == ResponseCode.OK
+
+    @property
+    def code_name(self) -> str:
+        """The code as errors show it."""
+        return code_name(self.code)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, field_type in layout_of(cls):
+            if not reader.left and values.get("code", ResponseCode.OK) != ResponseCode.OK:
+                break
+            values[name] = field_type.read(reader, name)
+        return values

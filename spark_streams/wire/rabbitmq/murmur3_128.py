@@ -1,0 +1,132 @@
+"""MurmurHash3 of 128 bits, for x64, of keys in UTF-16: how rstream chooses a super stream's partition for a key.
+
+It is not what RabbitMQ's own clients do (``hashes.py``). rstream hashes what Python's codec "UTF-16" gives on a
+little-endian machine, which begins with a byte order mark, and takes all 128 bits modulo the number of partitions. All
+keys are hashed in lockstep, sixteen bytes of each at a time.
+
+Spec: smhasher, MurmurHash3_x64_128; rstream 1.1, ``HashRoutingMurmurStrategy``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.rabbitmq.hashes import SEED
+
+__all__ = ["murmur3_128_modulo"]
+
+_C1: Final = np.uint64(0x87C37B91114253D5)
+_C2: Final = np.uint64(0x4CF5AD432745937F)
+_BYTE_ORDER_MARK: Final = 0xFEFF
+_BLOCK_UNITS: Final = 8
+_ALL: Final = np.uint64(2**64 - 1)
+
+Words = NDArray[np.uint64]
+Bounds = NDArray[np.int64]
+
+
+def murmur3_128_modulo(keys: pa.StringArray, count: int) -> Words:
+    """Return the hash of every key modulo ``count``.
+
+    Args:
+        keys: strings; no nulls.
+        count: of partitions, below 2^32.
+
+    Raises:
+        LocalProtocolError: a null among the keys, or a key that is not UTF-8.
+    """
+    if keys.null_count:
+        raise LocalProtocolError(f"{keys.null_count} of {len(keys)} keys are null: expected one in every row")
+    if not len(keys):
+        return np.empty(0, np.uint64)
+    units, bounds = _utf16(keys)
+    low, high = _hash(units, bounds[:-1], np.diff(bounds))
+    divisor = np.uint64(count)
+    carried: Words = (high % divisor * np.uint64(2**64 % count) + low % divisor) % divisor
+    return carried
+
+
+def _utf16(keys: pa.StringArray) -> tuple[NDArray[np.uint16], Bounds]:
+    """Return the keys as UTF-16, each behind a byte order mark, and where each begins and ends, in units of 16 bits."""
+    _, offsets, content = keys.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4).astype(np.int64)
+    first, last = int(bounds[0]), int(bounds[-1])
+    encoded = b"" if content is None else content[first:last].to_pybytes()
+    try:
+        text = np.frombuffer(encoded.decode().encode("utf-16-le"), "<u2")
+    except UnicodeDecodeError as fault:
+        row = int(np.searchsorted(bounds - first, fault.start, "right")) - 1
+        raise LocalProtocolError(f"key {row} of {len(keys)} is not UTF-8: {fault.reason}") from fault
+    octets = np.frombuffer(encoded, np.uint8)
+    # Of a character's bytes the first one stands for its units: two outside the basic plane, which take four bytes.
+    of_octets = np.where(octets & 0xC0 == 0x80, 0, np.where(octets >= 0xF0, 2, 1))
+    before = np.concatenate([[0], np.cumsum(of_octets)])[bounds - first]
+    ends = before + np.arange(len(keys) + 1)
+    units = np.empty(int(ends[-1]), np.uint16)
+    is_text = np.ones(units.size, bool)
+    is_text[ends[:-1]] = False
+    units[ends[:-1]] = _BYTE_ORDER_MARK
+    units[is_text] = text
+    return units, ends
+
+
+def _hash(units: NDArray[np.uint16], starts: Bounds, lengths: Bounds) -> tuple[Words, Words]:
+    """Return the low and high halves of the hashes of the keys at ``starts``, all in units of 16 bits."""
+    # Padded to a block, so that a tail can be read as if it were one.
+    octets = np.concatenate([units.astype("<u2"), np.zeros(_BLOCK_UNITS, "<u2")])
+    words: Words = np.ndarray((octets.size - 3,), "<u8", octets, strides=(2,))
+    blocks = lengths // _BLOCK_UNITS
+    # Longest first: the keys that still have a block are always the first few.
+    order = np.argsort(-blocks, kind="stable")
+    at, left = starts[order], blocks[order]
+    low = np.full(lengths.size, SEED, np.uint64)
+    high = low.copy()
+    for block in range(int(left[0])):
+        active = int(np.searchsorted(-left, -block, "left"))
+        some = slice(active)
+        here = at[some] + block * _BLOCK_UNITS
+        low[some] ^= _scrambled(words[here], _C1, 31, _C2)
+        low[some] = (_rotated(low[some], 27) + high[some]) * np.uint64(5) + np.uint64(0x52DCE729)
+        high[some] ^= _scrambled(words[here + 4], _C2, 33, _C1)
+        high[some] = (_rotated(high[some], 31) + low[some]) * np.uint64(5) + np.uint64(0x38495AB5)
+    tail, size = at + left * _BLOCK_UNITS, (lengths[order] % _BLOCK_UNITS) * 2
+    high ^= _scrambled(_first_octets(words[tail + 4], size - 8), _C2, 33, _C1)
+    low ^= _scrambled(_first_octets(words[tail], size), _C1, 31, _C2)
+    total = (lengths[order] * 2).astype(np.uint64)
+    low, high = low ^ total, high ^ total
+    low += high
+    high += low
+    low, high = _mixed(low), _mixed(high)
+    low += high
+    high += low
+    unsorted = np.empty_like(order)
+    unsorted[order] = np.arange(order.size)
+    return low[unsorted], high[unsorted]
+
+
+def _first_octets(words: Words, size: Bounds) -> Words:
+    """Return little-endian words of which only the first ``size`` bytes count: none below 1, all above 7."""
+    kept: Words = np.where(size >= 8, words, words & ~(_ALL << (np.clip(size, 0, 7).astype(np.uint64) * np.uint64(8))))
+    return kept
+
+
+def _scrambled(words: Words, first: np.uint64, bits: int, second: np.uint64) -> Words:
+    scrambled: Words = _rotated(words * first, bits) * second
+    return scrambled
+
+
+def _rotated(words: Words, bits: int) -> Words:
+    rotated: Words = words << np.uint64(bits) | words >> np.uint64(64 - bits)
+    return rotated
+
+
+def _mixed(words: Words) -> Words:
+    words = (words ^ words >> np.uint64(33)) * np.uint64(0xFF51AFD7ED558CCD)
+    words = (words ^ words >> np.uint64(33)) * np.uint64(0xC4CEB9FE1A85EC53)
+    mixed: Words = words ^ words >> np.uint64(33)
+    return mixed

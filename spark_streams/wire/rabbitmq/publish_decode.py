@@ -1,0 +1,283 @@
+"""Publish, PublishConfirm and PublishError: the frames of publishers, read and written in columns.
+
+::
+
+    Publish 1      key(0x0002) version(1) publisher(u8) count(i32)  entries:
+                       id(u64) 0(bit) length(31 bits) message
+                       id(u64) sub-batch (see sub_batches.py), which has one id and is confirmed once
+    Publish 2      key(0x0002) version(2) publisher(u8) count(i32)  entries, none of them a sub-batch:
+                       id(u64) filter value: length(i16), -1 for none, and UTF-8    length(i32) message
+    Confirm        key(0x0003) version(1) publisher(u8) count(i32)  ids(u64)
+    PublishError   key(0x0004) version(1) publisher(u8) count(i32)  id(u64) code(u16)
+
+Spec: Streams Protocol Reference, "Publish" to "PublishError"; docs/specifications.md, S-41,
+S-92, S-107.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.rabbitmq.compression import Readable
+from spark_streams.wire.rabbitmq.entries import Positions, read_entries, words_at
+from spark_streams.wire.rabbitmq.frames import frame_head
+from spark_streams.wire.rabbitmq.publish_encode import encode_publish, encode_sub_batches
+from spark_streams.wire.rabbitmq.publish_v2 import FILTERED_HEAD_BYTES, read_filtered
+from spark_streams.wire.rabbitmq.publisher_commands import CONFIRM_KEY, PUBLISH_ERROR_KEY
+from spark_streams.wire.rabbitmq.sub_batches import MAX_PLAIN_BYTES, RecordSpans, SubBatch
+
+__all__ = [
+    "Confirmed",
+    "PublishErrors",
+    "Published",
+    "decode_confirm",
+    "decode_publish",
+    "decode_publish_error",
+    "encode_confirm",
+    "encode_publish",
+    "encode_publish_error",
+    "encode_sub_batches",
+    "publish_parts",
+]
+
+Ids = NDArray[np.uint64]
+
+MAX_INFLATED_BYTES: Final = 256 << 20
+"""What the sub-batches of one frame may inflate to together; frames are 1 MiB, unless configured otherwise."""
+_HEAD: Final = struct.Struct(">BI")
+_ERROR: Final = np.dtype([("id", ">u8"), ("code", ">u2")])
+_ID: Final = 8
+_SUB_BATCH: Final = 0x80
+"""The bit of the byte behind an id that says that a sub-batch follows."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a Publish frame holds: entries, and the records in them.
+
+    Args:
+        publisher_id: of the publisher.
+        ids: the publishing id of every entry, those that were left out too.
+        counts: records of every entry; 1 for a plain one, 0 for one that was left out.
+        buffer: holds the messages: the frame itself or, with compressed sub-batches, a new one.
+        starts: first byte of every record's message, inclusive.
+        ends: byte after it.
+        filter_starts: first byte of every entry's filter value, inclusive, -1 for none; None in version 1.
+        filter_ends: byte after it, -1 for none; None in version 1.
+        bad_from: the first entry that was left out, because it is a bad sub-batch, and all that follow it too; a server
+            answers them with PublishError. None when all are there.
+    """
+
+    publisher_id: int
+    ids: Ids
+    counts: Positions
+    buffer: Readable
+    starts: Positions
+    ends: Positions
+    filter_starts: Positions | None = None
+    filter_ends: Positions | None = None
+    bad_from: int | None = None
+
+
+class Confirmed(NamedTuple):
+    """What a PublishConfirm frame holds."""
+
+    publisher_id: int
+    ids: Ids
+
+
+class PublishErrors(NamedTuple):
+    """What a PublishError frame holds: a response code for each id."""
+
+    publisher_id: int
+    ids: Ids
+    codes: NDArray[np.uint16]
+
+
+def _read_head(buffer: Readable, start: int, end: int, least: int, what: str) -> tuple[int, int, int]:
+    """Return publisher id, count and where the items begin, each of which has at least ``least`` bytes."""
+    if end - start < _HEAD.size:
+        raise RemoteProtocolError(f"{what}: {end - start} bytes: expected a publisher id and a count")
+    publisher_id, count = _HEAD.unpack_from(buffer, start)
+    start += _HEAD.size
+    if count * least > end - start:
+        raise RemoteProtocolError(f"{what}: {count} items in {end - start} bytes")
+    return publisher_id, count, start
+
+
+def decode_publish(
+    buffer: Readable,
+    start: int,
+    end: int,
+    version: int,
+    *,
+    max_uncompressed_bytes: int = MAX_PLAIN_BYTES,
+    max_inflated_bytes: int = MAX_INFLATED_BYTES,
+) -> Published:
+    """Read the content of a Publish frame.
+
+    Args:
+        buffer: the bytes.
+        start: first byte after key and version, inclusive.
+        end: of the frame, exclusive.
+        version: of the frame, 1 or 2.
+        max_uncompressed_bytes: what one sub-batch may inflate to; one that wants more is a bad one.
+        max_inflated_bytes: what all of the frame's may inflate to together; the first that wants more is a bad one.
+
+    Raises:
+        RemoteProtocolError: the frame itself is malformed. A bad sub-batch is not an error: see ``Published.bad_from``.
+    """
+    if version == 2:
+        return _decode_filtered(buffer, start, end)
+    limits = _Limits(max_uncompressed_bytes, max_inflated_bytes)
+    (whole,) = _plain_parts(buffer, start, end, version, limits)
+    return whole
+
+
+def publish_parts(
+    buffer: Readable, start: int, end: int, version: int, *, max_uncompressed_bytes: int = MAX_PLAIN_BYTES
+) -> Iterator[Published]:
+    """Read the content of a Publish frame a part at a time, so that little is held of one that inflates to much.
+
+    Args:
+        buffer: the bytes.
+        start: first byte after key and version, inclusive.
+        end: of the frame, exclusive.
+        version: of the frame, 1 or 2.
+        max_uncompressed_bytes: what one sub-batch may inflate to; one that wants more is a bad one.
+
+    Yields:
+        At least one: consecutive entries with some ten thousand records, or one sub-batch that has more. Behind a bad
+        sub-batch all parts are of entries that were left out. A frame of version 2, which inflates to nothing, is one.
+
+    Raises:
+        RemoteProtocolError: as ``decode_publish``, perhaps only after the parts before the malformed one.
+    """
+    if version == 2:
+        yield _decode_filtered(buffer, start, end)
+        return
+    limits = _Limits(max_uncompressed_bytes, MAX_INFLATED_BYTES, 1 << 14, 1 << 20, 256)
+    yield from _plain_parts(buffer, start, end, version, limits)
+
+
+class _Limits(NamedTuple):
+    """How much is taken: of a sub-batch, of the frame; and of a part, before it is the next one's turn."""
+
+    sub_batch_bytes: int
+    inflated_bytes: int
+    part_records: int = 2**62
+    part_bytes: int = 2**62
+    part_pieces: int = 2**62
+
+
+def _plain_parts(buffer: Readable, start: int, end: int, version: int, limits: _Limits) -> Iterator[Published]:
+    if version != 1:
+        raise RemoteProtocolError(f"Publish version {version}: expected 1 or 2")
+    publisher_id, left, at = _read_head(buffer, start, end, _ID + 4, "Publish")
+    inflated, bad = 0, False
+    while True:
+        spans = RecordSpans(buffer, limits.sub_batch_bytes, limits.inflated_bytes - inflated)
+        ids: list[Ids] = []
+        counts: list[Positions] = []
+        taken, bad_from = 0, 0 if bad else None
+        most = min(left, limits.part_records)
+        while (
+            taken < most
+            and spans.records < limits.part_records
+            and spans.inflated_bytes < limits.part_bytes
+            and len(ids) < limits.part_pieces
+        ):
+            if at + _ID < end and buffer[at + _ID] & _SUB_BATCH:
+                ids.append(np.array([int.from_bytes(buffer[at : at + _ID], "big")], np.uint64))
+                batch = SubBatch.read(buffer, at + _ID, end)
+                if not bad:
+                    try:
+                        spans.add_sub_batch(batch)
+                    except RemoteProtocolError:
+                        bad, bad_from = True, taken
+                counts.append(np.array([0 if bad else batch.records]))
+                at = batch.end
+            else:
+                entries = read_entries(buffer, at, end, most - taken, before=_ID)
+                ids.append(words_at(buffer, entries.starts - (_ID + 4), ">u8").astype(np.uint64))
+                counts.append(np.full(entries.starts.size, 0 if bad else 1))
+                if not bad:
+                    spans.add(entries)
+                at = entries.stop
+            taken += ids[-1].size
+        left -= taken
+        inflated += spans.inflated_bytes
+        if not left:
+            _check_end(at, end)
+        every = ids[0] if len(ids) == 1 else np.concatenate((np.empty(0, np.uint64), *ids))
+        of_each = counts[0] if len(counts) == 1 else np.concatenate((np.empty(0, np.int64), *counts))
+        yield Published(publisher_id, every, of_each, *spans.collected(), bad_from=bad_from)
+        if not left:
+            return
+
+
+def _check_end(at: int, end: int) -> None:
+    if at != end:
+        raise RemoteProtocolError(f"Publish: {end - at} bytes after its last entry")
+
+
+def _decode_filtered(buffer: Readable, start: int, end: int) -> Published:
+    publisher_id, count, at = _read_head(buffer, start, end, FILTERED_HEAD_BYTES + 4, "Publish 2")
+    found = read_filtered(buffer, at, end, count)
+    _check_end(found.stop, end)
+    return Published(
+        publisher_id,
+        words_at(buffer, found.begins, ">u8").astype(np.uint64),
+        np.ones(count, np.int64),
+        buffer,
+        found.starts,
+        found.ends,
+        found.filter_starts,
+        found.filter_ends,
+    )
+
+
+def encode_confirm(publisher_id: int, ids: Ids) -> bytes:
+    """Return a whole PublishConfirm frame."""
+    content = np.asarray(ids, ">u8").tobytes()
+    return frame_head(_HEAD.size + len(content), CONFIRM_KEY) + _HEAD.pack(publisher_id, len(ids)) + content
+
+
+def decode_confirm(buffer: Readable, start: int, end: int) -> Confirmed:
+    """Read the content of a PublishConfirm frame, which begins at ``start``, after key and version.
+
+    Raises:
+        RemoteProtocolError: its size is not what its count says.
+    """
+    publisher_id, count, start = _read_head(buffer, start, end, 8, "PublishConfirm")
+    if end - start != 8 * count:
+        raise RemoteProtocolError(f"PublishConfirm: {count} ids in {end - start} bytes")
+    return Confirmed(publisher_id, np.frombuffer(buffer, ">u8", count, start).astype(np.uint64))
+
+
+def encode_publish_error(publisher_id: int, ids: Ids, codes: NDArray[np.uint16]) -> bytes:
+    """Return a whole PublishError frame."""
+    rows = np.empty(len(ids), _ERROR)
+    rows["id"], rows["code"] = ids, codes
+    content = rows.tobytes()
+    return frame_head(_HEAD.size + len(content), PUBLISH_ERROR_KEY) + _HEAD.pack(publisher_id, len(ids)) + content
+
+
+def decode_publish_error(buffer: Readable, start: int, end: int) -> PublishErrors:
+    """Read the content of a PublishError frame, which begins at ``start``, after key and version.
+
+    Raises:
+        RemoteProtocolError: its size is not what its count says.
+    """
+    publisher_id, count, start = _read_head(buffer, start, end, _ERROR.itemsize, "PublishError")
+    if end - start != _ERROR.itemsize * count:
+        raise RemoteProtocolError(f"PublishError: {count} items in {end - start} bytes")
+    rows = np.frombuffer(buffer, _ERROR, count, start)
+    return PublishErrors(publisher_id, rows["id"].astype(np.uint64), rows["code"].astype(np.uint16))

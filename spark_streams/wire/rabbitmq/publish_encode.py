@@ -1,0 +1,176 @@
+"""Publish frames in the making: columns of messages in, whole frames out, none larger than was agreed on."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.columnar.interleave import Heads, Ranges, interleave
+from spark_streams.wire.rabbitmq.entries import Positions
+from spark_streams.wire.rabbitmq.frames import frame_head
+from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
+from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
+
+__all__ = ["encode_publish", "encode_sub_batches", "ranges_of"]
+
+_HEAD: Final = struct.Struct(">BI")
+FRAME_HEAD_BYTES: Final = 13
+"""Size, key, version, publisher id, count."""
+MAX_FILTER_BYTES: Final = 0x7FFF
+
+
+def ranges_of(column: pa.LargeBinaryArray) -> Ranges:
+    """Return where each row's bytes are, in a large_binary or large_string array or a slice of one; a null has none."""
+    n = len(column)
+    if not n:
+        return Ranges(b"", np.empty(0, np.int64), np.empty(0, np.int64))
+    _, offsets, content = column.buffers()
+    bounds = np.frombuffer(offsets, np.int64, n + 1, column.offset * 8)
+    starts, ends = bounds[:-1], bounds[1:]
+    if column.null_count:
+        ends = np.where(np.asarray(column.is_valid()), ends, starts)
+    return Ranges(pa.py_buffer(b"") if content is None else content, starts, ends)
+
+
+def encode_publish(
+    publisher_id: int,
+    ids: NDArray[np.uint64],
+    values: pa.LargeBinaryArray,
+    filter_values: pa.StringArray | None = None,
+    max_frame_bytes: int = 0,
+) -> list[bytes]:
+    """Return the frames that publish these messages, in order.
+
+    Args:
+        publisher_id: of the publisher.
+        ids: each message's publishing id.
+        values: the messages, no nulls.
+        filter_values: each message's filter value; null for none. A frame without any is of version 1.
+        max_frame_bytes: the largest frame, its size field included; 0 for no limit.
+
+    Raises:
+        LocalProtocolError: a message that does not fit into a frame, or a filter value above 32767 bytes; the row is
+            named.
+    """
+    body = ranges_of(_whole(values, pa.large_binary()))
+    if values.null_count:
+        raise LocalProtocolError("messages with nulls: expected bytes in every row")
+    filters = None if filter_values is None else _whole(filter_values, pa.large_string())
+    filtered = None if filters is None or filters.null_count == len(filters) else ranges_of(filters)
+    sizes = 12 + (body.ends - body.starts)
+    valid = np.ones(len(ids), np.bool_) if filters is None else np.asarray(filters.is_valid())
+    if filtered is not None:
+        lengths = filtered.ends - filtered.starts
+        if lengths.max() > MAX_FILTER_BYTES:
+            row = int(lengths.argmax())
+            raise LocalProtocolError(f"row {row}: a filter value of {lengths[row]} bytes: expected at most 32767")
+        sizes += 2 + lengths
+    frames: list[bytes] = []
+    for first, end in _cuts(sizes, max_frame_bytes):
+        rows = slice(first, end)
+        part = Ranges(body.buffer, body.starts[rows], body.ends[rows])
+        if filtered is None or not (present := valid[rows]).any():
+            version, content = 1, interleave(_numbered(ids[rows], part), part)
+        else:
+            version = 2
+            value = Ranges(filtered.buffer, filtered.starts[rows], filtered.ends[rows])
+            marked = np.where(present, value.ends - value.starts, -1)
+            heads = np.concatenate((_big(ids[rows], ">u8"), _big(marked, ">i2")), axis=1)
+            content = interleave(heads, value, _big(part.ends - part.starts, ">u4"), part)
+        frames.append(_frame(publisher_id, version, end - first, [content]))
+    return frames
+
+
+def encode_sub_batches(
+    publisher_id: int,
+    ids: NDArray[np.uint64],
+    counts: NDArray[np.int64],
+    values: pa.LargeBinaryArray,
+    compression: int,
+    max_frame_bytes: int = 0,
+) -> list[bytes]:
+    """Return the frames that publish these messages in sub-batches, in order.
+
+    Args:
+        publisher_id: of the publisher.
+        ids: each sub-batch's publishing id.
+        counts: how many messages are in each, 1 to 65535.
+        values: the messages, as many as the counts say together, no nulls.
+        compression: of ``Compression``.
+        max_frame_bytes: the largest frame, its size field included; 0 for no limit.
+
+    Raises:
+        LocalProtocolError: a sub-batch that does not fit into a frame, or has too many messages or bytes; its first row
+            is named.
+    """
+    ends_at = np.cumsum(counts)
+    if values.null_count or len(values) != (int(ends_at[-1]) if ends_at.size else 0):
+        raise LocalProtocolError(
+            f"{len(values)} messages, {values.null_count} of them null, for {len(ids)} sub-batches"
+        )
+    body = ranges_of(_whole(values, pa.large_binary()))
+    lengths = body.ends - body.starts
+    chain = memoryview(interleave(_big(lengths, ">u4"), body))
+    bounds = np.concatenate(([0], np.cumsum(lengths + 4)))
+    packed: list[bytes] = []
+    for row, count in zip((ends_at - counts).tolist(), counts.tolist(), strict=True):
+        try:
+            packed.append(pack_sub_batch(compression, count, chain[bounds[row] : bounds[row + count]]))
+        except LocalProtocolError as fault:
+            raise LocalProtocolError(f"row {row}: {fault}") from fault
+    sizes = np.array([8 + len(piece) for piece in packed], np.int64)
+    frames: list[bytes] = []
+    for first, end in _cuts(sizes, max_frame_bytes, ends_at - counts):
+        heads = np.asarray(ids[first:end], ">u8").tobytes()
+        content: list[bytes] = []
+        for number, piece in enumerate(packed[first:end]):
+            content += heads[8 * number : 8 * number + 8], piece
+        frames.append(_frame(publisher_id, 1, end - first, content))
+    return frames
+
+
+def _whole(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    return column if column.type == kind else column.cast(kind)
+
+
+def _big(numbers: NDArray[np.int64] | NDArray[np.uint64], kind: str) -> Heads:
+    return np.asarray(numbers, kind).view(np.uint8).reshape(-1, np.dtype(kind).itemsize)
+
+
+def _numbered(ids: NDArray[np.uint64], part: Ranges) -> Heads:
+    heads = np.empty((len(ids), 12), np.uint8)
+    heads[:, :8] = _big(ids, ">u8")
+    heads[:, 8:] = _big(part.ends - part.starts, ">u4")
+    return heads
+
+
+def _cuts(sizes: Positions, max_frame_bytes: int, rows: Positions | None = None) -> Iterator[tuple[int, int]]:
+    """Return the entries of each frame, as half-open ranges."""
+    room = (max_frame_bytes or 0x7FFFFFFF) - FRAME_HEAD_BYTES
+    if sizes.size and sizes.max() > room:
+        entry = int((sizes > room).argmax())
+        row = entry if rows is None else int(rows[entry])
+        raise LocalProtocolError(
+            f"row {row}: {sizes[entry]} bytes with the entry's head: expected at most {room}, so that it fits into a "
+            f"frame of {room + FRAME_HEAD_BYTES} bytes"
+        )
+    bounds = np.concatenate(([0], np.cumsum(sizes)))
+    first = 0
+    while first < sizes.size:
+        end = int(np.searchsorted(bounds, bounds[first] + room, "right")) - 1
+        yield first, end
+        first = end
+
+
+def _frame(publisher_id: int, version: int, entries: int, content: list[Any]) -> bytes:
+    size = sum(len(piece) for piece in content)
+    head = frame_head(_HEAD.size + size, PUBLISH_KEY, version) + _HEAD.pack(publisher_id, entries)
+    return b"".join((head, *content))

@@ -1,0 +1,82 @@
+"""Commands of publishers. The messages themselves are read and written in columns: ``publish_decode.py``.
+
+Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_streams.wire.rabbitmq.fields import U8, U64, Text
+from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Request
+
+__all__ = [
+    "CONFIRM_KEY",
+    "MAX_REFERENCE_BYTES",
+    "PUBLISH_ERROR_KEY",
+    "PUBLISH_KEY",
+    "DeclarePublisher",
+    "DeclarePublisherAnswer",
+    "DeletePublisher",
+    "DeletePublisherAnswer",
+    "QueryPublisherSequence",
+    "QueryPublisherSequenceAnswer",
+]
+
+PUBLISH_KEY = 0x0002
+"""Publish, versions 1 and 2, from the client."""
+CONFIRM_KEY = 0x0003
+"""PublishConfirm, from the server."""
+PUBLISH_ERROR_KEY = 0x0004
+"""PublishError, from the server."""
+MAX_REFERENCE_BYTES = 255
+"""The protocol reference says 256 characters; brokers refuse more than 255 bytes (S-102)."""
+
+
+@dataclass(frozen=True)
+class DeclarePublisher(Request):
+    """Opens a publisher; an empty reference means one without deduplication (S-101)."""
+
+    KEY = 0x0001
+    publisher_id: U8
+    reference: Text
+    stream: Text
+
+
+@dataclass(frozen=True)
+class DeclarePublisherAnswer(Answer):
+    """Whether it is open."""
+
+    KEY = 0x0001 | ANSWER
+
+
+@dataclass(frozen=True)
+class QueryPublisherSequence(Request):
+    """Asks for the last publishing id of a reference."""
+
+    KEY = 0x0005
+    reference: Text
+    stream: Text
+
+
+@dataclass(frozen=True)
+class QueryPublisherSequenceAnswer(Answer):
+    """The last publishing id; 0 for none (S-104)."""
+
+    KEY = 0x0005 | ANSWER
+    sequence: U64 = 0
+
+
+@dataclass(frozen=True)
+class DeletePublisher(Request):
+    """Closes a publisher."""
+
+    KEY = 0x0006
+    publisher_id: U8
+
+
+@dataclass(frozen=True)
+class DeletePublisherAnswer(Answer):
+    """Whether there was one."""
+
+    KEY = 0x0006 | ANSWER

@@ -1,0 +1,63 @@
+"""All commands by key: what a frame says, and which versions a side takes.
+
+Publish, PublishConfirm, PublishError and Deliver carry messages by the thousand. They are not here as commands:
+``publish_decode.py`` and ``chunk.py`` read and write them in columns, straight from the frame.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.rabbitmq import (
+    connection_commands,
+    consumer_commands,
+    publisher_commands,
+    stream_commands,
+    super_streams,
+)
+from spark_streams.wire.rabbitmq.connection_commands import CommandVersions
+from spark_streams.wire.rabbitmq.consumer_commands import DELIVER_KEY
+from spark_streams.wire.rabbitmq.frames import Command, Frame
+from spark_streams.wire.rabbitmq.publisher_commands import CONFIRM_KEY, PUBLISH_ERROR_KEY, PUBLISH_KEY
+
+__all__ = ["CLIENT_RECEIVES", "COLUMNAR_KEYS", "COMMANDS", "SERVER_RECEIVES", "decode"]
+
+COMMANDS: Final[dict[tuple[int, int], type[Command]]] = {
+    (kind.KEY, kind.VERSION): kind
+    for module in (connection_commands, publisher_commands, consumer_commands, stream_commands, super_streams)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Command) and hasattr(kind, "KEY")
+}
+"""(key, version) to the command."""
+
+COLUMNAR_KEYS: Final = frozenset({PUBLISH_KEY, CONFIRM_KEY, PUBLISH_ERROR_KEY, DELIVER_KEY})
+"""Keys of frames that are read in columns, not by ``decode``."""
+
+SERVER_RECEIVES: Final = (
+    *(CommandVersions(key, 1, 1) for key in (0x01,)),
+    CommandVersions(PUBLISH_KEY, 1, 2),
+    *(CommandVersions(key, 1, 1) for key in (0x05, 0x06, 0x07, *range(0x09, 0x10), *range(0x11, 0x20))),
+)
+"""What the door lists in ExchangeCommandVersions: everything that it receives."""
+
+CLIENT_RECEIVES: Final = (
+    CommandVersions(CONFIRM_KEY, 1, 1),
+    CommandVersions(PUBLISH_ERROR_KEY, 1, 1),
+    CommandVersions(DELIVER_KEY, 1, 2),
+    CommandVersions(0x10, 1, 1),
+    *(CommandVersions(key, 1, 1) for key in (0x14, 0x16, 0x17, 0x1A)),
+)
+"""What our client lists: Deliver 2 among it, which servers send only to those who ask (S-24)."""
+
+
+def decode(frame: Frame) -> Command:
+    """Return the command of a frame that is not columnar.
+
+    Raises:
+        RemoteProtocolError: an unknown key or version, or content that does not fit: an unknown frame, code 0x0d.
+    """
+    kind = COMMANDS.get((frame.key, frame.version))
+    if kind is None:
+        raise RemoteProtocolError(f"an unknown frame: key 0x{frame.key:04x}, version {frame.version}")
+    return kind.decode(frame)

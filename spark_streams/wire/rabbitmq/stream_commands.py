@@ -1,0 +1,174 @@
+"""Commands about streams: create, delete, where they live, what they hold.
+
+Spec: Streams Protocol Reference, Create to MetadataUpdate, StreamStats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.rabbitmq.fields import I64, U16, U32, Pairs, Reader, Text, array_of, write_fields
+from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, Request, frame_head
+
+__all__ = [
+    "NO_LEADER",
+    "Broker",
+    "Create",
+    "CreateAnswer",
+    "Delete",
+    "DeleteAnswer",
+    "Metadata",
+    "MetadataAnswer",
+    "MetadataUpdate",
+    "Statistic",
+    "StreamMetadata",
+    "StreamStats",
+    "StreamStatsAnswer",
+]
+
+NO_LEADER = 0xFFFF
+"""The leader reference of a stream that is not there, or has none now."""
+_CORRELATION_BYTES = 4
+_NAMES = array_of(Text)
+
+
+@dataclass(frozen=True)
+class Create(Request):
+    """Creates a stream; all values of its arguments are strings."""
+
+    KEY = 0x000D
+    stream: Text
+    arguments: Pairs = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CreateAnswer(Answer):
+    """Whether it was created."""
+
+    KEY = 0x000D | ANSWER
+
+
+@dataclass(frozen=True)
+class Delete(Request):
+    """Deletes a stream."""
+
+    KEY = 0x000E
+    stream: Text
+
+
+@dataclass(frozen=True)
+class DeleteAnswer(Answer):
+    """Whether it was deleted."""
+
+    KEY = 0x000E | ANSWER
+
+
+@dataclass(frozen=True)
+class Metadata(Request):
+    """Asks where streams live."""
+
+    KEY = 0x000F
+    streams: Annotated[tuple[str, ...], array_of(Text)]
+
+    @classmethod
+    def correlation_of(cls, frame: Frame) -> int:
+        """Return the correlation id of a frame, without what follows.
+
+        Raises:
+            RemoteProtocolError: it is not there.
+        """
+        head = Reader(frame.buffer, frame.start, frame.end, cls.__name__).take(_CORRELATION_BYTES, "correlation_id")
+        return int.from_bytes(head, "big")
+
+    @classmethod
+    def names_of(cls, frame: Frame) -> Iterator[str]:
+        """Yield the names of a frame as they are read: there may be hundreds of thousands.
+
+        Raises:
+            RemoteProtocolError: the content does not fit, or bytes are left over.
+        """
+        reader = Reader(frame.buffer, frame.start, frame.end, cls.__name__)
+        reader.take(_CORRELATION_BYTES, "correlation_id")
+        yield from _NAMES.each(reader, "streams")
+        if reader.left:
+            raise RemoteProtocolError(f"Metadata: {reader.left} bytes after its last field")
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A node of the cluster, by the number that stream metadata refer to."""
+
+    reference: U16
+    host: Text
+    port: U32
+
+
+@dataclass(frozen=True)
+class StreamMetadata:
+    """Where one stream lives; ``code`` says whether it is there at all."""
+
+    stream: Text
+    code: U16
+    leader: U16
+    replicas: Annotated[tuple[int, ...], array_of(U16)]
+
+
+@dataclass(frozen=True)
+class MetadataAnswer(Command):
+    """Nodes and streams; there is no code for the whole."""
+
+    KEY = 0x000F | ANSWER
+    correlation_id: U32
+    brokers: Annotated[tuple[Broker, ...], array_of(Broker)]
+    streams: Annotated[tuple[StreamMetadata, ...], array_of(StreamMetadata)]
+
+    @classmethod
+    def joined(cls, correlation_id: int, brokers: Sequence[Broker], count: int, streams: bytes | bytearray) -> bytes:
+        """Return the whole frame, with the metadata of ``count`` streams that are encoded already."""
+        content = bytearray(correlation_id.to_bytes(_CORRELATION_BYTES, "big"))
+        content += len(brokers).to_bytes(4, "big")
+        for broker in brokers:
+            write_fields(content, broker)
+        content += count.to_bytes(4, "big") + streams
+        return frame_head(len(content), cls.KEY) + bytes(content)
+
+
+@dataclass(frozen=True)
+class MetadataUpdate(Command):
+    """The server has dropped this connection's publishers and subscriptions of a stream."""
+
+    KEY = 0x0010
+    code: U16
+    stream: Text
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One number about a stream."""
+
+    key: Text
+    value: I64
+
+
+@dataclass(frozen=True)
+class StreamStats(Request):
+    """Asks for numbers about a stream."""
+
+    KEY = 0x001C
+    stream: Text
+
+
+@dataclass(frozen=True)
+class StreamStatsAnswer(Answer):
+    """The numbers; which ones depends on the broker (S-121)."""
+
+    KEY = 0x001C | ANSWER
+    statistics: Annotated[tuple[Statistic, ...], array_of(Statistic)] = ()
+
+    @property
+    def values(self) -> Mapping[str, int]:
+        """Name to number."""
+        return {each.key: each.value for each in self.statistics}

@@ -1,0 +1,202 @@
+"""inspect: what any peer of the three protocols has and can, on the embedded log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from spark_streams.cli.peers import inspect as inspecting
+from spark_streams.cli.peers.peer import Peer
+from spark_streams.errors import NotFound
+from spark_streams.testing import LogProcess, StreamFactory
+from tests.cli.peers.opened import PEERS, run, url, url_of
+from tests.client.feed.scripted import Reply, Request, Scripted
+
+CAPABILITY = {"amqp": "AMQP_EVENT_STREAMS_V1_0", "rabbitmq-stream": "Publish 2", "feedapi": "key"}
+
+
+def cells(shown: str) -> list[list[str]]:
+    """Return the rows of the tables that were printed."""
+    rows = [line.replace("┃", "│").strip("│").split("│") for line in shown.splitlines() if line[:1] in ("│", "┃")]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("door", PEERS)
+def test_inspect_shows_partitions_and_what_they_hold(reference_log: StreamFactory, door: str, partitions: int) -> None:
+    stream = reference_log.create("orders", partitions)
+    stream.produce({"value": f"v{n}", "partition": "0"} for n in range(3))
+    found = json.loads(run("inspect", url(stream, door), "--json").stdout)
+    assert (found["stream"], len(found["partitions"])) == (stream.name, partitions)
+    first = found["partitions"][0]
+    if door == "feedapi":
+        assert found["peer"]["dialect"] == "v2a"
+        assert CAPABILITY[door] in found["peer"]["filters"]
+        assert (first["closed"], first["last cursor"][-1]) == ("no", "3")
+    else:
+        assert (first["events"], int(first["earliest"]), int(first["latest"])) == (3, 0, 2)
+        assert [p["events"] for p in found["partitions"][1:]] == [0] * (partitions - 1)
+        assert CAPABILITY[door] in found["peer"].get("capabilities", found["peer"].get("commands"))
+
+
+@pytest.mark.parametrize("door", PEERS)
+def test_inspect_prints_tables(reference_log: StreamFactory, door: str) -> None:
+    stream = reference_log.create("orders", 2)
+    stream.produce({"value": f"v{n}", "partition": "0"} for n in range(3))
+    found = json.loads(run("inspect", url(stream, door), "--json").stdout)
+    shown = run("inspect", url(stream, door), COLUMNS="900").stdout
+    assert shown.splitlines()[0].strip() == f"{stream.name} ({found['kind']}) at {found['url']}"
+    *facts, head, first, second = cells(shown)
+    told = dict(facts)
+    assert list(told) == list(found["peer"])
+    if door == "feedapi":
+        assert head == ["partition", "closed", "last cursor", "starts after", "cursors from"]
+        cursors = [p["last cursor"] for p in found["partitions"]]
+        assert [first, second] == [["0", "no", cursors[0], "", ""], ["1", "no", cursors[1], "", ""]]
+        assert (told["dialect"], told["exactly once"], told["long responses (stream)"]) == ("v2a", "no", "yes")
+        offered = told["filters"]
+    else:
+        width = 20 if door == "amqp" else 1
+        names = ["0", "1"] if door == "amqp" else [f"{stream.name}-0", f"{stream.name}-1"]
+        assert head == ["partition", "events", "earliest", "latest", "removed up to"]
+        assert [first[:2], second] == [[names[0], "3"], [names[1], "0", "", "", ""]]
+        assert (int(first[2]), int(first[3]), first[4], len(first[2]) >= width) == (0, 2, "", True)
+        assert told["product"] == found["peer"]["product"]
+        offered = told["capabilities" if door == "amqp" else "commands"]
+    assert CAPABILITY[door] in offered.split(", ")
+
+
+@pytest.mark.parametrize("door", PEERS)
+def test_inspect_of_our_log_shows_all_its_streams(reference_log: StreamFactory, door: str) -> None:
+    streams = [reference_log.create(name, partitions) for name, partitions in (("orders", 2), ("payments", 1))]
+    streams[1].produce(["a", "b"])
+    address = streams[0].process.urls[door].replace("//", "//" if door == "feedapi" else "//guest:guest@")
+    peer, *found = [json.loads(line) for line in run("inspect", address, "--json").stdout.splitlines()]
+    assert peer["stream"] is None and [each["stream"] for each in found] == peer["streams"]
+    rows = {each["stream"]: each["partitions"] for each in found}
+    orders, payments = (stream.name for stream in streams)
+    # To RabbitMQ's protocol each partition is a stream; the log may have those of other tests, too.
+    expected = (
+        {f"{orders}-0": 1, f"{orders}-1": 1, payments: 1} if door == "rabbitmq-stream" else {orders: 2, payments: 1}
+    )
+    assert {name: len(rows[name]) for name in rows if name.startswith((orders, payments))} == expected
+    last = rows[payments][0]
+    assert last["last cursor"][-1] == "2" if door == "feedapi" else last["events"] == 2
+    for name in expected:
+        assert rows[name] == json.loads(run("inspect", url_of(address, door, name), "--json").stdout)["partitions"]
+    shown = run("inspect", address, COLUMNS="900").stdout
+    head, *table = [row for row in cells(shown) if len(row) > 2]
+    assert head == ["stream", *last]
+    told = [
+        ["" if cell is None else str(cell) for cell in (name, *row.values())] for name in rows for row in rows[name]
+    ]
+    assert [row for row in table if row[0] in expected] == [row for row in told if row[0] in expected]
+
+
+@pytest.mark.parametrize("door", PEERS)
+def test_inspect_of_our_log_with_names_that_are_odd_or_gone(
+    tmp_path: Path, door: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names may be rich's markup, or no part of a url; and a stream may be deleted while the list is gone through."""
+    with LogProcess(tmp_path, ["--stream", "a[/b]:1", "--stream", "c:1", "--stream", "..:1"]) as log:
+        address = log.urls[door].replace("//", "//" if door == "feedapi" else "//guest:guest@")
+        looked = inspecting._stream
+
+        def gone(peer: Peer) -> dict[str, Any]:
+            if peer.stream == "c":
+                raise NotFound("status 404", "it was deleted", "c")
+            return looked(peer)
+
+        monkeypatch.setattr(inspecting, "_stream", gone)
+        shown = run("inspect", address, COLUMNS="900")
+    stream = [row[0] for row in cells(shown.stdout) if len(row) > 2][1:]
+    if door == "feedapi":
+        assert (stream, shown.exit_code) == (["a[/b]"], 1)
+        last = shown.stdout.splitlines()[-1]
+        assert last.startswith(".. cannot be shown: ") and "no parts of an address" in last
+    else:
+        assert (stream, shown.exit_code) == (["..", "a[/b]"], 0)
+
+
+def test_inspect_of_our_log_when_it_has_no_stream(tmp_path: Path) -> None:
+    with LogProcess(tmp_path) as log:
+        for door in PEERS:
+            shown = run("inspect", log.urls[door].replace("//", "//" if door == "feedapi" else "//guest:guest@"))
+            assert shown.stdout.splitlines()[-1] == "It has no streams, or none that this user may read."
+
+
+@pytest.mark.parametrize(("door", "why"), [("amqp", "AMQP has no way"), ("rabbitmq-stream", "no command that lists")])
+def test_inspect_of_another_peer_says_what_it_is_and_how_to_name_streams(
+    reference_log: StreamFactory, door: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_streams.client.amqp.client.PRODUCT", "another")
+    monkeypatch.setattr("spark_streams.client.rabbitmq.connection.PRODUCT", "another")
+    address = url(reference_log.create(), door).partition("#")[0]
+    shown = run("inspect", address, COLUMNS="900")
+    assert shown.exit_code == 0, shown.stderr
+    told = dict(row for row in cells(shown.stdout))
+    assert "spark-streams" in told["product" if door == "amqp" else "implementation"]
+    assert CAPABILITY[door] in told["capabilities" if door == "amqp" else "commands"].split(", ")
+    last = shown.stdout.splitlines()[-1]
+    assert last.startswith("Its streams are not known: ") and why in last
+    assert last.endswith(f"spark-streams inspect {address.replace('guest:guest@', '')} STREAM...")
+    found = json.loads(run("inspect", address, "--json").stdout)
+    assert (found["stream"], found["streams"], found["peer"]["product"]) == (None, None, told["product"])
+    assert why in found["why"]
+
+
+@pytest.mark.parametrize("door", ["amqp", "rabbitmq-stream"])
+def test_inspect_shows_each_stream_that_is_named(reference_log: StreamFactory, door: str) -> None:
+    streams = [reference_log.create(name, partitions) for name, partitions in (("orders", 2), ("payments", 1))]
+    streams[1].produce(["a", "b"])
+    address = url(streams[0], door).partition("#")[0]
+    names = [stream.name for stream in streams]
+    lines = run("inspect", address, *names, "--json").stdout.splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [each["stream"] for each in found] == names
+    assert [[p["events"] for p in each["partitions"]] for each in found] == [[0, 0], [2]]
+    shown = run("inspect", address, *names, COLUMNS="900").stdout
+    assert [row[:2] for row in cells(shown) if row[0] in names] == ([[names[1], "2"]] if door != "amqp" else [])
+    titles = [line for line in shown.splitlines() if " at " in line and line[:1] not in "│┃"]
+    assert [title.split(" ")[0] for title in titles] == names
+    half = run("inspect", address, names[0], "missing", "--json")
+    assert (half.exit_code, json.loads(half.stdout)["stream"]) == (1, names[0])
+
+
+def test_inspect_tells_of_splits(reference_log: StreamFactory) -> None:
+    stream = reference_log.create()
+    stream.produce(["a"])
+    where = url(stream, "feedapi")
+    requests.post(f"{where}/partitions/0/split?into=2", timeout=120).raise_for_status()
+    parent, first, second = json.loads(run("inspect", where, "--json").stdout)["partitions"]
+    assert (parent["closed"], first["starts after"], second["starts after"]) == ("yes", 0, 0)
+
+
+def test_inspect_of_a_version_1_feed(reference_log: StreamFactory) -> None:
+    stream = reference_log.create("orders", 2)
+    stream.produce({"value": f"v{n}", "partition": "1"} for n in range(3))
+    found = json.loads(run("inspect", url(stream, "feedapi"), "--partitions", "2", "--json").stdout)
+    assert found["peer"]["dialect"] == "v1"
+    assert [p["partition"] for p in found["partitions"]] == ["0", "1"]
+    assert found["partitions"][1]["last cursor"].endswith("3")
+
+
+def test_a_feed_that_speaks_version_1_alone_asks_for_the_option() -> None:
+    """One that answers a call without arguments with status 400, as ZeroEventHub does."""
+
+    def answer(asked: Request) -> Reply:
+        if "n" not in asked:
+            return Reply(b"no partition count\n", status=400)
+        partition = next(name for name in dict(asked.pairs) if name.startswith("cursor")).removeprefix("cursor")
+        return Reply(b'{"partition": %s, "cursor": "17"}\n' % partition.encode())
+
+    with Scripted(answer) as feed:
+        without = run("inspect", f"{feed.url}/orders")
+        assert without.exit_code == 2
+        assert "option 'partitions': is required" in without.stderr
+        found = json.loads(run("inspect", f"{feed.url}/orders", "--partitions", "2", "--json").stdout)
+    assert [(p["partition"], p["last cursor"]) for p in found["partitions"]] == [("0", "17"), ("1", "17")]

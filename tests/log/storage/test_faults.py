@@ -1,0 +1,583 @@
+"""Failures half way: of rolls, of writes, of files that are gone; and what was closed under its users."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+import pytest
+
+from spark_streams.errors import CorruptLog, LogError
+from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, StreamConfig
+from spark_streams.log import stream as stream_module
+from spark_streams.log.storage import partition as partition_module
+from spark_streams.log.storage import segment as segment_module
+from spark_streams.log.storage import segment_index as index_module
+from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.log.storage.recovery_point import RecoveryPointFile
+from spark_streams.log.storage.segment_index import SegmentIndex
+from tests.log.reading import all_values
+
+SMALL = StreamConfig(segment_max_bytes=400)
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def folder_of(root: Path) -> Path:
+    return root / "streams" / "s" / "0"
+
+
+def as_kill_9_leaves_it(folder: Path, copy: Path) -> list[bytes]:
+    """Open a copy of a log's files as they are now, and return what it holds."""
+    shutil.copytree(folder, copy)
+    with ReferenceLog(copy) as log:
+        return all_values(log.stream("s").partitions["0"])
+
+
+@pytest.mark.parametrize("fails", ["index", "folder", "point"])
+def test_a_roll_that_fails_half_way_is_ended_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    with ReferenceLog(tmp_path / "log") as log:
+        partition = log.create_stream("s", 1, SMALL).partitions["0"]
+        partition.append([b"a" * 200])
+        with monkeypatch.context() as patch:
+            if fails == "index":
+                patch.setattr(index_module, "write_atomically", full_disk)
+            elif fails == "folder":
+                patch.setattr(partition_module, "sync_directory", full_disk)
+            else:
+                patch.setattr(RecoveryPointFile, "sync", full_disk)
+            with pytest.raises(OSError, match="No space"):
+                partition.append([b"b" * 250])
+        assert as_kill_9_leaves_it(tmp_path / "log", tmp_path / "first") == [b"a" * 200]
+        # It would fit the old segment, whose successor may be on the disk already: it must not go there.
+        assert partition.append([b"c"]).first_offset == 1
+        assert all_values(partition) == [b"a" * 200, b"c"]
+        assert as_kill_9_leaves_it(tmp_path / "log", tmp_path / "second") == [b"a" * 200, b"c"]
+        assert partition.append([b"d" * 300]).first_offset == 2
+    assert as_kill_9_leaves_it(tmp_path / "log", tmp_path / "third") == [b"a" * 200, b"c", b"d" * 300]
+
+
+def test_killed_between_the_new_segment_and_the_point(tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path / "log") as log:
+        partition = log.create_stream("s", 1, SMALL).partitions["0"]
+        partition.append([b"a" * 200])
+        point = (folder_of(tmp_path / "log") / "recovery-point").read_bytes()
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "log", copy)
+    (folder_of(copy) / f"{1:020d}.log").touch()
+    assert (folder_of(copy) / "recovery-point").read_bytes() == point
+    with ReferenceLog(copy) as log:
+        partition = log.stream("s").partitions["0"]
+        assert all_values(partition) == [b"a" * 200]
+        assert partition.append([b"b"]).first_offset == 1
+    with ReferenceLog(copy) as log:
+        assert all_values(log.stream("s").partitions["0"]) == [b"a" * 200, b"b"]
+
+
+def test_nothing_is_visible_before_it_is_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ReferenceLog(tmp_path, LogConfig(fsync="always")) as log:
+        partition = log.create_stream("s", 1, StreamConfig(timestamp_type="create")).partitions["0"]
+        partition.append([b"kept"], timestamps=[1])
+        seen: list[object] = []
+
+        def look_and_refuse(fd: int) -> None:
+            seen.extend([partition.next_offset, partition.read(1), partition.offset_for_time(2)])
+            raise OSError(errno.EIO, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", look_and_refuse)
+            with pytest.raises(OSError, match="Input/output"):
+                partition.append([b"lost"], timestamps=[9])
+        assert seen == [1, None, None]
+        with monkeypatch.context() as patch:
+            patch.setattr(RecoveryPointFile, "write", full_disk)
+            with pytest.raises(OSError, match="No space"):
+                partition.append([b"lost"], timestamps=[9])
+        assert (partition.next_offset, partition.offset_for_time(2)) == (1, None)
+        assert partition.append([b"next"], timestamps=[3]).first_offset == 1
+        assert partition.offset_for_time(2) == (1, 3)
+        assert all_values(partition) == [b"kept", b"next"]
+
+
+def test_bytes_that_could_not_be_taken_back_are_never_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ReferenceLog(tmp_path / "log") as log:
+        partition = log.create_stream("s", 1, SMALL).partitions["0"]
+        partition.append([b"a"])
+        with monkeypatch.context() as patch:
+            patch.setattr(RecoveryPointFile, "write", full_disk)
+            patch.setattr(os, "ftruncate", full_disk)
+            with pytest.raises(OSError, match="No space"):
+                partition.append([b"x" * 150])
+        partition.append([b"b"])
+        assert as_kill_9_leaves_it(tmp_path / "log", tmp_path / "copy") == [b"a", b"b"]
+        partition.append([b"c" * 300])
+        assert partition.segment_count == 2
+        assert all_values(partition) == [b"a", b"b", b"c" * 300]
+    assert as_kill_9_leaves_it(tmp_path / "log", tmp_path / "again") == [b"a", b"b", b"c" * 300]
+
+
+def test_segments_that_are_gone_are_an_error(tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path) as log:
+        partition = log.create_stream("s", 1, SMALL).partitions["0"]
+        for n in range(6):
+            partition.append([b"%d" % n * 200])
+    segments = sorted(folder_of(tmp_path).glob("*.log"))
+    content = {path: path.read_bytes() for path in segments}
+    segments[-1].unlink()
+    with pytest.raises(CorruptLog, match="the file is missing") as caught:
+        ReferenceLog(tmp_path)
+    assert caught.value.file == str(segments[-1])
+    for path in segments[:-1]:
+        path.unlink()
+    with pytest.raises(CorruptLog, match="the file is missing"):
+        ReferenceLog(tmp_path)
+    for path, before in content.items():
+        path.write_bytes(before)
+    with ReferenceLog(tmp_path) as log:
+        partition = log.stream("s").partitions["0"]
+        segments[2].unlink()
+        with pytest.raises(CorruptLog, match="the file is missing"):
+            all_values(partition)
+    shutil.rmtree(folder_of(tmp_path))
+    with pytest.raises(CorruptLog, match="partition 0 is missing"):
+        ReferenceLog(tmp_path)
+
+
+def test_what_a_killed_process_wrote_is_forced_to_the_disk_before_the_point_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ReferenceLog(tmp_path / "log", LogConfig(fsync="never")) as log:
+        log.create_stream("s").partitions["0"].append([b"x"])
+        shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    path = folder_of(tmp_path / "copy") / f"{0:020d}.log"
+    synced: list[str] = []
+    real = os.fsync
+
+    def noted(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with ReferenceLog(tmp_path / "copy", LogConfig(fsync="never")):
+        assert str(path) in synced
+        point = RecoveryPointFile(path.parent / "recovery-point")
+        found = point.read()
+        point.close()
+        assert found is not None
+        assert found.synced_end == found.acknowledged_end == path.stat().st_size
+
+
+def times_log(root: Path) -> ReferenceLog:
+    log = ReferenceLog(root)
+    config = StreamConfig(timestamp_type="create", segment_max_bytes=400, index_interval_bytes=1)
+    partition = log.create_stream("s", 1, config).partitions["0"]
+    for n in range(12):
+        partition.append([b"%d" % n], timestamps=[10 * n])
+    assert partition.segment_count > 2
+    return log
+
+
+def test_a_flipped_maximum_hides_no_record_from_a_lookup(tmp_path: Path) -> None:
+    times_log(tmp_path).close()
+    path = folder_of(tmp_path) / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    second = 12 + int.from_bytes(content[8:12], "big")
+    content[second + 35] ^= 0x80  # the sign of maxTimestamp, of the record at 10 ms
+    path.write_bytes(content)
+    for index in ("kept", "missing"):
+        if index == "missing":
+            path.with_suffix(".index").unlink()
+        with ReferenceLog(tmp_path) as log, pytest.raises(CorruptLog, match="CRC") as caught:
+            log.stream("s").partitions["0"].offset_for_time(10)
+        assert (caught.value.file, caught.value.position) == (str(path), second)
+
+
+def test_a_closed_segment_that_lost_its_last_batch_is_an_error(tmp_path: Path) -> None:
+    times_log(tmp_path).close()
+    path = folder_of(tmp_path) / f"{0:020d}.log"
+    content = path.read_bytes()
+    size = 12 + int.from_bytes(content[8:12], "big")
+    path.write_bytes(content[: len(content) - size])
+    with ReferenceLog(tmp_path) as log:
+        partition = log.stream("s").partitions["0"]
+        for use in (lambda: partition.offset_for_time(45), lambda: all_values(partition)):
+            with pytest.raises(CorruptLog, match="next segment starts at"):
+                use()
+
+
+def test_a_long_log_takes_no_more_files_nor_reads_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    config = StreamConfig(timestamp_type="create", segment_max_bytes=200)
+    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
+        before = files()
+        partition = log.create_stream("s", 1, config).partitions["0"]
+        for n in range(60):
+            partition.append([b"%d" % n * 60], timestamps=[n])
+        assert partition.segment_count >= 50
+        assert files() - before <= 2
+    loads: list[Path] = []
+    real = SegmentIndex.load.__func__  # type: ignore[attr-defined]
+
+    def noted(cls: type[SegmentIndex], path: Path, **rest: int) -> SegmentIndex:
+        loads.append(path)
+        index: SegmentIndex = real(cls, path, **rest)
+        return index
+
+    monkeypatch.setattr(SegmentIndex, "load", classmethod(noted))
+    segment_module._index_of_closed.cache_clear()
+    with ReferenceLog(tmp_path) as log:
+        assert not loads
+        partition = log.stream("s").partitions["0"]
+        assert partition.read(30) is not None
+        assert len(loads) == 1
+        assert len(all_values(partition)) == 60
+        assert partition.offset_for_time(55) == (55, 55)
+        assert segment_module._index_of_closed.cache_info().currsize <= segment_module.KEPT_INDEXES
+        assert files() - before <= 2
+
+
+def test_a_closed_partition_says_so_and_touches_no_other_file(tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path) as log:
+        partition = log.create_stream("s").partitions["0"]
+        partition.append([b"x"])
+        log.delete_stream("s")
+        other = log.create_stream("s").partitions["0"]
+        uses: list[Callable[[], object]] = [
+            lambda: partition.append([b"y"]),
+            lambda: partition.read(0),
+            lambda: partition.offset_for_time(0),
+        ]
+        for use in uses:
+            with pytest.raises(PartitionClosed, match="stream 's' is closed"):
+                use()
+        partition.sync()
+        assert partition.enforce_retention() == 0
+        partition.close()
+        assert other.next_offset == 0
+    for change in (lambda: log.create_stream("t"), lambda: log.delete_stream("s"), lambda: log.add_partitions("s", 1)):
+        with pytest.raises(LogError, match="closed"):
+            change()
+
+
+def test_close_and_delete_while_appends_and_reads_run(tmp_path: Path) -> None:
+    log = ReferenceLog(tmp_path, LogConfig(fsync="never", stream=StreamConfig(segment_max_bytes=2_000)))
+    kept = log.create_stream("s").partitions["0"]
+    doomed = log.create_stream("doomed").partitions["0"]
+    acknowledged: list[int] = []
+    odd: list[BaseException] = []
+
+    def append(partition: Partition, note: Callable[[int], None]) -> None:
+        try:
+            while True:
+                note(partition.append([b"%s" % partition.stream.encode()]).last_offset)
+        except PartitionClosed:
+            return
+        except BaseException as fault:
+            odd.append(fault)
+
+    def read(partition: Partition) -> None:
+        try:
+            while True:
+                all_values(partition)
+                partition.offset_for_time(0)
+        except PartitionClosed:
+            return
+        except BaseException as fault:
+            odd.append(fault)
+
+    threads = [threading.Thread(target=append, args=(kept, acknowledged.append)) for _ in range(2)]
+    threads += [
+        threading.Thread(target=append, args=(doomed, lambda _: None)),
+        threading.Thread(target=read, args=(kept,)),
+    ]
+    threads.append(threading.Thread(target=read, args=(doomed,)))
+    for thread in threads:
+        thread.start()
+    while len(acknowledged) < 300:
+        threading.Event().wait(0.01)
+    log.delete_stream("doomed")
+    while len(acknowledged) < 600:
+        threading.Event().wait(0.01)
+    log.close()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert not odd
+    assert sorted(acknowledged) == list(range(len(acknowledged)))
+    with ReferenceLog(tmp_path) as log:
+        assert all_values(log.stream("s").partitions["0"]) == [b"s"] * len(acknowledged)
+
+
+@pytest.fixture
+def threads_that_alternate() -> Iterator[None]:
+    """Have the interpreter switch threads fifty times as often: more interleavings in less time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(before / 50)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("threads_that_alternate")
+def test_readers_beside_appends_rolls_and_retention(tmp_path: Path) -> None:
+    config = StreamConfig(
+        timestamp_type="create", segment_max_bytes=3_000, retention_max_bytes=9_000, index_interval_bytes=100
+    )
+    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
+        partition = log.create_stream("s", 1, config).partitions["0"]
+        done = threading.Event()
+        odd: list[BaseException] = []
+        looked = [0]
+
+        def follow() -> None:
+            try:
+                offset = 0
+                while not done.is_set():
+                    records = partition.read(offset, 500)
+                    if records is None:
+                        continue
+                    assert int(records.offsets[0]) >= offset
+                    for row in range(len(records)):
+                        assert records.value(row) == b"%d" % records.offsets[row] == b"%d" % records.timestamps[row]
+                    offset = int(records.offsets[-1]) + 1
+            except BaseException as fault:
+                odd.append(fault)
+
+        def look_up() -> None:
+            try:
+                while not done.is_set():
+                    first, following = partition.first_offset, partition.next_offset
+                    if following:
+                        found = partition.offset_for_time(following - 1)
+                        assert found is not None and found[0] == found[1] >= following - 1
+                        # Retention may have been faster.
+                        assert found[0] == following - 1 or partition.first_offset >= following
+                        looked[0] += 1
+                        low = partition.offset_for_time(0)
+                        assert low is not None
+                        assert low[0] >= first
+            except BaseException as fault:
+                odd.append(fault)
+
+        threads = [threading.Thread(target=target) for target in (follow, look_up)]
+        for thread in threads:
+            thread.start()
+        n = 0
+        while n < 2_000 and not odd:
+            partition.append([b"%d" % i for i in range(n, n + 2)], timestamps=[n, n + 1])
+            n += 2
+            if n % 100 == 0:
+                log.enforce_retention()
+        guard = time.monotonic() + 120
+        while not looked[0] and not odd and time.monotonic() < guard:
+            time.sleep(0.01)
+        done.set()
+        for thread in threads:
+            thread.join(120)
+        assert not odd
+        assert looked[0] > 0
+        assert partition.first_offset > 0
+
+
+def test_a_reader_at_each_step_of_an_append(tmp_path: Path) -> None:
+    """It never sees records that lie beyond ``next_offset``, whose end it could not read on from."""
+    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
+        partition = log.create_stream("s").partitions["0"]
+        partition.append([b"first"])
+        looked = 0
+
+        def look(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+            nonlocal looked
+            looked += 1
+            records = partition.read(0)
+            assert records is not None
+            assert partition.read(len(records)) is None
+            assert len(records) == partition.next_offset
+            return look
+
+        take = segment_module.Segment.take.__code__
+        sys.settrace(lambda frame, event, argument: look if frame.f_code is take else None)
+        try:
+            partition.append([b"second", b"third"])
+        finally:
+            sys.settrace(None)
+        assert looked > 2
+
+
+def test_a_listener_that_fails_fails_no_append(tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path) as log:
+        partition = log.create_stream("s").partitions["0"]
+        seen: list[int] = []
+
+        def fail() -> None:
+            raise RuntimeError("the loop is closed")
+
+        def append_once_more() -> None:
+            seen.append(partition.next_offset)
+            if len(seen) == 1:
+                partition.append([b"from a listener"])
+
+        partition.add_listener(fail)
+        partition.add_listener(append_once_more)
+        assert partition.append([b"x"]).last_offset == 0
+        assert seen == [1, 2]
+
+
+def test_observers_are_told_what_was_appended_in_columns(tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path) as log:
+        partition = log.create_stream("s").partitions["0"]
+        seen: list[Any] = []
+
+        def fail(*_: Any) -> None:
+            raise RuntimeError("not the append's business")
+
+        def observe(values: pa.LargeBinaryArray, batches: Any) -> None:
+            seen.append((len(values), [(h.base_offset, h.next_offset) for h, _ in batches], partition.next_offset))
+            assert all(h.size == len(encoded) for h, encoded in batches)
+
+        partition.add_observer(fail)
+        partition.add_observer(observe)
+        partition.append([b"no columns"])
+        partition.append(pa.array([b"x", b"y"], pa.large_binary()))
+        partition.append(pa.array([b"x" * 700_000] * 3, pa.large_binary()))
+        assert seen == [(2, [(1, 3)], 3), (3, [(3, 4), (4, 5), (5, 6)], 6)]
+        partition.remove_observer(observe)
+        partition.append(pa.array([b"x"], pa.large_binary()))
+        assert len(seen) == 2
+
+
+def test_a_creation_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ReferenceLog(tmp_path) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(stream_module, "write_atomically", full_disk)
+            with pytest.raises(OSError, match="No space"):
+                log.create_stream("s", 2)
+        assert list((tmp_path / "streams").iterdir()) == []
+        stream = log.create_stream("s", 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(stream_module, "write_atomically", full_disk)
+            with pytest.raises(OSError, match="No space"):
+                log.add_partitions("s", 1)
+        assert list(stream.partitions) == ["0", "1"]
+        assert list(log.add_partitions("s", 1).partitions) == ["0", "1", "2"]
+        assert stream.partitions["2"].append([b"x"]).first_offset == 0
+
+
+def test_a_setting_of_a_newer_release_is_named(tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path) as log:
+        log.create_stream("s")
+    path = tmp_path / "streams" / "s" / "stream.json"
+    content = json.loads(path.read_text())
+    content["config"]["compaction"] = "key"
+    del content["crc32c"]
+    content["crc32c"] = f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
+    path.write_text(json.dumps(content))
+    with pytest.raises(CorruptLog, match=r"setting compaction is of a newer release"):
+        ReferenceLog(tmp_path)
+
+
+def test_a_partition_that_cannot_be_synced_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
+        partitions = log.create_stream("s", 3).partitions
+        for partition in partitions.values():
+            partition.append([b"x"])
+        real = os.fdatasync
+        synced: list[str] = []
+
+        def middle_fails(fd: int) -> None:
+            path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+            if path.parent.name == "1":
+                raise OSError(errno.EIO, "Input/output error")
+            if path.suffix == ".log":
+                synced.append(path.parent.name)
+            real(fd)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", middle_fails)
+            with pytest.raises(OSError, match="Input/output"):
+                log.sync()
+        assert sorted(synced) == ["0", "2"]
+
+
+def test_a_segment_is_rolled_by_its_first_append_also_after_a_start(tmp_path: Path) -> None:
+    now = [1_000_000]
+    config = StreamConfig(segment_max_age_ms=1_000)
+    with ReferenceLog(tmp_path, clock=lambda: now[0]) as log:
+        partition = log.create_stream("s", 1, config).partitions["0"]
+        partition.append([b"x"])
+        now[0] += 900
+        partition.append([b"y"])
+    with ReferenceLog(tmp_path, clock=lambda: now[0]) as log:
+        partition = log.stream("s").partitions["0"]
+        now[0] += 200
+        partition.append([b"z"])
+        assert partition.segment_count == 2
+
+
+@pytest.mark.usefixtures("unforced")
+def test_cut_at_every_byte_of_the_last_of_several_segments(tmp_path: Path) -> None:
+    values = [b"%d" % n * 40 for n in range(8)]
+    with ReferenceLog(tmp_path / "log") as log:
+        partition = log.create_stream("s", 1, SMALL).partitions["0"]
+        for value in values:
+            partition.append([value])
+        base = partition._segments[-1].base_offset
+    name = f"{base:020d}.log"
+    content = (folder_of(tmp_path / "log") / name).read_bytes()
+    assert base > 0
+    for size in range(len(content) + 1):
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "log", copy)
+        os.truncate(folder_of(copy) / name, size)
+        whole, at = base, 0
+        while at + 12 <= size and at + 12 + int.from_bytes(content[at + 8 : at + 12], "big") <= size:
+            at += 12 + int.from_bytes(content[at + 8 : at + 12], "big")
+            whole += 1
+        with ReferenceLog(copy) as log:
+            partition = log.stream("s").partitions["0"]
+            assert all_values(partition) == values[:whole]
+            assert partition.append([b"next"]).first_offset == whole
+        with ReferenceLog(copy) as log:
+            assert all_values(log.stream("s").partitions["0"]) == [*values[:whole], b"next"]
+        shutil.rmtree(copy)
+
+
+def test_records_larger_than_a_batch_or_a_segment(tmp_path: Path) -> None:
+    config = StreamConfig(segment_max_bytes=1 << 20)
+    values = [b"a", b"b" * (3 << 20), b"c", *[b"d" * 300_000] * 9]
+    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
+        partition = log.create_stream("s", 1, config).partitions["0"]
+        appended = partition.append(values)
+        assert (appended.first_offset, appended.last_offset) == (0, len(values) - 1)
+        partition.append([b"e"])
+        assert partition.segment_count == 2
+        records = partition.read(1, 1)
+        assert records is not None
+        assert records.value(0) == values[1]
+    with ReferenceLog(tmp_path) as log:
+        assert all_values(log.stream("s").partitions["0"]) == [*values, b"e"]
+
+
+def test_the_lowest_target_finds_the_first_record_with_a_timestamp(tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path) as log:
+        partition = log.create_stream("s", 1, StreamConfig(timestamp_type="create")).partitions["0"]
+        assert partition.offset_for_time(NO_TIMESTAMP) is None
+        partition.append([b"x"] * 3, timestamps=[None, NO_TIMESTAMP + 1, 5])
+        assert partition.offset_for_time(NO_TIMESTAMP) == (1, NO_TIMESTAMP + 1)
+        assert partition.offset_for_time(2**63 - 1) is None

@@ -1,0 +1,102 @@
+"""What a source's driver side tells of a micro-batch: the report for Spark's progress, and the log line."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+
+import pytest
+
+from spark_streams.client.data_loss import DataLoss, LossPolicy
+from spark_streams.progress_offset import progress_offset
+from spark_streams.spark.progress.batch_progress import BatchProgress, behind_latest
+
+
+class Clock:
+    now = 10.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def made() -> tuple[BatchProgress, LossPolicy, Clock]:
+    policy, clock = LossPolicy("orders", False), Clock()
+    return BatchProgress(policy, "orders", clock), policy, clock
+
+
+def test_the_report_of_a_batch() -> None:
+    progress, policy, _ = made()
+    policy.report("0", "after 'a'", "it is gone")
+    progress.planned("end", {"0": 5, "1": None}, {"0": 70})
+    assert progress.report({"0": 2, "1": 6}) == {
+        "lag": {"0": 2, "1": 6},
+        "planned": {"events": {"0": 5, "1": None}, "bytes": {"0": 70}},
+        "metrics": {"minOffsetsBehindLatest": "2", "maxOffsetsBehindLatest": "6", "avgOffsetsBehindLatest": "4.0"},
+        "losses": [asdict(DataLoss("0", "after 'a'", "it is gone"))],
+    }
+
+
+def test_without_the_lag_of_each_partition_there_are_no_metrics() -> None:
+    assert behind_latest({"0": 3, "1": None}) == {}
+    assert behind_latest({}) == {}
+
+
+def test_a_loss_is_told_with_one_batch_that_spark_runs() -> None:
+    progress, policy, _ = made()
+    progress.planned("first", {"0": 5})
+    policy.report("0", "after 'a'", "noticed by the tasks' plan, when the first batch had been told of")
+    progress.reached("first", dict)
+    policy.report("1", "after 'b'", "noticed while nothing new was there")
+    progress.reached("first", dict)
+    progress.planned("second", {"0": 1})
+    for _ in range(2):
+        assert [loss["partition"] for loss in progress.report({})["losses"]] == ["0", "1"]
+    progress.reached("second", dict)
+    assert progress.report({})["losses"] == []
+
+
+def test_one_line_a_batch_with_rates(caplog: pytest.LogCaptureFixture) -> None:
+    progress, _, clock = made()
+    with caplog.at_level(logging.INFO, "spark_streams.spark.progress"):
+        progress.reached("another run's", dict)
+        progress.planned("end", {"0": 6, "1": 4}, {"0": 60, "1": 40})
+        clock.now += 2
+        for _ in range(3):
+            progress.reached("end", lambda: {"0": 0, "1": None})
+        progress.planned("empty", {"0": 0})
+        progress.reached("empty", dict)
+    assert [record.getMessage() for record in caplog.records] == [
+        "stream 'orders': batch of 10 events, 5 events/s, 100 bytes, 50 bytes/s in 2.000 s, lag {0: 0, 1: ?}"
+    ]
+
+
+def test_many_partitions_are_summed_up_and_at_debug_all_told(caplog: pytest.LogCaptureFixture) -> None:
+    progress, _, clock = made()
+    lag = {f"{n:02d}": n for n in range(50)}
+    with caplog.at_level(logging.DEBUG, "spark_streams.spark.progress"):
+        progress.planned("end", {"00": None})
+        clock.now += 1
+        progress.reached("end", lambda: lag)
+    line, detail = (record.getMessage() for record in caplog.records)
+    told = ", ".join(f"{n}: {n}" for n in range(40, 50))
+    assert line == (
+        "stream 'orders': batch of an unknown number of events in 1.000 s, lag 1225 in 50 partitions, most of it "
+        f"{{{told}}}"
+    )
+    assert json.loads(detail.partition(": ")[2])["lag"] == lag
+
+
+OURS = {"version": 1, "stream": "orders", "partitions": {"0": {"after": "7"}, "1": "earliest"}, "pushdown": None}
+
+
+@pytest.mark.parametrize("told", [OURS, json.dumps(OURS), str(OURS)], ids=["a dict", "JSON", "Spark 4.0 and 4.1"])
+def test_an_offset_of_ours_is_known_however_spark_gives_it(told: object) -> None:
+    assert progress_offset(told) == OURS
+
+
+@pytest.mark.parametrize(
+    "told", [None, "None", "null", "", "17", 17, '{"orders": {"0": 17}}', "{'a': 1}", "{now()}", "{"]
+)
+def test_offsets_of_other_sources_are_none_of_ours(told: object) -> None:
+    assert progress_offset(told) is None
