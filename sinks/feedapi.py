@@ -18,7 +18,7 @@ from spark_streams.client.feed.publisher import FeedIdentity, FeedPublisher, Htt
 from spark_streams.client.feed.row_parts import PART_SCHEMA
 from spark_streams.errors import OptionError, SparkStreamsError
 from spark_streams.options.feedapi import FeedSinkOptions, parse_feed_sink
-from spark_streams.spark.sink.feed_schema import check_feed_schema
+from spark_streams.spark.sink.schema import check_feed_schema
 from spark_streams.spark.sink.writer import BatchWriter, StreamWriter, TaskName
 
 __all__ = ["FeedOutlet", "FeedSink", "batch_writer", "stream_writer"]

@@ -11,7 +11,6 @@ Guide: docs/monitoring.md.
 """
 
 from spark_streams.client.data_loss import DataLoss
-from spark_streams.spark.progress.listener import PartitionProgress, Progress, StreamProgressListener
-from spark_streams.spark.progress.observed import observed
+from spark_streams.spark.progress.listener import PartitionProgress, Progress, StreamProgressListener, observed
 
 __all__ = ["DataLoss", "PartitionProgress", "Progress", "StreamProgressListener", "observed"]

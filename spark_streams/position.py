@@ -10,10 +10,14 @@ never parsed and never computed with. Timestamps are int64 milliseconds since th
 
 As JSON a position is ``"earliest"``, ``"latest"``, any other string (after that offset), ``{"at": offset}``,
 ``{"after": offset}``, ``{"timestamp": ms}`` or ``{"expression": text}``.
+
+Reading an offset of ours out of a query's progress, as each Spark gives it.
 """
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +38,7 @@ __all__ = [
     "Position",
     "position_from_json",
     "position_to_json",
+    "progress_offset",
     "require_format",
 ]
 
@@ -264,3 +269,21 @@ class Checkpoint:
             return cls(format, str(value["stream"]), partitions, value.get("incarnation"), witnesses)
         except (KeyError, AttributeError, ValueError) as fault:
             raise CheckpointError(f"not a checkpoint of spark-streams: {fault!r}") from fault
+
+
+def progress_offset(told: object) -> dict[str, Any] | None:
+    """Return an offset of a ``SourceProgress``, or None if it is not one of ours.
+
+    Spark gives it as JSON or as a dict; 4.0 and 4.1 give ``query.lastProgress``, and on Spark Connect also listeners,
+    what Python prints of the dict.
+    """
+    value = told
+    if isinstance(told, str) and told.startswith("{"):
+        try:
+            value = json.loads(told)
+        except json.JSONDecodeError:
+            try:
+                value = ast.literal_eval(told)
+            except (ValueError, SyntaxError):
+                return None
+    return value if isinstance(value, dict) and {"version", "stream", "partitions"} <= value.keys() else None

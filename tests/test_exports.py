@@ -130,6 +130,7 @@ PUBLIC = {
         "Position",
         "position_from_json",
         "position_to_json",
+        "progress_offset",
         "require_format",
     ],
     "spark_streams.rows": ["COMMON_SCHEMA", "FULL_MESSAGE_SCHEMA", "MESSAGE_SCHEMA", "PROPERTIES_TYPE", "TIMESTAMP"],

@@ -21,18 +21,17 @@ ALLOWED = {
     "endpoint": {"errors", "redaction"},
     "secrets": {"endpoint", "errors"},
     "filters": {"wire", "rows", "position", "errors"},
-    "progress_offset": set(),
     "options": {"position", "filters", "endpoint", "secrets", "errors"},
     "client": {"wire", "filters", "rows", "position", "offsets", "endpoint", "secrets", "redaction", "errors"},
     "server": {"wire", "log", "filters", "position", "offsets", "redaction", "errors"},
     "spark": {
-        *("options", "filters", "rows", "client", "position", "offsets", "endpoint", "progress_offset", "errors"),
+        *("options", "filters", "rows", "client", "position", "offsets", "endpoint", "errors"),
         *("redaction", "pyspark"),
     },
     "monitoring": {"spark", "client", "pyspark"},
     "sources": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
     "sinks": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
-    "testing": {"client", "rows", "position", "endpoint", "progress_offset", "errors", "pyspark"},
+    "testing": {"client", "rows", "position", "endpoint", "errors", "pyspark"},
 }
 """Layer to the layers it may import besides itself; ``cli`` is not here: it may import everything."""
 

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from spark_streams.filters.members import members
-from spark_streams.filters.numerals import Numeral, numeral, numeral_of_text
-from spark_streams.filters.text_matching import like
+from spark_streams.filters.decimals import Numeral, numeral, numeral_of_text
+from spark_streams.filters.text_matching import like, members
 from spark_streams.filters.tree import And, Expression, Not, Operator, Predicate, Reference, Value, ValueType
 
 __all__ = ["Lookup", "evaluate", "predicate_test"]

@@ -1,4 +1,4 @@
-"""A column as numbers, compared exactly, as ``numerals.py`` has it, without a Python object a row.
+"""A column as numbers, compared exactly, as ``decimals.py`` has it, without a Python object a row.
 
 Whole numbers become int64. A literal need not be one: of the whole numbers, those below 2.5 are those up to 2.
 
@@ -20,9 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
+from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, as_fraction
 from spark_streams.filters.evaluate_one import predicate_test
-from spark_streams.filters.numerals import as_fraction
 from spark_streams.filters.tree import Operator, Predicate, Value
 
 __all__ = ["COMPARISONS", "Numbers", "answer_by_text", "with_nulls_of"]

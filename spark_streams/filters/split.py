@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from spark_streams.filters.normal_form import without_not
-from spark_streams.filters.tree import And, Expression, Not, Predicate, all_of
+from spark_streams.filters.tree import And, Expression, Not, Predicate, all_of, without_not
 
 __all__ = ["Pushable", "Split", "Target", "split"]
 

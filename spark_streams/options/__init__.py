@@ -5,9 +5,9 @@ describes in a ``Format`` what else it takes, and has its parsers: ``amqp_events
 """
 
 from spark_streams.options.amqp_events import parse_sink_options, parse_source, validate
-from spark_streams.options.common import SourceOptions
-from spark_streams.options.hidden import HiddenOptions
+from spark_streams.options.common import SinkOptions, SourceOptions
 from spark_streams.options.names import MAX_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY, MIN_OFFSETS_PER_TRIGGER
+from spark_streams.options.parser import HiddenOptions
 from spark_streams.options.positions import Span
 from spark_streams.options.rabbitmq_stream import (
     RabbitSinkOptions,
@@ -16,7 +16,6 @@ from spark_streams.options.rabbitmq_stream import (
     parse_rabbit_source,
     validate_rabbit,
 )
-from spark_streams.options.sink import SinkOptions
 
 __all__ = [
     "MAX_OFFSETS_PER_TRIGGER",

@@ -8,7 +8,7 @@ from typing import Final
 
 from spark_streams.endpoint import AMQP_SCHEMES
 from spark_streams.errors import OptionError
-from spark_streams.options.common import SourceOptions, read_source
+from spark_streams.options.common import SinkOptions, SourceOptions, read_source
 from spark_streams.options.connection import read_endpoint, request_timeout_ms
 from spark_streams.options.names import (
     CONSUMER_GROUP,
@@ -24,7 +24,6 @@ from spark_streams.options.names import (
     USERNAME,
 )
 from spark_streams.options.parser import Format, Given
-from spark_streams.options.sink import SinkOptions
 from spark_streams.options.values import expression
 from spark_streams.position import Matching, Position, position_from_json
 

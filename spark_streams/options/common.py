@@ -1,4 +1,7 @@
-"""What every format's reader takes."""
+"""What every format's reader takes.
+
+What every format's writer takes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from spark_streams.options.positions import Span, read_ending, read_starting, re
 from spark_streams.options.values import duration_ms, filter_expression
 from spark_streams.position import EARLIEST, LATEST
 
-__all__ = ["DEFAULT_MAX_TRIGGER_DELAY_MS", "DEFAULT_POLL_INTERVAL_MS", "SourceOptions", "read_source"]
+__all__ = ["DEFAULT_MAX_TRIGGER_DELAY_MS", "DEFAULT_POLL_INTERVAL_MS", "SinkOptions", "SourceOptions", "read_source"]
 
 DEFAULT_POLL_INTERVAL_MS: Final = 100
 """An idle default trigger asks for the latest offset 50 to 100 times a second; the peer is asked ten times."""
@@ -153,3 +156,18 @@ def _trigger(given: Given) -> tuple[int | None, int | None, int]:
     if least is None:
         raise OptionError(MAX_TRIGGER_DELAY, f"needs '{MIN_OFFSETS_PER_TRIGGER}' beside it: nothing waits without it")
     return most, least, duration_ms(MAX_TRIGGER_DELAY, delay)
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Everything that a writer needs to know; picklable, and safe to print.
+
+    Args:
+        endpoint: where the peer is and how to get in.
+        stream: the log that all rows go to; None when each row names its own in column ``stream``.
+        request_timeout_ms: how long to wait for credit, and for the outcome of a delivery.
+    """
+
+    endpoint: Endpoint
+    stream: str | None
+    request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS

@@ -3,21 +3,24 @@
 Names are compared without regard to case, as Spark's own are. An unknown one is an error that suggests the nearest, one
 that belongs to another format or a later version is an error that says so, and Spark's own (``checkpointLocation`` …)
 pass; the argument of ``load`` and ``save``, which comes as ``path``, is refused, as it would be dropped without a word.
+
+Options that can be printed and pickled without showing a secret.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from spark_streams.endpoint import Secret, redact_url
 from spark_streams.errors import OptionError
-from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER, OF_SPARK, PATH
+from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER, OF_SPARK, PATH, SECRET, URL
 from spark_streams.options.values import boolean, integer
 from spark_streams.position import Position
 
-__all__ = ["MAX_INT64", "Format", "Given"]
+__all__ = ["MAX_INT64", "Format", "Given", "HiddenOptions"]
 
 MAX_INT64: Final = 2**63 - 1
 
@@ -154,3 +157,28 @@ class Given:
         """Return what ``true`` or ``false`` says; ``default`` when it is not there."""
         value = self.get(name)
         return default if value is None else boolean(name, value)
+
+
+class HiddenOptions(Mapping[str, str]):
+    """Options as Spark hands them over, safe to print; a pickle of them holds no secret in the clear.
+
+    Args:
+        options: name to value.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name: Secret(value) if name.lower() in SECRET else value for name, value in options.items()}
+
+    def __getitem__(self, name: str) -> str:
+        value = self._values[name]
+        return value.reveal() if isinstance(value, Secret) else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        shown = {n: redact_url(self[n]) if n.lower() == URL else str(value) for n, value in self._values.items()}
+        return f"HiddenOptions({shown})"

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, cast
 
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import OptionError
-from spark_streams.options.common import SourceOptions, read_source
+from spark_streams.options.common import SinkOptions, SourceOptions, read_source
 from spark_streams.options.connection import read_endpoint, request_timeout_ms
 from spark_streams.options.names import (
     COMPRESSION,
@@ -38,9 +38,8 @@ from spark_streams.options.names import (
     TOKEN_PROVIDER,
     USERNAME,
 )
-from spark_streams.options.numbered import numbered_position
 from spark_streams.options.parser import Format, Given
-from spark_streams.options.sink import SinkOptions
+from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import words_list
 from spark_streams.position import Matching
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import LogError, PartitionEnded
 from spark_streams.log import Partition
 from spark_streams.log.format.batching import Notes, is_large
-from spark_streams.log.storage.no_room import is_full
+from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.partition import PartitionClosed
 from spark_streams.server.amqp.error_conditions import (
     INTERNAL_ERROR,

@@ -3,9 +3,8 @@
 With pytest there is nothing to set up: the package brings a plugin whose fixture ``reference_log`` makes streams.
 """
 
-from spark_streams.testing.kept import KeptQuery
 from spark_streams.testing.log_process import LogProcess
-from spark_streams.testing.query import eventually, wait_until_caught_up
+from spark_streams.testing.query import KeptQuery, eventually, wait_until_caught_up
 from spark_streams.testing.stream import LogStream, StreamFactory
 
 __all__ = ["KeptQuery", "LogProcess", "LogStream", "StreamFactory", "eventually", "wait_until_caught_up"]

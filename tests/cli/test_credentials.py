@@ -11,8 +11,8 @@ import pytest
 import requests
 from click.testing import Result
 
+from spark_streams.cli.credentials import tokens_of, users_of
 from spark_streams.cli.log.config_file import read_configuration
-from spark_streams.cli.secret_files import tokens_of, users_of
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, Permissions, RabbitConfig, ServerThread

@@ -113,7 +113,7 @@ def test_classes_and_functions_that_the_extending_page_names_are_there() -> None
     assert {name for name in classes if not re.search(rf"^class {name}\b", code, re.MULTILINE)} == set()
     (seam,) = tables("docs/extending.md", "The seam")
     methods = {span for row in seam for span in code_spans(row[0])}
-    protocol = (ROOT / "spark_streams/client/log_client_second.py").read_text().partition("class LogClient")[2]
+    protocol = (ROOT / "spark_streams/client/log_client.py").read_text().partition("class LogClient")[2]
     public = re.findall(r"    def ([a-z]\w+)\(", protocol.partition("\nclass ")[0])
     assert methods == set(public)
 

@@ -18,12 +18,12 @@ from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.endpoint import RABBITMQ_SCHEMES, parse_url
 from spark_streams.options import parse_rabbit_sink, parse_rabbit_source
 from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER
-from spark_streams.options.numbered import numbered_position
+from spark_streams.options.positions import numbered_position
 from spark_streams.options.rabbitmq_stream import _FORMAT
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 from spark_streams.server import Permissions
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
-from spark_streams.wire.rabbitmq.super_streams import CreateSuperStream, CreateSuperStreamAnswer
+from spark_streams.wire.rabbitmq.stream_commands import CreateSuperStream, CreateSuperStreamAnswer
 from tests.cli.conftest import Doors, ServedHere, served_here, serving
 from tests.docs.pages import ROOT, blocks, code_spans, tables, told
 from tests.real_rabbitmq.by_hand import Peer
@@ -158,7 +158,7 @@ def test_the_command_and_the_names_of_the_door_page(tmp_path: Path) -> None:
     with serving(tmp_path) as start:
         served = start("--amqp", "0", *words[3:])
         with Connection(parse_url(url_of(served), schemes=RABBITMQ_SCHEMES), timeout_ms=10_000) as connection:
-            from spark_streams.wire.rabbitmq.super_streams import Partitions, PartitionsAnswer, Route, RouteAnswer
+            from spark_streams.wire.rabbitmq.stream_commands import Partitions, PartitionsAnswer, Route, RouteAnswer
 
             answer = connection.request(Partitions("orders"), PartitionsAnswer, "partitions")
             assert answer.streams == ("orders-0", "orders-1", "orders-2", "orders-3")

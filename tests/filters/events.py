@@ -20,7 +20,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from spark_streams.filters.limits import predicate_fault
-from spark_streams.filters.targets.places import place_of
+from spark_streams.filters.targets.sql_text import place_of
 from spark_streams.filters.tree import (
     BODY_SIZE,
     EVENT_TIME,

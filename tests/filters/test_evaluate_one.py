@@ -10,10 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from spark_streams.filters.decimals import numeral, numeral_of_text
 from spark_streams.filters.evaluate_one import evaluate
-from spark_streams.filters.members import members
-from spark_streams.filters.numerals import numeral, numeral_of_text
-from spark_streams.filters.text_matching import like
+from spark_streams.filters.text_matching import like, members
 from spark_streams.filters.tree import (
     PUBLISH_TIME,
     And,

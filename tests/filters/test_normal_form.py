@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.filters.describe import to_text
-from spark_streams.filters.normal_form import conjuncts, without_not
 from spark_streams.filters.text import parse
-from spark_streams.filters.tree import Not, Operator, Predicate
+from spark_streams.filters.tree import Not, Operator, Predicate, conjuncts, without_not
 
 
 @pytest.mark.parametrize(

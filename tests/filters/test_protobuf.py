@@ -12,8 +12,7 @@ import spark_streams.filters
 from spark_streams.errors import FilterError
 from spark_streams.filters import Expression, all_of, any_of, expression_pb2, from_protobuf, negate, parse, to_protobuf
 from spark_streams.filters.limits import MAX_NODES
-from spark_streams.filters.protobuf import MAX_BYTES
-from spark_streams.filters.protobuf_fault import MAX_NESTING
+from spark_streams.filters.protobuf import MAX_BYTES, MAX_NESTING
 from tests.filters.seed import SEED, Expr, SeedPredicate, described
 
 VECTORS = [

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.filters.evaluate_one import evaluate
-from spark_streams.filters.normal_form import without_not
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.conditions import PaddedDecimalOrder, fields_of, freeze, mask
 from spark_streams.filters.predicates.event_streams import parse_sql
@@ -23,7 +22,16 @@ from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.targets.feed import split_for_feed
 from spark_streams.filters.targets.rabbitmq import RabbitCapability, split_for_rabbitmq
 from spark_streams.filters.text import parse
-from spark_streams.filters.tree import KEY, Expression, Operator, Predicate, Reference, ValueType, property_of
+from spark_streams.filters.tree import (
+    KEY,
+    Expression,
+    Operator,
+    Predicate,
+    Reference,
+    ValueType,
+    property_of,
+    without_not,
+)
 from spark_streams.wire.amqp.columns import Block
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.columns.typed import typed_columns

@@ -1,4 +1,9 @@
-"""The demo itself, in a process of its own: start, watch, check, report."""
+"""The demo itself, in a process of its own: start, watch, check, report.
+
+Whether what came out is what went in: the output stream is read back and compared, order by order.
+
+Plots made of text.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +12,22 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from spark_streams.cli.demo.check import Found, read_back
-from spark_streams.cli.demo.orders import Orders, Producer
-from spark_streams.cli.demo.plot import bar, columns_plot, resampled
+from spark_streams.cli.demo.orders import VAT_PERCENT, Orders, Producer
 from spark_streams.cli.demo.query import new_session, start_query
 from spark_streams.cli.demo.session import conf_folder
-from spark_streams.client import AmqpClient
+from spark_streams.client import AmqpClient, RangeRead
 from spark_streams.endpoint import Endpoint, Secret, parse_url
 from spark_streams.errors import SparkStreamsError
 from spark_streams.position import EARLIEST
@@ -29,7 +35,112 @@ from spark_streams.position import EARLIEST
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["show"]
+__all__ = ["Found", "bar", "columns_plot", "read_back", "resampled", "show"]
+
+_EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
+
+
+def bar(value: float, largest: float, width: int) -> str:
+    """Return a horizontal bar; ``largest`` fills ``width`` characters, and what is not zero shows."""
+    if largest <= 0 or value <= 0:
+        return ""
+    return "█" * max(1, round(width * value / largest))
+
+
+def resampled(samples: Sequence[tuple[float, float]], count: int) -> list[float]:
+    """Return what (time, value) samples, in time order, say at ``count`` evenly spaced times; linear in between."""
+    begin, end = samples[0][0], samples[-1][0]
+    values: list[float] = []
+    at = 0
+    for n in range(count):
+        moment = begin + (end - begin) * n / max(1, count - 1)
+        while at + 2 < len(samples) and samples[at + 1][0] < moment:
+            at += 1
+        (t0, v0), (t1, v1) = samples[at], samples[min(at + 1, len(samples) - 1)]
+        share = 0.0 if t1 <= t0 else min(1.0, max(0.0, (moment - t0) / (t1 - t0)))
+        values.append(v0 + (v1 - v0) * share)
+    return values
+
+
+def columns_plot(values: Sequence[float], height: int, unit: str) -> list[str]:
+    """Return lines of a plot with one column a value, the largest value ``height`` lines high, labelled at the left."""
+    top = max(values, default=0.0) or 1.0
+    label = f"{top:,.0f} {unit}"
+    lines = []
+    for row in range(height, 0, -1):
+        cells = ""
+        for value in values:
+            eighths = round(8 * (value / top * height - (row - 1)))
+            cells += _EIGHTHS[min(8, max(0, eighths))]
+        left = label if row == height else ("0" if row == 1 else "")
+        lines.append(f"{left:>18} ┤{cells}")
+    return lines
+
+
+@dataclass
+class Found:
+    """What the output stream holds.
+
+    Args:
+        per_partition: partition to events.
+        per_key: key to events.
+        faults: what is wrong, in words; empty when all is well.
+        checks: what was found right, in words.
+    """
+
+    per_partition: Counter[str] = field(default_factory=Counter)
+    per_key: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)
+
+    def expect(self, right: bool, words: str) -> None:
+        """Note a check and how it ended."""
+        (self.checks if right else self.faults).append(words)
+
+
+def read_back(client: AmqpClient, stream: str, orders: Orders) -> Found:
+    """Read all of ``stream`` and compare it with the orders that were sent."""
+    found = Found()
+    numbers: list[int] = []
+    instants: dict[int, int] = {}
+    ids: set[str] = set()
+    net = vat = ledger = 0
+    in_order = True
+    last_of_key: dict[str, int] = {}
+    columns = ("value", "key", "timestamp", "properties")
+    for partition, bounds in sorted(client.describe(stream).partitions.items()):
+        found.per_partition[partition] = 0
+        if bounds.latest is None:
+            continue
+        for batch in client.fetch(RangeRead(stream, partition, EARLIEST, bounds.latest, columns)):
+            found.per_partition[partition] += batch.num_rows
+            ids.update(batch.column("properties").field("message_id").to_pylist())
+            instants_ms = [us // 1_000 for us in batch.column("timestamp").cast(pa.int64()).to_pylist()]
+            for value, key, instant in zip(
+                batch.column("value").to_pylist(), batch.column("key").to_pylist(), instants_ms, strict=True
+            ):
+                order = json.loads(value)
+                numbers.append(order["order"])
+                instants[order["order"]] = instant
+                found.per_key[key] += 1
+                net += order["net_cents"]
+                vat += order["vat_cents"]
+                ledger += order["origin"] == "ledger"
+                in_order &= last_of_key.get(key, -1) < order["order"]
+                last_of_key[key] = order["order"]
+    right_vat = sum((2 * int(cents) * VAT_PERCENT + 100) // 200 for cents in orders.net_cents)
+    right_ledger = int(orders.ledger.sum())
+    found.expect(sorted(numbers) == list(range(orders.count)), f"each of {orders.count:,} orders came out exactly once")
+    found.expect(len(ids) == orders.count and None not in ids, "every event has a message-id of its own")
+    found.expect(in_order, "every customer's orders are in the order in which they were sent")
+    found.expect(found.per_key == orders.per_customer, f"all {len(found.per_key)} customers have their orders")
+    found.expect(net == int(orders.net_cents.sum()), f"the prices add up: {net / 100:,.2f} EUR")
+    found.expect(vat == right_vat, f"so does the VAT: {vat / 100:,.2f} EUR")
+    same = all(instants.get(n) == int(instant) for n, instant in enumerate(orders.instants_ms))
+    found.expect(same, "every event kept its time to the millisecond")
+    found.expect(ledger == right_ledger, f"{ledger:,} of them lie before 1970, the first on 1957-10-04")
+    return found
+
 
 _SOURCE: Final = "orders"
 _SINK: Final = "orders-priced"

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from spark_streams.cli.secret_files import warn_if_others_may_read
+from spark_streams.cli.credentials import warn_if_others_may_read
 from spark_streams.errors import NameTaken, OptionError
 from spark_streams.log import LogConfig, ReferenceLog, StreamConfig
 from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, Permissions, RabbitConfig, Redirect

@@ -22,6 +22,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import click
 
 from spark_streams.cli.arguments import credentials, listen, stream_request
+from spark_streams.cli.credentials import tokens_of, users_of
 from spark_streams.cli.log.config_file import (
     AMQP,
     FEEDAPI,
@@ -30,7 +31,6 @@ from spark_streams.cli.log.config_file import (
     StreamRequest,
     read_configuration,
 )
-from spark_streams.cli.secret_files import tokens_of, users_of
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, LogServer, RabbitConfig

@@ -15,7 +15,7 @@ from spark_streams.client.feed.client import FeedClient
 from spark_streams.client.feed.range_reader import BEGINNING, FeedRange, scan
 from spark_streams.client.feed.row_decoder import FeedRows
 from spark_streams.errors import NotFound, OptionError, PositionLost
-from spark_streams.options.numbered import numbered_position
+from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import instant_ms
 from spark_streams.position import EARLIEST, After, At, Earliest
 

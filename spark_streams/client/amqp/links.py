@@ -24,13 +24,7 @@ from spark_streams.errors import (
     SparkStreamsError,
 )
 
-__all__ = [
-    "MAX_MESSAGE_BYTES",
-    "Link",
-    "StartNotTaken",
-    "attach_receiver",
-    "attach_sender",
-]
+__all__ = ["MAX_MESSAGE_BYTES", "Link", "StartNotTaken", "attach_receiver", "attach_sender"]
 
 PARTITION: Final = "event-streams-partition"
 CONSUMER_GROUP: Final = "event-streams-consumer-group"

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from spark_streams.client.amqp.credit import MAX_CREDIT
+from spark_streams.client.amqp.credit import MAX_CREDIT, Silence
 from spark_streams.client.amqp.links import Link
-from spark_streams.client.amqp.offsets import check_offsets, rows_before, rows_until
 from spark_streams.client.amqp.receive_buffer import HeadIntake
-from spark_streams.client.amqp.silence import Silence
+from spark_streams.client.amqp.row_decoder import check_offsets, rows_before, rows_until
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import DeadlineExceeded, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest

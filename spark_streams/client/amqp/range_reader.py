@@ -29,12 +29,11 @@ import proton
 import pyarrow as pa
 from cproton_ffi import lib
 
-from spark_streams.client.amqp.credit import CreditWindow
+from spark_streams.client.amqp.credit import DRAIN_AFTER_S, NARROWED_DRAIN_AFTER_S, CreditWindow, Silence
 from spark_streams.client.amqp.links import MAX_MESSAGE_BYTES, Link
 from spark_streams.client.amqp.pushdown import Receiving
 from spark_streams.client.amqp.receive_buffer import Intake
 from spark_streams.client.amqp.row_decoder import Cut, RowDecoder, WrongPartition
-from spark_streams.client.amqp.silence import DRAIN_AFTER_S, NARROWED_DRAIN_AFTER_S, Silence
 from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
 from spark_streams.client.log_client import Bounds, RangeRead
 from spark_streams.client.retry import PATIENT, Attempts

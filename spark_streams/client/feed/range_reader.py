@@ -3,25 +3,51 @@
 Delivery guarantee: each event that the feed gives between the two cursors is handed out once. A response that breaks
 off is asked for again from its last checkpoint, and events that no checkpoint covers are never handed out. What the
 feed itself repeats (``exactlyOnce`` false) is repeated.
+
+Ending at a cursor: cursors are compared for equality only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed.client import PATIENT, FeedClient, pause_for
 from spark_streams.client.feed.http import Expired
 from spark_streams.client.feed.row_decoder import FeedRows
-from spark_streams.client.feed.stops import first_of, until
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import SparkStreamsError
+from spark_streams.wire.feed.lines import Lines
 
-__all__ = ["BEGINNING", "EMPTY_RESPONSES", "FeedRange", "scan"]
+__all__ = ["BEGINNING", "EMPTY_RESPONSES", "FeedRange", "first_of", "scan", "until"]
+
+
+def first_of(lines: Lines, stops: Collection[str]) -> int | None:
+    """Return the index of the first checkpoint whose cursor is one of ``stops``, None when none is."""
+    if not stops or not len(lines.cursors):
+        return None
+    index = int(pc.index(pc.is_in(lines.cursors, pa.array(list(stops), pa.string())), True).as_py())
+    return None if index < 0 else index
+
+
+def until(lines: Lines, index: int) -> Lines:
+    """Return what comes before checkpoint ``index``, and that checkpoint."""
+    count = int(lines.covered[index])
+    return replace(
+        lines,
+        values=None if lines.values is None else lines.values.slice(0, count),
+        keys=None if lines.keys is None else lines.keys.slice(0, count),
+        count=count,
+        cursors=lines.cursors.slice(0, index + 1),
+        covered=lines.covered[: index + 1],
+        ends=lines.ends[: index + 1],
+    )
+
 
 BEGINNING: Final = "_first"
 """The cursor that means the beginning of a partition (FeedAPI, "fetch call")."""

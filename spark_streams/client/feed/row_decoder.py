@@ -1,18 +1,30 @@
-"""Rows of events: the columns that the query wants, from blocks of lines, without a Python object an event."""
+"""Rows of events: the columns that the query wants, from blocks of lines, without a Python object an event.
+
+Starting at the first event that an expression is true of: what comes before it is dropped.
+
+A feed cannot seek, so it is read from its beginning; the search is over once a checkpoint covers the event.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
+from spark_streams.filters.evaluate_columns import mask
+from spark_streams.filters.row_columns import columns_needed, feed_columns
+from spark_streams.filters.tree import Expression
 from spark_streams.rows import COMMON_SCHEMA
+from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
-from spark_streams.wire.feed.lines import Lines
+from spark_streams.wire.feed.line import read_line
+from spark_streams.wire.feed.lines import Lines, parse_lines
 
-__all__ = ["FeedRows"]
+__all__ = ["FeedRows", "FirstMatch", "from_first_match"]
 
 
 class FeedRows:
@@ -105,3 +117,111 @@ def _part(lines: Lines, start: int, stop: int) -> tuple[pa.Array, pa.Array | Non
 
 def _nulls(values: pa.Array, column: str) -> pa.Array:
     return pa.nulls(len(values), COMMON_SCHEMA.field(column).type)
+
+
+def from_first_match(batches: Iterator[pa.RecordBatch], expression: Expression) -> Iterator[pa.RecordBatch]:
+    """Yield rows from the first one on that an expression is true of.
+
+    Args:
+        batches: rows of one partition, with the columns that ``columns_needed`` says.
+        expression: any.
+    """
+    for batch in batches:
+        row = _first(batch, expression)
+        if row is not None:
+            yield batch.slice(row)
+            break
+    yield from batches
+
+
+class FirstMatch:
+    """Takes from the lines of a partition what comes before the first matching event, but for its checkpoints.
+
+    Args:
+        expression: any that does not look at ``offset``: the cursor that covers an event is not known yet.
+        stream: the feed's name.
+        partition: the partition's id.
+        key_field, timestamp_field, overflow: as ``FeedRows``.
+    """
+
+    def __init__(
+        self,
+        expression: Expression,
+        stream: str,
+        partition: int,
+        key_field: str | None,
+        timestamp_field: str | None,
+        overflow: Literal["fail", "null"],
+    ) -> None:
+        columns = columns_needed(expression, feed=True)
+        self._expression = expression
+        self._partition = partition
+        self._rows = FeedRows(stream, partition, columns, key_field, timestamp_field, overflow)
+        self._seen = False
+        self._covered = False
+
+    @property
+    def found(self) -> bool:
+        """Whether a checkpoint covers the event: from then on all lines are taken."""
+        return self._covered
+
+    def drop_uncovered(self) -> None:
+        """Forget an event that no checkpoint covers: it is asked for again, and another one may come."""
+        self._seen = self._covered
+
+    def take(self, block: bytes, lines: Lines, dialect: Dialect) -> tuple[bytes, Lines]:
+        """Return what is left of a block of whole lines, and what it holds.
+
+        Before the event that is the last checkpoint, so that the search goes on there.
+
+        Args:
+            block: the lines.
+            lines: what they hold, events too until the event is found.
+            dialect: of the lines.
+        """
+        if self._seen:
+            self._covered = self._covered or bool(len(lines.cursors))
+            return block, lines
+        row = self._row(lines)
+        if row is None:
+            left = self._checkpoint(lines, len(lines.cursors), dialect)
+        else:
+            self._seen = True
+            before = int(np.searchsorted(lines.covered, row, side="right"))
+            self._covered = before < len(lines.cursors)
+            left = self._checkpoint(lines, before, dialect) + block[self._place(block, row, dialect) :]
+        return left, parse_lines(left, dialect, self._partition, values=False)
+
+    def _row(self, lines: Lines) -> int | None:
+        if not lines.count:
+            return None
+        # As if a checkpoint covered all of them.
+        covered = replace(lines, cursors=pa.array([""]), covered=np.array([lines.count]))
+        batch = self._rows.take(covered)
+        assert batch is not None and batch.num_rows == lines.count
+        return _first(batch, self._expression)
+
+    def _checkpoint(self, lines: Lines, count: int, dialect: Dialect) -> bytes:
+        """Return a line for the last of the first ``count`` checkpoints; its own may be an event's, too (C-06)."""
+        if not count:
+            return b""
+        whose = {"partition": self._partition} if dialect is Dialect.V1 else {}
+        cursor = lines.cursors[count - 1].as_py()
+        return json.dumps({**whose, "cursor": cursor}, ensure_ascii=False).encode() + b"\n"
+
+    def _place(self, block: bytes, row: int, dialect: Dialect) -> int:
+        """Return where the line of an event begins."""
+        start = 0
+        while True:
+            end = block.find(b"\n", start) + 1 or len(block)
+            read = read_line(block[start:end].rstrip(b"\r\n"), 1, dialect, self._partition)
+            if read is not None and read.event is not None:
+                if not row:
+                    return start
+                row -= 1
+            start = end
+
+
+def _first(batch: pa.RecordBatch, expression: Expression) -> int | None:
+    found = np.flatnonzero(np.asarray(mask(expression, feed_columns(batch), batch.num_rows)))
+    return int(found[0]) if len(found) else None

@@ -23,9 +23,9 @@ from typing import Final
 from spark_streams.client.log_client import Bounds
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import refusal
-from spark_streams.client.rabbitmq.offsets import MAX_OFFSET, offset_text
 from spark_streams.client.rabbitmq.subscription import Subscription
 from spark_streams.errors import PeerError, RemoteProtocolError
+from spark_streams.offsets import MAX_OFFSET, offset_text
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader
 from spark_streams.wire.rabbitmq.consumer_commands import (
     OffsetSpecification,

@@ -16,7 +16,6 @@ from spark_streams.client.log_client import Bounds, Consumer, FilterValues, Push
 from spark_streams.client.rabbitmq import bounds
 from spark_streams.client.rabbitmq.cluster import Cluster
 from spark_streams.client.rabbitmq.errors import refusal
-from spark_streams.client.rabbitmq.offsets import first_wanted, offset_number, offset_text
 from spark_streams.client.rabbitmq.pushdown import narrowed, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
 from spark_streams.client.rabbitmq.subscription import Subscription, properties_of
@@ -24,14 +23,14 @@ from spark_streams.client.retry import patiently
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError
 from spark_streams.filters.tree import Expression
+from spark_streams.offsets import first_wanted, offset_number, offset_text
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader
 from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, StoreOffset
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 from spark_streams.wire.rabbitmq.registry import COMMANDS
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer
-from spark_streams.wire.rabbitmq.super_streams import Partitions, PartitionsAnswer
+from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, Partitions, PartitionsAnswer
 
 __all__ = ["RabbitClient"]
 

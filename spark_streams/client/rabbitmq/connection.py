@@ -43,8 +43,7 @@ from spark_streams.wire.rabbitmq import registry
 from spark_streams.wire.rabbitmq.connection_commands import Close, CloseAnswer, Heartbeat
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, FrameReader, Request
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-from spark_streams.wire.rabbitmq.stream_commands import MetadataAnswer
-from spark_streams.wire.rabbitmq.super_streams import Partitions, Route
+from spark_streams.wire.rabbitmq.stream_commands import MetadataAnswer, Partitions, Route
 
 __all__ = ["MAX_DELIVER_BYTES", "Connection"]
 

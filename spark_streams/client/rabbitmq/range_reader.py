@@ -38,12 +38,12 @@ from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.log_client import RangeRead
 from spark_streams.client.rabbitmq.bounds import Extent
 from spark_streams.client.rabbitmq.credit import FIRST_CREDIT, CreditWindow
-from spark_streams.client.rabbitmq.offsets import first_wanted, offset_number, offset_text
 from spark_streams.client.rabbitmq.pushdown import Narrowed
 from spark_streams.client.rabbitmq.row_decoder import Piece, RowDecoder
 from spark_streams.client.rabbitmq.subscription import Delivered, Subscription
 from spark_streams.client.retry import PATIENT, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, NotFound, RemoteProtocolError, SparkStreamsError
+from spark_streams.offsets import first_wanted, offset_number, offset_text
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType, decode_chunk
 from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, OffsetType
 

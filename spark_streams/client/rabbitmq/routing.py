@@ -19,7 +19,7 @@ from spark_streams.errors import DeliveryFailed
 from spark_streams.wire.rabbitmq.hashes import murmur3_32
 from spark_streams.wire.rabbitmq.murmur3_128 import murmur3_128_modulo
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-from spark_streams.wire.rabbitmq.super_streams import Partitions, PartitionsAnswer, Route, RouteAnswer
+from spark_streams.wire.rabbitmq.stream_commands import Partitions, PartitionsAnswer, Route, RouteAnswer
 
 __all__ = ["Router", "Routing", "open_router"]
 

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.client.log_client import FilterValues, RangeRead
-from spark_streams.client.rabbitmq.offsets import offset_column
 from spark_streams.client.rabbitmq.pushdown import Narrowed
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.filters.evaluate_columns import mask
 from spark_streams.filters.row_columns import columns_needed, message_columns
+from spark_streams.offsets import offset_column
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
 from spark_streams.wire.amqp.columns import Block, TimestampOverflow, decode_columns, incoming_columns
 from spark_streams.wire.rabbitmq.chunk import ChunkRecords

@@ -28,8 +28,8 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     SubscribeAnswer,
     Unsubscribe,
     UnsubscribeAnswer,
+    decode_deliver,
 )
-from spark_streams.wire.rabbitmq.delivering import decode_deliver
 from spark_streams.wire.rabbitmq.frames import Command, Frame
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, MetadataUpdate

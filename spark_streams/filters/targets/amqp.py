@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from spark_streams.filters.normal_form import conjuncts, without_not
 from spark_streams.filters.split import Target, split
 from spark_streams.filters.targets.event_streams import Bounds, EventStreams, Terms, bound_of, text_of
 from spark_streams.filters.targets.full_sql import FullSql
 from spark_streams.filters.targets.sql_text import Sql
-from spark_streams.filters.tree import Expression, Predicate, all_of
+from spark_streams.filters.tree import Expression, Predicate, all_of, conjuncts, without_not
 
 __all__ = ["AmqpCapability", "AmqpSplit", "split_for_amqp"]
 

@@ -30,8 +30,7 @@ from spark_streams.filters.split import Pushable
 from spark_streams.filters.targets import sql_text
 from spark_streams.filters.targets.canonical_texts import types_with_text
 from spark_streams.filters.targets.intervals import EVERYTHING, Intervals, intervals_of, within, without
-from spark_streams.filters.targets.places import place_of
-from spark_streams.filters.targets.sql_text import Sql, Term
+from spark_streams.filters.targets.sql_text import Sql, Term, place_of
 from spark_streams.filters.targets.typed_sql import Alternatives, application_predicate
 from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, ValueType
 

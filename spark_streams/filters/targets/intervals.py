@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
-from spark_streams.filters.numerals import as_fraction
+from spark_streams.filters.decimals import as_fraction
 from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
 
 __all__ = ["EVERYTHING", "Interval", "Intervals", "intervals_of", "within", "without"]

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from spark_streams.filters.normal_form import without_not
 from spark_streams.filters.predicates.conditions import PaddedDecimalOrder
 from spark_streams.filters.split import Pushable, split
 from spark_streams.filters.targets.intervals import intervals_of, within
-from spark_streams.filters.targets.places import place_of
-from spark_streams.filters.tree import Expression, Operator, Predicate, Reference, ReferenceKind, ValueType
+from spark_streams.filters.targets.sql_text import place_of
+from spark_streams.filters.tree import Expression, Operator, Predicate, Reference, ReferenceKind, ValueType, without_not
 
 __all__ = ["RabbitCapability", "RabbitSplit", "split_for_rabbitmq"]
 

@@ -1,12 +1,26 @@
-"""Files that are there whole or not at all, and reads and writes that do not stop half way."""
+"""Files that are there whole or not at all, and reads and writes that do not stop half way.
+
+What the system says when there is no room for more, so that a full disk is told apart from a broken one.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import weakref
 from pathlib import Path
+from typing import Final
 
-__all__ = ["WINDOW_BYTES", "OpenFile", "ReadAhead", "read_exactly", "sync_directory", "write_all", "write_atomically"]
+__all__ = [
+    "WINDOW_BYTES",
+    "OpenFile",
+    "ReadAhead",
+    "is_full",
+    "read_exactly",
+    "sync_directory",
+    "write_all",
+    "write_atomically",
+]
 
 READ_AHEAD_BYTES = 1 << 20
 WINDOW_BYTES = 16 << 10
@@ -109,3 +123,11 @@ def read_exactly(fd: int, size: int, position: int) -> bytes:
         parts.append(more)
         got += len(more)
     return b"".join(parts)
+
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def is_full(fault: BaseException) -> bool:
+    """Say whether a failure is a disk, or a quota, that is full: what was refused can be done when there is room."""
+    return isinstance(fault, OSError) and fault.errno in _FULL

@@ -30,8 +30,7 @@ from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.search import first_matching
 from spark_streams.log.storage.batch_walk import StoredBatch, last_of_segment, walk_segment
 from spark_streams.log.storage.files import sync_directory
-from spark_streams.log.storage.recovery import open_segments
-from spark_streams.log.storage.recovery_point import RecoveryPointFile
+from spark_streams.log.storage.recovery import RecoveryPointFile, open_segments
 from spark_streams.log.storage.segment import Segment
 from spark_streams.log.storage.segments import expired_segments
 

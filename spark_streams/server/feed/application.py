@@ -29,7 +29,7 @@ from starlette.types import ASGIApp
 
 from spark_streams.errors import LogError, RemoteProtocolError, UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
-from spark_streams.log.storage.no_room import is_full
+from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.partition import PartitionClosed
 from spark_streams.redaction import one_line
 from spark_streams.server.feed.authorization import Access

@@ -14,7 +14,7 @@ from starlette.types import Scope
 from spark_streams.server.admission import BACKLOG, Doorway
 from spark_streams.server.feed.application import FeedDoor
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.timed_connection import TimedConnection
+from spark_streams.server.feed.http_connection import TimedConnection
 from spark_streams.server.write_timeout import throw_away_unsent
 
 __all__ = ["HttpServer", "bound_socket"]

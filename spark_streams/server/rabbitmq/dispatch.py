@@ -33,8 +33,16 @@ from spark_streams.wire.rabbitmq.publisher_commands import (
     QueryPublisherSequence,
 )
 from spark_streams.wire.rabbitmq.registry import SERVER_RECEIVES, decode
-from spark_streams.wire.rabbitmq.stream_commands import Create, Delete, Metadata, StreamStats
-from spark_streams.wire.rabbitmq.super_streams import CreateSuperStream, DeleteSuperStream, Partitions, Route
+from spark_streams.wire.rabbitmq.stream_commands import (
+    Create,
+    CreateSuperStream,
+    Delete,
+    DeleteSuperStream,
+    Metadata,
+    Partitions,
+    Route,
+    StreamStats,
+)
 
 if TYPE_CHECKING:
     from spark_streams.server.rabbitmq.connection import RabbitConnection

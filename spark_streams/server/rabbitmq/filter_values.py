@@ -4,7 +4,7 @@ Two notes, none where no record has a filter value:
 
 ::
 
-    rabbitmq-bloom                      the bloom filter of all values (wire/rabbitmq/bloom.py)
+    rabbitmq-bloom                      the bloom filter of all values (wire/rabbitmq/hashes.py)
     rabbitmq-filter-values-by-record    a code for each record (log/format/batch_headers.py), where they differ
         code 0     the record has no filter value
         others     with a table: 1 + the index in it of the value's hash, four bytes, big-endian
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from spark_streams.log.format.batch_headers import BY_RECORD_SUFFIX, RecordCodes, decode_codes, encode_codes
 from spark_streams.log.format.record_batch import Header
-from spark_streams.wire.rabbitmq.bloom import BloomProbe, bloom_of
+from spark_streams.wire.rabbitmq.hashes import BloomProbe, bloom_of
 from spark_streams.wire.rabbitmq.publish_decode import Published
 
 __all__ = ["BLOOM_NOTE", "VALUES_NOTE", "Sought", "ValueColumn", "value_notes", "values_of"]

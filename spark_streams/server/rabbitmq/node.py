@@ -13,7 +13,7 @@ from spark_streams.server.partition_readers import Feeds
 from spark_streams.server.rabbitmq.chunk_cache import ChunkCache
 from spark_streams.server.rabbitmq.chunks import Chunks
 from spark_streams.server.rabbitmq.config import RabbitConfig
-from spark_streams.server.rabbitmq.sequences import PUBLISHERS
+from spark_streams.server.rabbitmq.publishers import PUBLISHERS
 from spark_streams.server.rabbitmq.single_active import Groups
 from spark_streams.server.rabbitmq.stored_offsets import StoredOffsets
 from spark_streams.server.rabbitmq.topology import Served, Topology

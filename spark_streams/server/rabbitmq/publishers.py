@@ -7,18 +7,21 @@ is read and appended in parts, beside the loop: one part of all connections at a
 Delivery guarantee: a sub-entry batch is in the log whole or not at all.
 A publishing id is confirmed once its message is in the log (``Partition.append``: it survives
 kill -9; with fsync policy ``always`` a power cut too), or when the log already had an id of the same reference that
-is not lower. References' ids are stored in the same batch as the messages (``sequences.py``). When an append fails,
+is not lower. References' ids are stored in the same batch as the messages (``publishers.py``). When an append fails,
 its publishers fail: whatever else they had under way is refused too, so that no message can be stored after a gap that
 a retry could not fill any more.
 
+Deduplication: the last publishing ids of this door's publishers, kept as ``log/publisher_sequences.py`` says.
+
 Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher; docs/specifications.md,
-S-101 to S-107.
+S-101 to S-107; also docs/specifications.md, S-103 to S-105; Streams Protocol Reference, QueryPublisherSequence.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+import json
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -30,13 +33,12 @@ from numpy.typing import NDArray
 from spark_streams.log import NO_TIMESTAMP, Partition
 from spark_streams.log.format.batching import LARGE_ROWS
 from spark_streams.log.format.record_batch import Header
-from spark_streams.log.publisher_sequences import SequenceLine
+from spark_streams.log.publisher_sequences import SequenceKind, SequenceLine
 from spark_streams.log.storage.partition import PartitionClosed
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.appender import Batch
 from spark_streams.server.rabbitmq.filter_values import ValueColumn, value_notes
 from spark_streams.server.rabbitmq.publish_parts import Made, PublishPart, made_of, parts_of, some_of
-from spark_streams.server.rabbitmq.sequences import publishers_note
 from spark_streams.server.rabbitmq.stored_form import Stored, joined
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import (
@@ -60,7 +62,21 @@ if TYPE_CHECKING:
     from spark_streams.server.rabbitmq.connection import RabbitConnection
     from spark_streams.server.rabbitmq.topology import Served
 
-__all__ = ["Publishers"]
+__all__ = ["PUBLISHERS", "PUBLISHERS_NOTE", "Publishers", "publishers_note", "trailer_bytes"]
+
+PUBLISHERS_NOTE: Final = b"rabbitmq-publishers"
+PUBLISHERS: Final = SequenceKind(PUBLISHERS_NOTE, "rabbitmq-sequences")
+
+
+def publishers_note(sequences: Mapping[str, int]) -> tuple[bytes, bytes]:
+    """Return the note for an append, of references to their last publishing ids."""
+    return PUBLISHERS.note_of(sequences)
+
+
+def trailer_bytes(note: bytes) -> int:
+    """Return how large a chunk's trailer would be at a broker, which has there what the note has (S-53)."""
+    return sum(10 + len(reference.encode()) for reference in json.loads(note))
+
 
 SMALL_BYTES: Final = 16 << 10
 """Frames that are no larger, and inflate to no more, are dealt with on the loop, in some milliseconds at most."""

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from spark_streams.errors import LogError
 from spark_streams.log.storage.partition import PartitionClosed
 from spark_streams.server.rabbitmq.single_active import Group
-from spark_streams.server.rabbitmq.starting import start_offset
-from spark_streams.server.rabbitmq.subscription import Subscription
+from spark_streams.server.rabbitmq.subscription import Subscription, start_offset
 from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbitmq.consumer_commands import (
     ConsumerUpdate,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-from spark_streams.wire.rabbitmq.super_streams import (
+from spark_streams.wire.rabbitmq.stream_commands import (
     CreateSuperStream,
     CreateSuperStreamAnswer,
     DeleteSuperStream,

@@ -16,10 +16,9 @@ from typing import Final
 
 from spark_streams.client.feed import Lines
 from spark_streams.client.feed.client import PATIENT, FeedClient, pause_for
-from spark_streams.client.feed.first_match import FirstMatch
 from spark_streams.client.feed.http import Expired
-from spark_streams.client.feed.range_reader import BEGINNING, EMPTY_RESPONSES
-from spark_streams.client.feed.stops import first_of, until
+from spark_streams.client.feed.range_reader import BEGINNING, EMPTY_RESPONSES, first_of, until
+from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import SparkStreamsError
 from spark_streams.spark.feed.pages import Cut

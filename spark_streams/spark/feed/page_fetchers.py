@@ -9,7 +9,7 @@ from typing import Final
 
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed.client import FeedClient
-from spark_streams.client.feed.first_match import FirstMatch
+from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.spark.feed.page_fetcher import Follower
 from spark_streams.spark.feed.pages import Cut

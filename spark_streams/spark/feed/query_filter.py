@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from spark_streams.client.feed import Dialect, Discovery
 from spark_streams.client.feed.client import FeedClient
-from spark_streams.client.feed.first_match import FirstMatch
 from spark_streams.client.feed.pushdown import FeedFilter, NotImplied, left_of, push, shown
 from spark_streams.client.feed.range_reader import FeedRange
+from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.client.log_client import Pushdown
 from spark_streams.errors import CheckpointError, OptionError
 from spark_streams.filters import Expression, read_filter

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from spark_streams.client.feed import Dialect, LineBlocks, parse_lines
 from spark_streams.client.feed.client import FeedAddress, FeedClient
-from spark_streams.client.feed.first_match import from_first_match
 from spark_streams.client.feed.range_reader import FeedRange, scan
-from spark_streams.client.feed.row_decoder import FeedRows
+from spark_streams.client.feed.row_decoder import FeedRows, from_first_match
 from spark_streams.client.residual import rows_that_match, wanted_columns
 from spark_streams.errors import SpoolLost
 from spark_streams.filters.tree import Expression

@@ -49,7 +49,7 @@ from spark_streams.filters import (
     negate,
     property_of,
 )
-from spark_streams.filters.normal_form import without_not
+from spark_streams.filters.tree import without_not
 from spark_streams.options import SourceOptions
 from spark_streams.spark.log_lines import show_log_lines
 

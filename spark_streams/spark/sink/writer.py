@@ -8,17 +8,27 @@ Spark partition that come in the same order again have the same numbers, from wh
 
 Spark makes a writer on the driver, pickles it for the tasks, and for ``commit`` and ``abort`` rebuilds a stream's in
 another process: what these know comes in the commit messages alone.
+
+Whether a task was given all of its rows.
+
+Spark gives a task's rows to Python as an Arrow stream through a socket. When the JVM at its other end dies, or stops
+the task, the stream breaks off; pyarrow takes a stream that breaks off between two batches for one that has ended. A
+sink must not: the rows so far would pass for all rows of the task, under ids that belong to other windows or parts.
 """
 
 from __future__ import annotations
 
+import io
 import logging
+import select
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import FrameType
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,9 +39,44 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from spark_streams.errors import SparkStreamsError, TransportError
 from spark_streams.spark.log_lines import show_log_lines
 from spark_streams.spark.sink.columns import slices
-from spark_streams.spark.sink.task_input import broke_off
 
-__all__ = ["BatchWriter", "Outlet", "Sink", "StreamWriter", "TaskName", "Written"]
+__all__ = ["BatchWriter", "Outlet", "Sink", "StreamWriter", "TaskName", "Written", "broke_off"]
+
+
+def broke_off() -> bool:
+    """Return whether the rows ended because Spark has gone; asked by a task when there are no more rows.
+
+    After the last row Spark sends the end of its own protocol and keeps the socket open until the task has answered, so
+    a socket that is closed means that the rows are not complete. Where the socket is not found (Python workers without
+    their daemon, as on Windows) the end is believed.
+    """
+    socket_file = _input()
+    if socket_file is None:
+        return False
+    try:
+        readable, _, _ = select.select([socket_file], [], [], 0)
+        return bool(readable) and not socket_file.peek(1)
+    except OSError:
+        return True  # reset: the JVM was killed with bytes of ours unread
+
+
+def _input() -> Any:
+    """Return the file that ``pyspark.worker.main(infile, outfile)`` reads; None where there is none to ask."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "main" and frame.f_globals.get("__name__") == "pyspark.worker":
+            return _waitable(frame.f_locals.get("infile"))
+        frame = frame.f_back
+    return None
+
+
+def _waitable(file: Any) -> Any:
+    try:
+        file.fileno()
+    except (AttributeError, io.UnsupportedOperation):
+        return None
+    return file if hasattr(file, "peek") else None
+
 
 _log = logging.getLogger(__name__)
 

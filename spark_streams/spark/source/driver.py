@@ -7,16 +7,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar, cast
 
-from spark_streams.client.log_client import Pushdown, RangeRead, StreamDescription
-from spark_streams.client.log_client_second import LogClient, OffsetWalk, OpaqueLogClient
+from spark_streams.client.log_client import (
+    LogClient,
+    OffsetWalk,
+    OpaqueLogClient,
+    Pushdown,
+    RangeRead,
+    StreamDescription,
+)
 from spark_streams.client.retry import PATIENT, Attempts
 from spark_streams.endpoint import Node
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError
 from spark_streams.filters import Expression, read_filter
 from spark_streams.options import SourceOptions, Span
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
-from spark_streams.spark.source.numeric import NumericWalk, events_between
-from spark_streams.spark.source.offset_counting import Ahead, Walk, sample, split_points
+from spark_streams.spark.source.offset_counting import Ahead, NumericWalk, Walk, events_between, sample, split_points
 from spark_streams.spark.splitting import chunk_sizes, pieces
 
 __all__ = ["Connect", "Driver", "position_in", "reaching", "require_all", "require_offsets"]

@@ -28,7 +28,7 @@ from spark_streams.position import (
 from spark_streams.spark.progress.batch_progress import BatchProgress
 from spark_streams.spark.pushdown.pruning import matching_ranges
 from spark_streams.spark.pushdown.report import filter_json, log_filter
-from spark_streams.spark.source.checks import new_ends, not_past, recreated, retained_spans
+from spark_streams.spark.source.checks import Witnesses, new_ends, not_past, recreated, retained_spans, without
 from spark_streams.spark.source.driver import Connect, Driver, position_in, require_all, require_offsets
 from spark_streams.spark.source.lag import Lag
 from spark_streams.spark.source.ranges import (
@@ -42,7 +42,6 @@ from spark_streams.spark.source.ranges import (
 )
 from spark_streams.spark.source.rate_limit import Limiter
 from spark_streams.spark.source.trigger_gate import Patience
-from spark_streams.spark.source.witnesses import Witnesses, without
 
 __all__ = ["MicroBatches"]
 

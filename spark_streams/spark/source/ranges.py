@@ -11,7 +11,7 @@ from spark_streams.errors import OptionError
 from spark_streams.options import SourceOptions, Span
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
 from spark_streams.spark.source.driver import Driver, position_in
-from spark_streams.spark.source.numeric import is_next
+from spark_streams.spark.source.offset_counting import is_next
 
 __all__ = ["PlannedRead", "Resolved", "order", "range_read", "resolve_start", "span_start", "with_certain"]
 

@@ -17,8 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.types import StructType
 
 from spark_streams.client.data_loss import LossPolicy, is_past_end
-from spark_streams.client.log_client import RangeRead
-from spark_streams.client.log_client_second import LogClient
+from spark_streams.client.log_client import LogClient, RangeRead
 from spark_streams.errors import NotFound, OptionError
 from spark_streams.options import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, SourceOptions
 from spark_streams.position import After, Checkpoint
@@ -26,11 +25,11 @@ from spark_streams.spark.log_lines import counted, show_log_lines
 from spark_streams.spark.pushdown.spark_filters import TakesFilters, wants_filters
 from spark_streams.spark.schemas import arrow_schema, chosen_columns
 from spark_streams.spark.source.batch_plan import plan_batch
+from spark_streams.spark.source.checks import CREATED_AGAIN
 from spark_streams.spark.source.driver import Connect, reaching
 from spark_streams.spark.source.micro_batch import MicroBatches
 from spark_streams.spark.source.ranges import PlannedRead
 from spark_streams.spark.source.stored_offsets import ConnectStore, StoredPositions
-from spark_streams.spark.source.witnesses import CREATED_AGAIN
 
 try:
     from pyspark.sql.streaming.datasource import (

@@ -10,8 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from spark_streams.client.log_client import RangeRead
-from spark_streams.client.log_client_second import LogClient
+from spark_streams.client.log_client import LogClient, RangeRead
 from spark_streams.endpoint import Node
 from spark_streams.errors import SparkStreamsError
 from spark_streams.options import SourceOptions

@@ -7,6 +7,8 @@ r"""The lines of a response in columns (NDJSON): events, checkpoints, and which 
 
 The rules, line by line, are those of ``line``. Lines end with byte ``\n`` alone (C-17).
 
+A response cut into blocks of whole lines, as its bytes arrive.
+
 Spec: feedapi-spec SPEC.md, "Response"; docs/specifications.md, C-05 to C-08, C-17, C-21.
 """
 
@@ -19,12 +21,78 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.wire.feed.blocks import MAX_LINE_BYTES, LineBlocks
+from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.lines_bulk import AlikeLines
 
 __all__ = ["MAX_LINE_BYTES", "LineBlocks", "Lines", "parse_lines"]
+
+MAX_LINE_BYTES: Final = 64 << 20
+"""The longest line that is taken unless told otherwise; the Go library stops at 64 KiB, in silence."""
+_MARK: Final = b"\xef\xbb\xbf"
+
+
+class LineBlocks:
+    """Cuts a response into blocks of whole lines, as its bytes arrive.
+
+    Args:
+        max_line_bytes: the longest line that is taken, its newline not counted.
+    """
+
+    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self.max_line_bytes = max_line_bytes
+        self._pieces: list[bytes] = []
+        self._pending = 0
+        self._started = False
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """Take the next bytes; return the whole lines that are there now, in no block or one, never cut.
+
+        A byte order mark at the very start of the response is passed over (F-24).
+
+        Raises:
+            RemoteProtocolError: a line is longer than ``max_line_bytes``.
+        """
+        cut = received.rfind(b"\n") + 1
+        if not cut:
+            self._keep(received)
+            return []
+        block = b"".join((*self._pieces, received[:cut]))
+        self._pieces, self._pending = [], 0
+        if not self._started:
+            self._started = True
+            block = block.removeprefix(_MARK)
+        self._measure(block)
+        self._keep(received[cut:])
+        return [block] if block else []
+
+    @property
+    def tail(self) -> bytes:
+        """The bytes after the last newline: an unfinished line, when the response is over."""
+        tail = b"".join(self._pieces)
+        return tail if self._started else tail.removeprefix(_MARK)
+
+    def _keep(self, piece: bytes) -> None:
+        if piece:
+            self._pieces.append(piece)
+            self._pending += len(piece)
+            if self._pending > self.max_line_bytes:
+                self._too_long(self._pending)
+
+    def _measure(self, block: bytes) -> None:
+        if len(block) - 1 <= self.max_line_bytes:
+            return
+        newlines = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
+        longest = int(np.diff(newlines, prepend=-1).max()) - 1
+        if longest > self.max_line_bytes:
+            self._too_long(longest)
+
+    def _too_long(self, length: int) -> None:
+        raise RemoteProtocolError(
+            f"a line of {length} bytes or more: expected at most {self.max_line_bytes} (option 'maxLineBytes')"
+        )
+
 
 FEW_LINES: Final = 64
 FEW_BYTES: Final = 64 << 10

@@ -9,13 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.rabbitmq import (
-    connection_commands,
-    consumer_commands,
-    publisher_commands,
-    stream_commands,
-    super_streams,
-)
+from spark_streams.wire.rabbitmq import connection_commands, consumer_commands, publisher_commands, stream_commands
 from spark_streams.wire.rabbitmq.connection_commands import CommandVersions
 from spark_streams.wire.rabbitmq.consumer_commands import DELIVER_KEY
 from spark_streams.wire.rabbitmq.frames import Command, Frame
@@ -25,7 +19,7 @@ __all__ = ["CLIENT_RECEIVES", "COLUMNAR_KEYS", "COMMANDS", "SERVER_RECEIVES", "d
 
 COMMANDS: Final[dict[tuple[int, int], type[Command]]] = {
     (kind.KEY, kind.VERSION): kind
-    for module in (connection_commands, publisher_commands, consumer_commands, stream_commands, super_streams)
+    for module in (connection_commands, publisher_commands, consumer_commands, stream_commands, stream_commands)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Command) and hasattr(kind, "KEY")
 }

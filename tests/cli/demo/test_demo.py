@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_streams.cli.demo.plot import bar, columns_plot, resampled
+from spark_streams.cli.demo.report import bar, columns_plot, resampled
 from tests.cli.conftest import COMMAND
 
 MARK = "SPARK_STREAMS_DEMO_TEST"

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.client import Consumer, FilterValues, RabbitClient, RangeRead
-from spark_streams.client.rabbitmq.offsets import offset_column
 from spark_streams.errors import NotFound, PositionLost
+from spark_streams.offsets import offset_column
 from spark_streams.position import EARLIEST, After, At
 from tests.client.rabbitmq.brokers import Broker, amqp, latest, read, text
 from tests.faults.proxy import TcpProxy

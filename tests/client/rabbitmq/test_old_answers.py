@@ -9,7 +9,7 @@ import pytest
 
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.errors import NotFound
-from spark_streams.wire.rabbitmq.super_streams import Partitions, PartitionsAnswer, Route, RouteAnswer
+from spark_streams.wire.rabbitmq.stream_commands import Partitions, PartitionsAnswer, Route, RouteAnswer
 from tests.client.rabbitmq.scripted import Scripted, Wire
 from tests.real_rabbitmq import by_hand as key
 

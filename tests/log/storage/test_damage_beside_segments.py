@@ -17,7 +17,7 @@ from spark_streams.log import ReferenceLog, StateStore, StreamConfig
 from spark_streams.log import reference_log as reference_log_module
 from spark_streams.log.format.varint import encode_varints
 from spark_streams.log.storage.partition import Partition
-from spark_streams.log.storage.recovery_point import RecoveryPointFile
+from spark_streams.log.storage.recovery import RecoveryPointFile
 from spark_streams.log.storage.segment_index import IndexInvalid, SegmentIndex
 from spark_streams.log.stream import load_stream
 from tests.log.reading import all_values

@@ -25,7 +25,7 @@ from spark_streams.log.storage import partition as partition_module
 from spark_streams.log.storage import segment as segment_module
 from spark_streams.log.storage import segment_index as index_module
 from spark_streams.log.storage.partition import PartitionClosed
-from spark_streams.log.storage.recovery_point import RecoveryPointFile
+from spark_streams.log.storage.recovery import RecoveryPointFile
 from spark_streams.log.storage.segment_index import SegmentIndex
 from tests.log.reading import all_values
 

@@ -18,7 +18,7 @@ from spark_streams.errors import CorruptLog
 from spark_streams.log import LogConfig, ReferenceLog, StreamConfig
 from spark_streams.log.storage import files as files_module
 from spark_streams.log.storage import segment as segment_module
-from spark_streams.log.storage.recovery_point import RecoveryPointFile
+from spark_streams.log.storage.recovery import RecoveryPointFile
 from tests.log.reading import all_values
 
 APPENDS = [[b"one"], [b"two", b"three"], [b"four" * 10], [b"five"]]

@@ -13,8 +13,7 @@ import pytest
 
 from spark_streams.log import Records, ReferenceLog
 from spark_streams.log.message_columns import message_columns_of
-from spark_streams.server.feed.event_filters import wanted
-from spark_streams.server.feed.needle import may_hold
+from spark_streams.server.feed.event_filters import may_hold, wanted
 from spark_streams.wire.feed.json_pointer import extract_text
 
 Chance = random.Random

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.client.feed.first_match import FirstMatch
+from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.errors import OptionError
 from spark_streams.filters import parse
 from spark_streams.spark.feed import spool_writer

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import pytest
 
 from spark_streams.client.data_loss import DataLoss, LossPolicy
-from spark_streams.progress_offset import progress_offset
+from spark_streams.position import progress_offset
 from spark_streams.spark.progress.batch_progress import BatchProgress, behind_latest
 
 

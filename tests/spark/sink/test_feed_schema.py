@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from spark_streams.client.feed.published_events import event_columns
 from spark_streams.client.feed.row_parts import PART_SCHEMA
 from spark_streams.errors import OptionError, SchemaError
-from spark_streams.spark.sink.feed_schema import check_feed_schema
+from spark_streams.spark.sink.schema import check_feed_schema
 
 
 def schema(*columns: tuple[str, DataType]) -> StructType:

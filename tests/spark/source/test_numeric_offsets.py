@@ -10,8 +10,7 @@ from spark_streams.errors import PositionLost
 from spark_streams.options import parse_source
 from spark_streams.position import EARLIEST, After, At, Position
 from spark_streams.spark.source.batch_plan import plan_batch
-from spark_streams.spark.source.numeric import NumericWalk, events_between
-from spark_streams.spark.source.offset_counting import split_points
+from spark_streams.spark.source.offset_counting import NumericWalk, events_between, split_points
 from tests.examples import examples
 from tests.spark.fake_client import FakeLog, FakePartition, digits, name
 from tests.spark.fake_query import Query, everything

@@ -18,9 +18,8 @@ import pytest
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.feed import lines as feed_lines
-from spark_streams.wire.feed.blocks import LineBlocks
 from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.lines import Lines, parse_lines
+from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 from spark_streams.wire.feed.strict_json import MAX_DEPTH
 
 SEED = (

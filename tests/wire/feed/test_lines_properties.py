@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.base64 import decode_base64
-from spark_streams.wire.feed import json_check, shortening
-from spark_streams.wire.feed.blocks import LineBlocks
+from spark_streams.wire.feed import json_check
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
 from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
-from spark_streams.wire.feed.lines import Lines, parse_alike, parse_lines, parse_singly
+from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_alike, parse_lines, parse_singly
 from spark_streams.wire.feed.lines_encode import encode_lines
 
 untimed = settings(deadline=None)
@@ -128,8 +127,8 @@ def shortened(request: pytest.FixtureRequest) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         if request.param is not None:
             patch.setattr(json_check, "LONG_EVENT_BYTES", 0)
-            patch.setattr(shortening, "LONG_BYTES", request.param)
-            patch.setattr(shortening, "_saved", lambda strings: 2**40)
+            patch.setattr(json_check, "LONG_BYTES", request.param)
+            patch.setattr(json_check, "_saved", lambda strings: 2**40)
         yield
 
 

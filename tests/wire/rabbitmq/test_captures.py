@@ -30,8 +30,12 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
 )
 from spark_streams.wire.rabbitmq.frames import Command, Frame, FrameReader
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate, StreamStatsAnswer
-from spark_streams.wire.rabbitmq.super_streams import CreateSuperStream, PartitionsAnswer
+from spark_streams.wire.rabbitmq.stream_commands import (
+    CreateSuperStream,
+    MetadataUpdate,
+    PartitionsAnswer,
+    StreamStatsAnswer,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.rabbitmq.bloom import BloomProbe, bloom_of
 from spark_streams.wire.rabbitmq.chunk import (
     HEADER_BYTES,
     ChunkHeader,
@@ -23,6 +22,7 @@ from spark_streams.wire.rabbitmq.chunk import (
     decode_chunk,
 )
 from spark_streams.wire.rabbitmq.compression import Compression
+from spark_streams.wire.rabbitmq.hashes import BloomProbe, bloom_of
 from spark_streams.wire.rabbitmq.publish_decode import decode_publish
 from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
 from tests.wire.rabbitmq.chunks import (

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.interleave import Ranges, interleave
-from spark_streams.wire.rabbitmq.bloom import BloomProbe, bloom_of
 from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES, ChunkHeader, decode_chunk
 from spark_streams.wire.rabbitmq.compression import Compression, compress, decompress
 from spark_streams.wire.rabbitmq.entries import SPECIAL, read_entries
+from spark_streams.wire.rabbitmq.hashes import BloomProbe, bloom_of
 from spark_streams.wire.rabbitmq.publish_decode import (
     decode_confirm,
     decode_publish,

@@ -49,20 +49,18 @@ from spark_streams.wire.rabbitmq.stream_commands import (
     NO_LEADER,
     Broker,
     Create,
+    CreateSuperStream,
     Delete,
+    DeleteSuperStream,
     Metadata,
     MetadataAnswer,
     MetadataUpdate,
-    Statistic,
-    StreamMetadata,
-    StreamStatsAnswer,
-)
-from spark_streams.wire.rabbitmq.super_streams import (
-    CreateSuperStream,
-    DeleteSuperStream,
     Partitions,
     Route,
     RouteAnswer,
+    Statistic,
+    StreamMetadata,
+    StreamStatsAnswer,
 )
 
 PROPERTIES = [schema.Property("product", "x"), schema.Property("version", "1")]

@@ -9,7 +9,7 @@ import pytest
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES, ChunkHeader
-from spark_streams.wire.rabbitmq.delivering import decode_deliver, encode_deliver_head
+from spark_streams.wire.rabbitmq.consumer_commands import decode_deliver, encode_deliver_head
 from spark_streams.wire.rabbitmq.frames import Frame, FrameReader
 
 GOLDEN = Path(__file__).parent / "golden"
