@@ -37,7 +37,7 @@ from spark_streams.options.names import (
     TLS_VERIFY_HOSTNAME,
     URL,
 )
-from spark_streams.options.parser import MAX_INT64, Format, Given
+from spark_streams.options.parser import MAX_INT64, Format, OptionReader
 from spark_streams.options.rabbitmq_stream import _FORMAT as RABBIT_FORMAT
 
 DOCS = Path(__file__).parent
@@ -120,22 +120,22 @@ class Page:
     def types(self) -> dict[str, str]:
         """Return what the code reads each option as."""
         found = {name: TYPES.get(name, _by_name(name)) for name in self.names}
-        integer, boolean, word = Given.integer, Given.boolean, Given.word
+        integer, boolean, word = OptionReader.integer, OptionReader.boolean, OptionReader.word
 
-        def integers(given: Given, name: str, low: int, unit: str, *, high: int = MAX_INT64) -> int | None:
+        def integers(given: OptionReader, name: str, low: int, unit: str, *, high: int = MAX_INT64) -> int | None:
             limits = f"from {low}" if high == MAX_INT64 else f"{low} to {high}"
             found[name] = f"{UNITS.get(unit, unit)}, {limits}"
             return integer(given, name, low, unit, high=high)
 
-        def booleans(given: Given, name: str, default: bool) -> bool:
+        def booleans(given: OptionReader, name: str, default: bool) -> bool:
             found[name] = "`true`, `false`"
             return boolean(given, name, default)
 
-        def words(given: Given, name: str, *known: str) -> str:
+        def words(given: OptionReader, name: str, *known: str) -> str:
             found[name] = ", ".join(f"`{each}`" for each in known)
             return word(given, name, *known)
 
-        with patch.multiple(Given, integer=integers, boolean=booleans, word=words):
+        with patch.multiple(OptionReader, integer=integers, boolean=booleans, word=words):
             self.parse(self.least)
         return found
 

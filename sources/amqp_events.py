@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_streams.client import AmqpClient
-from spark_streams.options import HiddenOptions, SourceOptions, parse_source, validate
+from spark_streams.options import RedactedOptions, SourceOptions, parse_source, validate
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.schemas import spark_schema
 from spark_streams.spark.source.reader import batch_reader, stream_reader
@@ -39,7 +39,7 @@ class AmqpEventsDataSource(DataSource):  # type: ignore[misc]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         validate(options)
-        super().__init__(HiddenOptions(options))
+        super().__init__(RedactedOptions(options))
 
     @classmethod
     def name(cls) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from spark_streams.options import HiddenOptions
+from spark_streams.options import RedactedOptions
 from spark_streams.options.feedapi import parse_feed_source, validate_feed
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.feed.reader import feed_batch_reader, feed_stream_reader
@@ -34,7 +34,7 @@ class FeedDataSource(DataSource):  # type: ignore[misc]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         validate_feed(options)
-        super().__init__(HiddenOptions(options))
+        super().__init__(RedactedOptions(options))
 
     @classmethod
     def name(cls) -> str:

@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 
 from spark_streams.client import Consumer, FilterValues, RabbitClient
 from spark_streams.options import (
-    HiddenOptions,
     RabbitSourceOptions,
+    RedactedOptions,
     SourceOptions,
     parse_rabbit_source,
     validate_rabbit,
@@ -65,7 +65,7 @@ class RabbitStreamDataSource(DataSource):  # type: ignore[misc]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         validate_rabbit(options)
-        super().__init__(HiddenOptions(options))
+        super().__init__(RedactedOptions(options))
 
     @classmethod
     def name(cls) -> str:

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from spark_streams.cli.errors import FaultyGroup
+from spark_streams.cli.errors import ErrorReportingGroup
 
 __all__ = ["main"]
 
@@ -36,7 +36,9 @@ _COMMANDS = {
 }
 
 
-@click.group(cls=FaultyGroup, lazy=_COMMANDS, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=ErrorReportingGroup, lazy=_COMMANDS, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option("-v", "--verbose", count=True, help="Say more on stderr; twice: everything.")
 @click.version_option(package_name="spark-streams", message="spark-streams %(version)s")
 def main(verbose: int) -> None:
@@ -79,7 +81,7 @@ _LOG_COMMANDS = {
 }
 
 
-@main.group(cls=FaultyGroup, lazy=_LOG_COMMANDS, epilog=_LOG_EPILOG)
+@main.group(cls=ErrorReportingGroup, lazy=_LOG_COMMANDS, epilog=_LOG_EPILOG)
 def log() -> None:
     """Serve the reference log, and create, look into, write and read its streams."""
 

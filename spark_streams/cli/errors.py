@@ -10,7 +10,7 @@ import click
 
 from spark_streams.errors import OptionError, SparkStreamsError
 
-__all__ = ["FAILED", "INTERRUPTED", "USAGE", "FaultyGroup"]
+__all__ = ["FAILED", "INTERRUPTED", "USAGE", "ErrorReportingGroup"]
 
 FAILED: Final = 1
 """Exit code: what was asked could not be done; the line on stderr says why."""
@@ -20,7 +20,7 @@ INTERRUPTED: Final = 130
 """Exit code: stopped by Ctrl-C, as shells report it (128 + SIGINT)."""
 
 
-class FaultyGroup(click.Group):
+class ErrorReportingGroup(click.Group):
     """A group of commands whose expected errors are told in one line, without a traceback.
 
     Errors that nobody expected keep their traceback: they are defects. A command's module is imported when the command

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from spark_streams.cli.errors import FaultyGroup
+from spark_streams.cli.errors import ErrorReportingGroup
 from spark_streams.errors import FilterError, OptionError
 from spark_streams.filters import KEY, Expression, Reference, property_of, read_filter, to_text, to_tree
 from spark_streams.filters.row_columns import columns_needed
@@ -44,7 +44,7 @@ Examples:
 """
 
 
-@click.group("filter", cls=FaultyGroup)
+@click.group("filter", cls=ErrorReportingGroup)
 def filter_group() -> None:
     """Look at filters: the one language of the option `filter` of all three formats."""
 

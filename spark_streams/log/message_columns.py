@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log.format.records import Records
-from spark_streams.wire.amqp.columns import Block, decode_columns
+from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
 
 __all__ = ["message_columns_of"]
 
@@ -26,7 +26,9 @@ def message_columns_of(records: Records, names: tuple[str, ...]) -> dict[str, pa
         Name to array, in the order of ``names``, each with one row a record.
     """
     try:
-        return decode_columns(Block(records.buffer, records.value_starts, records.value_ends), names, overflow="null")
+        return decode_columns(
+            MessageBlock(records.buffer, records.value_starts, records.value_ends), names, overflow="null"
+        )
     except RemoteProtocolError:
         half = len(records) // 2
         if half:
@@ -35,5 +37,5 @@ def message_columns_of(records: Records, names: tuple[str, ...]) -> dict[str, pa
         none = np.empty(0, np.int64)
         return {
             name: pa.array([records.value(0)] if name == "value" else [None], column.type)
-            for name, column in decode_columns(Block(b"", none, none), names).items()
+            for name, column in decode_columns(MessageBlock(b"", none, none), names).items()
         }

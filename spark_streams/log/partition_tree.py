@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2s
 from typing import Any
 
-__all__ = ["MAX_CHILDREN", "MAX_PARTITIONS", "KeyTree", "Lineage", "Node", "child_of_key"]
+__all__ = ["MAX_CHILDREN", "MAX_PARTITIONS", "KeyTree", "Node", "PartitionTree", "child_of_key"]
 
 MAX_PARTITIONS = 10_000
 MAX_NUMBER = 32_767
@@ -77,7 +77,7 @@ def child_of_key(parent: str, key: bytes | memoryview, children: int) -> int:
     return int.from_bytes(digest, "big") % children
 
 
-class Lineage:
+class PartitionTree:
     """All partitions of a stream that are or were there; immutable.
 
     Args:
@@ -94,7 +94,7 @@ class Lineage:
         self._tree = KeyTree(self.nodes, self.open_ids)
 
     @classmethod
-    def of_roots(cls, count: int) -> Lineage:
+    def of_roots(cls, count: int) -> PartitionTree:
         """Return that of a new stream.
 
         Raises:
@@ -129,16 +129,16 @@ class Lineage:
         """Return where keys belong when only some of the open partitions may be used."""
         return self._tree if tuple(among) == self.open_ids else KeyTree(self.nodes, among)
 
-    def added(self, count: int) -> Lineage:
+    def added(self, count: int) -> PartitionTree:
         """Return the lineage with more roots.
 
         Raises:
             ValueError: not a positive number, or too many.
         """
         names = self._next(count)
-        return Lineage([*self.nodes.values(), *(Node(name) for name in names)])
+        return PartitionTree([*self.nodes.values(), *(Node(name) for name in names)])
 
-    def split(self, name: str, into: int, *, history: bool) -> Lineage:
+    def split(self, name: str, into: int, *, history: bool) -> PartitionTree:
         """Return the lineage with one partition split.
 
         Raises:
@@ -162,7 +162,7 @@ class Lineage:
             )
         names = self._next(into)
         nodes = {**self.nodes, name: replace(self.nodes[name], children=names, gone=history)}
-        return Lineage([*nodes.values(), *(Node(child, parent=name) for child in names)])
+        return PartitionTree([*nodes.values(), *(Node(child, parent=name) for child in names)])
 
     def _next(self, count: int) -> tuple[str, ...]:
         check_partitions(len(self.ids) + count if count > 0 else 0)
@@ -180,7 +180,7 @@ class Lineage:
         ]
 
     @classmethod
-    def from_metadata(cls, stored: int | list[dict[str, Any]]) -> Lineage:
+    def from_metadata(cls, stored: int | list[dict[str, Any]]) -> PartitionTree:
         """Return the lineage that a stream's metadata say.
 
         Raises:

@@ -24,7 +24,7 @@ from spark_streams.log.reference_log import ReferenceLog
 from spark_streams.log.storage.partition import Partition
 from spark_streams.log.stream import Stream
 
-__all__ = ["SequenceKind", "SequenceLine", "Sequences"]
+__all__ = ["PublisherSequences", "SequenceKind", "Sequences"]
 
 logger = logging.getLogger("spark_streams.log")
 
@@ -50,7 +50,7 @@ class SequenceKind:
         return self.note, json.dumps(sequences, separators=(",", ":")).encode()
 
 
-class SequenceLine:
+class PublisherSequences:
     """The references of one partition.
 
     Args:
@@ -216,9 +216,9 @@ class Sequences:
         self._log = log
         self._kind = kind
         self._max = max_references
-        self._lines: dict[tuple[str, str], SequenceLine] = {}
+        self._lines: dict[tuple[str, str], PublisherSequences] = {}
 
-    def of(self, stream: Stream, partition: Partition) -> SequenceLine:
+    def of(self, stream: Stream, partition: Partition) -> PublisherSequences:
         """Return a partition's references.
 
         Raises:
@@ -227,7 +227,7 @@ class Sequences:
         key = (stream.incarnation, partition.id)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = SequenceLine(self._log, stream, partition, self._max, self._kind)
+            line = self._lines[key] = PublisherSequences(self._log, stream, partition, self._max, self._kind)
         return line
 
     def forget(self, incarnation: str) -> None:

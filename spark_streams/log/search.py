@@ -34,7 +34,7 @@ from spark_streams.offsets import OFFSET_DIGITS
 if TYPE_CHECKING:
     from spark_streams.log.storage.partition import Partition
 
-__all__ = ["Place", "first_matching", "place_of"]
+__all__ = ["SearchRange", "first_matching", "search_range_of"]
 
 BLOCK_BYTES: Final = 1 << 20
 """Decoded at a time: enough that columns pay, little enough that a match at once is answered at once."""
@@ -45,7 +45,7 @@ _OWN: Final = frozenset({"offset", "partition", "timestamp"})
 
 
 @dataclass(frozen=True)
-class Place:
+class SearchRange:
     """Where the records lie that a filter may be true of.
 
     Args:
@@ -59,16 +59,16 @@ class Place:
     from_ms: int | None = None
 
 
-def place_of(expression: Expression) -> Place:
+def search_range_of(expression: Expression) -> SearchRange:
     """Return where records lie that a filter may be true of; nowhere else it is."""
-    return split(expression, _Places()).pushed or Place()
+    return split(expression, _Places()).pushed or SearchRange()
 
 
 def first_matching(partition: Partition, expression: Expression, start: int = 0) -> int | None:
     """Return the offset of the first record that a filter is true of; see ``Partition.first_matching``."""
     check(expression)
     needed = columns_needed(expression)
-    place = place_of(expression)
+    place = search_range_of(expression)
     offset, end = max(start, place.first), min(place.end, partition.next_offset)
     while offset < end:
         if place.from_ms is not None:
@@ -107,16 +107,16 @@ def _matching(records: Records, expression: Expression, needed: tuple[str, ...],
 class _Places:
     """Places as a target; all that is said is a superset, so every record that is read is looked at with the filter."""
 
-    def both(self, left: Place, right: Place) -> Place:
+    def both(self, left: SearchRange, right: SearchRange) -> SearchRange:
         times = [time for time in (left.from_ms, right.from_ms) if time is not None]
-        return Place(max(left.first, right.first), min(left.end, right.end), max(times, default=None))
+        return SearchRange(max(left.first, right.first), min(left.end, right.end), max(times, default=None))
 
-    def either(self, left: Place, right: Place) -> Place:
+    def either(self, left: SearchRange, right: SearchRange) -> SearchRange:
         timeless = left.from_ms is None or right.from_ms is None
         from_ms = None if timeless else min(left.from_ms or 0, right.from_ms or 0)
-        return Place(min(left.first, right.first), max(left.end, right.end), from_ms)
+        return SearchRange(min(left.first, right.first), max(left.end, right.end), from_ms)
 
-    def test(self, predicate: Predicate) -> Pushable[Place] | None:
+    def test(self, predicate: Predicate) -> Pushable[SearchRange] | None:
         place = None
         if predicate.reference == OFFSET:
             place = _of_texts(predicate) if predicate.type is Type.STRING else _of_numbers(intervals_of(predicate))
@@ -125,40 +125,40 @@ class _Places:
         return None if place is None else Pushable(place, exact=False)
 
 
-def _of_numbers(offsets: Intervals | None) -> Place | None:
+def _of_numbers(offsets: Intervals | None) -> SearchRange | None:
     if offsets is None:
         return None
     there = within(offsets, 0, _LAST - 1)
     if not there:
-        return Place(end=0)
+        return SearchRange(end=0)
     first, last = there[0][0], there[-1][1]
-    return Place(first or 0, _LAST if last is None else last + 1)
+    return SearchRange(first or 0, _LAST if last is None else last + 1)
 
 
-def _of_times(times: Intervals | None) -> Place | None:
+def _of_times(times: Intervals | None) -> SearchRange | None:
     if times is None:
         return None
     return (
-        Place(from_ms=max(times[0][0], NO_TIMESTAMP + 1) if times[0][0] is not None else None)
+        SearchRange(from_ms=max(times[0][0], NO_TIMESTAMP + 1) if times[0][0] is not None else None)
         if times
-        else Place(end=0)
+        else SearchRange(end=0)
     )
 
 
-def _of_texts(predicate: Predicate) -> Place | None:
+def _of_texts(predicate: Predicate) -> SearchRange | None:
     op, texts = predicate.operator, [str(value) for value in predicate.values]
     if op in (Operator.EQUALS, Operator.IN):
         return _between(min(texts), max(texts))
     if op is Operator.BETWEEN:
         return _between(*texts)
     if op is Operator.GREATER_THAN:
-        return Place(first=min(_ORDER.upper(texts[0]), _LAST))
+        return SearchRange(first=min(_ORDER.upper(texts[0]), _LAST))
     if op is Operator.GREATER_THAN_EQUALS:
-        return Place(first=min(_ORDER.lower(texts[0]), _LAST))
+        return SearchRange(first=min(_ORDER.lower(texts[0]), _LAST))
     if op is Operator.LESS_THAN:
-        return Place(end=min(_ORDER.lower(texts[0]), _LAST))
-    return Place(end=min(_ORDER.upper(texts[0]), _LAST)) if op is Operator.LESS_THAN_EQUALS else None
+        return SearchRange(end=min(_ORDER.lower(texts[0]), _LAST))
+    return SearchRange(end=min(_ORDER.upper(texts[0]), _LAST)) if op is Operator.LESS_THAN_EQUALS else None
 
 
-def _between(low: str, high: str) -> Place:
-    return Place(min(_ORDER.lower(low), _LAST), min(_ORDER.upper(high), _LAST))
+def _between(low: str, high: str) -> SearchRange:
+    return SearchRange(min(_ORDER.lower(low), _LAST), min(_ORDER.upper(high), _LAST))

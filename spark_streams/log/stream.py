@@ -24,7 +24,7 @@ import google_crc32c
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log.config import StreamConfig
-from spark_streams.log.partition_tree import KeyTree, Lineage, child_of_key
+from spark_streams.log.partition_tree import KeyTree, PartitionTree, child_of_key
 from spark_streams.log.redistribution import Redistribution
 from spark_streams.log.split_history import SplitHistory
 from spark_streams.log.storage.files import sync_directory, write_atomically
@@ -78,7 +78,7 @@ class Stream:
         name: str,
         incarnation: str,
         config: StreamConfig,
-        lineage: Lineage,
+        lineage: PartitionTree,
         open_partition: Callable[[Path, str, str, StreamConfig], Partition],
         partition_names: tuple[str, ...] | None = None,
     ) -> None:
@@ -92,7 +92,7 @@ class Stream:
         self._histories: dict[str, SplitHistory] = {}
         self._partitions = self._opened(lineage, lineage.ids)
 
-    def _opened(self, lineage: Lineage, names: Sequence[str]) -> dict[str, Partition]:
+    def _opened(self, lineage: PartitionTree, names: Sequence[str]) -> dict[str, Partition]:
         """Open partitions, all or none of them."""
         opened: dict[str, Partition] = {}
         try:
@@ -225,7 +225,7 @@ class Stream:
                 self._sweep()
             raise
 
-    def _close(self, name: str, lineage: Lineage) -> None:
+    def _close(self, name: str, lineage: PartitionTree) -> None:
         parent = self._partitions[name]
         opened = self._opened(lineage, lineage.nodes[name].children)
         try:
@@ -239,7 +239,7 @@ class Stream:
             _discard(opened)
             raise
 
-    def _redistribute(self, name: str, lineage: Lineage) -> None:
+    def _redistribute(self, name: str, lineage: PartitionTree) -> None:
         parent, names = self._partitions[name], lineage.nodes[name].children
         children: dict[str, Partition] = {}
         try:
@@ -277,7 +277,7 @@ class Stream:
         if durable:  # else a power cut may bring the old metadata back, and the next start removes the folder
             self._sweep()
 
-    def _put_into_effect(self, lineage: Lineage) -> bool:
+    def _put_into_effect(self, lineage: PartitionTree) -> bool:
         """Write the metadata; return whether they are on the disk, or with the system only.
 
         Raises:
@@ -300,7 +300,7 @@ class Stream:
         except OSError:
             logger.warning("%s: the next start removes what a failed split left", self.folder, exc_info=True)
 
-    def write_metadata(self, lineage: Lineage | None = None) -> None:
+    def write_metadata(self, lineage: PartitionTree | None = None) -> None:
         """Write what the folder's name does not say, whole or not at all; None: as it is."""
         partitions = (lineage or self._lineage).to_metadata()
         content: dict[str, Any] = {
@@ -351,7 +351,7 @@ def new_stream(
     partition_names: tuple[str, ...] | None = None,
 ) -> Stream:
     """Make a stream's folder and metadata; the metadata come last, so that a half-made stream is recognised."""
-    lineage = Lineage.of_roots(partitions)
+    lineage = PartitionTree.of_roots(partitions)
     if partition_names is not None and not (len(set(partition_names)) == len(partition_names) == partitions):
         raise ValueError(f"expected {partitions} different names, one for each partition")
     if folder.exists():
@@ -374,7 +374,7 @@ class Metadata:
     name: str
     incarnation: str
     config: StreamConfig
-    lineage: Lineage
+    lineage: PartitionTree
     partition_names: tuple[str, ...] | None
 
 
@@ -398,7 +398,7 @@ def load_metadata(folder: Path) -> Metadata:
         if unknown:
             # Going on without it could remove or store records against what the stream's owner asked for.
             raise ValueError(f"setting {', '.join(unknown)} is of a newer release: open the log with that one")
-        lineage = Lineage.from_metadata(content["partitions"])
+        lineage = PartitionTree.from_metadata(content["partitions"])
         if folder_name(content["name"]) != folder.name:
             raise ValueError(f"the folder is another stream's than '{content['name']}'")
         for node in lineage.nodes.values():
@@ -422,7 +422,7 @@ def make_folder(folder: Path, first_offset: int) -> None:
     (folder / (format_offset(first_offset) + LOG_SUFFIX)).touch()
 
 
-def remove_unknown(folder: Path, lineage: Lineage) -> None:
+def remove_unknown(folder: Path, lineage: PartitionTree) -> None:
     """Remove the folders of partitions that are not there, left behind by a change that was killed.
 
     What was written about splits may stay: it is overwritten when it is needed.

@@ -7,8 +7,8 @@ describes in a ``Format`` what else it takes, and has its parsers: ``amqp_events
 from spark_streams.options.amqp_events import parse_sink_options, parse_source, validate
 from spark_streams.options.common import SinkOptions, SourceOptions
 from spark_streams.options.names import MAX_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY, MIN_OFFSETS_PER_TRIGGER
-from spark_streams.options.parser import HiddenOptions
-from spark_streams.options.positions import Span
+from spark_streams.options.parser import RedactedOptions
+from spark_streams.options.positions import PositionRange
 from spark_streams.options.rabbitmq_stream import (
     RabbitSinkOptions,
     RabbitSourceOptions,
@@ -21,12 +21,12 @@ __all__ = [
     "MAX_OFFSETS_PER_TRIGGER",
     "MAX_TRIGGER_DELAY",
     "MIN_OFFSETS_PER_TRIGGER",
-    "HiddenOptions",
+    "PositionRange",
     "RabbitSinkOptions",
     "RabbitSourceOptions",
+    "RedactedOptions",
     "SinkOptions",
     "SourceOptions",
-    "Span",
     "parse_rabbit_sink",
     "parse_rabbit_source",
     "parse_sink_options",

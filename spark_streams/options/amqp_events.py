@@ -23,7 +23,7 @@ from spark_streams.options.names import (
     TOKEN_PROVIDER,
     USERNAME,
 )
-from spark_streams.options.parser import Format, Given
+from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.values import expression
 from spark_streams.position import Matching, Position, position_from_json
 
@@ -41,7 +41,7 @@ def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
     Raises:
         OptionError: the first fault found.
     """
-    given = Given(options, _FORMAT)
+    given = OptionReader(options, _FORMAT)
     _source(given, (_stream(given) if reading else _optional_stream(given)) or "", None)
 
 
@@ -55,7 +55,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     Raises:
         OptionError: an option that is unknown, has a bad value, contradicts another, or does not suit the mode.
     """
-    given = Given(options, _FORMAT)
+    given = OptionReader(options, _FORMAT)
     given.no_path()
     return _source(given, _stream(given), streaming)
 
@@ -66,13 +66,13 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    given = Given(options, _FORMAT)
+    given = OptionReader(options, _FORMAT)
     given.no_path()
     given.only_for_reading()
     return SinkOptions(read_endpoint(given), _optional_stream(given), request_timeout_ms(given))
 
 
-def _source(given: Given, stream: str, streaming: bool | None) -> SourceOptions:
+def _source(given: OptionReader, stream: str, streaming: bool | None) -> SourceOptions:
     common = read_source(given, stream, streaming=streaming)
     group, epoch = given.get(CONSUMER_GROUP), given.integer(EPOCH, 0, "an epoch")
     if group is not None and not group.strip():
@@ -87,11 +87,11 @@ def _source(given: Given, stream: str, streaming: bool | None) -> SourceOptions:
     return replace(common, consumer_group=group, epoch=epoch)
 
 
-def _stream(given: Given) -> str:
+def _stream(given: OptionReader) -> str:
     return given.required(STREAM, given.form.stream_example).strip()
 
 
-def _optional_stream(given: Given) -> str | None:
+def _optional_stream(given: OptionReader) -> str | None:
     return _stream(given) if given.has(STREAM) else None
 
 

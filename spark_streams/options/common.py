@@ -24,8 +24,14 @@ from spark_streams.options.names import (
     STARTING_STRATEGY,
     TIMESTAMP_OVERFLOW,
 )
-from spark_streams.options.parser import Given
-from spark_streams.options.positions import Span, read_ending, read_starting, refuse_empty_spans, refuse_endings
+from spark_streams.options.parser import OptionReader
+from spark_streams.options.positions import (
+    PositionRange,
+    read_ending,
+    read_starting,
+    refuse_empty_spans,
+    refuse_endings,
+)
 from spark_streams.options.values import duration_ms, filter_expression
 from spark_streams.position import EARLIEST, LATEST
 
@@ -71,8 +77,8 @@ class SourceOptions:
     format: str
     endpoint: Endpoint
     stream: str
-    starting: Span
-    ending: Span | None = None
+    starting: PositionRange
+    ending: PositionRange | None = None
     latest_when_no_event: bool = False
     latest_when_no_match: bool = True
     fail_on_data_loss: bool = True
@@ -89,7 +95,7 @@ class SourceOptions:
     pushdown: bool = False
 
 
-def read_source(given: Given, stream: str, *, streaming: bool | None) -> SourceOptions:
+def read_source(given: OptionReader, stream: str, *, streaming: bool | None) -> SourceOptions:
     """Read what every format's reader takes.
 
     Args:
@@ -111,7 +117,7 @@ def read_source(given: Given, stream: str, *, streaming: bool | None) -> SourceO
         for name in (MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY):
             if given.has(name):
                 raise OptionError(name, "a batch query has no triggers: this is for streams")
-    starting = read_starting(given, LATEST if streaming else EARLIEST) or Span(EARLIEST)
+    starting = read_starting(given, LATEST if streaming else EARLIEST) or PositionRange(EARLIEST)
     ending = read_ending(given, LATEST if streaming is False else None)
     most, least, delay_ms = _trigger(given)
     strategy = given.word(STARTING_STRATEGY, "error", "latest")
@@ -141,7 +147,7 @@ def read_source(given: Given, stream: str, *, streaming: bool | None) -> SourceO
     return options
 
 
-def _trigger(given: Given) -> tuple[int | None, int | None, int]:
+def _trigger(given: OptionReader) -> tuple[int | None, int | None, int]:
     """Return the most and the fewest events of a micro-batch, and the milliseconds it may wait for the fewest."""
     most = given.integer(MAX_OFFSETS_PER_TRIGGER, 1, "events")
     least = given.integer(MIN_OFFSETS_PER_TRIGGER, 1, "events")

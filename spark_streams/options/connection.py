@@ -19,7 +19,7 @@ from spark_streams.options.names import (
     URL,
     USERNAME,
 )
-from spark_streams.options.parser import Given
+from spark_streams.options.parser import OptionReader
 from spark_streams.secrets import CalledSecret, FileSecret
 
 __all__ = ["DEFAULT_REQUEST_TIMEOUT_MS", "read_endpoint", "read_secret", "request_timeout_ms"]
@@ -27,7 +27,7 @@ __all__ = ["DEFAULT_REQUEST_TIMEOUT_MS", "read_endpoint", "read_secret", "reques
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 
 
-def read_endpoint(given: Given) -> Endpoint:
+def read_endpoint(given: OptionReader) -> Endpoint:
     """Return where the peer is, with credentials and TLS.
 
     Raises:
@@ -54,7 +54,7 @@ def read_endpoint(given: Given) -> Endpoint:
     return endpoint if endpoint.tls is None else endpoint.with_tls(_tls(given))
 
 
-def read_secret(given: Given, file: str, provider: str) -> Secret | None:
+def read_secret(given: OptionReader, file: str, provider: str) -> Secret | None:
     """Return a secret that is to be read when it is needed, None without either of the two options.
 
     Args:
@@ -73,7 +73,7 @@ def read_secret(given: Given, file: str, provider: str) -> Secret | None:
     return None if name is None else CalledSecret(name, provider)
 
 
-def request_timeout_ms(given: Given) -> int:
+def request_timeout_ms(given: OptionReader) -> int:
     """Return how long to wait for an answer of the peer.
 
     Raises:
@@ -82,7 +82,7 @@ def request_timeout_ms(given: Given) -> int:
     return given.integer(REQUEST_TIMEOUT, 1, "milliseconds") or DEFAULT_REQUEST_TIMEOUT_MS
 
 
-def _tls(given: Given) -> Tls:
+def _tls(given: OptionReader) -> Tls:
     if given.has(TLS_KEY_FILE) and not given.has(TLS_CERT_FILE):
         raise OptionError(TLS_KEY_FILE, f"needs '{TLS_CERT_FILE}' beside it")
     for name in (TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE):

@@ -50,7 +50,7 @@ from spark_streams.options.names import (
     URL,
     USERNAME,
 )
-from spark_streams.options.parser import Format, Given
+from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.values import expression
 from spark_streams.position import After, Matching, Position, position_from_json
 
@@ -151,7 +151,7 @@ def validate_feed(options: Mapping[str, str], *, reading: bool = False) -> None:
     Raises:
         OptionError: the first fault found.
     """
-    given = Given(options, FEED_FORMAT)
+    given = OptionReader(options, FEED_FORMAT)
     if reading or _data_dir(given.get(URL) or "") is None:
         read_feed_source(given, None)
 
@@ -166,7 +166,7 @@ def parse_feed_source(options: Mapping[str, str], *, streaming: bool) -> FeedSou
     Raises:
         OptionError: an option that is unknown, has a bad value, contradicts another, or does not suit the mode.
     """
-    given = Given(options, FEED_FORMAT)
+    given = OptionReader(options, FEED_FORMAT)
     given.no_path()
     given.only_for_writing()
     if not streaming:
@@ -178,7 +178,7 @@ def parse_feed_source(options: Mapping[str, str], *, streaming: bool) -> FeedSou
     return read_feed_source(given, streaming)
 
 
-def read_feed_source(given: Given, streaming: bool | None) -> FeedSourceOptions:
+def read_feed_source(given: OptionReader, streaming: bool | None) -> FeedSourceOptions:
     """Read a reader's options; ``streaming`` as ``read_source`` has it.
 
     Raises:
@@ -224,7 +224,7 @@ def read_feed_source(given: Given, streaming: bool | None) -> FeedSourceOptions:
     return options
 
 
-def _filter_fields(given: Given, dialect: str, *, pushdown: bool) -> dict[str, str] | None:
+def _filter_fields(given: OptionReader, dialect: str, *, pushdown: bool) -> dict[str, str] | None:
     """Return what the user says that the feed's filters compare."""
     text = given.text(FILTER_FIELDS, f"such as {_FIELDS_EXAMPLE}")
     if text is None:
@@ -282,7 +282,7 @@ def parse_feed_sink(options: Mapping[str, str]) -> FeedSinkOptions:
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    given = Given(options, FEED_FORMAT)
+    given = OptionReader(options, FEED_FORMAT)
     given.no_path()
     given.only_for_reading()
     for name in given.starting_with(FEED_FILTER_PREFIX):
@@ -316,7 +316,7 @@ def _data_dir(url: str) -> str | None:
     return os.path.abspath(url) if url and "://" not in url else None
 
 
-def feed_name(given: Given) -> str:
+def feed_name(given: OptionReader) -> str:
     """Return the feed's name: option ``stream``, or what the url's path ends with."""
     named = given.text(STREAM, "a name for the feed")
     if named is not None:
@@ -325,7 +325,7 @@ def feed_name(given: Given) -> str:
     return path.rpartition("/")[2] if "/" in path else path.rpartition("@")[2]
 
 
-def feed_endpoint(given: Given, endpoint: Endpoint) -> Endpoint:
+def feed_endpoint(given: OptionReader, endpoint: Endpoint) -> Endpoint:
     """Return the endpoint with the bearer token, if one is given.
 
     Raises:
@@ -344,7 +344,7 @@ def feed_endpoint(given: Given, endpoint: Endpoint) -> Endpoint:
     return endpoint.with_token(Secret(token))
 
 
-def _pointer(given: Given, name: str) -> str | None:
+def _pointer(given: OptionReader, name: str) -> str | None:
     text = given.text(name, "a JSON pointer such as /customer/id")
     if text is not None and not _POINTER.fullmatch(text):
         raise OptionError(name, f"'{text}' is no JSON pointer (RFC 6901), expected such as /customer/id")

@@ -20,7 +20,7 @@ from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER, OF_SPA
 from spark_streams.options.values import boolean, integer
 from spark_streams.position import Position
 
-__all__ = ["MAX_INT64", "Format", "Given", "HiddenOptions"]
+__all__ = ["MAX_INT64", "Format", "OptionReader", "RedactedOptions"]
 
 MAX_INT64: Final = 2**63 - 1
 
@@ -64,7 +64,7 @@ class Format:
         return (*OF_EVERY_FORMAT, *self.both, *OF_EVERY_READER, *self.reading, *self.writing)
 
 
-class Given:
+class OptionReader:
     """The options that are there, found without regard to case.
 
     Args:
@@ -159,7 +159,7 @@ class Given:
         return default if value is None else boolean(name, value)
 
 
-class HiddenOptions(Mapping[str, str]):
+class RedactedOptions(Mapping[str, str]):
     """Options as Spark hands them over, safe to print; a pickle of them holds no secret in the clear.
 
     Args:

@@ -20,13 +20,13 @@ from spark_streams.options.names import (
     STARTING_OFFSETS_BY_TIMESTAMP,
     STARTING_TIMESTAMP,
 )
-from spark_streams.options.parser import MAX_INT64, Given
+from spark_streams.options.parser import MAX_INT64, OptionReader
 from spark_streams.options.values import expression, instant_ms, json_object
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching, Position, position_from_json
 
 __all__ = [
     "OFFSET_DIGITS",
-    "Span",
+    "PositionRange",
     "numbered_position",
     "read_ending",
     "read_starting",
@@ -38,7 +38,7 @@ _TIMESTAMPS_EXAMPLE = '{"0": 1585672841000, "1": -386380800000}'
 
 
 @dataclass(frozen=True)
-class Span:
+class PositionRange:
     """One side of what is to be read: a position for all partitions, or one for each.
 
     Args:
@@ -52,7 +52,7 @@ class Span:
     option: str = STARTING_OFFSETS
 
 
-def read_starting(given: Given, default: Position | None) -> Span | None:
+def read_starting(given: OptionReader, default: Position | None) -> PositionRange | None:
     """Return where reading starts.
 
     Raises:
@@ -61,11 +61,11 @@ def read_starting(given: Given, default: Position | None) -> Span | None:
     others = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS)
     if given.one_of(*others, STARTING_EXPRESSION) == STARTING_EXPRESSION:
         text = given.required(STARTING_EXPRESSION, "such as type = 'order' AND publish_time >= 1585672841000")
-        return Span(expression(STARTING_EXPRESSION, text), option=STARTING_EXPRESSION)
+        return PositionRange(expression(STARTING_EXPRESSION, text), option=STARTING_EXPRESSION)
     return _span(given, STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, default)
 
 
-def read_ending(given: Given, default: Position | None) -> Span | None:
+def read_ending(given: OptionReader, default: Position | None) -> PositionRange | None:
     """Return where reading ends: the position at which it would go on.
 
     Raises:
@@ -74,7 +74,7 @@ def read_ending(given: Given, default: Position | None) -> Span | None:
     return _span(given, ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, default)
 
 
-def refuse_endings(given: Given) -> None:
+def refuse_endings(given: OptionReader) -> None:
     """Refuse an end of what has none.
 
     Raises:
@@ -85,7 +85,7 @@ def refuse_endings(given: Given) -> None:
             raise OptionError(name, "a stream has no end: this is for batch queries (spark.read)")
 
 
-def refuse_empty_spans(starting: Span, ending: Span | None) -> None:
+def refuse_empty_spans(starting: PositionRange, ending: PositionRange | None) -> None:
     """Refuse what leaves a batch query nothing to read.
 
     Raises:
@@ -100,23 +100,29 @@ def refuse_empty_spans(starting: Span, ending: Span | None) -> None:
             raise OptionError(ending.option, f"partition '{partition}': an expression says where to start only")
 
 
-def _span(given: Given, offsets: str, timestamp: str, by_timestamp: str, default: Position | None) -> Span | None:
+def _span(
+    given: OptionReader, offsets: str, timestamp: str, by_timestamp: str, default: Position | None
+) -> PositionRange | None:
     name = given.one_of(timestamp, by_timestamp, offsets)
     if name is None:
-        return None if default is None else Span(default, option=offsets)
+        return None if default is None else PositionRange(default, option=offsets)
     text = given.get(name) or ""
     if name == timestamp:
-        return Span(AtTime(instant_ms(name, text)), option=name)
+        return PositionRange(AtTime(instant_ms(name, text)), option=name)
     if name == by_timestamp:
         instants = json_object(name, text, words="", example=_TIMESTAMPS_EXAMPLE)
-        return Span(None, {partition: AtTime(instant_ms(name, value)) for partition, value in instants.items()}, name)
+        return PositionRange(
+            None, {partition: AtTime(instant_ms(name, value)) for partition, value in instants.items()}, name
+        )
     if text.strip().lower() in ("earliest", "latest"):
-        return Span(EARLIEST if text.strip().lower() == "earliest" else LATEST, option=name)
+        return PositionRange(EARLIEST if text.strip().lower() == "earliest" else LATEST, option=name)
     positions = json_object(name, text, words="'earliest', 'latest' or ", example=given.form.offsets_example)
-    return Span(None, {partition: given.form.position(name, partition, v) for partition, v in positions.items()}, name)
+    return PositionRange(
+        None, {partition: given.form.position(name, partition, v) for partition, v in positions.items()}, name
+    )
 
 
-def _refuse(span: Span, word: Position, why: str) -> None:
+def _refuse(span: PositionRange, word: Position, why: str) -> None:
     where = [partition for partition, position in span.each.items() if position == word]
     if span.everywhere == word or where:
         partitions = f" (partition {', '.join(repr(p) for p in where)})" if where else ""

@@ -38,7 +38,7 @@ from spark_streams.options.names import (
     TOKEN_PROVIDER,
     USERNAME,
 )
-from spark_streams.options.parser import Format, Given
+from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import words_list
 from spark_streams.position import Matching
@@ -129,7 +129,7 @@ def validate_rabbit(options: Mapping[str, str], *, reading: bool = False) -> Non
     Raises:
         OptionError: the first fault found.
     """
-    given = Given(options, _FORMAT)
+    given = OptionReader(options, _FORMAT)
     if reading:
         _required_name(given)
     _source(given, None)
@@ -146,7 +146,7 @@ def parse_rabbit_source(options: Mapping[str, str], *, streaming: bool) -> Rabbi
     Raises:
         OptionError: an option that is unknown, has a bad value, contradicts another, or does not suit the mode.
     """
-    given = Given(options, _FORMAT)
+    given = OptionReader(options, _FORMAT)
     given.no_path()
     given.only_for_writing()
     _required_name(given)
@@ -162,13 +162,13 @@ def parse_rabbit_sink(options: Mapping[str, str]) -> RabbitSinkOptions:
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    given = Given(options, _FORMAT)
+    given = OptionReader(options, _FORMAT)
     given.no_path()
     given.only_for_reading()
     return _sink(given)
 
 
-def _name(given: Given) -> tuple[str | None, bool]:
+def _name(given: OptionReader) -> tuple[str | None, bool]:
     """Return the name of what is read or written, and whether it is a super stream."""
     option = given.one_of(STREAM, SUPER_STREAM)
     if option is None:
@@ -176,16 +176,16 @@ def _name(given: Given) -> tuple[str | None, bool]:
     return given.required(option, "the name of the stream, such as orders").strip(), option == SUPER_STREAM
 
 
-def _balanced(given: Given, endpoint: Endpoint) -> Endpoint:
+def _balanced(given: OptionReader, endpoint: Endpoint) -> Endpoint:
     return replace(endpoint, load_balancer=given.boolean(LOAD_BALANCER, False))
 
 
-def _required_name(given: Given) -> None:
+def _required_name(given: OptionReader) -> None:
     if _name(given)[0] is None:
         given.required(STREAM, given.form.stream_example)
 
 
-def _source(given: Given, streaming: bool | None) -> RabbitSourceOptions:
+def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
     name, super_stream = _name(given)
     common = read_source(given, name or "", streaming=streaming)
     common = replace(common, endpoint=_balanced(given, common.endpoint))
@@ -222,7 +222,7 @@ def _asks(common: SourceOptions) -> bool:
     return common.filter is not None or common.pushdown or any(isinstance(place, Matching) for place in places)
 
 
-def _filter(given: Given, common: SourceOptions) -> tuple[tuple[str, ...], bool, str | None]:
+def _filter(given: OptionReader, common: SourceOptions) -> tuple[tuple[str, ...], bool, str | None]:
     """Return the filter values, whether messages without one match too, and where messages have theirs."""
     text = given.get(FILTER_VALUES)
     taken_from = given.text(FILTER_VALUE_FROM, "such as application_properties.region")
@@ -257,7 +257,7 @@ def _filter(given: Given, common: SourceOptions) -> tuple[tuple[str, ...], bool,
     return values, unfiltered, taken_from
 
 
-def _sink(given: Given) -> RabbitSinkOptions:
+def _sink(given: OptionReader) -> RabbitSinkOptions:
     name, is_super = _name(given)
     routing = given.word(ROUTING, "hash", "rstream", "key")
     if given.has(ROUTING) and not is_super:

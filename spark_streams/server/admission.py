@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 
 from spark_streams.server.tls import TlsFiles
 
-__all__ = ["BACKLOG", "Admission", "DoorSettings", "Doorway", "Sockets", "allow_descriptors"]
+__all__ = ["BACKLOG", "Admission", "AdmissionControl", "DoorSettings", "Sockets", "allow_descriptors"]
 
 BACKLOG: Final = 256
 """Connections that the system keeps until they are accepted, and that are accepted in one turn."""
@@ -107,7 +107,7 @@ class Sockets:
         return self.open >= most
 
 
-class Doorway:
+class AdmissionControl:
     """The way in of one door.
 
     Args:
@@ -171,7 +171,7 @@ class Admission:
         on_late: called in place of cutting the connection when it takes too long.
     """
 
-    def __init__(self, doorway: Doorway, transport: asyncio.Transport) -> None:
+    def __init__(self, doorway: AdmissionControl, transport: asyncio.Transport) -> None:
         self.on_late: Callable[[], None] | None = None
         self._doorway = doorway
         self._transport = transport
@@ -236,7 +236,7 @@ class _Entrance(asyncio.Protocol):
         make: makes the door's own protocol.
     """
 
-    def __init__(self, doorway: Doorway, make: Callable[[Admission], asyncio.Protocol]) -> None:
+    def __init__(self, doorway: AdmissionControl, make: Callable[[Admission], asyncio.Protocol]) -> None:
         self._doorway = doorway
         self._make = make
         self._admission: Admission | None = None

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from spark_streams.log import Partition
 
-__all__ = ["Waiting"]
+__all__ = ["AppendWaiters"]
 
 
-class Waiting:
+class AppendWaiters:
     """Functions of the loop that wait for the next append to a partition.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.log import Records
-from spark_streams.wire.amqp.columns import Block, incoming_columns
+from spark_streams.wire.amqp.columns import MessageBlock, incoming_columns
 
 __all__ = ["bare_starts"]
 
@@ -48,7 +48,7 @@ def bare_starts(records: Records) -> Longs:
     rows = np.flatnonzero(suspect & (ends - starts >= 3))
     if not len(rows):
         return starts
-    incoming = incoming_columns(Block(records.buffer, starts[rows], ends[rows]))
+    incoming = incoming_columns(MessageBlock(records.buffer, starts[rows], ends[rows]))
     found: Longs = starts.copy()
     found[rows] = np.where(incoming.malformed, starts[rows], incoming.value_starts)
     return found

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.admission import BACKLOG, Admission, DoorSettings, Doorway, Sockets
+from spark_streams.server.admission import BACKLOG, Admission, AdmissionControl, DoorSettings, Sockets
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection import AmqpConnection
 from spark_streams.server.amqp.node import Node
@@ -108,7 +108,7 @@ class LogServer:
         self._node: Node | None = None
         self._rabbit_node: RabbitNode | None = None
         self._listeners: list[asyncio.Server] = []
-        self._doorways: list[Doorway] = []
+        self._doorways: list[AdmissionControl] = []
         self._sockets = Sockets()
         self._amqp_connections: set[AmqpConnection] = set()
         self._container = f"spark-streams-{uuid.uuid4().hex}"
@@ -205,8 +205,8 @@ class LogServer:
         self._listeners.append(listener)
         self._announce(door, plain if context is None else secured, config, listener.sockets[0])
 
-    def _doorway(self, config: DoorSettings, context: ssl.SSLContext | None, descriptors: int = 1) -> Doorway:
-        doorway = Doorway(asyncio.get_running_loop(), config, context, self._sockets, descriptors)
+    def _doorway(self, config: DoorSettings, context: ssl.SSLContext | None, descriptors: int = 1) -> AdmissionControl:
+        doorway = AdmissionControl(asyncio.get_running_loop(), config, context, self._sockets, descriptors)
         self._doorways.append(doorway)
         return doorway
 

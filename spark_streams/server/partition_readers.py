@@ -11,11 +11,11 @@ from cproton_ffi import ffi
 from numpy.typing import NDArray
 
 from spark_streams.log import Partition, Records
-from spark_streams.server.append_waiters import Waiting
+from spark_streams.server.append_waiters import AppendWaiters
 from spark_streams.server.bare_message import bare_starts
 from spark_streams.wire.amqp.columns import delivery_annotations
 
-__all__ = ["READ_BYTES", "SEARCHED_BYTES", "Block", "Feed", "Feeds"]
+__all__ = ["READ_BYTES", "SEARCHED_BYTES", "PartitionReader", "PartitionReaders", "TransferBlock"]
 
 READ_BYTES: Final = 256 << 10
 """Read at a time: enough that decoding in columns pays, little enough that one read does not hold up other links."""
@@ -25,7 +25,7 @@ CACHED_BLOCKS: Final = 4
 """Links that read a log's tail stand within a block or two of each other."""
 
 
-class Block:
+class TransferBlock:
     """Events of a partition in rising order; ``prepare`` makes them ready to be sent.
 
     Attributes:
@@ -55,9 +55,9 @@ class Block:
         self._partition = partition
         self._sections: NDArray[np.uint8] | None = None
 
-    def only(self, rows: NDArray[np.int64]) -> Block:
+    def only(self, rows: NDArray[np.int64]) -> TransferBlock:
         """Return a block of one or more of these events, by their rising rows."""
-        return Block(self.records.take(rows), self._partition)
+        return TransferBlock(self.records.take(rows), self._partition)
 
     def prepare(self) -> None:
         """Render the delivery annotations and find the bare messages, if that was not done."""
@@ -95,7 +95,7 @@ class Block:
         )
 
 
-class Feed:
+class PartitionReader:
     """A partition with its listeners on the loop.
 
     Args:
@@ -110,10 +110,10 @@ class Feed:
     def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
         self.partition = partition
         self.users = 0
-        self.waiting = Waiting(partition, loop)
-        self._blocks: deque[Block] = deque(maxlen=CACHED_BLOCKS)
+        self.waiting = AppendWaiters(partition, loop)
+        self._blocks: deque[TransferBlock] = deque(maxlen=CACHED_BLOCKS)
 
-    def block(self, offset: int, size: int = READ_BYTES) -> Block | None:
+    def block(self, offset: int, size: int = READ_BYTES) -> TransferBlock | None:
         """Return a block that holds the event ``offset``, or begins with the first retained one after it.
 
         Args:
@@ -133,7 +133,7 @@ class Feed:
         records = self.partition.read(offset, size)
         if records is None or not len(records.offsets):
             return None
-        block = Block(records, self.partition.id)
+        block = TransferBlock(records, self.partition.id)
         self._blocks.append(block)
         return block
 
@@ -143,7 +143,7 @@ class Feed:
         self.waiting.clear()
 
 
-class Feeds:
+class PartitionReaders:
     """The feeds in use, one for each partition.
 
     Args:
@@ -153,17 +153,17 @@ class Feeds:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._feeds: dict[int, Feed] = {}
+        self._feeds: dict[int, PartitionReader] = {}
 
-    def use(self, partition: Partition) -> Feed:
+    def use(self, partition: Partition) -> PartitionReader:
         """Return the partition's feed; give it back with ``release``."""
         feed = self._feeds.get(id(partition))
         if feed is None:
-            feed = self._feeds[id(partition)] = Feed(partition, self._loop)
+            feed = self._feeds[id(partition)] = PartitionReader(partition, self._loop)
         feed.users += 1
         return feed
 
-    def release(self, feed: Feed) -> None:
+    def release(self, feed: PartitionReader) -> None:
         """Give a feed back; its cache goes with its last user."""
         feed.users -= 1
         if feed.users == 0:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-__all__ = ["Aside"]
+__all__ = ["Worker"]
 
 T = TypeVar("T")
 _OVER: Final = object()
 
 
-class Aside:
+class Worker:
     """The thread; it is started when it is first needed.
 
     Args:

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["Taking", "throw_away_unsent"]
+__all__ = ["WriteTimeout", "throw_away_unsent"]
 
 _RESET: Final = struct.pack("ii", 1, 0)
 
@@ -23,7 +23,7 @@ def throw_away_unsent(transport: asyncio.Transport) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
-class Taking:
+class WriteTimeout:
     """Notices a peer that takes nothing for too long, while the transport is full.
 
     Args:

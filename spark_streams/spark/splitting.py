@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["chunk_sizes", "equal_shares", "pieces", "shares"]
+__all__ = ["block_sizes", "equal_shares", "shares", "split_evenly"]
 
 
 def shares(limit: int, left: Mapping[str, int], waited: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -65,7 +65,7 @@ def equal_shares(limit: int, names: list[str]) -> dict[str, int]:
     return {name: each + (1 if i < over else 0) for i, name in enumerate(names)}
 
 
-def pieces(sizes: Mapping[str, int], at_least: int) -> dict[str, int]:
+def split_evenly(sizes: Mapping[str, int], at_least: int) -> dict[str, int]:
     """Say into how many tasks each range is split so that there are ``at_least`` in all, if the events allow it.
 
     Args:
@@ -82,7 +82,7 @@ def pieces(sizes: Mapping[str, int], at_least: int) -> dict[str, int]:
     return shares(at_least, sizes)
 
 
-def chunk_sizes(events: int, count: int) -> list[int]:
+def block_sizes(events: int, count: int) -> list[int]:
     """Divide ``events`` into ``count`` sizes that differ by one at most; ``count`` is from 1 to ``events``."""
     each, over = divmod(events, count)
     return [each + 1] * over + [each] * (count - over)

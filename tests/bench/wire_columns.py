@@ -14,7 +14,7 @@ import pyarrow as pa
 from proton import Message, symbol
 
 from spark_streams.wire.amqp.columns import (
-    Block,
+    MessageBlock,
     decode_columns,
     delivery_annotations,
     encode_columns,
@@ -34,13 +34,13 @@ def cpu_ns(work: Callable[[], object], count: int, rounds: int = 5) -> float:
     return min(spent) / count * 1e9
 
 
-def delivered(payloads: pa.LargeBinaryArray) -> tuple[Block, list[bytes]]:
+def delivered(payloads: pa.LargeBinaryArray) -> tuple[MessageBlock, list[bytes]]:
     """Return messages with the delivery annotations that a log node adds."""
     n = len(payloads)
     ((_, sections),) = delivery_annotations(np.arange(n), np.arange(n) + 1_585_672_841_000, None)
     raws = [section.tobytes() + payload for section, payload in zip(sections, payloads.to_pylist(), strict=True)]
     ends = np.cumsum([len(raw) for raw in raws], dtype=np.int64)
-    return Block(b"".join(raws), ends - np.array([len(raw) for raw in raws], np.int64), ends), raws
+    return MessageBlock(b"".join(raws), ends - np.array([len(raw) for raw in raws], np.int64), ends), raws
 
 
 def measure(n: int = 65_536) -> list[tuple[str, float, float | None]]:

@@ -11,7 +11,7 @@ from spark_streams.errors import OptionError
 from spark_streams.options import parse_rabbit_source, parse_source
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.options.names import REQUEST_TIMEOUT, TLS_VERIFY_HOSTNAME
-from spark_streams.options.parser import MAX_INT64, Given
+from spark_streams.options.parser import MAX_INT64, OptionReader
 from spark_streams.position import EARLIEST, LATEST, At
 from tests.docs.pages import tables
 
@@ -67,29 +67,29 @@ def test_a_default_that_the_code_does_not_have_is_replaced() -> None:
 def test_a_default_that_changes_in_the_code_changes_the_page(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option that is a number, a word or a boolean: with another default the page is not what is committed."""
     committed = (DOCS / page.file).read_text()
-    integer, boolean, word, has = Given.integer, Given.boolean, Given.word, Given.has
+    integer, boolean, word, has = OptionReader.integer, OptionReader.boolean, OptionReader.word, OptionReader.has
     asked: set[str] = set()
     numbers: set[str] = set()
     changed = ""
 
-    def integers(given: Given, name: str, low: int, unit: str, *, high: int = MAX_INT64) -> int | None:
+    def integers(given: OptionReader, name: str, low: int, unit: str, *, high: int = MAX_INT64) -> int | None:
         asked.add(name)
         numbers.add(name)
         return 77 if name == changed else integer(given, name, low, unit, high=high)
 
-    def booleans(given: Given, name: str, default: bool) -> bool:
+    def booleans(given: OptionReader, name: str, default: bool) -> bool:
         asked.add(name)
         return boolean(given, name, default is not (name == changed))
 
-    def words(given: Given, name: str, *known: str) -> str:
+    def words(given: OptionReader, name: str, *known: str) -> str:
         asked.add(name)
         return word(given, name, *(known[-1:] + known[:-1] if name == changed else known))
 
-    def is_there(given: Given, name: str) -> bool:
+    def is_there(given: OptionReader, name: str) -> bool:
         return (name == changed and name in numbers) or has(given, name)
 
     for name, patched in (("integer", integers), ("boolean", booleans), ("word", words), ("has", is_there)):
-        monkeypatch.setattr(Given, name, patched)
+        monkeypatch.setattr(OptionReader, name, patched)
     assert page.text() == committed
     assert {REQUEST_TIMEOUT, TLS_VERIFY_HOSTNAME} <= asked
     for name in asked & set(page.names):

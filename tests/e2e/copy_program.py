@@ -57,10 +57,10 @@ def interruptible(format: type, own_name: str, rows: int, step: Step | None) -> 
 
     It has a name of its own: Spark 4.0 lets no other format have the name of one that it has found by itself.
     """
-    from spark_streams.spark.sink.writer import StreamWriter, Written
+    from spark_streams.spark.sink.writer import SinkCommit, StreamWriter
 
     class Interruptible(StreamWriter):
-        def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
             from spark_streams.client.feed import row_parts
 
             usual = row_parts.MAX_PART_ROWS

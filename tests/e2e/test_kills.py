@@ -21,7 +21,7 @@ import pytest
 from spark_streams.log import ReferenceLog
 from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
 from spark_streams.testing import StreamFactory
-from spark_streams.wire.amqp.columns import Block, decode_columns
+from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
 from tests.e2e.lives import Job, check_once
 from tests.e2e.rabbitmq.broker import Broker, body
 from tests.e2e.rabbitmq.conftest import broker as broker
@@ -164,7 +164,7 @@ class Feed(OfTheLog):
                 at = partition.first_offset
                 while at < partition.next_offset:
                     records = partition.read(at)
-                    block = Block(records.buffer, records.value_starts, records.value_ends)
+                    block = MessageBlock(records.buffer, records.value_starts, records.value_ends)
                     yield from (v.decode() for v in decode_columns(block, ("value",))["value"].to_pylist())
                     at += len(records)
 

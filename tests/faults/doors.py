@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
-from spark_streams.wire.amqp.columns import Block, decode_columns, encode_columns
+from spark_streams.wire.amqp.columns import MessageBlock, decode_columns, encode_columns
 from tests.certificate_authority import Authority
 from tests.faults.proxy import TcpProxy
 
@@ -99,7 +99,7 @@ def _events(partition: Any) -> Iterator[Event]:
     at = partition.first_offset
     while at < partition.next_offset:
         records = partition.read(at)
-        block = Block(records.buffer, records.value_starts, records.value_ends)
+        block = MessageBlock(records.buffer, records.value_starts, records.value_ends)
         columns = decode_columns(block, ("value", "properties"))
         rows = (columns[name].to_pylist() for name in ("value", "properties"))
         for offset, value, properties in zip(records.offsets.tolist(), *rows, strict=True):

@@ -32,7 +32,7 @@ from spark_streams.filters.tree import (
     property_of,
     without_not,
 )
-from spark_streams.wire.amqp.columns import Block
+from spark_streams.wire.amqp.columns import MessageBlock
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.columns.typed import typed_columns
 from spark_streams.wire.amqp.message import Data, Message
@@ -220,7 +220,7 @@ def at_our_door(sql: str, drawn: list[Event]) -> list[bool]:
     encoded = [encode_message(message_of(event)) for event in drawn]
     ends = np.cumsum([len(each) for each in encoded]).astype(np.int64)
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
-    columns = typed_columns(Block(b"".join(encoded), starts, ends), fields_of(predicate))
+    columns = typed_columns(MessageBlock(b"".join(encoded), starts, ends), fields_of(predicate))
     numbers = np.zeros(len(drawn), np.int64)
     return list(map(bool, mask(predicate, numbers, numbers, PaddedDecimalOrder(), columns)))
 

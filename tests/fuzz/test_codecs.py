@@ -20,9 +20,9 @@ from spark_streams.filters import parse
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.event_streams import parse_sql
 from spark_streams.server.feed.cursors import Cursors
-from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.http_errors import HttpError
 from spark_streams.server.feed.request_bodies import ARROW, plain_pieces, read_rows
-from spark_streams.wire.amqp.columns import Block, incoming_columns
+from spark_streams.wire.amqp.columns import MessageBlock, incoming_columns
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.message import decode_message
 from spark_streams.wire.amqp.sasl import SaslServer
@@ -48,7 +48,7 @@ MOST_MEMORY = 400 << 20
 
 def _columns(content: bytes) -> None:
     half = len(content) // 2
-    block = Block(np.frombuffer(content, np.uint8), np.array([0, half]), np.array([half, len(content)]))
+    block = MessageBlock(np.frombuffer(content, np.uint8), np.array([0, half]), np.array([half, len(content)]))
     if incoming_columns(block, thorough=True).malformed.any():
         raise RemoteProtocolError("a message is told to be malformed")
 
@@ -108,17 +108,21 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Callable[[random.Random], bytes
     "rabbit chunk": (lambda c: decode_chunk(c, 0, len(c), check_crc=False), _chunk, RemoteProtocolError),
     "feed lines": (lambda c: parse_lines(c, Dialect.V2A), _lines, RemoteProtocolError),
     "feed discovery": (decode_discovery, _lines, RemoteProtocolError),
-    "feed body": (lambda c: read_rows([c], NDJSON, MOST), _lines, Refusal),
+    "feed body": (lambda c: read_rows([c], NDJSON, MOST), _lines, HttpError),
     "feed arrow": (
         lambda c: read_rows([c], ARROW, MOST),
         lambda chance: feed_cases.arrow(chance.randrange(8)),
-        Refusal,
+        HttpError,
     ),
-    "feed gzip": (lambda c: list(plain_pieces([c], "gzip", MOST)), lambda chance: feed_cases.packed(2 << 20), Refusal),
+    "feed gzip": (
+        lambda c: list(plain_pieces([c], "gzip", MOST)),
+        lambda chance: feed_cases.packed(2 << 20),
+        HttpError,
+    ),
     "feed cursor": (
         lambda c: Cursors("x", {}).decode(c.decode("latin-1")),
         lambda chance: Cursors("x", {}).encode(EMPTY, chance.randrange(2**63)).encode(),
-        Refusal,
+        HttpError,
     ),
 }
 

@@ -8,20 +8,20 @@ from pathlib import Path
 import pyarrow as pa
 
 from spark_streams.log import ReferenceLog
-from spark_streams.log.publisher_sequences import SequenceKind, SequenceLine, Sequences
+from spark_streams.log.publisher_sequences import PublisherSequences, SequenceKind, Sequences
 from spark_streams.wire.amqp.columns import encode_columns
 
 KIND = SequenceKind(b"note", "sequences")
 EVENT = encode_columns({"value": pa.array([b"x"])})
 
 
-def stored(log: ReferenceLog, line: SequenceLine, sequences: Mapping[str, int], user: str) -> None:
+def stored(log: ReferenceLog, line: PublisherSequences, sequences: Mapping[str, int], user: str) -> None:
     line.begin(sequences)
     log.stream("orders").partitions["0"].append(EVENT, notes=(KIND.note_of(sequences),))
     line.advance(sequences, user)
 
 
-def known(line: SequenceLine, *references: str) -> list[str]:
+def known(line: PublisherSequences, *references: str) -> list[str]:
     return [reference for reference in references if line.last(reference) is not None]
 
 

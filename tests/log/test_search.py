@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark_streams.errors import CorruptLog, FilterError, UnknownStream
 from spark_streams.filters import OFFSET, PUBLISH_TIME, Expression, Not, Reference, evaluate, parse
 from spark_streams.log import NO_TIMESTAMP, Partition, ReferenceLog, StreamConfig, format_offset
-from spark_streams.log.search import Place, place_of
+from spark_streams.log.search import SearchRange, search_range_of
 from spark_streams.log.storage.segment import LOG_SUFFIX, Segment
 from spark_streams.wire.amqp.columns import encode_columns
 from tests.examples import examples
@@ -104,7 +104,7 @@ def test_as_a_scan_finds_it(
 @given(rows=row_lists, text=texts)
 @example([(0, "a")] * COUNT, "offset >= 3 OR publish_time >= 5")
 def test_no_place_leaves_out_a_match(rows: list[Row], text: str) -> None:
-    place = place_of(parse(text))
+    place = search_range_of(parse(text))
     for at, (timestamp, _) in enumerate(rows):
         if expected(rows[: at + 1], parse(text), at) is not None:
             assert place.first <= at < place.end
@@ -114,28 +114,28 @@ def test_no_place_leaves_out_a_match(rows: list[Row], text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("offset > 5", Place(first=6)),
-        ("offset >= '00000000000000000005' AND offset < 9", Place(5, 9)),
-        ("offset = '00000000000000000005'", Place(5, 6)),
-        ("offset IN (3, 8) OR offset = 5", Place(3, 9)),
-        ("offset = '5'", Place(10**18 * 5, 10**18 * 5)),
-        ("NOT (offset < 7)", Place(first=7)),
-        ("publish_time >= -386380800000", Place(from_ms=-386_380_800_000)),
-        ("publish_time > 1.5 AND offset > 3 AND type = 'a'", Place(first=4, from_ms=2)),
-        ("publish_time > 1 OR publish_time > 7", Place(from_ms=2)),
-        ("publish_time >= 0 OR publish_time >= 5", Place(from_ms=0)),
-        ("publish_time >= 5 OR publish_time >= 0", Place(from_ms=0)),
-        ("publish_time >= -9223372036854775807", Place(from_ms=-(2**63) + 1)),
-        ("publish_time >= -9223372036854775808", Place(from_ms=-(2**63) + 1)),
-        ("publish_time > 1 OR type = 'a'", Place()),
-        ("publish_time = 2.5", Place(end=0)),
-        ("publish_time < 5", Place()),
-        ("publish_time IS NULL OR offset IS NULL", Place()),
-        ("type = 'a'", Place()),
+        ("offset > 5", SearchRange(first=6)),
+        ("offset >= '00000000000000000005' AND offset < 9", SearchRange(5, 9)),
+        ("offset = '00000000000000000005'", SearchRange(5, 6)),
+        ("offset IN (3, 8) OR offset = 5", SearchRange(3, 9)),
+        ("offset = '5'", SearchRange(10**18 * 5, 10**18 * 5)),
+        ("NOT (offset < 7)", SearchRange(first=7)),
+        ("publish_time >= -386380800000", SearchRange(from_ms=-386_380_800_000)),
+        ("publish_time > 1.5 AND offset > 3 AND type = 'a'", SearchRange(first=4, from_ms=2)),
+        ("publish_time > 1 OR publish_time > 7", SearchRange(from_ms=2)),
+        ("publish_time >= 0 OR publish_time >= 5", SearchRange(from_ms=0)),
+        ("publish_time >= 5 OR publish_time >= 0", SearchRange(from_ms=0)),
+        ("publish_time >= -9223372036854775807", SearchRange(from_ms=-(2**63) + 1)),
+        ("publish_time >= -9223372036854775808", SearchRange(from_ms=-(2**63) + 1)),
+        ("publish_time > 1 OR type = 'a'", SearchRange()),
+        ("publish_time = 2.5", SearchRange(end=0)),
+        ("publish_time < 5", SearchRange()),
+        ("publish_time IS NULL OR offset IS NULL", SearchRange()),
+        ("type = 'a'", SearchRange()),
     ],
 )
-def test_places(text: str, place: Place) -> None:
-    found = place_of(parse(text))
+def test_places(text: str, place: SearchRange) -> None:
+    found = search_range_of(parse(text))
     if place.first >= place.end:
         assert found.first >= found.end
     else:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_streams.endpoint import Secret, Tls
 from spark_streams.errors import OptionError
 from spark_streams.filters import parse, to_protobuf
-from spark_streams.options import HiddenOptions, Span, parse_sink_options, parse_source, validate
+from spark_streams.options import PositionRange, RedactedOptions, parse_sink_options, parse_source, validate
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 
 BASE = {"url": "amqp://guest:guest@h", "stream": "orders"}
@@ -41,7 +41,7 @@ def test_defaults() -> None:
     assert (options.poll_interval_ms, options.request_timeout_ms) == (100, 30_000)
     assert (options.consumer_group, options.epoch, options.latest_when_no_event) == (None, None, False)
     assert batch().starting.everywhere == EARLIEST
-    assert batch().ending == Span(LATEST, option="endingOffsets")
+    assert batch().ending == PositionRange(LATEST, option="endingOffsets")
 
 
 def test_names_and_words_are_compared_without_case() -> None:
@@ -250,7 +250,7 @@ def test_validate_needs_a_stream_only_for_reading() -> None:
 
 def test_no_secret_shows_in_a_repr_or_a_pickle() -> None:
     raw = {"url": "amqp://me:hunter2@h", "stream": "s", "PassWord": "hunter2"}
-    hidden = HiddenOptions(raw)
+    hidden = RedactedOptions(raw)
     assert dict(hidden) == raw
     options = parse_source({"url": "amqp://h", "stream": "s", "username": "me", "password": "hunter2"}, streaming=True)
     for value in (hidden, options):

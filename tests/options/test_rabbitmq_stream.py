@@ -11,7 +11,7 @@ import pytest
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
 from spark_streams.filters import read_filter, to_protobuf
-from spark_streams.options import Span, parse_rabbit_sink, parse_rabbit_source, validate_rabbit
+from spark_streams.options import PositionRange, parse_rabbit_sink, parse_rabbit_source, validate_rabbit
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 
 URL = {"url": "rabbitmq-stream://guest:guest@h/prod"}
@@ -48,7 +48,7 @@ def test_defaults_of_a_reader() -> None:
     assert (options.consumer_name, options.single_active_consumer, options.store_offsets) == (None, False, False)
     assert (options.min_offsets_per_trigger, options.max_trigger_delay_ms) == (None, 900_000)
     assert (options.starting.everywhere, options.ending) == (LATEST, None)
-    assert (batch().starting.everywhere, batch().ending) == (EARLIEST, Span(LATEST, option="endingOffsets"))
+    assert (batch().starting.everywhere, batch().ending) == (EARLIEST, PositionRange(LATEST, option="endingOffsets"))
     assert pickle.loads(pickle.dumps(options)) == options
 
 
@@ -151,8 +151,8 @@ def test_bad_positions_say_which_partition(value: str, message: str) -> None:
 
 def test_endings() -> None:
     ending = batch(endingOffsets='{"orders": 42}').ending
-    assert ending == Span(None, {"orders": At("00000000000000000042")}, "endingOffsets")
-    assert batch(endingOffsets='{"orders": -1}').ending == Span(None, {"orders": LATEST}, "endingOffsets")
+    assert ending == PositionRange(None, {"orders": At("00000000000000000042")}, "endingOffsets")
+    assert batch(endingOffsets='{"orders": -1}').ending == PositionRange(None, {"orders": LATEST}, "endingOffsets")
     refused("'earliest' cannot be used here (partition 'orders')", batch, endingOffsets='{"orders": -2}')
     refused("'latest' cannot be used here (partition 'orders')", batch, startingOffsets='{"orders": -1}')
     refused("a stream has no end", endingOffsets='{"orders": 42}')

@@ -23,7 +23,7 @@ from spark_streams.filters.text import parse
 from spark_streams.log import ReferenceLog
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, ServerThread
-from spark_streams.wire.amqp.columns import Block, decode_columns
+from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
 from tests.client.amqp.test_filtered_fetch import TEXTS, VALUES, message
 from tests.real_rabbitmq.by_hand import Peer as StreamPeer
 from tests.real_rabbitmq.by_hand import plain
@@ -162,7 +162,7 @@ def all_rows() -> pa.RecordBatch:
     sizes = np.array([len(each) for each in MESSAGES])
     ends = sizes.cumsum()
     names = [name for name in FULL_MESSAGE_SCHEMA.names if name not in ("stream", "partition", "offset", "timestamp")]
-    columns = dict(decode_columns(Block(b"".join(MESSAGES), ends - sizes, ends), names))
+    columns = dict(decode_columns(MessageBlock(b"".join(MESSAGES), ends - sizes, ends), names))
     columns["offset"] = pa.array([f"{n:020d}" for n in range(COUNT)])
     columns["partition"] = pa.array(["0"] * COUNT)
     columns["timestamp"] = pa.nulls(COUNT, FULL_MESSAGE_SCHEMA.field("timestamp").type)

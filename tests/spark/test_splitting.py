@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.spark.splitting import chunk_sizes, equal_shares, pieces, shares
+from spark_streams.spark.splitting import block_sizes, equal_shares, shares, split_evenly
 
 left = st.dictionaries(st.text(max_size=2), st.integers(0, 2**62), min_size=1, max_size=8)
 
@@ -60,7 +60,7 @@ def test_equal_shares(limit: int, names: list[str]) -> None:
 
 @given(st.dictionaries(st.text(max_size=2), st.integers(0, 10**9), min_size=1, max_size=6), st.integers(1, 200))
 def test_pieces(sizes: dict[str, int], at_least: int) -> None:
-    parts = pieces(sizes, at_least)
+    parts = split_evenly(sizes, at_least)
     assert all(1 <= parts[p] <= max(1, sizes[p]) for p in sizes)
     possible = sum(max(1, size) for size in sizes.values())
     assert sum(parts.values()) == max(len(sizes), min(at_least, possible))
@@ -69,6 +69,6 @@ def test_pieces(sizes: dict[str, int], at_least: int) -> None:
 @given(st.integers(1, 10**9), st.data())
 def test_chunk_sizes(events: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, min(events, 100)))
-    sizes = chunk_sizes(events, count)
+    sizes = block_sizes(events, count)
     assert (sum(sizes), len(sizes)) == (events, count)
     assert max(sizes) - min(sizes) <= 1

@@ -21,14 +21,14 @@ from spark_streams.client.amqp.connection import CAPABILITY, Connection
 from spark_streams.client.amqp.errors import LinkRedirected
 from spark_streams.client.amqp.links import (
     Link,
-    StartNotTaken,
+    StartRefused,
     attach_receiver,
     attach_sender,
 )
-from spark_streams.client.amqp.offset_filters import Beginning, beginnings, beginnings_at_time
-from spark_streams.client.amqp.offset_walk import OffsetWalk, first_offset
+from spark_streams.client.amqp.offset_filters import StartFilter, start_filters, start_filters_at_time
+from spark_streams.client.amqp.offset_walk import AmqpOffsetWalk, first_offset
 from spark_streams.client.amqp.publisher import Publisher
-from spark_streams.client.amqp.pushdown import Pushed, Receiving, is_about_filters, nothing_pushed, push
+from spark_streams.client.amqp.pushdown import FilteredReceiver, PushedFilter, is_about_filters, nothing_pushed, push
 from spark_streams.client.amqp.range_reader import RangeReader
 from spark_streams.client.hosts import Hosts
 from spark_streams.client.log_client import PRODUCT, Bounds, Pushdown, RangeRead, StreamDescription
@@ -187,8 +187,8 @@ class AmqpClient:
             As ``describe``.
         """
         try:
-            return self._first(stream, partition, beginnings_at_time(timestamp_ms))
-        except (StartNotTaken, Refused) as fault:
+            return self._first(stream, partition, start_filters_at_time(timestamp_ms))
+        except (StartRefused, Refused) as fault:
             if timestamp_ms >= 0 or (isinstance(fault, Refused) and not is_about_filters(fault)):
                 raise
             # The peer has SQL only, which knows no instant before 1970; nearly always its first event is later.
@@ -228,7 +228,7 @@ class AmqpClient:
             if not pushed.filters or not partitions:
                 return Pushdown(pushed.words, pushed.residual)
             some = next(iter(partitions))
-            receiving = self._receiving(connection, address, stream, some, beginnings(EARLIEST), pushed)
+            receiving = self._receiving(connection, address, stream, some, start_filters(EARLIEST), pushed)
             receiving.link.close()
             if not pushed.in_force(receiving.link.taken):
                 return Pushdown(None, expression)
@@ -236,7 +236,7 @@ class AmqpClient:
 
         return self._retrying(lambda: self._at(stream, ask))
 
-    def _first(self, stream: str, partition: str, starts: tuple[Beginning, ...]) -> str | None:
+    def _first(self, stream: str, partition: str, starts: tuple[StartFilter, ...]) -> str | None:
         def ask(connection: Connection, address: str) -> str | None:
             link = self._receiver(connection, address, stream, partition, starts)
             try:
@@ -263,13 +263,13 @@ class AmqpClient:
 
         return self._retrying(lambda: self._at(info.info_address(stream), ask))
 
-    def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
+    def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> AmqpOffsetWalk:
         """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""
 
         def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
-            return self._at(stream, lambda c, a: self._receiver(c, a, stream, partition, beginnings(at, behind)))
+            return self._at(stream, lambda c, a: self._receiver(c, a, stream, partition, start_filters(at, behind)))
 
-        return OffsetWalk(attach, _startable(start), end, self._timeout_ms)
+        return AmqpOffsetWalk(attach, _startable(start), end, self._timeout_ms)
 
     def fetch(self, read: RangeRead, *, max_rows: int = 65_536, max_bytes: int = 8 << 20) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range, in log order, none twice; memory stays bounded whatever the range's size.
@@ -293,9 +293,9 @@ class AmqpClient:
         return self._reader(read, max_rows, max_bytes).batches()
 
     def _reader(self, read: RangeRead, max_rows: int, max_bytes: int) -> RangeReader:
-        def attach(at: Earliest | At | After, behind: Earliest | After) -> Receiving:
-            def receiver(connection: Connection, address: str) -> Receiving:
-                pushed, starts = self._pushed(connection, read.filter, read), beginnings(at, behind)
+        def attach(at: Earliest | At | After, behind: Earliest | After) -> FilteredReceiver:
+            def receiver(connection: Connection, address: str) -> FilteredReceiver:
+                pushed, starts = self._pushed(connection, read.filter, read), start_filters(at, behind)
                 return self._receiving(
                     connection, address, read.stream, read.partition, starts, pushed, read.consumer_group, read.epoch
                 )
@@ -384,7 +384,9 @@ class AmqpClient:
             self._connections[key] = connection
         return connection
 
-    def _pushed(self, connection: Connection, expression: Expression | None, read: RangeRead | None = None) -> Pushed:
+    def _pushed(
+        self, connection: Connection, expression: Expression | None, read: RangeRead | None = None
+    ) -> PushedFilter:
         if expression in self._refused:
             return nothing_pushed(expression)
         if read is None:
@@ -397,11 +399,11 @@ class AmqpClient:
         address: str,
         stream: str,
         partition: str,
-        starts: tuple[Beginning, ...],
-        pushed: Pushed,
+        starts: tuple[StartFilter, ...],
+        pushed: PushedFilter,
         consumer_group: str | None = None,
         epoch: int | None = None,
-    ) -> Receiving:
+    ) -> FilteredReceiver:
         """Attach a receiver with filters; without those that the peer may leave out, when it refuses them."""
 
         def attach(filters: Mapping[str, Any]) -> Link:
@@ -416,7 +418,7 @@ class AmqpClient:
             link = attach({})
             assert pushed.whole is not None
             self._refused.add(pushed.whole)
-        return Receiving(link, pushed.left(link.taken), bool(link.taken))
+        return FilteredReceiver(link, pushed.left(link.taken), bool(link.taken))
 
     def _receiver(
         self,
@@ -424,7 +426,7 @@ class AmqpClient:
         address: str,
         stream: str,
         partition: str,
-        starts: tuple[Beginning, ...],
+        starts: tuple[StartFilter, ...],
         consumer_group: str | None = None,
         epoch: int | None = None,
         also: Mapping[str, Any] | None = None,
@@ -448,7 +450,7 @@ class AmqpClient:
                     start=start,
                     also=also,
                 )
-            except (StartNotTaken, Refused) as fault:
+            except (StartRefused, Refused) as fault:
                 if isinstance(fault, Refused) and (also or not is_about_filters(fault)):
                     raise
                 first = first or fault

@@ -18,7 +18,7 @@ from typing import Final
 from spark_streams.client.amqp.links import Link
 from spark_streams.client.retry import Deadline
 
-__all__ = ["CreditWindow", "Silence"]
+__all__ = ["CreditWindow", "DrainTimer"]
 
 MIN_CREDIT: Final = 8
 FIRST_CREDIT: Final = 256
@@ -66,7 +66,7 @@ NARROWED_DRAIN_AFTER_S: Final = 0.02
 """The same where the peer leaves out events: the end of the range is then known by its answer alone."""
 
 
-class Silence:
+class DrainTimer:
     """The time since something came.
 
     Args:

@@ -27,7 +27,7 @@ import proton
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import attach_receiver
-from spark_streams.client.amqp.receive_buffer import Intake
+from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.log_client import Bounds, StreamDescription
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import RemoteProtocolError
@@ -150,7 +150,7 @@ def _ask(
     connection: Connection, stream: str, address: str, deadline: Deadline, properties: Mapping[str, Any] | None
 ) -> Mapping[Any, Any]:
     link = attach_receiver(connection, address, f"attach to '{stream}'", deadline=deadline, properties=properties)
-    intake = Intake(1, 64 << 10, _MAX_BYTES)
+    intake = ReceiveBuffer(1, 64 << 10, _MAX_BYTES)
     try:
         link.flow(1)
         while not intake.take(link.impl):

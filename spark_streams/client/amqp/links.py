@@ -16,7 +16,7 @@ from cproton_ffi import lib
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.errors import peer_fault
-from spark_streams.client.amqp.offset_filters import ANNOTATIONS_FILTER, SQL_FILTER, Beginning, as_symbol
+from spark_streams.client.amqp.offset_filters import ANNOTATIONS_FILTER, SQL_FILTER, StartFilter, as_symbol
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import (
     DeadlineExceeded,
@@ -24,7 +24,7 @@ from spark_streams.errors import (
     SparkStreamsError,
 )
 
-__all__ = ["MAX_MESSAGE_BYTES", "Link", "StartNotTaken", "attach_receiver", "attach_sender"]
+__all__ = ["MAX_MESSAGE_BYTES", "Link", "StartRefused", "attach_receiver", "attach_sender"]
 
 PARTITION: Final = "event-streams-partition"
 CONSUMER_GROUP: Final = "event-streams-consumer-group"
@@ -42,7 +42,7 @@ _REFUSAL_MS: Final = 2_000
 _CLOSE_MS: Final = 2_000
 
 
-class StartNotTaken(RemoteProtocolError):
+class StartRefused(RemoteProtocolError):
     """The peer did not echo the filter that says where to start: without it the read would begin elsewhere (A-21)."""
 
 
@@ -160,7 +160,7 @@ def attach_receiver(
     partition: str | None = None,
     consumer_group: str | None = None,
     epoch: int | None = None,
-    start: Beginning | None = None,
+    start: StartFilter | None = None,
     also: Mapping[str, Any] | None = None,
     properties: Mapping[str, Any] | None = None,
 ) -> Link:
@@ -296,7 +296,7 @@ def _echoed(link: Any) -> dict[str, Any]:
 def _check_echo(echoed: Mapping[str, Any], start: Any, what: str) -> None:
     got = echoed.get(_FILTER_NAME)
     if not _same_filter(start, got):
-        raise StartNotTaken(
+        raise StartRefused(
             f"{what}: the peer did not take the filter that says where to start (it echoed {_words(got)}, sent was "
             f"{_words(start)}); without it the read would begin elsewhere. Does it support event stream filters?"
         )

@@ -25,7 +25,7 @@ import proton
 from spark_streams.errors import LocalProtocolError
 from spark_streams.position import EARLIEST, MIN_TIMESTAMP_MS, After, At, Earliest
 
-__all__ = ["Beginning", "as_symbol", "beginnings", "beginnings_at_time"]
+__all__ = ["StartFilter", "as_symbol", "start_filters", "start_filters_at_time"]
 
 OFFSET: Final = "event-streams-offset"
 TIMESTAMP: Final = "event-streams-timestamp"
@@ -36,7 +36,7 @@ SQL_FILTER: Final = (513, "amqp:event-streams-sql-filter")
 
 
 @dataclass(frozen=True)
-class Beginning:
+class StartFilter:
     """A filter that says where a link begins.
 
     Args:
@@ -53,7 +53,7 @@ class Beginning:
         return int(self.filter.descriptor)
 
 
-def beginnings(start: Earliest | At | After, behind: Earliest | After = EARLIEST) -> tuple[Beginning, ...]:
+def start_filters(start: Earliest | At | After, behind: Earliest | After = EARLIEST) -> tuple[StartFilter, ...]:
     """Return the filters that begin at ``start``, the one to ask for first in front.
 
     A peer has the delivery annotations filter, the SQL filter, or both (§8). ``After`` and ``EARLIEST`` can be said in
@@ -68,21 +68,21 @@ def beginnings(start: Earliest | At | After, behind: Earliest | After = EARLIEST
         LocalProtocolError: the offset cannot be a symbol.
     """
     if isinstance(start, At):
-        return Beginning(_sql(OFFSET, ">=", _quoted(start.offset))), replace(beginnings(behind)[0], early=True)
+        return StartFilter(_sql(OFFSET, ">=", _quoted(start.offset))), replace(start_filters(behind)[0], early=True)
     offset = "@earliest" if isinstance(start, Earliest) else as_symbol(start.offset)
-    return Beginning(_annotation(OFFSET, proton.symbol(offset))), Beginning(_sql(OFFSET, ">", _quoted(offset)))
+    return StartFilter(_annotation(OFFSET, proton.symbol(offset))), StartFilter(_sql(OFFSET, ">", _quoted(offset)))
 
 
-def beginnings_at_time(timestamp_ms: int) -> tuple[Beginning, ...]:
-    """Return the filters that let through what is not earlier than ``timestamp_ms``, as ``beginnings`` does.
+def start_filters_at_time(timestamp_ms: int) -> tuple[StartFilter, ...]:
+    """Return the filters that let through what is not earlier than ``timestamp_ms``, as ``start_filters`` does.
 
     The annotations filter means "greater than", in whole milliseconds, and nothing is below the smallest instant. The
     SQL of event streams has no negative numbers (A-13).
     """
     if timestamp_ms <= MIN_TIMESTAMP_MS:
-        return beginnings(EARLIEST)
-    exclusive = Beginning(_annotation(TIMESTAMP, proton.timestamp(timestamp_ms - 1)))
-    return (exclusive, Beginning(_sql(TIMESTAMP, ">=", str(timestamp_ms)))) if timestamp_ms >= 0 else (exclusive,)
+        return start_filters(EARLIEST)
+    exclusive = StartFilter(_annotation(TIMESTAMP, proton.timestamp(timestamp_ms - 1)))
+    return (exclusive, StartFilter(_sql(TIMESTAMP, ">=", str(timestamp_ms)))) if timestamp_ms >= 0 else (exclusive,)
 
 
 def _annotation(name: str, bound: Any) -> Any:

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from spark_streams.client.amqp.credit import MAX_CREDIT, Silence
+from spark_streams.client.amqp.credit import MAX_CREDIT, DrainTimer
 from spark_streams.client.amqp.links import Link
-from spark_streams.client.amqp.receive_buffer import HeadIntake
+from spark_streams.client.amqp.receive_buffer import HeadBuffer
 from spark_streams.client.amqp.row_decoder import check_offsets, rows_before, rows_until
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import DeadlineExceeded, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.amqp.columns import decode_columns
 
-__all__ = ["OffsetWalk", "first_offset"]
+__all__ = ["AmqpOffsetWalk", "first_offset"]
 
 _BLOCK_ROWS: Final = 16_384
 
 
-class OffsetWalk:
+class AmqpOffsetWalk:
     """The offsets of one partition, in order, as many at a time as are asked for. The link stays open in between.
 
     Args:
@@ -47,7 +47,7 @@ class OffsetWalk:
         self._end = end
         self._timeout_ms = timeout_ms
         self._link: Link | None = None
-        self._intake = HeadIntake(_BLOCK_ROWS)
+        self._intake = HeadBuffer(_BLOCK_ROWS)
         self._ready: list[str] = []
         self._ended = False
 
@@ -84,14 +84,14 @@ class OffsetWalk:
         if self._link is not None:
             self._link.close()
             self._link = None
-            self._intake = HeadIntake(_BLOCK_ROWS)
+            self._intake = HeadBuffer(_BLOCK_ROWS)
 
     def _advance(self, count: int) -> bool:
         """Receive until ``count`` offsets are ready or the end is reached; return False when there are no more now."""
         link = self._opened()
         link.drain(False)  # an earlier call may have found what it needed while draining
         link.gave_back()
-        silence = Silence(self._timeout_ms, f"{link.what}: no events, and no answer to drain")
+        silence = DrainTimer(self._timeout_ms, f"{link.what}: no events, and no answer to drain")
         while len(self._ready) < count and not self._ended:
             if self._intake.take(link.impl):
                 silence.broken()
@@ -156,8 +156,8 @@ def first_offset(link: Link, timeout_ms: int) -> str | None:
     Raises:
         DeadlineExceeded: it did neither.
     """
-    intake = HeadIntake(1)
-    silence = Silence(timeout_ms, f"{link.what}: no answer to drain")
+    intake = HeadBuffer(1)
+    silence = DrainTimer(timeout_ms, f"{link.what}: no answer to drain")
     link.drain(True)
     link.flow(1)
     silence.draining = True

@@ -32,7 +32,7 @@ from spark_streams.errors import Refused
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.tree import Expression
 
-__all__ = ["Pushed", "Receiving", "is_about_filters", "nothing_pushed", "push"]
+__all__ = ["FilteredReceiver", "PushedFilter", "is_about_filters", "nothing_pushed", "push"]
 
 _END: Final = "end"
 _TYPED_AS_RABBITMQ: Final = frozenset({"RabbitMQ", "spark-streams"})
@@ -41,7 +41,7 @@ _FILTER_CONDITIONS: Final = frozenset({"amqp:invalid-field", "amqp:not-implement
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushedFilter:
     """A filter, split for one peer.
 
     Args:
@@ -66,7 +66,7 @@ class Pushed:
 
 
 @dataclass(frozen=True)
-class Receiving:
+class FilteredReceiver:
     """A receiver with its filters.
 
     Args:
@@ -80,14 +80,14 @@ class Receiving:
     narrowed: bool
 
 
-def nothing_pushed(expression: Expression | None) -> Pushed:
+def nothing_pushed(expression: Expression | None) -> PushedFilter:
     """Return the split of a filter that stays with the client."""
-    return Pushed({}, expression, expression, None)
+    return PushedFilter({}, expression, expression, None)
 
 
 def push(
     expression: Expression | None, connection: Connection, *, end: str | None = None, overflow_is_null: bool = False
-) -> Pushed:
+) -> PushedFilter:
     """Split a filter for a peer.
 
     Args:
@@ -118,7 +118,7 @@ def push(
     if end is not None and end.isascii() and connection.offers_event_streams:
         quoted = end.replace("'", "''")
         filters[_END] = proton.Described(proton.ulong(SQL_FILTER[0]), f"d.{OFFSET} <= '{quoted}'")
-    return Pushed(filters, split.residual, expression, split.words)
+    return PushedFilter(filters, split.residual, expression, split.words)
 
 
 def is_about_filters(refusal: Refused) -> bool:

@@ -29,11 +29,11 @@ import proton
 import pyarrow as pa
 from cproton_ffi import lib
 
-from spark_streams.client.amqp.credit import DRAIN_AFTER_S, NARROWED_DRAIN_AFTER_S, CreditWindow, Silence
+from spark_streams.client.amqp.credit import DRAIN_AFTER_S, NARROWED_DRAIN_AFTER_S, CreditWindow, DrainTimer
 from spark_streams.client.amqp.links import MAX_MESSAGE_BYTES, Link
-from spark_streams.client.amqp.pushdown import Receiving
-from spark_streams.client.amqp.receive_buffer import Intake
-from spark_streams.client.amqp.row_decoder import Cut, RowDecoder, WrongPartition
+from spark_streams.client.amqp.pushdown import FilteredReceiver
+from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
+from spark_streams.client.amqp.row_decoder import RowDecoder, RowsCut, WrongPartition
 from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
 from spark_streams.client.log_client import Bounds, RangeRead
 from spark_streams.client.retry import PATIENT, Attempts
@@ -63,7 +63,7 @@ class _Attached:
 
     link: Link
     decoder: RowDecoder
-    intake: Intake
+    intake: ReceiveBuffer
     held: list[Any] | None
     narrowed: bool
 
@@ -85,7 +85,7 @@ class RangeReader:
     def __init__(
         self,
         read: RangeRead,
-        attach: Callable[[Earliest | At | After, Earliest | After], Receiving],
+        attach: Callable[[Earliest | At | After, Earliest | After], FilteredReceiver],
         describe: Callable[[], Bounds | None],
         has_event: Callable[[str], bool],
         *,
@@ -136,7 +136,7 @@ class RangeReader:
                 if not self._loss.tries_again(self._read.partition, attempts, fault):
                     return
 
-    def _link_cuts(self) -> Iterator[Cut]:
+    def _link_cuts(self) -> Iterator[RowsCut]:
         """Yield what one link delivers; ends when the range does."""
         start, end = self._start, self._read.end
         if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
@@ -145,7 +145,7 @@ class RangeReader:
         link = receiving.link
         self._ask_for_loss = self._first = True
         held: list[Any] | None = [] if link.proton_link.remote_snd_settle_mode != proton.Link.SND_SETTLED else None
-        intake = Intake(self._max_rows, self._max_bytes, MAX_MESSAGE_BYTES)
+        intake = ReceiveBuffer(self._max_rows, self._max_bytes, MAX_MESSAGE_BYTES)
         try:
             decoder = RowDecoder(self._read, self._start, receiving.residual, self._behind if link.early else None)
             yield from self._cuts(_Attached(link, decoder, intake, held, receiving.narrowed))
@@ -155,10 +155,10 @@ class RangeReader:
         finally:
             link.close()
 
-    def _cuts(self, on: _Attached) -> Iterator[Cut]:
+    def _cuts(self, on: _Attached) -> Iterator[RowsCut]:
         link, window = on.link, CreditWindow(on.link)
         drain_after_s = NARROWED_DRAIN_AFTER_S if on.narrowed else DRAIN_AFTER_S
-        silence = Silence(self._timeout_ms, f"{link.what}: no events, and no answer to drain", drain_after_s)
+        silence = DrainTimer(self._timeout_ms, f"{link.what}: no events, and no answer to drain", drain_after_s)
         while True:
             broken: SparkStreamsError | None = None
             try:
@@ -181,7 +181,7 @@ class RangeReader:
                 raise broken
             silence.broken()  # the time that the caller took is not the peer's
 
-    def _collect(self, on: _Attached, window: CreditWindow, silence: Silence) -> bool:
+    def _collect(self, on: _Attached, window: CreditWindow, silence: DrainTimer) -> bool:
         """Receive until there is a block to hand on; return False when the peer has no more.
 
         Raises:
@@ -226,7 +226,7 @@ class RangeReader:
             else:
                 link.connection.turn(patience_s)
 
-    def _cut(self, on: _Attached) -> Cut:
+    def _cut(self, on: _Attached) -> RowsCut:
         """Turn what was taken into rows, with the checks that belong to them."""
         try:
             cut = on.decoder.cut(on.intake.block())

@@ -13,9 +13,9 @@ import numpy as np
 from cproton_ffi import ffi, lib
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.amqp.columns import Block
+from spark_streams.wire.amqp.columns import MessageBlock
 
-__all__ = ["HeadIntake", "Intake"]
+__all__ = ["HeadBuffer", "ReceiveBuffer"]
 
 _SLACK_BYTES: Final = 1 << 20
 """Room behind ``max_bytes``, so that a message that begins before the limit seldom makes the buffer grow."""
@@ -41,7 +41,7 @@ class _Lengths:
         return starts, ends
 
 
-class Intake:
+class ReceiveBuffer:
     """Whole messages, back to back in one buffer.
 
     Args:
@@ -142,12 +142,12 @@ class Intake:
         """Say whether ``text`` occurs in the whole messages from byte ``since`` on (a quick look, not a decision)."""
         return self._memory[since : self._whole].tobytes().find(text) >= 0
 
-    def block(self, first: int = 0) -> Block:
+    def block(self, first: int = 0) -> MessageBlock:
         """Return the whole messages from row ``first`` on; their memory is used again after ``clear``."""
         starts, ends = self._lengths.spans(self.rows)
         starts, ends = starts[first:], ends[first:]
         origin = int(starts[0]) if len(starts) else 0
-        return Block(self._memory[origin : self._whole], starts - origin, ends - origin)
+        return MessageBlock(self._memory[origin : self._whole], starts - origin, ends - origin)
 
     def clear(self) -> None:
         """Forget the whole messages; a message that is only begun stays."""
@@ -169,7 +169,7 @@ class Intake:
         self._memory[: self._size] = old[: self._size]
 
 
-class HeadIntake:
+class HeadBuffer:
     """The first bytes of each message, back to back; the rest is dropped inside the engine, not copied.
 
     Args:
@@ -187,7 +187,7 @@ class HeadIntake:
         self.rows = 0
 
     def take(self, link: Any) -> int:
-        """Move the heads of what has arrived into the buffer, until it is full; see ``Intake.take``."""
+        """Move the heads of what has arrived into the buffer, until it is full; see ``ReceiveBuffer.take``."""
         current, recv, settle, partial = (
             lib.pn_link_current,
             lib.pn_link_recv,
@@ -226,10 +226,10 @@ class HeadIntake:
         self.rows, self._size, self._whole = row, size, whole
         return row - first
 
-    def block(self) -> Block:
+    def block(self) -> MessageBlock:
         """Return the heads; their memory is used again after ``clear``."""
         starts, ends = self._lengths.spans(self.rows)
-        return Block(self._memory[: self._whole], starts, ends)
+        return MessageBlock(self._memory[: self._whole], starts, ends)
 
     def clear(self) -> None:
         """Forget the heads of whole messages; one that is only begun stays."""

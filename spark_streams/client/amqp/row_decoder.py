@@ -19,9 +19,9 @@ from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.filters.tree import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
-from spark_streams.wire.amqp.columns import Block, TimestampOverflow, decode_columns
+from spark_streams.wire.amqp.columns import MessageBlock, TimestampOverflow, decode_columns
 
-__all__ = ["Cut", "RowDecoder", "WrongPartition", "check_offsets", "rows_before", "rows_until"]
+__all__ = ["RowDecoder", "RowsCut", "WrongPartition", "check_offsets", "rows_before", "rows_until"]
 
 
 def check_offsets(offsets: pa.StringArray, start: Earliest | At | After, what: str) -> None:
@@ -80,7 +80,7 @@ class WrongPartition(RemoteProtocolError):
 
 
 @dataclass(frozen=True)
-class Cut:
+class RowsCut:
     """Rows of a block that belong to the range.
 
     Args:
@@ -133,12 +133,12 @@ class RowDecoder:
         self.dropped: Earliest | After = EARLIEST if early is None else early
         self._constants: dict[str, pa.Array] = {}
 
-    def passes_end(self, block: Block) -> bool:
+    def passes_end(self, block: MessageBlock) -> bool:
         """Say whether any delivery of the block is at or beyond the end of the range; decodes offsets only."""
         offsets = decode_columns(block, ("offset",))["offset"]
         return rows_until(offsets, self._read.end)[1]
 
-    def cut(self, block: Block) -> Cut:
+    def cut(self, block: MessageBlock) -> RowsCut:
         """Decode a block.
 
         Raises:
@@ -168,9 +168,9 @@ class RowDecoder:
         )
         first = offsets[0].as_py() if len(offsets) else None
         last = offsets[count - 1].as_py() if count else None
-        return Cut(rows_that_match(batch, self._residual, self._read.columns), first, last, done)
+        return RowsCut(rows_that_match(batch, self._residual, self._read.columns), first, last, done)
 
-    def _from_start(self, block: Block) -> Block:
+    def _from_start(self, block: MessageBlock) -> MessageBlock:
         """Drop the events before the start, where the link began before it."""
         if not self._drops or not isinstance(self._start, At):
             return block
@@ -181,14 +181,14 @@ class RowDecoder:
         before = rows_before(offsets, self._start.offset)
         if before:
             self.dropped = After(offsets[before - 1].as_py())
-        return Block(block.buffer, block.starts[before:], block.ends[before:])
+        return MessageBlock(block.buffer, block.starts[before:], block.ends[before:])
 
-    def _without_the_rest(self, block: Block, fault: TimestampOverflow) -> dict[str, pa.Array]:
+    def _without_the_rest(self, block: MessageBlock, fault: TimestampOverflow) -> dict[str, pa.Array]:
         """Decode again without what lies beyond the range: an instant there is not for this read to fail on."""
         offsets = decode_columns(block, ("offset",))["offset"]
         count, _ = rows_until(offsets, self._read.end)
         try:
-            decode_columns(Block(block.buffer, block.starts[:count], block.ends[:count]), self._decoded)
+            decode_columns(MessageBlock(block.buffer, block.starts[:count], block.ends[:count]), self._decoded)
         except TimestampOverflow as inside:
             raise TimestampOverflow(
                 f"{self._what}: {inside}; set option 'timestampOverflow' to 'null' to read such instants as NULL"

@@ -16,7 +16,7 @@ from spark_streams.client.log_client import Bounds, Consumer, FilterValues, Push
 from spark_streams.client.rabbitmq import bounds
 from spark_streams.client.rabbitmq.cluster import Cluster
 from spark_streams.client.rabbitmq.errors import refusal
-from spark_streams.client.rabbitmq.pushdown import narrowed, split_for
+from spark_streams.client.rabbitmq.pushdown import push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
 from spark_streams.client.rabbitmq.subscription import Subscription, properties_of
 from spark_streams.client.retry import patiently
@@ -315,7 +315,7 @@ class RabbitClient:
     def _fetch(
         self, read: RangeRead, filters: FilterValues | None, consumer: Consumer | None, max_rows: int, max_bytes: int
     ) -> Iterator[pa.RecordBatch]:
-        name, how = read.partition, narrowed(read.filter, filters)
+        name, how = read.partition, push(read.filter, filters)
         properties = properties_of(how.asked, consumer, read.stream if self._super_stream else None)
 
         def subscribe(offset: OffsetSpecification, credit: int) -> Subscription:

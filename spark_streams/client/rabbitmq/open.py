@@ -34,7 +34,7 @@ from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 if TYPE_CHECKING:
     from spark_streams.client.rabbitmq.connection import Connection
 
-__all__ = ["DEFAULT_LOGIN", "Agreed", "handshake"]
+__all__ = ["DEFAULT_LOGIN", "Negotiated", "handshake"]
 
 DEFAULT_LOGIN: Final = ("guest", "guest")
 """User and password where nothing is said of them, as in other clients."""
@@ -43,7 +43,7 @@ _VERSIONS_SINCE: Final = (3, 11)
 
 
 @dataclass(frozen=True)
-class Agreed:
+class Negotiated:
     """What both sides know of each other after the handshake.
 
     Args:
@@ -59,7 +59,7 @@ class Agreed:
     heartbeat_s: int
 
 
-def handshake(connection: Connection) -> Agreed:
+def handshake(connection: Connection) -> Negotiated:
     """Do all steps.
 
     Raises:
@@ -92,7 +92,7 @@ def handshake(connection: Connection) -> Agreed:
             ExchangeCommandVersions(CLIENT_RECEIVES), ExchangeCommandVersionsAnswer, f"{where}: versions"
         ).maximum
     said = {**properties.properties, **opened.properties}
-    return Agreed(said, versions, tune.frame_max_bytes, tune.heartbeat_s)
+    return Negotiated(said, versions, tune.frame_max_bytes, tune.heartbeat_s)
 
 
 def _introduction() -> dict[str, str]:

@@ -32,7 +32,7 @@ from spark_streams.wire.rabbitmq.publisher_commands import (
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate
 
-__all__ = ["MAX_PUBLISHERS", "Outgoing"]
+__all__ = ["MAX_PUBLISHERS", "PublisherPool"]
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ _DROPPED: Final = code_name(ResponseCode.STREAM_NOT_AVAILABLE)
 """What MetadataUpdate says, whatever the reason."""
 
 
-class Outgoing:
+class PublisherPool:
     """Publishes to any number of streams. Not for several threads at once.
 
     Args:

@@ -15,11 +15,11 @@ from spark_streams.client.log_client import FilterValues
 from spark_streams.filters.targets.rabbitmq import RabbitCapability, RabbitSplit, split_for_rabbitmq
 from spark_streams.filters.tree import KEY, Expression, Reference, property_of
 
-__all__ = ["Narrowed", "narrowed", "split_for"]
+__all__ = ["PushedFilter", "push", "split_for"]
 
 
 @dataclass(frozen=True)
-class Narrowed:
+class PushedFilter:
     """How a range is read.
 
     Args:
@@ -35,7 +35,7 @@ class Narrowed:
     residual: Expression | None = None
 
 
-def narrowed(expression: Expression | None, filters: FilterValues | None) -> Narrowed:
+def push(expression: Expression | None, filters: FilterValues | None) -> PushedFilter:
     """Return how a range is read that is narrowed by an expression, by filter values, or by both.
 
     Args:
@@ -45,14 +45,14 @@ def narrowed(expression: Expression | None, filters: FilterValues | None) -> Nar
     """
     values = filters if filters is not None and filters.values else None
     if expression is None:
-        return Narrowed(values, 0, values)
+        return PushedFilter(values, 0, values)
     # A broker that has no filters, or ignores them, sends everything: nothing here counts on what it leaves out.
     split = split_for(expression, filters, True)
     asked = values
     if filters is not None and split.values is not None:
         common = tuple(value for value in filters.values if value in split.values)
         asked = replace(filters, values=common or filters.values or split.values)
-    return Narrowed(asked, split.first_offset or 0, values, split.residual)
+    return PushedFilter(asked, split.first_offset or 0, values, split.residual)
 
 
 def split_for(expression: Expression, filters: FilterValues | None, has_filters: bool) -> RabbitSplit:

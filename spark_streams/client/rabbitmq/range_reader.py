@@ -38,8 +38,8 @@ from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.log_client import RangeRead
 from spark_streams.client.rabbitmq.bounds import Extent
 from spark_streams.client.rabbitmq.credit import FIRST_CREDIT, CreditWindow
-from spark_streams.client.rabbitmq.pushdown import Narrowed
-from spark_streams.client.rabbitmq.row_decoder import Piece, RowDecoder
+from spark_streams.client.rabbitmq.pushdown import PushedFilter
+from spark_streams.client.rabbitmq.row_decoder import ChunkSlice, RowDecoder
 from spark_streams.client.rabbitmq.subscription import Delivered, Subscription
 from spark_streams.client.retry import PATIENT, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, NotFound, RemoteProtocolError, SparkStreamsError
@@ -66,11 +66,11 @@ class _Collected:
 
     following: int | None
     gap: int | None = None
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[ChunkSlice] = field(default_factory=list)
     rows: int = 0
     size: int = 0
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: ChunkSlice) -> None:
         self.pieces.append(piece)
         self.rows += piece.starts.size
         self.size += piece.size
@@ -94,7 +94,7 @@ class RangeReader:
     def __init__(
         self,
         read: RangeRead,
-        narrowed: Narrowed,
+        narrowed: PushedFilter,
         subscribe: Callable[[OffsetSpecification, int], Subscription],
         extent: Callable[[], Extent],
         certain: Callable[[], Extent],
@@ -182,7 +182,7 @@ class RangeReader:
             asked = f"after offset '{offset_text(last.next_offset - 1)}'"
             self._loss.report(self._read.partition, asked, "the stream was created again since")
 
-    def _runs(self) -> Iterator[tuple[list[Piece], int]]:
+    def _runs(self) -> Iterator[tuple[list[ChunkSlice], int]]:
         """Yield what one subscription delivers, a batch's worth at a time, with the offset that follows."""
         if self._next is not None and self._next > self._end:
             return
@@ -245,11 +245,11 @@ class RangeReader:
         held.following = max(held.following, header.next_offset)
         self._last = header
 
-    def _piece(self, delivered: Delivered, expected: int | None) -> Piece | None:
+    def _piece(self, delivered: Delivered, expected: int | None) -> ChunkSlice | None:
         records = decode_chunk(delivered.buffer, delivered.start, delivered.end)
         first = int(np.searchsorted(records.offsets, max(self._lowest, expected or 0)))
         end = int(np.searchsorted(records.offsets, self._end, "right"))
-        return Piece.of(records, first, end) if first < end else None
+        return ChunkSlice.of(records, first, end) if first < end else None
 
     def _is_complete(self, subscription: Subscription) -> bool:
         """Say whether the broker has nothing more of the range; it had nothing to send for a moment.

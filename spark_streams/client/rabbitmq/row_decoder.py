@@ -19,16 +19,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.client.log_client import FilterValues, RangeRead
-from spark_streams.client.rabbitmq.pushdown import Narrowed
+from spark_streams.client.rabbitmq.pushdown import PushedFilter
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.filters.evaluate_columns import mask
 from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.offsets import offset_column
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
-from spark_streams.wire.amqp.columns import Block, TimestampOverflow, decode_columns, incoming_columns
+from spark_streams.wire.amqp.columns import MessageBlock, TimestampOverflow, decode_columns, incoming_columns
 from spark_streams.wire.rabbitmq.chunk import ChunkRecords
 
-__all__ = ["Piece", "RowDecoder"]
+__all__ = ["ChunkSlice", "RowDecoder"]
 
 _OURS: Final = frozenset({"stream", "partition", "offset", "timestamp"})
 """Columns that do not come out of the message."""
@@ -39,7 +39,7 @@ NO_TIMESTAMP: Final = -(2**63)
 Longs = NDArray[np.int64]
 
 
-class Piece(NamedTuple):
+class ChunkSlice(NamedTuple):
     """Records of one chunk, one behind the other; at least one.
 
     Args:
@@ -58,17 +58,17 @@ class Piece(NamedTuple):
     ends: Longs
 
     @classmethod
-    def of(cls, records: ChunkRecords, first: int, end: int) -> Piece:
+    def of(cls, records: ChunkRecords, first: int, end: int) -> ChunkSlice:
         """Return records ``first`` (inclusive) to ``end`` (exclusive) of a chunk."""
         header = records.header
         whole = cls(records.offsets, header.timestamp_ms, 0, records.buffer, records.starts, records.ends)
         return whole.part(first, end)
 
-    def part(self, first: int, end: int) -> Piece:
+    def part(self, first: int, end: int) -> ChunkSlice:
         """Return records ``first`` (inclusive) to ``end`` (exclusive)."""
         starts, ends = self.starts[first:end], self.ends[first:end]
         size = int(ends[-1]) - int(starts[0])
-        return Piece(self.offsets[first:end], self.timestamp_ms, size, self.buffer, starts, ends)
+        return ChunkSlice(self.offsets[first:end], self.timestamp_ms, size, self.buffer, starts, ends)
 
 
 class RowDecoder:
@@ -85,7 +85,7 @@ class RowDecoder:
         FilterError: an expression that looks at what messages cannot have.
     """
 
-    def __init__(self, read: RangeRead, narrowed: Narrowed, max_rows: int, max_bytes: int) -> None:
+    def __init__(self, read: RangeRead, narrowed: PushedFilter, max_rows: int, max_bytes: int) -> None:
         unknown = set(read.columns) - set(FULL_MESSAGE_SCHEMA.names)
         if unknown:
             raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
@@ -101,7 +101,7 @@ class RowDecoder:
         self._needed = pa.schema([field for field in FULL_MESSAGE_SCHEMA if field.name in needed])
         self._values = pa.array(() if narrowed.values is None else narrowed.values.values, pa.string())
 
-    def batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+    def batches(self, pieces: Sequence[ChunkSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some pieces, in their order, in batches that are not empty."""
         for together in self._groups(pieces):
             block = _joined(together) if len(together) > 1 else _block(together[0])
@@ -109,9 +109,9 @@ class RowDecoder:
             if batch is not None:
                 yield batch
 
-    def _groups(self, pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    def _groups(self, pieces: Sequence[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
         """Yield pieces that become one batch: what is small together, what is too large in parts."""
-        together: list[Piece] = []
+        together: list[ChunkSlice] = []
         rows = size = 0
         for whole in pieces:
             for piece in self._parts(whole):
@@ -125,7 +125,7 @@ class RowDecoder:
         if together:
             yield together
 
-    def _parts(self, piece: Piece) -> Iterator[Piece]:
+    def _parts(self, piece: ChunkSlice) -> Iterator[ChunkSlice]:
         first, count = 0, piece.starts.size
         if count <= self._max_rows and piece.size <= self._max_bytes:
             yield piece
@@ -137,7 +137,7 @@ class RowDecoder:
             yield piece.part(first, end)
             first = end
 
-    def _batch(self, block: Block, pieces: list[Piece]) -> pa.RecordBatch | None:
+    def _batch(self, block: MessageBlock, pieces: list[ChunkSlice]) -> pa.RecordBatch | None:
         """Return the rows that pass; None for none."""
         columns: dict[str, pa.Array] = {}
         chosen: Longs | None = None
@@ -149,13 +149,13 @@ class RowDecoder:
                 if not len(chosen):
                     return None
                 columns = {name: column.filter(passed) for name, column in columns.items()}
-                block = Block(block.buffer, np.asarray(block.starts)[chosen], np.asarray(block.ends)[chosen])
+                block = MessageBlock(block.buffer, np.asarray(block.starts)[chosen], np.asarray(block.ends)[chosen])
         missing = [name for name in self._read.columns if name not in columns]
         columns |= self._columns(missing, block, pieces, chosen)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._read.columns], schema=self._schema)
 
     def _columns(
-        self, names: Sequence[str], block: Block, pieces: list[Piece], chosen: Longs | None
+        self, names: Sequence[str], block: MessageBlock, pieces: list[ChunkSlice], chosen: Longs | None
     ) -> dict[str, pa.Array]:
         """Return columns of some rows.
 
@@ -194,7 +194,7 @@ class RowDecoder:
         matching = mask(residual, message_columns(batch), count)
         return matching if passed is None else pc.and_(passed, matching)
 
-    def _timestamps(self, pieces: list[Piece]) -> pa.Array:
+    def _timestamps(self, pieces: list[ChunkSlice]) -> pa.Array:
         instants = np.array([piece.timestamp_ms for piece in pieces], np.int64)
         absent = instants == NO_TIMESTAMP
         beyond = ~absent & ((instants > _MAX_MS) | (instants < -_MAX_MS))
@@ -229,11 +229,11 @@ def _column_of(taken_from: str) -> str:
     raise LocalProtocolError(f"filter values taken from '{taken_from}': there is no such thing")
 
 
-def _block(piece: Piece) -> Block:
-    return Block(piece.buffer, piece.starts, piece.ends)
+def _block(piece: ChunkSlice) -> MessageBlock:
+    return MessageBlock(piece.buffer, piece.starts, piece.ends)
 
 
-def _joined(pieces: list[Piece]) -> Block:
+def _joined(pieces: list[ChunkSlice]) -> MessageBlock:
     """Copy the messages of several pieces into one buffer."""
     parts, starts, ends, at = [], [], [], 0
     for piece in pieces:
@@ -243,10 +243,10 @@ def _joined(pieces: list[Piece]) -> Block:
         starts.append(piece.starts + (at - first))
         ends.append(piece.ends + (at - first))
         at += len(part)
-    return Block(b"".join(parts), np.concatenate(starts), np.concatenate(ends))
+    return MessageBlock(b"".join(parts), np.concatenate(starts), np.concatenate(ends))
 
 
-def decoded_or_raw(block: Block, names: Sequence[str], overflow: Any) -> dict[str, pa.Array]:
+def decoded_or_raw(block: MessageBlock, names: Sequence[str], overflow: Any) -> dict[str, pa.Array]:
     """Decode columns of messages, of which some may be anything but AMQP: such a row has its bytes as ``value``.
 
     Args:
@@ -265,7 +265,7 @@ def decoded_or_raw(block: Block, names: Sequence[str], overflow: Any) -> dict[st
         raise
     except RemoteProtocolError:
         good = np.flatnonzero(~raw)
-        raw[good] = incoming_columns(Block(block.buffer, starts[good], ends[good]), thorough=True).malformed
+        raw[good] = incoming_columns(MessageBlock(block.buffer, starts[good], ends[good]), thorough=True).malformed
         columns = _mixed(block, names, overflow, raw)
     if "value" in columns and empty.any():
         # A message of no bytes at all has no sections, and its body is as empty as it is.
@@ -273,12 +273,12 @@ def decoded_or_raw(block: Block, names: Sequence[str], overflow: Any) -> dict[st
     return columns
 
 
-def _mixed(block: Block, names: Sequence[str], overflow: Any, raw: NDArray[np.bool_]) -> dict[str, pa.Array]:
+def _mixed(block: MessageBlock, names: Sequence[str], overflow: Any, raw: NDArray[np.bool_]) -> dict[str, pa.Array]:
     if not raw.any():
         return decode_columns(block, names, overflow=overflow)
     starts, ends = np.asarray(block.starts), np.asarray(block.ends)
     good, rows = np.flatnonzero(~raw), np.flatnonzero(raw)
-    columns = decode_columns(Block(block.buffer, starts[good], ends[good]), names, overflow=overflow)
+    columns = decode_columns(MessageBlock(block.buffer, starts[good], ends[good]), names, overflow=overflow)
     place = np.zeros(len(raw), np.int64)
     place[good] = np.arange(len(good))
     mixed = {name: column.take(pa.array(place, mask=raw)) for name, column in columns.items()}

@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["DIGEST_BITS", "WINDOW_ROWS", "Places", "Window", "Windows"]
+__all__ = ["DIGEST_BITS", "WINDOW_ROWS", "Destinations", "Window", "Windows"]
 
 WINDOW_ROWS: Final = 1_024
 """Rows of a window, unless a sub-entry batch holds more: one checksum covers so many rows."""
 DIGEST_BITS: Final = 10
 _END: Final = b"end of the task"
 
-Places = Mapping[str, NDArray[np.int64]]
+Destinations = Mapping[str, NDArray[np.int64]]
 """Stream to the numbers, within the window and rising, of the rows that go there."""
 
 
@@ -42,7 +42,7 @@ class Window:
     first_row: int
     rows: int
     digest: int
-    places: Places
+    places: Destinations
 
 
 class Windows:
@@ -58,7 +58,7 @@ class Windows:
 
     def __init__(
         self,
-        place: Callable[[int, pa.Table], Places],
+        place: Callable[[int, pa.Table], Destinations],
         window_rows: int = WINDOW_ROWS,
         begin: bytes = b"",
         digested: bool = True,
@@ -109,7 +109,7 @@ class Windows:
         self._row += rows.num_rows
         return window, rows
 
-    def _digest(self, rows: pa.Table, places: Places, end: bytes) -> int:
+    def _digest(self, rows: pa.Table, places: Destinations, end: bytes) -> int:
         payload = rows.column("payload").combine_chunks()
         _, offsets, content = payload.buffers()
         bounds = np.frombuffer(offsets, np.int64)[payload.offset : payload.offset + len(payload) + 1]

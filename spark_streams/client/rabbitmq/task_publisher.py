@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from spark_streams.client.hosts import Hosts
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.publisher_pool import Outgoing
+from spark_streams.client.rabbitmq.publisher_pool import PublisherPool
 from spark_streams.client.rabbitmq.publishing_ids import Resumed, publishing_ids
 from spark_streams.client.rabbitmq.routing import Router, Routing, open_router
-from spark_streams.client.rabbitmq.row_windows import WINDOW_ROWS, Places, Window, Windows
+from spark_streams.client.rabbitmq.row_windows import WINDOW_ROWS, Destinations, Window, Windows
 from spark_streams.client.rabbitmq.stream_publisher import Entries, Label, query_sequence
 from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint
@@ -95,7 +95,7 @@ class TaskPublisher:
         )
         reference = "" if identity is None else identity.reference
         compression = int(Compression[how.compression.upper()])
-        self._outgoing = Outgoing(self._connection, reference, compression, how.max_in_flight, how.timeout_ms)
+        self._outgoing = PublisherPool(self._connection, reference, compression, how.max_in_flight, how.timeout_ms)
         size = max(WINDOW_ROWS, how.sub_entry_size)
         # Batches of another size would cut the rows elsewhere, so it has to be the same on every attempt.
         begin = b"%d messages a batch" % how.sub_entry_size
@@ -184,7 +184,7 @@ class TaskPublisher:
 
     # --- windows
 
-    def _place(self, first_row: int, rows: pa.Table) -> Places:
+    def _place(self, first_row: int, rows: pa.Table) -> Destinations:
         """Say where the rows of a window go."""
         if self._only is not None:
             return {self._only: np.arange(rows.num_rows)}

@@ -5,7 +5,7 @@
     Predicate  = Always(bool) | Compare(field, op, operand) | MessageTest | AllOf(parts) | AnyOf(parts)
     Expression = Field(name) | Text(str) | Integer(int) | Latest() | EndOfLog(next_offset)
 
-``all_of`` and ``any_of`` keep a tree flat: of what the filters of this package build, none is deeper than the
+``conjunction`` and ``disjunction`` keep a tree flat: of what the filters of this package build, none is deeper than the
 parentheses of its text, which are bounded, so walking it never exhausts the stack.
 
 Logic is SQL's, three-valued: a comparison with a missing value, or here of a text with a number, is unknown. There is
@@ -43,19 +43,19 @@ __all__ = [
     "Always",
     "AnyOf",
     "Compare",
+    "Comparison",
+    "Condition",
     "EndOfLog",
     "Field",
     "Integer",
     "Latest",
     "OffsetOrder",
-    "Operator",
     "PaddedDecimalOrder",
-    "Predicate",
     "Text",
-    "all_of",
-    "any_of",
     "by_cost",
     "compare",
+    "conjunction",
+    "disjunction",
     "end_of_matches",
     "fields_of",
     "freeze",
@@ -122,7 +122,7 @@ class PaddedDecimalOrder:
         return head[: len(head) - len(head.lstrip("0123456789"))]
 
 
-class Operator(enum.Enum):
+class Comparison(enum.Enum):
     """A comparison, by its sign in SQL."""
 
     EQ = "="
@@ -132,7 +132,7 @@ class Operator(enum.Enum):
     LT = "<"
     LE = "<="
 
-    def mirrored(self) -> Operator:
+    def mirrored(self) -> Comparison:
         """Return the operator that says the same with its sides exchanged."""
         return _MIRRORED.get(self, self)
 
@@ -142,20 +142,20 @@ class Operator(enum.Enum):
 
 
 _MIRRORED: Final = {
-    Operator.GT: Operator.LT,
-    Operator.GE: Operator.LE,
-    Operator.LT: Operator.GT,
-    Operator.LE: Operator.GE,
+    Comparison.GT: Comparison.LT,
+    Comparison.GE: Comparison.LE,
+    Comparison.LT: Comparison.GT,
+    Comparison.LE: Comparison.GE,
 }
-_FUNCTIONS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
-    Operator.EQ: operator.eq,
-    Operator.NE: operator.ne,
-    Operator.GT: operator.gt,
-    Operator.GE: operator.ge,
-    Operator.LT: operator.lt,
-    Operator.LE: operator.le,
+_FUNCTIONS: Final[dict[Comparison, Callable[[Any, Any], Any]]] = {
+    Comparison.EQ: operator.eq,
+    Comparison.NE: operator.ne,
+    Comparison.GT: operator.gt,
+    Comparison.GE: operator.ge,
+    Comparison.LT: operator.lt,
+    Comparison.LE: operator.le,
 }
-_REFLEXIVE: Final = frozenset({Operator.EQ, Operator.GE, Operator.LE})
+_REFLEXIVE: Final = frozenset({Comparison.EQ, Comparison.GE, Comparison.LE})
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ _FIELDS: Final = frozenset({OFFSET, TIMESTAMP, SOURCE_PARTITION})
 _EARLIEST: Final = Text("@earliest")
 _LATEST: Final = Text("@latest")
 
-Expression: TypeAlias = Field | Text | Integer | Latest | EndOfLog
+ConditionTree: TypeAlias = Field | Text | Integer | Latest | EndOfLog
 
 
 @dataclass(frozen=True)
@@ -213,28 +213,28 @@ class Compare:
     """A field against an operand; built by ``compare``, which leaves only what depends on the event."""
 
     field: Field
-    op: Operator
-    operand: Expression
+    op: Comparison
+    operand: ConditionTree
 
 
 @dataclass(frozen=True)
 class AllOf:
-    """True where all parts are; built by ``all_of``."""
+    """True where all parts are; built by ``conjunction``."""
 
-    parts: tuple[Predicate, ...]
+    parts: tuple[Condition, ...]
 
 
 @dataclass(frozen=True)
 class AnyOf:
-    """True where at least one part is; built by ``any_of``."""
+    """True where at least one part is; built by ``disjunction``."""
 
-    parts: tuple[Predicate, ...]
-
-
-Predicate: TypeAlias = Always | Compare | MessageTest | AllOf | AnyOf
+    parts: tuple[Condition, ...]
 
 
-def compare(left: Expression, op: Operator, right: Expression) -> Predicate:
+Condition: TypeAlias = Always | Compare | MessageTest | AllOf | AnyOf
+
+
+def compare(left: ConditionTree, op: Comparison, right: ConditionTree) -> Condition:
     """Return the predicate ``left op right``, decided at once where no event can change it."""
     if not isinstance(left, Field):
         if not isinstance(right, Field):
@@ -245,7 +245,7 @@ def compare(left: Expression, op: Operator, right: Expression) -> Predicate:
         return Always(False)  # no event carries it: unknown
     if left == TIMESTAMP:
         if left == right:  # true of every event that has one
-            return Compare(TIMESTAMP, Operator.GT, Integer(NO_TIMESTAMP)) if op in _REFLEXIVE else Always(False)
+            return Compare(TIMESTAMP, Comparison.GT, Integer(NO_TIMESTAMP)) if op in _REFLEXIVE else Always(False)
         return Compare(left, op, right) if isinstance(right, Integer) else Always(False)
     if isinstance(right, Integer) or right == TIMESTAMP:
         return Always(False)  # a text and a number: unknown
@@ -253,15 +253,15 @@ def compare(left: Expression, op: Operator, right: Expression) -> Predicate:
         if right == OFFSET:
             return Always(op in _REFLEXIVE)
         if right == _EARLIEST:
-            return Always(op in (Operator.GT, Operator.GE, Operator.NE))
+            return Always(op in (Comparison.GT, Comparison.GE, Comparison.NE))
         if right == _LATEST:
             return Compare(left, op, Latest())
     return Compare(left, op, right)
 
 
-def all_of(parts: Iterable[Predicate]) -> Predicate:
+def conjunction(parts: Iterable[Condition]) -> Condition:
     """Return the conjunction; of no parts it is true."""
-    kept: dict[Predicate, None] = {}
+    kept: dict[Condition, None] = {}
     for part in parts:
         if part == Always(False):
             return part
@@ -272,9 +272,9 @@ def all_of(parts: Iterable[Predicate]) -> Predicate:
     return AllOf(tuple(kept)) if kept else Always(True)
 
 
-def any_of(parts: Iterable[Predicate]) -> Predicate:
+def disjunction(parts: Iterable[Condition]) -> Condition:
     """Return the disjunction; of no parts it is false."""
-    kept: dict[Predicate, None] = {}
+    kept: dict[Condition, None] = {}
     for part in parts:
         if part == Always(True):
             return part
@@ -285,7 +285,7 @@ def any_of(parts: Iterable[Predicate]) -> Predicate:
     return AnyOf(tuple(kept)) if kept else Always(False)
 
 
-def freeze(predicate: Predicate, *, next_offset: int, partition: str | None = None) -> Predicate:
+def freeze(predicate: Condition, *, next_offset: int, partition: str | None = None) -> Condition:
     """Fix what a predicate says about one partition at the moment a link is attached to it.
 
     Args:
@@ -298,9 +298,9 @@ def freeze(predicate: Predicate, *, next_offset: int, partition: str | None = No
 
     """
     if isinstance(predicate, AllOf):
-        return all_of(freeze(part, next_offset=next_offset, partition=partition) for part in predicate.parts)
+        return conjunction(freeze(part, next_offset=next_offset, partition=partition) for part in predicate.parts)
     if isinstance(predicate, AnyOf):
-        return any_of(freeze(part, next_offset=next_offset, partition=partition) for part in predicate.parts)
+        return disjunction(freeze(part, next_offset=next_offset, partition=partition) for part in predicate.parts)
     if not isinstance(predicate, Compare):
         return predicate
     field, op, operand = predicate.field, predicate.op, predicate.operand
@@ -324,7 +324,7 @@ _NO_COLUMNS: Final[Columns] = {}
 
 
 def mask(
-    predicate: Predicate, offsets: Longs, timestamps: Longs, order: OffsetOrder, columns: Columns = _NO_COLUMNS
+    predicate: Condition, offsets: Longs, timestamps: Longs, order: OffsetOrder, columns: Columns = _NO_COLUMNS
 ) -> Mask:
     """Say which events of a block match.
 
@@ -363,20 +363,20 @@ def mask(
     return matches
 
 
-def fields_of(predicate: Predicate) -> frozenset[FieldOfMessage]:
+def fields_of(predicate: Condition) -> frozenset[FieldOfMessage]:
     """Return which fields of a message decide about it."""
     if isinstance(predicate, (AllOf, AnyOf)):
         return frozenset().union(*(fields_of(part) for part in predicate.parts))
     return frozenset({predicate.field}) if isinstance(predicate, MessageTest) else frozenset()
 
 
-def by_cost(predicate: Predicate) -> tuple[Predicate, Predicate]:
+def by_cost(predicate: Condition) -> tuple[Condition, Condition]:
     """Return two predicates that say the same together: over offset and timestamp only, and with what is left."""
     parts = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
-    return all_of(p for p in parts if not fields_of(p)), all_of(p for p in parts if fields_of(p))
+    return conjunction(p for p in parts if not fields_of(p)), conjunction(p for p in parts if fields_of(p))
 
 
-def seek(predicate: Predicate, order: OffsetOrder, at_time: Callable[[int], int] | None = None) -> int:
+def seek(predicate: Condition, order: OffsetOrder, at_time: Callable[[int], int] | None = None) -> int:
     """Return an event number below which no event can match: where reading may start.
 
     Lower bounds on the offset move it (A-9), and those on the timestamp where ``at_time`` is there.
@@ -400,17 +400,17 @@ def seek(predicate: Predicate, order: OffsetOrder, at_time: Callable[[int], int]
         return 0
     op = predicate.op
     if isinstance(predicate.operand, Integer):
-        if at_time is None or op not in (Operator.GE, Operator.GT, Operator.EQ):
+        if at_time is None or op not in (Comparison.GE, Comparison.GT, Comparison.EQ):
             return 0
-        earliest = predicate.operand.value + (op is Operator.GT)
+        earliest = predicate.operand.value + (op is Comparison.GT)
         return at_time(earliest) if earliest <= NEVER else NEVER
     first, end = _place(predicate.operand, order)
-    if op in (Operator.GE, Operator.EQ):
+    if op in (Comparison.GE, Comparison.EQ):
         return min(first, NEVER)
-    return min(end, NEVER) if op is Operator.GT else 0
+    return min(end, NEVER) if op is Comparison.GT else 0
 
 
-def end_of_matches(predicate: Predicate, order: OffsetOrder) -> int:
+def end_of_matches(predicate: Condition, order: OffsetOrder) -> int:
     """Return an event number from which on no event can match, however long the log grows; ``NEVER`` where unknown.
 
     Args:
@@ -427,9 +427,9 @@ def end_of_matches(predicate: Predicate, order: OffsetOrder) -> int:
     if isinstance(predicate, MessageTest) or isinstance(predicate.operand, (Field, Latest, Integer)):
         return NEVER
     first, end = _place(predicate.operand, order)
-    if predicate.op is Operator.LT:
+    if predicate.op is Comparison.LT:
         return min(first, NEVER)
-    return min(end, NEVER) if predicate.op in (Operator.LE, Operator.EQ) else NEVER
+    return min(end, NEVER) if predicate.op in (Comparison.LE, Comparison.EQ) else NEVER
 
 
 def _mask_of_comparison(comparison: Compare, offsets: Longs, timestamps: Longs, order: OffsetOrder) -> Mask:
@@ -442,22 +442,22 @@ def _mask_of_comparison(comparison: Compare, offsets: Longs, timestamps: Longs, 
         raise ValueError(f"{comparison} depends on the partition and on when the link is attached: freeze it first")
     # Offsets are compared as [first, end), the event numbers whose offset equals the operand: one, or none.
     first, end = (min(number, NEVER) for number in _place(operand, order))
-    if op is Operator.GE:
+    if op is Comparison.GE:
         answer = offsets >= first
-    elif op is Operator.GT:
+    elif op is Comparison.GT:
         answer = offsets >= end
-    elif op is Operator.LT:
+    elif op is Comparison.LT:
         answer = offsets < first
-    elif op is Operator.LE:
+    elif op is Comparison.LE:
         answer = offsets < end
-    elif op is Operator.EQ:
+    elif op is Comparison.EQ:
         answer = (offsets >= first) & (offsets < end)
     else:
         answer = (offsets < first) | (offsets >= end)
     return answer
 
 
-def _place(operand: Expression, order: OffsetOrder) -> tuple[int, int]:
+def _place(operand: ConditionTree, order: OffsetOrder) -> tuple[int, int]:
     if isinstance(operand, EndOfLog):
         return operand.next_offset, operand.next_offset
     assert isinstance(operand, Text)  # ``compare`` lets nothing else stand beside the offset

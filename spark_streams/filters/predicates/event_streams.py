@@ -30,17 +30,17 @@ from spark_streams.filters.predicates.conditions import (
     OFFSET,
     TIMESTAMP,
     Always,
-    Expression,
+    Comparison,
+    Condition,
+    ConditionTree,
     Field,
     Integer,
     OffsetOrder,
-    Operator,
     PaddedDecimalOrder,
-    Predicate,
     Text,
-    all_of,
-    any_of,
     compare,
+    conjunction,
+    disjunction,
     freeze,
     mask,
     seek,
@@ -49,9 +49,9 @@ from spark_streams.filters.predicates.conditions import (
 __all__ = [
     "NEVER",
     "NO_TIMESTAMP",
+    "Condition",
     "OffsetOrder",
     "PaddedDecimalOrder",
-    "Predicate",
     "and_",
     "annotations_predicate",
     "freeze",
@@ -65,7 +65,7 @@ _COMPARISON: Final = re.compile(r"<>|!=|>=|<=|=|>|<")
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BARE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_OPERATORS: Final = {op.value: op for op in Operator} | {"!=": Operator.NE}
+_OPERATORS: Final = {op.value: op for op in Comparison} | {"!=": Comparison.NE}
 _SECTIONS: Final = frozenset({"d", "delivery_annotations"})
 _OTHER_SECTIONS: Final = frozenset(
     {"h", "header", "m", "message_annotations", "p", "properties", "a", "application_properties", "f", "footer"}
@@ -74,7 +74,7 @@ _BOOLEANS: Final = {"TRUE": True, "FALSE": False}
 _OUTSIDE: Final = frozenset({"NOT", "IN", "LIKE", "IS", "NULL", "EXISTS", "BETWEEN", "ESCAPE"})
 
 
-def parse_sql(text: str) -> Predicate:
+def parse_sql(text: str) -> Condition:
     """Read the text of an ``amqp:event-streams-sql-filter``.
 
     Args:
@@ -92,7 +92,7 @@ def parse_sql(text: str) -> Predicate:
     return _Reader(text).predicate()
 
 
-def annotations_predicate(entries: Mapping[str, object]) -> Predicate:
+def annotations_predicate(entries: Mapping[str, object]) -> Condition:
     """Return what an ``amqp:event-streams-delivery-annotations-filter`` says: each value strictly exceeded (A-7).
 
     Args:
@@ -107,24 +107,24 @@ def annotations_predicate(entries: Mapping[str, object]) -> Predicate:
     Spec: ES §5.2.1.
 
     """
-    parts: list[Predicate] = []
+    parts: list[Condition] = []
     for name, value in entries.items():
         if name == OFFSET.name:
             if not isinstance(value, str):
                 raise ValueError(f"{name} must be a symbol, not {value!r}")
-            parts.append(compare(OFFSET, Operator.GT, Text(value)))
+            parts.append(compare(OFFSET, Comparison.GT, Text(value)))
         elif name == TIMESTAMP.name:
             if not isinstance(value, int) or isinstance(value, bool) or not MIN_INT64 <= value <= MAX_INT64:
                 raise ValueError(f"{name} must be a timestamp, not {value!r}")
-            parts.append(compare(TIMESTAMP, Operator.GT, Integer(value)))
+            parts.append(compare(TIMESTAMP, Comparison.GT, Integer(value)))
         else:
             raise ValueError(f"{name!r} cannot be filtered on: expected {OFFSET.name} or {TIMESTAMP.name}")
-    return all_of(parts)
+    return conjunction(parts)
 
 
-def and_(predicates: Iterable[Predicate]) -> Predicate:
+def and_(predicates: Iterable[Condition]) -> Condition:
     """Return the conjunction of all filters of one link (A-10); of none it is true."""
-    return all_of(predicates)
+    return conjunction(predicates)
 
 
 class _Reader:
@@ -134,9 +134,9 @@ class _Reader:
         self.text = text
         self.at = 0
 
-    def predicate(self) -> Predicate:
-        terms: list[Predicate] = []
-        factors: list[Predicate] = []
+    def predicate(self) -> Condition:
+        terms: list[Condition] = []
+        factors: list[Condition] = []
         self._skip_blanks()
         if self.at == len(self.text):
             self._fail("the filter is empty: write TRUE for all events")
@@ -144,16 +144,16 @@ class _Reader:
             factors.append(self._factor())
             self._skip_blanks()
             if self.at == len(self.text):
-                return any_of([*terms, all_of(factors)])
+                return disjunction([*terms, conjunction(factors)])
             word = self._word().upper()
             if word not in ("AND", "OR"):
                 self._fail(self._outside(word) or "expected AND, OR or the end of the filter")
             self.at += len(word)
             if word == "OR":
-                terms.append(all_of(factors))
+                terms.append(conjunction(factors))
                 factors = []
 
-    def _factor(self) -> Predicate:
+    def _factor(self) -> Condition:
         self._skip_blanks()
         left = self._expression(booleans=True)
         if isinstance(left, Always):
@@ -168,7 +168,7 @@ class _Reader:
         assert not isinstance(right, Always)
         return compare(left, _OPERATORS[sign[0]], right)
 
-    def _expression(self, *, booleans: bool) -> Expression | Always:
+    def _expression(self, *, booleans: bool) -> ConditionTree | Always:
         start = self.text[self.at : self.at + 1]
         if start in ("'", '"'):
             return Text(self._quoted(start, f"the text is not closed: expected {start}"))

@@ -21,11 +21,11 @@ __all__ = [
     "EPOCH",
     "INFO_SUFFIX",
     "PARTITION",
-    "Wishes",
+    "AttachRequest",
     "decoded",
     "find_stream",
     "link_properties",
-    "read_wishes",
+    "read_attach_request",
     "stream_names",
 ]
 
@@ -49,7 +49,7 @@ _MAX_EPOCH: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Wishes:
+class AttachRequest:
     """The link properties that mean something here.
 
     Args:
@@ -94,7 +94,7 @@ def link_properties(link: Any) -> dict[str, Any]:
     return {str(k): v for k, v in properties.items()} if isinstance(properties, Mapping) else {}
 
 
-def read_wishes(link: Any) -> Wishes:
+def read_attach_request(link: Any) -> AttachRequest:
     """Read the link properties of an attach; group and epoch count only for receivers (A-28).
 
     Raises:
@@ -107,7 +107,7 @@ def read_wishes(link: Any) -> Wishes:
         raise LinkRefused(INVALID_FIELD, f"link property {PARTITION} is a {_kind(partition)}: expected a symbol")
     partition = None if partition is None else str(partition)
     if not link.is_sender:
-        return Wishes(partition, None, None)
+        return AttachRequest(partition, None, None)
     group, epoch = properties.get(CONSUMER_GROUP), properties.get(EPOCH)
     if group is not None and (not isinstance(group, str) or not group):
         raise LinkRefused(INVALID_FIELD, f"link property {CONSUMER_GROUP} is no name: expected a string")
@@ -119,7 +119,7 @@ def read_wishes(link: Any) -> Wishes:
             )
         if group is None:
             raise LinkRefused(INVALID_FIELD, f"link property {EPOCH} needs {CONSUMER_GROUP} beside it")
-    return Wishes(partition, None if group is None else str(group), None if epoch is None else int(epoch))
+    return AttachRequest(partition, None if group is None else str(group), None if epoch is None else int(epoch))
 
 
 def stream_names(address: str) -> list[str]:

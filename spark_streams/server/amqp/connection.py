@@ -33,7 +33,7 @@ from spark_streams.server.amqp.error_conditions import (
     condition,
 )
 from spark_streams.server.amqp.handshake import Handshake
-from spark_streams.server.write_timeout import Taking
+from spark_streams.server.write_timeout import WriteTimeout
 
 if TYPE_CHECKING:
     from spark_streams.server.amqp.node import Node
@@ -81,7 +81,7 @@ class AmqpConnection(asyncio.Protocol):
         self._blocked: dict[AttachedLink, None] = {}
         self._turn_queued = False
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._taking: Taking | None = None
+        self._taking: WriteTimeout | None = None
         self._paused_at: float | None = None
         self._paused_s = 0.0
         self._refused: dict[int, int] = {}
@@ -105,7 +105,7 @@ class AmqpConnection(asyncio.Protocol):
         self._connections.add(self)
         host = peer[0] if isinstance(peer, tuple) else None
         self._handshake = Handshake(config, host, transport.get_extra_info("peercert"))
-        self._taking = Taking(self.node.loop, transport, config.write_timeout_ms, self._stuck)
+        self._taking = WriteTimeout(self.node.loop, transport, config.write_timeout_ms, self._stuck)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer."""

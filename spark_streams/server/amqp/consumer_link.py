@@ -31,8 +31,8 @@ from spark_streams.server.amqp.error_conditions import (
     STOLEN,
     LinkRefused,
 )
-from spark_streams.server.amqp.link_position import Cursor
-from spark_streams.server.partition_readers import Block
+from spark_streams.server.amqp.link_position import LinkPosition
+from spark_streams.server.partition_readers import TransferBlock
 from spark_streams.wire.amqp.decode import Array, Described, Symbol, UInt, ULong, decode_value, encode_value
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class ConsumerLink(AttachedLink):
         connection: AmqpConnection,
         link: Any,
         stream: Stream,
-        cursors: dict[str, Cursor],
-        new_cursor: Callable[[str], Cursor],
+        cursors: dict[str, LinkPosition],
+        new_cursor: Callable[[str], LinkPosition],
         *,
         bound: str | None,
         claim: Claim | None,
@@ -103,7 +103,7 @@ class ConsumerLink(AttachedLink):
         self._impl = link._impl
         self._session = lib.pn_link_session(self._impl)
         self._size_limit = int(lib.pn_link_remote_max_message_size(self._impl))
-        self._unsettled: dict[int, tuple[Cursor, int, int]] = {}
+        self._unsettled: dict[int, tuple[LinkPosition, int, int]] = {}
         self._tags = 0
         self._tag_bytes = ffi.new("char[8]")
         self._tag_buffer = ffi.buffer(self._tag_bytes)
@@ -190,7 +190,7 @@ class ConsumerLink(AttachedLink):
             return self._send(cursor, block, rows), scanned
         return 0, scanned
 
-    def _send(self, cursor: Cursor, block: Block, rows: list[int]) -> int:
+    def _send(self, cursor: LinkPosition, block: TransferBlock, rows: list[int]) -> int:
         block.prepare()
         if self._size_limit and block.largest > self._size_limit:
             rows = self._within_limit(cursor, block, rows)
@@ -219,14 +219,14 @@ class ConsumerLink(AttachedLink):
         self._moved()
         return done + len(rows)
 
-    def _new_delivery(self, cursor: Cursor, offset: int, deliveries: int) -> Any:
+    def _new_delivery(self, cursor: LinkPosition, offset: int, deliveries: int) -> Any:
         self._tags += 1
         struct.pack_into(">Q", self._tag_buffer, 0, self._tags)
         delivery = lib.pn_delivery(self._impl, self._tag[0])
         self._unsettled[address(delivery)] = (cursor, offset, deliveries)
         return delivery
 
-    def _send_slowly(self, cursor: Cursor, block: Block, row: int, deliveries: int) -> None:
+    def _send_slowly(self, cursor: LinkPosition, block: TransferBlock, row: int, deliveries: int) -> None:
         """Send one event whose sections are not those of all others."""
         annotations, stored = block.message(row)
         head = b""
@@ -248,7 +248,7 @@ class ConsumerLink(AttachedLink):
         else:
             lib.pn_link_advance(self._impl)
 
-    def _send_again(self, cursor: Cursor) -> int:
+    def _send_again(self, cursor: LinkPosition) -> int:
         offset, deliveries = cursor.again.popleft()
         block = cursor.feed.block(offset) if offset >= cursor.feed.partition.first_offset else None
         if block is None or block.first > offset:
@@ -257,7 +257,7 @@ class ConsumerLink(AttachedLink):
         self._moved()
         return 1
 
-    def _within_limit(self, cursor: Cursor, block: Block, rows: list[int]) -> list[int]:
+    def _within_limit(self, cursor: LinkPosition, block: TransferBlock, rows: list[int]) -> list[int]:
         """Return the rows before the first that is too large for the peer; refuses when it is the first of all."""
         for index, row in enumerate(rows):
             size = block.head_sizes[row] + block.value_sizes[row]

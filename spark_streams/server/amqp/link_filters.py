@@ -14,7 +14,7 @@ import proton
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
-from spark_streams.filters.predicates.event_streams import Predicate, and_, annotations_predicate, parse_sql
+from spark_streams.filters.predicates.event_streams import Condition, and_, annotations_predicate, parse_sql
 from spark_streams.server.amqp.attach_request import decoded
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
 
@@ -37,7 +37,7 @@ class LinkFilters:
 
     """
 
-    predicate: Predicate | None
+    predicate: Condition | None
     echo: Mapping[Any, Any]
 
     @property
@@ -63,7 +63,7 @@ def read_filters(terminus: Any) -> LinkFilters:
         return LinkFilters(None, {})
     if not isinstance(found, Mapping):
         raise LinkRefused(INVALID_FIELD, "the source's filter is no map: expected name to described filter")
-    predicates: list[Predicate] = []
+    predicates: list[Condition] = []
     echo: dict[Any, Any] = {}
     for name, described in found.items():
         if not isinstance(described, proton.Described):
@@ -87,7 +87,7 @@ def _is(descriptor: Any, known: tuple[int, str]) -> bool:
     return isinstance(descriptor, int) and not isinstance(descriptor, bool) and int(descriptor) == code
 
 
-def _annotations(name: str, value: Any) -> Predicate:
+def _annotations(name: str, value: Any) -> Condition:
     if not isinstance(value, Mapping):
         raise _invalid(name, f"its value is {_kind(value)}: expected a map of delivery annotations")
     entries: dict[str, object] = {}
@@ -102,7 +102,7 @@ def _annotations(name: str, value: Any) -> Predicate:
         raise _invalid(name, str(fault)) from fault
 
 
-def _sql(name: str, value: Any, parse: Callable[[str], Predicate]) -> Predicate:
+def _sql(name: str, value: Any, parse: Callable[[str], Condition]) -> Condition:
     if not isinstance(value, str) or isinstance(value, proton.symbol):
         raise _invalid(name, f"its value is {_kind(value)}: expected a string")
     if len(value) > _MAX_SQL_CHARACTERS:

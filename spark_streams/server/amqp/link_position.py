@@ -12,8 +12,8 @@ from spark_streams.errors import CorruptLog
 from spark_streams.filters.predicates.conditions import (
     NEVER,
     Always,
+    Condition,
     PaddedDecimalOrder,
-    Predicate,
     by_cost,
     end_of_matches,
     fields_of,
@@ -21,19 +21,19 @@ from spark_streams.filters.predicates.conditions import (
     mask,
     seek,
 )
-from spark_streams.server.partition_readers import READ_BYTES, SEARCHED_BYTES, Block, Feed
-from spark_streams.wire.amqp.columns import Block as Messages
+from spark_streams.server.partition_readers import READ_BYTES, SEARCHED_BYTES, PartitionReader, TransferBlock
+from spark_streams.wire.amqp.columns import MessageBlock as Messages
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 
-__all__ = ["Cursor"]
+__all__ = ["LinkPosition"]
 
 _ORDER: Final = PaddedDecimalOrder(20)
 _SPARSE: Final = 4
 """A block of which no more than one in so many events matches is not made ready whole, only what matches."""
 
 
-class Cursor:
+class LinkPosition:
     """A position in a partition, with a filter.
 
     Args:
@@ -48,15 +48,17 @@ class Cursor:
 
     """
 
-    def __init__(self, feed: Feed, predicate: Predicate | None, *, latest: int, position: int | None = None) -> None:
+    def __init__(
+        self, feed: PartitionReader, predicate: Condition | None, *, latest: int, position: int | None = None
+    ) -> None:
         self.feed = feed
         self.latest = latest
         self.again: deque[tuple[int, int]] = deque()
         partition = feed.partition
         self._filtered = predicate is not None
         self._end = NEVER
-        self._quick: Predicate = Always(True)
-        self._deep: Predicate = Always(True)
+        self._quick: Condition = Always(True)
+        self._deep: Condition = Always(True)
         if predicate is None:
             begin = latest
         else:
@@ -66,7 +68,7 @@ class Cursor:
             self._quick, self._deep = by_cost(frozen)
             self._fields = fields_of(frozen)
         self.position = begin if position is None else position
-        self._block: Block | None = None
+        self._block: TransferBlock | None = None
         self._rows: list[int] = []
         self._row = 0
         self._past = 0
@@ -106,7 +108,7 @@ class Cursor:
             self.position = self._past
         return True
 
-    def _matching(self, block: Block, first: int) -> NDArray[np.int64]:
+    def _matching(self, block: TransferBlock, first: int) -> NDArray[np.int64]:
         """Return the rows from ``first`` on that match; only where offset and timestamp do is the message read."""
         offsets, timestamps = block.offsets[first:], block.timestamps[first:]
         rows: NDArray[np.int64] = np.flatnonzero(mask(self._quick, offsets, timestamps, _ORDER)) + first
@@ -137,7 +139,7 @@ class Cursor:
         partition = self.feed.partition
         return max(self.position, partition.first_offset) < min(partition.next_offset, self._end)
 
-    def take(self, limit: int) -> tuple[Block, list[int]] | None:
+    def take(self, limit: int) -> tuple[TransferBlock, list[int]] | None:
         """Take up to ``limit`` matching events that are at hand, and step over them; None when ``advance`` is due."""
         block = self._block
         if block is None or self._row >= len(self._rows):

@@ -17,9 +17,9 @@ from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.attach_reply import open_consumer, open_info, open_producer
 from spark_streams.server.amqp.attach_request import (
     INFO_SUFFIX,
-    Wishes,
+    AttachRequest,
     find_stream,
-    read_wishes,
+    read_attach_request,
     stream_names,
 )
 from spark_streams.server.amqp.attached_link import AttachedLink
@@ -40,15 +40,15 @@ from spark_streams.server.amqp.error_conditions import (
 )
 from spark_streams.server.amqp.info_link import STREAMS, WITNESSES, Descriptions, InfoLink, list_streams, read_positions
 from spark_streams.server.amqp.link_filters import LinkFilters, read_filters
-from spark_streams.server.amqp.link_position import Cursor
-from spark_streams.server.amqp.pending_attach import PlaceInLine
+from spark_streams.server.amqp.link_position import LinkPosition
+from spark_streams.server.amqp.pending_attach import PendingAttach
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.amqp.producer_link import ProducerLink
-from spark_streams.server.amqp.receive_buffer import Intake
+from spark_streams.server.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.server.appender import Appender
-from spark_streams.server.partition_readers import Feeds
+from spark_streams.server.partition_readers import PartitionReaders
 from spark_streams.server.permissions import permissions_of
-from spark_streams.server.worker import Aside
+from spark_streams.server.worker import Worker
 
 if TYPE_CHECKING:
     from spark_streams.server.amqp.connection import AmqpConnection
@@ -73,14 +73,14 @@ class Node:
         self.log = log
         self.config = config
         self.loop = loop
-        self.feeds = Feeds(loop)
+        self.feeds = PartitionReaders(loop)
         self.termini = Termini(log, loop, config.max_durable_links)
         self.placement = Placement(config)
         self.groups = Groups(log, config.reset_epoch, config.max_groups)
-        self.intake = Intake(config.max_message_bytes)
+        self.intake = ReceiveBuffer(config.max_message_bytes)
         self._info_interval_s = config.info_interval_ms / 1000
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
-        self.aside = Aside("spark-streams-amqp")
+        self.aside = Worker("spark-streams-amqp")
         self._descriptions = Descriptions()
         self._links: set[AttachedLink] = set()
         self._known: dict[str, tuple[str, int]] = {}
@@ -135,7 +135,7 @@ class Node:
             self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
             raise LinkRefused(NOT_ALLOWED, "an information source can only be read")
         stream = self._stream(connection, "write", address)
-        bound = self.placement.bound_or_agnostic(stream, read_wishes(link).partition, writing=True)
+        bound = self.placement.bound_or_agnostic(stream, read_attach_request(link).partition, writing=True)
         open_producer(link, bound, self.config.max_message_bytes)
         return ProducerLink(connection, link, stream, bound=bound, credit=self.config.producer_credit)
 
@@ -147,7 +147,7 @@ class Node:
             return self._directory(connection, link)
         stream = self._stream(connection, "read", address)
         filters = read_filters(link.remote_source)
-        wishes = read_wishes(link)
+        wishes = read_attach_request(link)
         self._check_room(connection, link)
         if outlives_link(link.remote_source):
             self.termini.displace(_terminus_key(connection, link))
@@ -165,7 +165,7 @@ class Node:
         if attached is None:
             if self.config.unassigned == "reject":
                 raise _none_free(stream, wishes)
-            place = PlaceInLine(
+            place = PendingAttach(
                 connection,
                 link,
                 stream,
@@ -178,7 +178,7 @@ class Node:
         return attached
 
     def _assigned(
-        self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters, wishes: Wishes
+        self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters, wishes: AttachRequest
     ) -> AttachedLink | None:
         """Open a receiver of a group on a free partition; None when there is none (ES-205, ES-206)."""
         free = self.groups.free(self._group(connection, stream, wishes), self.placement.any_here(stream))
@@ -189,7 +189,7 @@ class Node:
         return self._claimed(connection, link, stream, filters, bound, wishes)
 
     def _assigned_later(
-        self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters, wishes: Wishes
+        self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters, wishes: AttachRequest
     ) -> AttachedLink | None:
         """Do the same for one that has waited, while its user may have got further durable links."""
         self._check_room(connection, link)
@@ -201,7 +201,13 @@ class Node:
             self.termini.check_room(_terminus_key(connection, link))
 
     def _claimed(
-        self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters, bound: str, wishes: Wishes
+        self,
+        connection: AmqpConnection,
+        link: Any,
+        stream: Stream,
+        filters: LinkFilters,
+        bound: str,
+        wishes: AttachRequest,
     ) -> AttachedLink:
         """Open a receiver of a group on a partition that it is entitled to."""
         claim = self.groups.claim(self._group(connection, stream, wishes), bound, wishes.epoch)
@@ -211,7 +217,7 @@ class Node:
             self.groups.release(claim)
             raise
 
-    def _group(self, connection: AmqpConnection, stream: Stream, wishes: Wishes) -> Group:
+    def _group(self, connection: AmqpConnection, stream: Stream, wishes: AttachRequest) -> Group:
         """Return the group that a receiver wants to be in: its user's, unless the settings list it for everybody."""
         assert wishes.group is not None
         user = connection.user if self.config.groups == "dynamic" else None
@@ -286,13 +292,13 @@ class Node:
 
     def _cursor(
         self, stream: Stream, name: str, filters: LinkFilters, resumed: Resumed | None, *, added: bool = False
-    ) -> Cursor:
+    ) -> LinkPosition:
         partition = stream.partitions[name]
         known, pending = (None, []) if resumed is None else resumed.on(stream, name)
         # Of a partition that came after the attach, or while a durable link was away, every event is new.
         added = added or (resumed is not None and resumed.partition is None)
         latest = known[1] if known is not None else 0 if added else partition.next_offset
-        cursor = Cursor(
+        cursor = LinkPosition(
             self.feeds.use(partition), filters.predicate, latest=latest, position=None if known is None else known[0]
         )
         for offset in pending:
@@ -363,7 +369,7 @@ def _terminus_key(connection: AmqpConnection, link: Any) -> str:
     return Termini.key(connection.user, connection.container, link.name)
 
 
-def _none_free(stream: Stream, wishes: Wishes) -> LinkRefused:
+def _none_free(stream: Stream, wishes: AttachRequest) -> LinkRefused:
     return LinkRefused(
         DETACH_FORCED,
         f"all {len(stream.partitions)} partitions of stream '{stream.name}' are taken in consumer group "

@@ -13,10 +13,10 @@ from spark_streams.server.amqp.error_conditions import LinkRefused
 if TYPE_CHECKING:
     from spark_streams.server.amqp.connection import AmqpConnection
 
-__all__ = ["PlaceInLine"]
+__all__ = ["PendingAttach"]
 
 
-class PlaceInLine(AttachedLink):
+class PendingAttach(AttachedLink):
     """A link whose attach is not answered yet; first come, first served.
 
     Args:

@@ -26,10 +26,10 @@ from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.log.format.batching import LARGE_BYTES
 from spark_streams.server.amqp.attached_link import AttachedLink
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, RESOURCE_DELETED, LinkRefused
-from spark_streams.server.amqp.receive_buffer import Taken
+from spark_streams.server.amqp.receive_buffer import Received
 from spark_streams.server.amqp.routing import Routed, route
 from spark_streams.server.appender import Batch
-from spark_streams.wire.amqp.columns import Block, Incoming, incoming_columns
+from spark_streams.wire.amqp.columns import Incoming, MessageBlock, incoming_columns
 from spark_streams.wire.amqp.message import decode_message
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ProducerLink(AttachedLink):
         self._impl = link._impl
         self._begun = bytearray()
         self._appending = 0
-        self._waiting: deque[Taken] = deque()
+        self._waiting: deque[Received] = deque()
         self._reading: asyncio.Future[_Read] | None = None
         self._turn = 0
         self._top_up()
@@ -118,7 +118,7 @@ class ProducerLink(AttachedLink):
         self._reading = asyncio.ensure_future(self.connection.node.aside.step(self._reader(taken.block)))
         self._reading.add_done_callback(lambda future: self.connection.guarded(lambda: self._was_read(taken, future)))
 
-    def _was_read(self, taken: Taken, future: asyncio.Future[_Read]) -> None:
+    def _was_read(self, taken: Received, future: asyncio.Future[_Read]) -> None:
         self._reading = None
         if future.cancelled():
             return  # the server stops
@@ -136,10 +136,10 @@ class ProducerLink(AttachedLink):
         if free > self._window // 2 or free == self._window:
             lib.pn_link_flow(self._impl, free)
 
-    def _read(self, block: Block) -> _Read:
+    def _read(self, block: MessageBlock) -> _Read:
         return self._reader(block)()
 
-    def _reader(self, block: Block) -> Callable[[], _Read]:
+    def _reader(self, block: MessageBlock) -> Callable[[], _Read]:
         """Return what reads and routes messages, in any thread."""
         partitions = dict(self.connection.node.placement.open_here(self._log_stream))
         created = self._log_stream.config.timestamp_type == "create"
@@ -157,7 +157,7 @@ class ProducerLink(AttachedLink):
 
         return read
 
-    def _store(self, taken: Taken, read: _Read) -> None:
+    def _store(self, taken: Received, read: _Read) -> None:
         block, deliveries = taken.block, taken.deliveries
         incoming, partitions = read.incoming, read.partitions
         self._turn = read.routed.turn
@@ -269,7 +269,7 @@ def reject(delivery: Any, refusal: LinkRefused) -> None:
     wrapped.settle()
 
 
-def _values(block: Block, incoming: Incoming, rows: NDArray[np.int64]) -> pa.Array:
+def _values(block: MessageBlock, incoming: Incoming, rows: NDArray[np.int64]) -> pa.Array:
     """Return the stored form of messages: from their message annotations on; a copy, for the block is used again."""
     count = len(block.starts)
     # One array of 2n elements over the block: what is stripped, what is stored, and so on; then every second one.
@@ -286,7 +286,7 @@ def _values(block: Block, incoming: Incoming, rows: NDArray[np.int64]) -> pa.Arr
     return whole.take(pa.array(2 * rows + 1))
 
 
-def _reserved_instants(block: Block, incoming: Incoming) -> list[int]:
+def _reserved_instants(block: MessageBlock, incoming: Incoming) -> list[int]:
     """Return the events whose creation-time is the instant that means none inside the log (N-04)."""
     raw = bytes(block.buffer)
     found = []

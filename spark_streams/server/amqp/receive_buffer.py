@@ -9,9 +9,9 @@ import numpy as np
 from cproton_ffi import ffi, lib
 
 from spark_streams.server.amqp.error_conditions import MESSAGE_TOO_LARGE, LinkRefused
-from spark_streams.wire.amqp.columns import Block
+from spark_streams.wire.amqp.columns import MessageBlock
 
-__all__ = ["Intake", "Taken"]
+__all__ = ["ReceiveBuffer", "Received"]
 
 MAX_ROWS: Final = 1_024
 MAX_BYTES: Final = 1 << 20
@@ -19,7 +19,7 @@ _KEPT_BYTES: Final = 4 << 20
 
 
 @dataclass
-class Taken:
+class Received:
     """What one turn of a producer's link brought.
 
     Args:
@@ -30,13 +30,13 @@ class Taken:
 
     """
 
-    block: Block
+    block: MessageBlock
     deliveries: list[Any] = field(default_factory=list)
     refusal: LinkRefused | None = None
     more: bool = False
 
 
-class Intake:
+class ReceiveBuffer:
     """The buffer.
 
     Args:
@@ -52,7 +52,7 @@ class Intake:
         self._memory = np.empty(size, np.uint8)
         self._start = ffi.cast("char *", self._memory.ctypes.data)
 
-    def take(self, link: Any, begun: bytearray) -> Taken:
+    def take(self, link: Any, begun: bytearray) -> Received:
         """Take what a receiving link has, a bounded part of it.
 
         Args:
@@ -114,7 +114,7 @@ class Intake:
         stops = np.array(ends, np.int64)
         starts = np.zeros_like(stops)
         starts[1:] = stops[:-1]
-        return Taken(Block(self._memory[:size], starts, stops), deliveries, refusal, more)
+        return Received(MessageBlock(self._memory[:size], starts, stops), deliveries, refusal, more)
 
     def give_away(self) -> None:
         """Have the next turn use other memory: who has taken what is in this one keeps it."""

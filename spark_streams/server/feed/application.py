@@ -32,20 +32,20 @@ from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.partition import PartitionClosed
 from spark_streams.redaction import one_line
-from spark_streams.server.feed.authorization import Access
+from spark_streams.server.feed.authorization import Authorization
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import OLDER, Cursors
 from spark_streams.server.feed.discovery import Documents, Tokens
 from spark_streams.server.feed.event_filters import served
-from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.http_errors import HttpError
 from spark_streams.server.feed.negotiation import page_type, takes_gzip
 from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.rendered_events import EventCache
-from spark_streams.server.feed.rendering import Shape
-from spark_streams.server.feed.responses import Drop, PageResponse, Stopping, StreamResponse, Waits, Walk
-from spark_streams.server.feed.write_requests import Changes, arguments
-from spark_streams.server.worker import Aside
+from spark_streams.server.feed.rendering import Rendering
+from spark_streams.server.feed.responses import Drop, PageResponse, PageWalk, PartitionWaiters, Stopping, StreamResponse
+from spark_streams.server.feed.write_requests import WriteRequests, arguments
+from spark_streams.server.worker import Worker
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import ENDLESS, FILTER_PREFIX, FIRST, LAST, Fetch, decode_fetch
 
@@ -74,20 +74,20 @@ class FeedDoor:
         self.config = config
         self.loop = loop
         self.stopping = Stopping()
-        self.aside = Aside("spark-streams-feed")
-        self._access = Access(config)
+        self.aside = Worker("spark-streams-feed")
+        self._access = Authorization(config)
         self._cache = EventCache(config.cache_bytes)
         self._documents = Documents(config, self.aside)
         self._tokens = Tokens()
-        self._waits: dict[Partition, Waits] = {}
-        self.changes = Changes(self)
+        self._waits: dict[Partition, PartitionWaiters] = {}
+        self.changes = WriteRequests(self)
         self.publishing = Publishing(log, config.max_publishers, loop, self.aside)
         handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put, "DELETE": self.changes.delete}
         self.drop: Drop = lambda scope: None
         self.application = Starlette(
             routes=[Route("/{path:path}", each, methods=[name]) for name, each in handlers.items()],
             exception_handlers={
-                Refusal: _refused,
+                HttpError: _refused,
                 PartitionClosed: _gone,
                 UnknownStream: _gone,
                 LogError: _failed,
@@ -115,7 +115,7 @@ class FeedDoor:
             return self._fetch(request, stream, query, Dialect.V2A)
         if "n" in names or any(name.startswith("cursor") for name in names):
             return self._fetch(request, stream, query, Dialect.V1)
-        raise Refusal(
+        raise HttpError(
             400,
             "the arguments are none of a fetch: expected "
             + (f"{EVENTS} behind the feed's path" if v2b else "partition and cursor")
@@ -144,7 +144,7 @@ class FeedDoor:
         try:
             return self.log.stream(name)
         except UnknownStream:
-            raise Refusal(404, f"there is no feed '{name:.200}'") from None
+            raise HttpError(404, f"there is no feed '{name:.200}'") from None
 
     def check(self, request: Request, action: str, name: str) -> None:
         """Raise Refusal unless whoever makes the request may do ``action`` to a feed."""
@@ -165,15 +165,15 @@ class FeedDoor:
         try:
             fetch = decode_fetch(query, dialect, offered=served(name.removeprefix(FILTER_PREFIX) for name, _ in query))
         except RemoteProtocolError as fault:
-            raise Refusal(400, str(fault)) from fault
+            raise HttpError(400, str(fault)) from fault
         if dialect is Dialect.V2B and fetch.token != self._tokens.of(stream):
-            raise Refusal(409, "illegal token, please fetch new from discovery endpoint")
+            raise HttpError(409, "illegal token, please fetch new from discovery endpoint")
         partition = self._partition(stream, fetch)
         # Version 2b's filters may be changed: nothing there binds a cursor to them.
         cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
         position = self._position(stream, partition, fetch, cursors)
-        pages = Pages(self._cache, partition, Shape.of(fetch), cursors, position, self.config)
-        walk = Walk(self.aside if fetch.filters or fetch.headers else None)
+        pages = Pages(self._cache, partition, Rendering.of(fetch), cursors, position, self.config)
+        walk = PageWalk(self.aside if fetch.filters or fetch.headers else None)
         if fetch.stream_ms is not None:
             return StreamResponse(
                 pages,
@@ -192,13 +192,13 @@ class FeedDoor:
         there = stream.partitions
         if fetch.dialect is Dialect.V1:
             if fetch.count != len(there):
-                raise Refusal(
+                raise HttpError(
                     400, f"partition count mismatch: n is {fetch.count}, and the feed has {len(there)} partitions"
                 )
             return list(there.values())[fetch.partition]
         found = there.get(str(fetch.partition))
         if found is None:
-            raise Refusal(400, f"partition doesn't exist: {fetch.partition}; ask the discovery endpoint")
+            raise HttpError(400, f"partition doesn't exist: {fetch.partition}; ask the discovery endpoint")
         return found
 
     def _position(self, stream: Stream, partition: Partition, fetch: Fetch, cursors: Cursors) -> int:
@@ -213,10 +213,10 @@ class FeedDoor:
             cursors.check(place, partition)
         else:
             if origin not in partition.cursor_from:
-                raise Refusal(400, f"the cursor is one of partition {origin}, which is of no use on {partition.id}")
+                raise HttpError(400, f"the cursor is one of partition {origin}, which is of no use on {partition.id}")
             offset = stream.translate(partition.id, origin, offset)
         if offset > partition.next_offset:
-            raise Refusal(400, f"the cursor lies beyond the end of the feed: {OLDER}")
+            raise HttpError(400, f"the cursor lies beyond the end of the feed: {OLDER}")
         if offset < partition.first_offset:
             raise events_lost(partition)
         return offset
@@ -227,10 +227,12 @@ class FeedDoor:
             return most or None
         return min(asked_ms, most) if most else asked_ms
 
-    def _waits_of(self, partition: Partition) -> Waits:
+    def _waits_of(self, partition: Partition) -> PartitionWaiters:
         found = self._waits.get(partition)
         if found is None:
-            found = self._waits[partition] = Waits(partition, self.loop, lambda: self._waits.pop(partition, None))
+            found = self._waits[partition] = PartitionWaiters(
+                partition, self.loop, lambda: self._waits.pop(partition, None)
+            )
         return found
 
     # --- ending
@@ -250,18 +252,20 @@ class FeedDoor:
 
 
 async def _refused(request: Request, refusal: Exception) -> Response:
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, HttpError)
     return refusal.response()
 
 
 async def _gone(request: Request, fault: Exception) -> Response:
-    return Refusal(404, "the feed or the partition is gone: ask the discovery endpoint").response()
+    return HttpError(404, "the feed or the partition is gone: ask the discovery endpoint").response()
 
 
 async def _failed(request: Request, fault: Exception) -> Response:
     path = one_line(request.url.path)
     if is_full(fault):
         logger.error("%s %s failed: %s", request.method, path, fault)
-        return Refusal(507, f"the log cannot be written: {fault}. Send the request again when there is room").response()
+        return HttpError(
+            507, f"the log cannot be written: {fault}. Send the request again when there is room"
+        ).response()
     logger.error("%s %s failed: %s", request.method, path, fault, exc_info=fault)
     return PlainTextResponse("Internal server error\n", 500)

@@ -11,11 +11,11 @@ from typing import Final
 from starlette.requests import Request
 
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.http_errors import HttpError
 from spark_streams.server.permissions import ANONYMOUS, permissions_of
 from spark_streams.server.users import knows, may_come_from
 
-__all__ = ["Access"]
+__all__ = ["Authorization"]
 
 _BEARER: Final = 'Bearer realm="spark-streams"'
 _BASIC: Final = 'Basic realm="spark-streams", charset="UTF-8"'
@@ -36,7 +36,7 @@ class _Known:
     allows: Callable[[str, str], bool]
 
 
-class Access:
+class Authorization:
     """The ways in of a door.
 
     Args:
@@ -60,7 +60,7 @@ class Access:
         """
         known = self._known(request)
         if not known.allows(action, stream):
-            raise Refusal(403, f"{known.name} may not {action} feed '{stream:.200}'")
+            raise HttpError(403, f"{known.name} may not {action} feed '{stream:.200}'")
 
     def readable(self, request: Request, streams: Sequence[str]) -> list[str]:
         """Return those of ``streams`` that a request may read.
@@ -129,10 +129,10 @@ class Access:
             user, f"user '{user}'", lambda action, stream: permissions is None or permissions.allow(action, stream)
         )
 
-    def _refusal(self, text: str, of_bearer: str = "") -> Refusal:
+    def _refusal(self, text: str, of_bearer: str = "") -> HttpError:
         """Return a 401 with the challenges of the ways in that there are; who is not known keeps no connection."""
         challenges = [
             *([_BEARER + of_bearer] if self._tokens else []),
             *([_BASIC] if self._config.users else []),
         ]
-        return Refusal(401, text, {"WWW-Authenticate": ", ".join(challenges), "Connection": "close"})
+        return HttpError(401, text, {"WWW-Authenticate": ", ".join(challenges), "Connection": "close"})

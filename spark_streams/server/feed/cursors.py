@@ -25,16 +25,16 @@ from hashlib import blake2s
 from typing import Final, NamedTuple
 
 from spark_streams.log import Partition, StoredBatch
-from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.http_errors import HttpError
 
-__all__ = ["OLDER", "Cursors", "Place"]
+__all__ = ["OLDER", "CursorTarget", "Cursors"]
 
 _SHAPE: Final = re.compile(r"([12])([0-9a-f]{4})([0-9a-f]{8})([0-9a-f]{8})((?:[0-9a-f]{8})?)([0-9a-f]{16})")
 _NONE: Final = "0" * 8
 OLDER: Final = "the log's data was replaced by an older copy, or lost its newest events: start anew"
 
 
-class Place(NamedTuple):
+class CursorTarget(NamedTuple):
     """Where reading goes on.
 
     Args:
@@ -71,7 +71,7 @@ class Cursors:
         witness = self._witness(partition, offset)
         return f"2{int(partition.id):04x}{self._stream}{self._filters}{witness}{offset:016x}"
 
-    def decode(self, cursor: str) -> Place:
+    def decode(self, cursor: str) -> CursorTarget:
         """Return what a cursor says.
 
         Raises:
@@ -79,28 +79,30 @@ class Cursors:
         """
         shape = _SHAPE.fullmatch(cursor)
         if shape is None or (shape[1] == "2") is not bool(shape[5]):
-            raise Refusal(400, f"'{cursor:.80}' is no cursor of this feed: expected one that it gave, _first or _last")
+            raise HttpError(
+                400, f"'{cursor:.80}' is no cursor of this feed: expected one that it gave, _first or _last"
+            )
         _, partition, stream, filters, witness, offset = shape.groups()
         if stream != self._stream:
-            raise Refusal(400, "the cursor is another feed's, or of one of this name that was deleted: start anew")
+            raise HttpError(400, "the cursor is another feed's, or of one of this name that was deleted: start anew")
         if filters != self._filters:
-            raise Refusal(
+            raise HttpError(
                 400,
                 "the cursor belongs to another set of filters: cursors are only valid for the identical set, so go on "
                 "with that one, or start anew with _first",
             )
-        return Place(int(partition, 16), int(offset, 16), witness or _NONE)
+        return CursorTarget(int(partition, 16), int(offset, 16), witness or _NONE)
 
-    def check(self, place: Place, partition: Partition) -> None:
+    def check(self, place: CursorTarget, partition: Partition) -> None:
         """Check that the event before a place is the one that was there when its cursor was made.
 
         Raises:
             Refusal: the partition ends before it, or has another one there.
         """
         if place.offset > partition.next_offset:
-            raise Refusal(400, f"the cursor lies beyond the end of the feed: {OLDER}")
+            raise HttpError(400, f"the cursor lies beyond the end of the feed: {OLDER}")
         if place.witness != _NONE and self._witness(partition, place.offset) not in (_NONE, place.witness):
-            raise Refusal(400, f"the feed has other events than those before the cursor: {OLDER}")
+            raise HttpError(400, f"the feed has other events than those before the cursor: {OLDER}")
 
     def _witness(self, partition: Partition, offset: int) -> str:
         batch = None if self._batch is None or self._batch[0] is not partition else self._batch[1]

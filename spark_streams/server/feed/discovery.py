@@ -13,7 +13,7 @@ from spark_streams.log import Partition, Stream
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.event_filters import FILTER_FIELDS, FILTERS
-from spark_streams.server.worker import Aside
+from spark_streams.server.worker import Worker
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, encode_discovery
 
 __all__ = ["Documents", "Tokens", "discovery_of", "listed"]
@@ -94,7 +94,7 @@ class Documents:
         aside: the thread.
     """
 
-    def __init__(self, config: FeedConfig, aside: Aside) -> None:
+    def __init__(self, config: FeedConfig, aside: Worker) -> None:
         self._config = config
         self._aside = aside
         self._waiting: dict[Stream, asyncio.Future[bytes]] = {}

@@ -26,7 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spark_streams.server.admission import Admission
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.write_timeout import Taking
+from spark_streams.server.write_timeout import WriteTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ class TimedConnection(HttpConnection):
         self._limits = limits
         self._served = self.app
         self.app = self._admit
-        self._taking: Taking | None = None
+        self._taking: WriteTimeout | None = None
         self._phase = ""
         self._timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
@@ -93,7 +93,7 @@ class TimedConnection(HttpConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
         super().connection_made(transport)
-        self._taking = Taking(self.loop, transport, self._limits.write_timeout_ms, self._stuck)
+        self._taking = WriteTimeout(self.loop, transport, self._limits.write_timeout_ms, self._stuck)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from starlette.responses import PlainTextResponse, Response
 
-__all__ = ["Refusal"]
+__all__ = ["HttpError"]
 
 
-class Refusal(Exception):
+class HttpError(Exception):
     """A request is refused.
 
     Args:

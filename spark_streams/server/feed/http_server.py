@@ -11,7 +11,7 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import Scope
 
-from spark_streams.server.admission import BACKLOG, Doorway
+from spark_streams.server.admission import BACKLOG, AdmissionControl
 from spark_streams.server.feed.application import FeedDoor
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.http_connection import TimedConnection
@@ -62,7 +62,7 @@ class HttpServer:
         config: the door's settings.
     """
 
-    def __init__(self, door: FeedDoor, listener: socket.socket, doorway: Doorway, config: FeedConfig) -> None:
+    def __init__(self, door: FeedDoor, listener: socket.socket, doorway: AdmissionControl, config: FeedConfig) -> None:
         def connection(**options: Any) -> asyncio.Protocol:
             return doorway.protocol(lambda admission: TimedConnection(admission, config, **options))
 

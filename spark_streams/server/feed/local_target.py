@@ -19,7 +19,7 @@ from spark_streams.errors import LogLocked, NotFound, Refused, UnknownStream
 from spark_streams.log import ReferenceLog
 from spark_streams.log.stream import METADATA_FILE, folder_name
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.http_errors import HttpError
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.request_bodies import ARROW, read_rows
 
@@ -97,7 +97,7 @@ class FeedFolder:
             self._opened = self._open()
         try:
             return self._opened.publish(self._stream, rows, reference, number, digest)
-        except Refusal as refusal:
+        except HttpError as refusal:
             raise Refused(
                 f"status {refusal.status}", refusal.text, f"publish to '{self._stream}' in '{self._data_dir}'"
             ) from None

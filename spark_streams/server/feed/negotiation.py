@@ -9,7 +9,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.http_errors import HttpError
 from spark_streams.wire.feed.dialect import NDJSON, ZEH, ZEH_V1, Dialect
 
 __all__ = ["page_type", "takes_gzip"]
@@ -31,7 +31,7 @@ def page_type(request: Request, dialect: Dialect) -> str:
         return ZEH_V1
     taken = {name for name, weight in weights.items() if weight > 0}
     if any(name.startswith(ZEH) for name in taken) and not taken & {ZEH_V1, NDJSON, *_ANY}:
-        raise Refusal(406, f"the feed speaks version 1 of ZeroEventHub: expected {ZEH_V1} or {NDJSON} in Accept")
+        raise HttpError(406, f"the feed speaks version 1 of ZeroEventHub: expected {ZEH_V1} or {NDJSON} in Accept")
     return NDJSON
 
 

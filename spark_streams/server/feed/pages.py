@@ -8,9 +8,9 @@ from typing import Final
 from spark_streams.log import Partition
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
-from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.http_errors import HttpError
 from spark_streams.server.feed.rendered_events import Blocks, EventCache
-from spark_streams.server.feed.rendering import Shape, checkpoint
+from spark_streams.server.feed.rendering import Rendering, checkpoint
 
 __all__ = ["Pages", "events_lost"]
 
@@ -18,9 +18,9 @@ SEND_BYTES: Final = 64 << 10
 """What is gathered before it is sent, so that a log of small appends does not become as many small writes."""
 
 
-def events_lost(partition: Partition) -> Refusal:
+def events_lost(partition: Partition) -> HttpError:
     """Return the refusal of a cursor whose next events were removed."""
-    return Refusal(
+    return HttpError(
         410,
         f"events after this cursor were removed by retention: partition {partition.id} has events from number "
         f"{partition.first_offset} on. Start anew with _first to read what is left",
@@ -43,7 +43,7 @@ class Pages:
         self,
         cache: EventCache,
         partition: Partition,
-        shape: Shape,
+        shape: Rendering,
         cursors: Cursors,
         position: int,
         config: FeedConfig,

@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition, ReferenceLog, Stream
-from spark_streams.log.publisher_sequences import SequenceKind, SequenceLine, Sequences
+from spark_streams.log.publisher_sequences import PublisherSequences, SequenceKind, Sequences
 from spark_streams.log.storage.partition import PartitionClosed
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
 from spark_streams.server.appender import Appender, Batch
-from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.http_errors import HttpError
 from spark_streams.server.feed.request_bodies import Rows
-from spark_streams.server.worker import Aside
+from spark_streams.server.worker import Worker
 
 __all__ = ["PUBLISHERS", "Published", "Publishing", "spread"]
 
@@ -129,7 +129,7 @@ class Publishing:
     """
 
     def __init__(
-        self, log: ReferenceLog, max_publishers: int, loop: asyncio.AbstractEventLoop, aside: Aside | None = None
+        self, log: ReferenceLog, max_publishers: int, loop: asyncio.AbstractEventLoop, aside: Worker | None = None
     ) -> None:
         self._sequences = Sequences(log, max_publishers, PUBLISHERS)
         self._appender = Appender(loop, off_loop=log.config.fsync == "always")
@@ -199,7 +199,7 @@ class Publishing:
         if stored is None:
             return -1
         if stored >> DIGEST_BITS == number >> DIGEST_BITS and stored != number and _digest(stored) * _digest(number):
-            raise Refusal(
+            raise HttpError(
                 422,
                 f"request {number >> DIGEST_BITS} of this Idempotency-Key is stored with other events: digest "
                 f"{_digest(stored):08x}, not {_digest(number):08x}. Nothing of this one is stored",
@@ -237,7 +237,7 @@ class Publishing:
                 return Published(appended, repeated, None if reference is None else sequence)
             # A partition was split since its events were routed: they go to what it was split into.
             rows = ended[0].joined(ended[1:])
-        raise Refusal(503, "partitions are split faster than events can be stored. Send the request again as it is")
+        raise HttpError(503, "partitions are split faster than events can be stored. Send the request again as it is")
 
     async def _spread(self, stream: Stream, rows: Rows, seed: bytes | None, turn: int) -> list[tuple[str, Rows]]:
         """Return the rows of each partition, in their order."""
@@ -266,14 +266,14 @@ class Publishing:
                 return True
         return False
 
-    def _line(self, stream: Stream, partition: Partition) -> SequenceLine:
+    def _line(self, stream: Stream, partition: Partition) -> PublisherSequences:
         try:
             return self._sequences.of(stream, partition)
         except PartitionClosed:
             raise  # the stream was deleted meanwhile: 404
         except LogError as fault:
             logger.error("stream %r partition %s: %s", stream.name, partition.id, fault)
-            raise Refusal(500, "the log cannot be read") from fault
+            raise HttpError(500, "the log cannot be read") from fault
 
     def _append(
         self, stream: Stream, partition: Partition, rows: Rows, reference: str | None, number: int, user: str
@@ -301,7 +301,7 @@ class Publishing:
     def _appended(
         self,
         future: asyncio.Future[LinkRefused | None],
-        line: SequenceLine | None,
+        line: PublisherSequences | None,
         numbers: dict[str, int],
         user: str,
         outcomes: list[LinkRefused | None],
@@ -340,9 +340,9 @@ def _digest(number: int) -> int:
     return number & ((1 << DIGEST_BITS) - 1)
 
 
-def _refusal(outcome: LinkRefused) -> Refusal:
+def _refusal(outcome: LinkRefused) -> HttpError:
     if outcome.name == INVALID_FIELD:
-        return Refusal(400, outcome.description)
+        return HttpError(400, outcome.description)
     if outcome.name == RESOURCE_LIMIT:
-        return Refusal(507, f"{outcome.description}. Send the request again as it is when there is room")
-    return Refusal(503, f"{outcome.description}. Send the request again as it is")
+        return HttpError(507, f"{outcome.description}. Send the request again as it is when there is room")
+    return HttpError(503, f"{outcome.description}. Send the request again as it is")

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
-from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.http_errors import HttpError
 from spark_streams.server.feed.request_bodies import LITTLE_BYTES
 
-__all__ = ["Receiving"]
+__all__ = ["ReceiveBudget"]
 
 
 class _Body:
@@ -32,7 +32,7 @@ class _Body:
         return self.size if self.size > LITTLE_BYTES else 0
 
 
-class Receiving:
+class ReceiveBudget:
     """All bodies of a door.
 
     Args:
@@ -64,7 +64,7 @@ class Receiving:
         Raises:
             Refusal: 413, as soon as it is known; 503 when there is no room for it.
         """
-        too_large = Refusal(413, f"the body has more than {self._most} bytes: publish less at a time")
+        too_large = HttpError(413, f"the body has more than {self._most} bytes: publish less at a time")
         said = request.headers.get("content-length", "0")
         if said.isdecimal() and int(said) > self._most:
             raise too_large
@@ -75,7 +75,7 @@ class Receiving:
                     raise too_large
                 self._take(body, part)
         except ClientDisconnect:
-            raise Refusal(400, "the body ended early") from None
+            raise HttpError(400, "the body ended early") from None
         finally:
             self._coming.discard(body)
         self._check(body)
@@ -96,7 +96,7 @@ class Receiving:
 
     def _check(self, body: _Body) -> None:
         if body.given_up:
-            raise Refusal(
+            raise HttpError(
                 503,
                 f"bodies of more than {self._most_together} bytes are being received and stored, and this was the "
                 "largest of those that were not all there. Send the request again as it is",

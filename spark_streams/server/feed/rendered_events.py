@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.log import Partition, Records
-from spark_streams.server.feed.rendering import Shape
+from spark_streams.server.feed.rendering import Rendering
 
 __all__ = ["READ_BYTES", "Blocks", "EventCache", "Events"]
 
@@ -44,7 +44,7 @@ class Events:
 
     __slots__ = ("first", "key", "line_ends", "lines", "next", "places", "scanned")
 
-    def __init__(self, records: Records, shape: Shape) -> None:
+    def __init__(self, records: Records, shape: Rendering) -> None:
         offsets = records.offsets
         self.key: tuple[object, ...] = ()
         self.first = int(offsets[0])
@@ -70,7 +70,7 @@ class EventCache:
         self._recent: OrderedDict[int, Events] = OrderedDict()
         self._blocks: dict[tuple[object, ...], list[Events]] = {}
 
-    def find(self, partition: Partition, shape: Shape, offset: int) -> Events | None:
+    def find(self, partition: Partition, shape: Rendering, offset: int) -> Events | None:
         """Return the block with the record ``offset``, if it is kept."""
         if shape.key is None:
             return None
@@ -82,7 +82,7 @@ class EventCache:
             return block
         return None
 
-    def keep(self, partition: Partition, shape: Shape, block: Events) -> None:
+    def keep(self, partition: Partition, shape: Rendering, block: Events) -> None:
         """Keep a block for further readers, if it can be shared."""
         if shape.key is None:
             return
@@ -126,7 +126,7 @@ class Blocks:
         shape: what the client asked for.
     """
 
-    def __init__(self, cache: EventCache, partition: Partition, shape: Shape) -> None:
+    def __init__(self, cache: EventCache, partition: Partition, shape: Rendering) -> None:
         self._cache = cache
         self._partition = partition
         self._shape = shape
@@ -164,7 +164,7 @@ class Blocks:
         return block
 
 
-def _key(partition: Partition, shape: Shape) -> tuple[object, ...]:
+def _key(partition: Partition, shape: Rendering) -> tuple[object, ...]:
     return (id(partition), partition, *(shape.key or ()))
 
 

@@ -19,7 +19,7 @@ from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import Fetch
 from spark_streams.wire.feed.lines_encode import encode_lines
 
-__all__ = ["ALL_HEADERS", "Shape", "checkpoint"]
+__all__ = ["ALL_HEADERS", "Rendering", "checkpoint"]
 
 ALL_HEADERS: Final = "_all"
 
@@ -38,7 +38,7 @@ def checkpoint(dialect: Dialect, partition: int, cursor: str) -> bytes:
 
 
 @dataclass(frozen=True)
-class Shape:
+class Rendering:
     """How the events of one partition are rendered for one kind of fetch.
 
     Args:
@@ -54,7 +54,7 @@ class Shape:
     headers: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, fetch: Fetch) -> Shape:
+    def of(cls, fetch: Fetch) -> Rendering:
         """Return what a fetch asks for."""
         partition = fetch.partition if fetch.dialect is Dialect.V1 else 0
         return cls(fetch.dialect, partition, dict(fetch.filters), fetch.headers)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError, SchemaError
 from spark_streams.log import NO_TIMESTAMP
 from spark_streams.server.feed.arrow_sizes import inflated_bytes
-from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.http_errors import HttpError
 from spark_streams.wire.amqp.columns import encode_columns
 from spark_streams.wire.feed.dialect import NDJSON, Dialect
 from spark_streams.wire.feed.lines import parse_lines
@@ -108,7 +108,7 @@ def plain_pieces(body: Iterable[bytes], coding: str, most: int) -> Iterator[byte
     elif coding == "gzip":
         yield from _unpacked(given, most)
     else:
-        raise Refusal(415, f"content encoding '{coding:.40}' is not taken, expected gzip or none")
+        raise HttpError(415, f"content encoding '{coding:.40}' is not taken, expected gzip or none")
 
 
 def _unpacked(given: Iterator[bytes], most: int) -> Iterator[bytes]:
@@ -116,7 +116,7 @@ def _unpacked(given: Iterator[bytes], most: int) -> Iterator[bytes]:
     for piece in _inflated(given):
         size += len(piece)
         if size > most:
-            raise Refusal(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
+            raise HttpError(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
         yield piece
 
 
@@ -133,13 +133,13 @@ def _inflated(given: Iterator[bytes]) -> Iterator[bytes]:
         while not unpacker.eof and (piece := unpacker.decompress(b"", PIECE_BYTES)):
             yield piece
     except zlib.error as fault:
-        raise Refusal(400, f"the body is no gzip: {fault}") from fault
+        raise HttpError(400, f"the body is no gzip: {fault}") from fault
     if not unpacker.eof or unpacker.unused_data:
         raise _no_member()
 
 
-def _no_member() -> Refusal:
-    return Refusal(400, "the body is no whole gzip member, or more than one")
+def _no_member() -> HttpError:
+    return HttpError(400, "the body is no whole gzip member, or more than one")
 
 
 def read_body(
@@ -167,7 +167,7 @@ def read_body(
     elif kind in (NDJSON, "application/ndjson"):
         tables = _lines(pieces)
     else:
-        raise Refusal(415, f"content type '{kind:.80}' cannot be published, expected {ARROW} or {NDJSON}")
+        raise HttpError(415, f"content type '{kind:.80}' cannot be published, expected {ARROW} or {NDJSON}")
     parts: list[Rows] = []
     events = 0
     for columns in tables:
@@ -175,7 +175,7 @@ def read_body(
             parts.append(_stored(columns))
             events += len(parts[-1])
             if events > most_events:
-                raise Refusal(413, f"the body has more than {most_events} events: publish fewer at a time")
+                raise HttpError(413, f"the body has more than {most_events} events: publish fewer at a time")
         yield
     return parts[0].joined(parts[1:]) if parts else NO_ROWS
 
@@ -222,7 +222,7 @@ def _arrow(pieces: Iterator[bytes], most: int) -> Iterator[dict[str, pa.Array] |
     held.clear()
     try:
         if inflated_bytes(body) > most:
-            raise Refusal(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
+            raise HttpError(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
         with pa.ipc.open_stream(body) as reader:
             _check_columns(reader.schema)  # first: what is refused for its type need not be read
             for batch in reader:
@@ -230,7 +230,7 @@ def _arrow(pieces: Iterator[bytes], most: int) -> Iterator[dict[str, pa.Array] |
                 for start in range(0, batch.num_rows, PIECE_ROWS):
                     yield _columns_of(batch.slice(start, PIECE_ROWS))
     except (pa.ArrowException, OSError, ValueError, struct.error) as fault:
-        raise Refusal(400, f"the body is no Arrow stream: {fault!s:.200}") from fault
+        raise HttpError(400, f"the body is no Arrow stream: {fault!s:.200}") from fault
 
 
 def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -240,7 +240,7 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
         if not pa.types.is_null(column.type)
     }
     if columns["value"].null_count:
-        raise Refusal(400, f"column value has {columns['value'].null_count} nulls: an event needs a value")
+        raise HttpError(400, f"column value has {columns['value'].null_count} nulls: an event needs a value")
     return columns
 
 
@@ -248,7 +248,7 @@ def _check_columns(schema: pa.Schema) -> None:
     names = schema.names
     if "value" not in names or len(set(names)) < len(names) or set(names) - set(_COLUMNS):
         told = ", ".join(names)
-        raise Refusal(400, f"the columns are {told:.300}: expected value, and key and timestamp or not")
+        raise HttpError(400, f"the columns are {told:.300}: expected value, and key and timestamp or not")
     for name in names:
         kind = schema.field(name).type
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -259,7 +259,7 @@ def _check_columns(schema: pa.Schema) -> None:
             "timestamp": (pa.types.is_timestamp(kind) or pa.types.is_null(kind), "timestamp"),
         }[name]
         if not good:
-            raise Refusal(400, f"column {name} is {kind!s:.200}, expected {expected}")
+            raise HttpError(400, f"column {name} is {kind!s:.200}, expected {expected}")
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[dict[str, pa.Array] | None]:
@@ -287,14 +287,14 @@ def _events_of(block: bytes, newlines: int, first: int) -> dict[str, pa.Array] |
     try:
         lines = parse_lines(block, Dialect.V2A, first=first)
     except RemoteProtocolError as fault:
-        raise Refusal(400, str(fault).replace("of the response", "of the body")) from fault
+        raise HttpError(400, str(fault).replace("of the response", "of the body")) from fault
     # There are seldom blank lines, and a copy of the block to look for them is made with Python's lock held.
     given = newlines + (not block.endswith(b"\n"))
     if lines.count != given:
         given = _lines_with_ink(block)
     if lines.count != given or len(lines.cursors):
         last = first + newlines - block.endswith(b"\n")
-        raise Refusal(
+        raise HttpError(
             400,
             f"{given} lines, of lines {first} to {last}, hold {lines.count} events and {len(lines.cursors)} cursors: "
             'expected nothing but events, {"event": …} with a JSON object or a text',
@@ -326,5 +326,5 @@ def _stored(columns: dict[str, pa.Array]) -> Rows:
             floored = np.asarray(pc.fill_null(micros, 0)) // 1000  # N-07: towards the past, as encode_columns does
             instants = np.where(np.asarray(micros.is_valid()), floored, NO_TIMESTAMP)
     except (SchemaError, pa.ArrowInvalid) as fault:
-        raise Refusal(400, f"the rows cannot be stored: {fault!s:.300}") from fault
+        raise HttpError(400, f"the rows cannot be stored: {fault!s:.300}") from fault
     return Rows(values, keys, instants)

@@ -17,14 +17,14 @@ from starlette.types import Receive, Scope, Send
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition
-from spark_streams.server.append_waiters import Waiting
+from spark_streams.server.append_waiters import AppendWaiters
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.http_errors import Refusal
+from spark_streams.server.feed.http_errors import HttpError
 from spark_streams.server.feed.pages import Pages
-from spark_streams.server.worker import Aside
+from spark_streams.server.worker import Worker
 from spark_streams.wire.feed.dialect import NDJSON
 
-__all__ = ["Drop", "PageResponse", "Stopping", "StreamResponse", "Waits", "Walk"]
+__all__ = ["Drop", "PageResponse", "PageWalk", "PartitionWaiters", "Stopping", "StreamResponse"]
 
 GZIP_LEVEL: Final = 1
 LATE_BYTES: Final = 64 << 10
@@ -64,7 +64,7 @@ class Stopping:
         self._wakes.discard(wake)
 
 
-class Waits:
+class PartitionWaiters:
     """The open responses of one partition, told of its appends.
 
     Args:
@@ -74,11 +74,11 @@ class Waits:
     """
 
     def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop, unused: Callable[[], object]) -> None:
-        self._waiting = Waiting(partition, loop)
+        self._waiting = AppendWaiters(partition, loop)
         self._unused = unused
         self._users = 0
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> AppendWaiters:
         self._users += 1
         return self._waiting
 
@@ -112,14 +112,14 @@ class _Writer:
             raise _Stuck(f"it took nothing for {self._timeout_s} s") from fault
 
 
-class Walk:
+class PageWalk:
     """How pieces are made: each on the loop, with a turn for others behind it, or in the thread beside the loop.
 
     Args:
         aside: the thread, for what searches more than it sends; None: the loop.
     """
 
-    def __init__(self, aside: Aside | None) -> None:
+    def __init__(self, aside: Worker | None) -> None:
         self._aside = aside
 
     @property
@@ -177,7 +177,7 @@ class _Response(ABC):
         writer = _Writer(send, self._config)
         try:
             await self._send(writer, receive)
-        except (Refusal, LogError, OSError, _Stuck) as fault:
+        except (HttpError, LogError, OSError, _Stuck) as fault:
             if not writer.started:
                 raise
             logger.warning("a response to %s is cut short: %s", scope.get("client"), fault)
@@ -203,7 +203,7 @@ class PageResponse(_Response):
     """
 
     def __init__(
-        self, pages: Pages, walk: Walk, events: int, media_type: str, gzip: bool, drop: Drop, config: FeedConfig
+        self, pages: Pages, walk: PageWalk, events: int, media_type: str, gzip: bool, drop: Drop, config: FeedConfig
     ) -> None:
         super().__init__(drop, config)
         self._pages = pages
@@ -267,8 +267,8 @@ class StreamResponse(_Response):
     def __init__(
         self,
         pages: Pages,
-        walk: Walk,
-        waits: Waits,
+        walk: PageWalk,
+        waits: PartitionWaiters,
         duration_ms: int | None,
         stopping: Stopping,
         drop: Drop,
@@ -286,7 +286,7 @@ class StreamResponse(_Response):
         with self._waits as waiting:
             await self._follow(writer, receive, waiting)
 
-    async def _follow(self, writer: _Writer, receive: Receive, waiting: Waiting) -> None:
+    async def _follow(self, writer: _Writer, receive: Receive, waiting: AppendWaiters) -> None:
         loop = asyncio.get_running_loop()
         end = None if self._duration_ms is None else loop.time() + self._duration_ms / 1000
         wake = asyncio.Event()
@@ -310,7 +310,7 @@ class StreamResponse(_Response):
                     waiting.remove(wake.set)
                 if not gone.done():
                     await writer.write(await self._some(gone))
-        except (Refusal, LogError) as fault:
+        except (HttpError, LogError) as fault:
             if not writer.started:
                 raise
             # The stream is gone, or retention was faster: all that was sent has its checkpoint, and the next request is

@@ -25,16 +25,16 @@ from starlette.responses import JSONResponse, Response
 
 from spark_streams.errors import NameTaken, StreamExists, UnknownStream
 from spark_streams.log import StreamConfig
-from spark_streams.server.feed.http_errors import Refusal
-from spark_streams.server.feed.receive_budget import Receiving
+from spark_streams.server.feed.http_errors import HttpError
+from spark_streams.server.feed.receive_budget import ReceiveBudget
 from spark_streams.server.feed.request_bodies import is_little, read_body, read_rows
-from spark_streams.server.worker import Aside
+from spark_streams.server.worker import Worker
 from spark_streams.wire.feed.fetch_arguments import nearest
 
 if TYPE_CHECKING:
     from spark_streams.server.feed.application import FeedDoor
 
-__all__ = ["Changes", "arguments"]
+__all__ = ["WriteRequests", "arguments"]
 
 MAX_ARGUMENTS: Final = 200
 MAX_REFERENCE_BYTES: Final = 255
@@ -44,7 +44,7 @@ _SETTINGS: Final = frozenset(each.name for each in fields(StreamConfig))
 _IDEMPOTENCY: Final = ("idempotency-key", "idempotency-sequence", "idempotency-digest")
 
 
-class Changes:
+class WriteRequests:
     """Requests that change a log.
 
     Args:
@@ -54,8 +54,8 @@ class Changes:
     def __init__(self, door: FeedDoor) -> None:
         self._door = door
         # Of its own: the log makes one change at a time, and what only computes need not wait for its disk.
-        self._thread = Aside("spark-streams-changes")
-        self._receiving = Receiving(door.config.max_body_bytes, door.config.bodies_bytes)
+        self._thread = Worker("spark-streams-changes")
+        self._receiving = ReceiveBudget(door.config.max_body_bytes, door.config.bodies_bytes)
         self._large = asyncio.Lock()
 
     async def post(self, request: Request) -> Response:
@@ -99,20 +99,20 @@ class Changes:
             created = await self._thread.step(lambda: self._door.log.create_stream(name, partitions, config))
             return await self._door.discovery(created, 201)
         except NameTaken as fault:
-            raise Refusal(409, str(fault)) from fault
+            raise HttpError(409, str(fault)) from fault
         except StreamExists:
             stream = self._door.log.stream(name)
             if len(stream.partitions) != partitions:
-                raise Refusal(
+                raise HttpError(
                     409, f"feed '{name}' is there already with {len(stream.partitions)} partitions, not {partitions}"
                 ) from None
             for setting in said.keys() & _SETTINGS:
                 if getattr(stream.config, setting) != getattr(config, setting):
                     is_now = getattr(stream.config, setting)
-                    raise Refusal(409, f"feed '{name}' is there already with {setting} {is_now}") from None
+                    raise HttpError(409, f"feed '{name}' is there already with {setting} {is_now}") from None
             return await self._door.discovery(stream)
         except ValueError as fault:
-            raise Refusal(400, str(fault)) from fault
+            raise HttpError(400, str(fault)) from fault
 
     async def delete(self, request: Request) -> Response:
         """Delete a feed with all its events."""
@@ -122,7 +122,7 @@ class Changes:
         try:
             await self._thread.step(lambda: self._door.log.delete_stream(name))
         except UnknownStream:  # somebody else was faster
-            raise Refusal(404, f"there is no feed '{name:.200}'") from None
+            raise HttpError(404, f"there is no feed '{name:.200}'") from None
         return Response(status_code=204)
 
     async def _split(self, request: Request, name: str, partition: str) -> Response:
@@ -132,21 +132,21 @@ class Changes:
         into = _whole(said, "into", 2, self._door.config.max_partitions)
         history = _BOOLEANS.get(said.get("history", "false"))
         if history is None:
-            raise Refusal(400, f"history is '{said['history']:.40}', expected true or false")
+            raise HttpError(400, f"history is '{said['history']:.40}', expected true or false")
         found = stream.partitions.get(partition)
         if found is None:
-            raise Refusal(404, f"feed '{name:.200}' has no partition {partition}")
+            raise HttpError(404, f"feed '{name:.200}' has no partition {partition}")
         if found.closed:
-            raise Refusal(409, f"partition {partition} is closed: it was split into {', '.join(found.successors)}")
+            raise HttpError(409, f"partition {partition} is closed: it was split into {', '.join(found.successors)}")
         try:
             # In a thread: with its history it takes as long as reading and writing it.
             split = await self._thread.step(
                 lambda: self._door.log.split_partition(name, partition, into, history=history)
             )
         except NameTaken as fault:
-            raise Refusal(409, str(fault)) from fault
+            raise HttpError(409, str(fault)) from fault
         except ValueError as fault:
-            raise Refusal(400, str(fault)) from fault
+            raise HttpError(400, str(fault)) from fault
         return await self._door.discovery(split)
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ def arguments(request: Request) -> list[tuple[str, str]]:
             max_num_fields=MAX_ARGUMENTS,
         )
     except ValueError as fault:
-        raise Refusal(400, f"the query cannot be read: {fault}") from fault
+        raise HttpError(400, f"the query cannot be read: {fault}") from fault
 
 
 def _said(request: Request, known: Collection[str]) -> dict[str, str]:
@@ -183,9 +183,9 @@ def _said(request: Request, known: Collection[str]) -> dict[str, str]:
             meant = nearest(name, known)
             takes = ", ".join(known) or "none"
             hint = f"did you mean {meant}? There is {takes}" if meant else f"there is {takes}"
-            raise Refusal(400, f"{request.method} has no argument '{name:.40}' here: {hint}")
+            raise HttpError(400, f"{request.method} has no argument '{name:.40}' here: {hint}")
         if name in said:
-            raise Refusal(400, f"argument {name} is given twice")
+            raise HttpError(400, f"argument {name} is given twice")
         said[name] = value
     return said
 
@@ -193,7 +193,7 @@ def _said(request: Request, known: Collection[str]) -> dict[str, str]:
 def _without_body(request: Request) -> None:
     """Raise Refusal for settings in a body, as of a form, which nobody would look at."""
     if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
-        raise Refusal(400, f"{request.method} has a body, expected none: settings are arguments, as in ?partitions=2")
+        raise HttpError(400, f"{request.method} has a body, expected none: settings are arguments, as in ?partitions=2")
 
 
 def _settings(said: dict[str, str], default: StreamConfig) -> StreamConfig:
@@ -201,17 +201,17 @@ def _settings(said: dict[str, str], default: StreamConfig) -> StreamConfig:
     given = {name: int(text) if re.fullmatch("[0-9]{1,18}", text) else text for name, text in said.items()}
     for name in given.keys() & _SETTINGS:
         if isinstance(given[name], str) and not isinstance(getattr(StreamConfig(), name), str):
-            raise Refusal(400, f"{name} is '{said[name]:.40}', expected a number")
+            raise HttpError(400, f"{name} is '{said[name]:.40}', expected a number")
     try:
         return replace(default, **{name: value for name, value in given.items() if name in _SETTINGS})  # type: ignore[arg-type]
     except ValueError as fault:
-        raise Refusal(400, str(fault)) from fault
+        raise HttpError(400, str(fault)) from fault
 
 
 def _whole(said: dict[str, str], name: str, default: int, most: int) -> int:
     text = said.get(name, str(default))
     if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= most:
-        raise Refusal(400, f"{name} is '{text:.40}', expected 1 to {most}")
+        raise HttpError(400, f"{name} is '{text:.40}', expected 1 to {most}")
     return int(text)
 
 
@@ -220,20 +220,20 @@ def _idempotency(request: Request) -> tuple[str | None, int, int]:
     for name in request.headers:
         if name.startswith("idempoten") and name not in _IDEMPOTENCY:
             meant = nearest(name, _IDEMPOTENCY) or _IDEMPOTENCY[0]
-            raise Refusal(400, f"there is no header {name:.40}: did you mean {meant.title()}?")
+            raise HttpError(400, f"there is no header {name:.40}: did you mean {meant.title()}?")
     reference = request.headers.get("idempotency-key")
     number = request.headers.get("idempotency-sequence")
     digest = request.headers.get("idempotency-digest")
     if (reference is None) != (number is None):
-        raise Refusal(400, "Idempotency-Key and Idempotency-Sequence are needed together")
+        raise HttpError(400, "Idempotency-Key and Idempotency-Sequence are needed together")
     if reference is None or number is None:
         if digest is not None:
-            raise Refusal(400, "Idempotency-Digest needs Idempotency-Key and Idempotency-Sequence beside it")
+            raise HttpError(400, "Idempotency-Digest needs Idempotency-Key and Idempotency-Sequence beside it")
         return None, 0, 0
     if not reference or len(reference.encode()) > MAX_REFERENCE_BYTES:
-        raise Refusal(400, f"Idempotency-Key has {len(reference)} characters, expected 1 to {MAX_REFERENCE_BYTES}")
+        raise HttpError(400, f"Idempotency-Key has {len(reference)} characters, expected 1 to {MAX_REFERENCE_BYTES}")
     if not re.fullmatch("[0-9]{1,19}", number) or int(number) >= 2**63:
-        raise Refusal(400, f"Idempotency-Sequence is '{number:.40}', expected a whole number from 0 to 2^63 - 1")
+        raise HttpError(400, f"Idempotency-Sequence is '{number:.40}', expected a whole number from 0 to 2^63 - 1")
     if digest is not None and not re.fullmatch("[0-9a-fA-F]{8}", digest):
-        raise Refusal(400, f"Idempotency-Digest is '{digest:.40}', expected 8 hexadecimal digits")
+        raise HttpError(400, f"Idempotency-Digest is '{digest:.40}', expected 8 hexadecimal digits")
     return reference, int(number), int(digest or "0", 16)

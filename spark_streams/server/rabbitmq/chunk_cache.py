@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 
 from spark_streams.log.storage.files import write_all
 
-__all__ = ["AREA_CHUNKS", "Block", "Chunk", "ChunkCache"]
+__all__ = ["AREA_CHUNKS", "CachedChunks", "Chunk", "ChunkCache"]
 
 AREA_BYTES: Final = 64 << 20
 AREA_CHUNKS: Final = 8_192
@@ -62,11 +62,11 @@ class Chunk(NamedTuple):
 class Owner(Protocol):
     """Whoever has blocks in a cache."""
 
-    def forget(self, block: Block) -> None:
+    def forget(self, block: CachedChunks) -> None:
         """Let go of a block that the cache has dropped; called with the cache's lock held."""
 
 
-class Block:
+class CachedChunks:
     """Consecutive chunks that were encoded together.
 
     Args:
@@ -113,7 +113,7 @@ class Area:
         self._bytes = memoryview(mmap.mmap(self._file.fileno(), size, prot=mmap.PROT_READ))
         self._used = 0
         self._chunks = 0
-        self.blocks: set[Block] = set()
+        self.blocks: set[CachedChunks] = set()
 
     def takes(self, size: int, chunks: int) -> bool:
         """Say whether there is room for so many bytes and chunks more."""
@@ -150,7 +150,7 @@ class ChunkCache:
         self._areas: deque[Area] = deque()
         self._failing = False
 
-    def add(self, block: Block) -> bool:
+    def add(self, block: CachedChunks) -> bool:
         """Keep a block, and let go of the oldest ones; return whether it is kept: its bytes lie in the cache then."""
         try:
             area = self._with_room(len(block.data) + len(block.ends), len(block.chunks))
@@ -187,7 +187,7 @@ class ChunkCache:
         self._areas.append(area)
         return area
 
-    def remove(self, block: Block) -> None:
+    def remove(self, block: CachedChunks) -> None:
         """Let go of a block; with the last one of a file, of the file."""
         area = block.area
         if area is not None:

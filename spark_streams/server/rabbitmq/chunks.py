@@ -30,7 +30,7 @@ from spark_streams.log.format.record_batch import BatchHeader, Header
 from spark_streams.log.format.records import record_headers
 from spark_streams.log.format.timestamps import from_stored
 from spark_streams.log.storage.batch_walk import notes_of_batch
-from spark_streams.server.rabbitmq.chunk_cache import Block, Chunk, ChunkCache
+from spark_streams.server.rabbitmq.chunk_cache import CachedChunks, Chunk, ChunkCache
 from spark_streams.server.rabbitmq.filter_values import BLOOM_NOTE
 from spark_streams.server.rabbitmq.publishers import PUBLISHERS_NOTE, trailer_bytes
 from spark_streams.server.rabbitmq.stored_form import unescape
@@ -69,8 +69,8 @@ class Chunks:
         self._partition = partition
         self._cache = ChunkCache() if cache is None else cache
         self._lock = self._cache.lock
-        self._blocks: list[Block] = []
-        self._unkept: Block | None = None
+        self._blocks: list[CachedChunks] = []
+        self._unkept: CachedChunks | None = None
         self._last_id = (-1, 0)
         self._closed = False
         partition.add_observer(self._appended)
@@ -109,16 +109,16 @@ class Chunks:
         block = self._holding(offset) or self._read(offset, READ_BYTES)
         return None if block is None or block is self._unkept else block.next
 
-    def _read(self, offset: int, read_bytes: int) -> Block | None:
+    def _read(self, offset: int, read_bytes: int) -> CachedChunks | None:
         records = self._partition.read(offset, read_bytes, whole=True)
         if records is None:
             return None
-        block = Block(self, *_of_records(records))
+        block = CachedChunks(self, *_of_records(records))
         if not self._kept(block):
             self._unkept = block
         return block
 
-    def _holding(self, offset: int) -> Block | None:
+    def _holding(self, offset: int) -> CachedChunks | None:
         with self._lock:
             index = bisect_right(self._blocks, offset, key=_FIRST) - 1
             for block in (self._blocks[index] if index >= 0 else None, self._unkept):
@@ -156,7 +156,7 @@ class Chunks:
         self._last_id = end, known
         return known
 
-    def forget(self, block: Block) -> None:
+    def forget(self, block: CachedChunks) -> None:
         """Let go of a block: the cache has dropped it."""
         del self._blocks[bisect_right(self._blocks, block.first, key=_FIRST) - 1]  # no two begin at the same offset
 
@@ -175,9 +175,9 @@ class Chunks:
         if len(values) < LARGE_APPEND_RECORDS and values.nbytes < LARGE_APPEND_BYTES:
             return
         if all(header.append_time for header, _ in batches):
-            self._kept(Block(self, *_of_values(values, batches)))
+            self._kept(CachedChunks(self, *_of_values(values, batches)))
 
-    def _kept(self, block: Block) -> bool:
+    def _kept(self, block: CachedChunks) -> bool:
         """Have a block kept; return whether it is."""
         with self._lock:
             index = bisect_right(self._blocks, block.first, key=_FIRST) - 1

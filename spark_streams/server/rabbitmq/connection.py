@@ -28,14 +28,14 @@ from spark_streams.redaction import one_line
 from spark_streams.server.admission import Admission
 from spark_streams.server.permissions import permissions_of
 from spark_streams.server.rabbitmq import dispatch
-from spark_streams.server.rabbitmq.frame_queue import Work
+from spark_streams.server.rabbitmq.frame_queue import FrameQueue
 from spark_streams.server.rabbitmq.handshake import Handshake, Reply, Step
-from spark_streams.server.rabbitmq.heartbeat import SignsOfLife
+from spark_streams.server.rabbitmq.heartbeat import HeartbeatTimer
 from spark_streams.server.rabbitmq.publishers import Publishers
 from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
 from spark_streams.server.rabbitmq.subscriptions import Subscriptions
 from spark_streams.server.turns import Turn
-from spark_streams.server.write_timeout import Taking
+from spark_streams.server.write_timeout import WriteTimeout
 from spark_streams.wire.rabbitmq.connection_commands import Close, CloseAnswer, Heartbeat
 from spark_streams.wire.rabbitmq.consumer_commands import DELIVER_KEY, Credit, StoreOffset
 from spark_streams.wire.rabbitmq.frames import (
@@ -97,7 +97,7 @@ class RabbitConnection(asyncio.Protocol):
         self._proceeding = False
         self._put_off = False
         self._left = False
-        self._work = Work(node.loop, self._worked)
+        self._work = FrameQueue(node.loop, self._worked)
         self._reading = True
         self._unconfirmed = 0
         self._unconfirmed_bytes = 0
@@ -105,8 +105,8 @@ class RabbitConnection(asyncio.Protocol):
         self._held_back = False
         self._correlation = 0
         self._waiting_bytes = 0
-        self._life = SignsOfLife(node.loop)
-        self._taking: Taking | None = None
+        self._life = HeartbeatTimer(node.loop)
+        self._taking: WriteTimeout | None = None
         self._end_timer: asyncio.TimerHandle | None = None
 
     # --- asyncio's side
@@ -119,7 +119,7 @@ class RabbitConnection(asyncio.Protocol):
         address = transport.get_extra_info("peername")
         self._peer = str(address)
         node.joined(self)
-        self._taking = Taking(node.loop, transport, node.config.write_timeout_ms, self._stuck)
+        self._taking = WriteTimeout(node.loop, transport, node.config.write_timeout_ms, self._stuck)
         self._scattered = ScatteredWriter(transport)
         transport.set_write_buffer_limits(high=node.config.max_outgoing_bytes)
         self.handshake = Handshake(

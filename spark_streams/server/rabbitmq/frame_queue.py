@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 
-__all__ = ["Work"]
+__all__ = ["FrameQueue"]
 
 
-class Work:
+class FrameQueue:
     """The work of one connection: on one frame at a time, so that the next one finds what it has done.
 
     Args:

@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["SignsOfLife"]
+__all__ = ["HeartbeatTimer"]
 
 SILENT_INTERVALS: Final = 2
 """Intervals without a byte after which a peer is dead."""
 
 
-class SignsOfLife:
+class HeartbeatTimer:
     """When something was sent and received last, and what follows from it once ``start`` was called.
 
     Args:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from spark_streams.log import ReferenceLog
 from spark_streams.log.publisher_sequences import Sequences
 from spark_streams.server.appender import Appender
-from spark_streams.server.partition_readers import Feeds
+from spark_streams.server.partition_readers import PartitionReaders
 from spark_streams.server.rabbitmq.chunk_cache import ChunkCache
 from spark_streams.server.rabbitmq.chunks import Chunks
 from spark_streams.server.rabbitmq.config import RabbitConfig
@@ -17,7 +17,7 @@ from spark_streams.server.rabbitmq.publishers import PUBLISHERS
 from spark_streams.server.rabbitmq.single_active import Groups
 from spark_streams.server.rabbitmq.stored_offsets import StoredOffsets
 from spark_streams.server.rabbitmq.topology import Served, Topology
-from spark_streams.server.worker import Aside
+from spark_streams.server.worker import Worker
 
 if TYPE_CHECKING:
     from spark_streams.server.rabbitmq.connection import RabbitConnection
@@ -42,14 +42,14 @@ class RabbitNode:
         self.config = config
         self.loop = loop
         self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
-        self.aside = Aside("spark-streams-rabbitmq")
+        self.aside = Worker("spark-streams-rabbitmq")
         self.one_publishes = asyncio.Lock()
         # Of its own: what only computes need not wait for the disk.
-        self._disk = Aside("spark-streams-changes")
+        self._disk = Worker("spark-streams-changes")
         self.topology = Topology(log, config.max_super_stream_partitions, self._disk)
         self.offsets = StoredOffsets(log, loop, self._disk, config.max_stored_offsets)
         self.groups = Groups()
-        self.feeds = Feeds(loop)
+        self.feeds = PartitionReaders(loop)
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
         self.connections: set[RabbitConnection] = set()
         self.properties = _properties(config)

@@ -9,13 +9,13 @@ from typing import Final
 from spark_streams.errors import LogError
 from spark_streams.server.rabbitmq.chunks import Chunks
 
-__all__ = ["LookAhead"]
+__all__ = ["Prefetch"]
 
 BLOCKS_AHEAD: Final = 16
 """Some 16 MiB where nothing is encoded yet: a client takes long over what it reads together, and then wants more."""
 
 
-class LookAhead:
+class Prefetch:
     """What is encoded ahead of one subscription: a block at a time, with what other connections want in between.
 
     Args:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from spark_streams.log import NO_TIMESTAMP, Partition
 from spark_streams.log.format.batching import LARGE_ROWS
 from spark_streams.log.format.record_batch import Header
-from spark_streams.log.publisher_sequences import SequenceKind, SequenceLine
+from spark_streams.log.publisher_sequences import PublisherSequences, SequenceKind
 from spark_streams.log.storage.partition import PartitionClosed
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.appender import Batch
@@ -97,7 +97,7 @@ class _Publisher:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _PublishedRun:
     """What one Publish frame adds to an append: the entries that are ``kept``, of which there may be none."""
 
     publisher: _Publisher
@@ -114,7 +114,7 @@ class _Collected:
     """What is to be appended to one stream, and the last ids of its references with that."""
 
     served: Served
-    pieces: list[_Piece] = field(default_factory=list)
+    pieces: list[_PublishedRun] = field(default_factory=list)
     records: int = 0
     last: dict[str, int] = field(default_factory=dict)
 
@@ -279,7 +279,7 @@ class Publishers:
             made = made_of(published, kept, counts)
         elif not kept.all():
             made = made.only(kept, counts)
-        piece = _Piece(publisher, ids, counts, kept, made.stored, made.values, failures)
+        piece = _PublishedRun(publisher, ids, counts, kept, made.stored, made.values, failures)
         collected = self._collected.setdefault(publisher.served.name, _Collected(publisher.served))
         collected.pieces.append(piece)
         collected.records += len(made.stored.values) if made.stored is not None else 0
@@ -339,16 +339,21 @@ class Publishers:
         self._connection.unconfirmed(_entries(pieces), size)
         node.appender.append(served.partition, batch)
 
-    def _line(self, served: Served) -> SequenceLine:
+    def _line(self, served: Served) -> PublisherSequences:
         return self._connection.node.sequences.of(served.stream, served.partition)
 
-    def _due(self, pieces: list[_Piece], line: SequenceLine) -> bool:
+    def _due(self, pieces: list[_PublishedRun], line: PublisherSequences) -> bool:
         """Say whether no append that these pieces follow has failed meanwhile: a gap could never be filled again."""
         line.all_told()
         return all(line.failures(p.publisher.reference) == p.failures for p in pieces if p.publisher.reference)
 
     def _appended(
-        self, served: Served, pieces: list[_Piece], line: SequenceLine, size: int, outcomes: list[LinkRefused | None]
+        self,
+        served: Served,
+        pieces: list[_PublishedRun],
+        line: PublisherSequences,
+        size: int,
+        outcomes: list[LinkRefused | None],
     ) -> None:
         """Tell the publishers what is stored, and what is not."""
         if outcomes:
@@ -389,13 +394,13 @@ def _tell(waiting: asyncio.Future[None]) -> None:
         waiting.set_result(None)
 
 
-def _groups(pieces: list[_Piece]) -> NDArray[np.int64] | None:
+def _groups(pieces: list[_PublishedRun]) -> NDArray[np.int64] | None:
     """Return the records of each entry: half a sub-entry batch must never be in the log, for a retry to repeat it."""
     counts = np.concatenate([piece.counts[piece.kept] for piece in pieces])
     return counts if len(counts) and counts.max() > 1 else None
 
 
-def _entries(pieces: list[_Piece]) -> int:
+def _entries(pieces: list[_PublishedRun]) -> int:
     return sum(len(piece.ids) for piece in pieces)
 
 
@@ -407,7 +412,7 @@ class _Notes:
     of them may say that an id is there whose records are not.
     """
 
-    pieces: list[_Piece]
+    pieces: list[_PublishedRun]
     filter_bytes: int
 
     def __call__(self, start: int, stop: int) -> tuple[Header, ...]:
@@ -427,7 +432,7 @@ class _Notes:
         return notes + value_notes(values, self.filter_bytes)
 
 
-def _sequences(pieces: list[_Piece]) -> dict[str, int]:
+def _sequences(pieces: list[_PublishedRun]) -> dict[str, int]:
     """Return the last id of each reference among the entries that are stored."""
     out: dict[str, int] = {}
     for piece in pieces:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.log import NO_TIMESTAMP
-from spark_streams.wire.amqp.columns import Block, incoming_columns
+from spark_streams.wire.amqp.columns import MessageBlock, incoming_columns
 from spark_streams.wire.rabbitmq.compression import Readable
 
 __all__ = ["ESCAPE", "Stored", "joined", "kept_rows", "stored_form", "stored_steps", "unescape"]
@@ -72,7 +72,7 @@ def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
     rows = np.flatnonzero(~plain & ~escaped)
     keys, timestamps = None, None
     if len(rows):
-        incoming = incoming_columns(Block(buffer, starts[rows], ends[rows]), thorough=True)
+        incoming = incoming_columns(MessageBlock(buffer, starts[rows], ends[rows]), thorough=True)
         escaped[rows] = incoming.malformed | _begin_with_escape(buffer, starts[rows], ends[rows])
         timestamps = np.full(len(starts), NO_TIMESTAMP, np.int64)
         timestamps[rows] = np.where(incoming.malformed, NO_TIMESTAMP, incoming.creation_time_ms)

@@ -23,7 +23,7 @@ from typing import Final
 from spark_streams.errors import LogError
 from spark_streams.log import ReferenceLog
 from spark_streams.server.rabbitmq.topology import Served
-from spark_streams.server.worker import Aside
+from spark_streams.server.worker import Worker
 
 __all__ = ["StoredOffsets"]
 
@@ -49,7 +49,7 @@ class StoredOffsets:
         most: names that one user may make.
     """
 
-    def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop, aside: Aside, most: int) -> None:
+    def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop, aside: Worker, most: int) -> None:
         self._log = log
         self._loop = loop
         self._aside = aside

@@ -27,7 +27,7 @@ from spark_streams.log.storage.batch_walk import StoredBatch
 from spark_streams.server.rabbitmq.chunk_parts import runs_of, selection_of
 from spark_streams.server.rabbitmq.chunks import ONE_BATCH, Chunk, Chunks
 from spark_streams.server.rabbitmq.filter_values import Sought
-from spark_streams.server.rabbitmq.prefetch import LookAhead
+from spark_streams.server.rabbitmq.prefetch import Prefetch
 from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbitmq.chunk import SELECTIONS
 from spark_streams.wire.rabbitmq.consumer_commands import (
@@ -162,7 +162,7 @@ class Subscription:
         self._walk: Iterator[StoredBatch] | None = None
         self._matched: _Matched | None = None
         self._runs: deque[Chunk] = deque()
-        self._ahead = LookAhead(self._chunks, node.loop)
+        self._ahead = Prefetch(self._chunks, node.loop)
 
     # --- starting and stopping
 

@@ -36,7 +36,7 @@ from spark_streams.server.rabbitmq.stream_arguments import (
     known_arguments,
     stream_config,
 )
-from spark_streams.server.worker import Aside
+from spark_streams.server.worker import Worker
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
 __all__ = ["Served", "Topology"]
@@ -91,7 +91,7 @@ class Topology:
         aside: where streams are made and removed, one after the other: each partition waits for the disk.
     """
 
-    def __init__(self, log: ReferenceLog, max_partitions: int, aside: Aside) -> None:
+    def __init__(self, log: ReferenceLog, max_partitions: int, aside: Worker) -> None:
         self._log = log
         self._max_partitions = max_partitions
         self._aside = aside

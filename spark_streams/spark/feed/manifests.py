@@ -12,16 +12,16 @@ from collections.abc import Mapping
 
 from spark_streams.client.feed import Dialect
 from spark_streams.filters.tree import Expression
-from spark_streams.spark.feed.pages import Cut
+from spark_streams.spark.feed.pages import PlannedPages
 from spark_streams.spark.feed.spool import PageRange, Spool
 from spark_streams.spark.feed.tasks import FeedTask
-from spark_streams.spark.splitting import pieces
+from spark_streams.spark.splitting import split_evenly
 
 __all__ = ["read_manifest", "write_manifest"]
 
 
 def write_manifest(
-    spool: Spool, batch: int, cuts: Mapping[int, Cut], dialect: Dialect, min_partitions: int | None
+    spool: Spool, batch: int, cuts: Mapping[int, PlannedPages], dialect: Dialect, min_partitions: int | None
 ) -> None:
     """Write the manifest of a micro-batch, whole or not at all.
 
@@ -36,7 +36,7 @@ def write_manifest(
         SpoolLost: it cannot be written.
     """
     sizes = {str(p): sum(r.stop - r.start for r in cut.ranges) for p, cut in cuts.items() if cut.events}
-    parts = pieces(sizes, min_partitions or 0) if sizes else {}
+    parts = split_evenly(sizes, min_partitions or 0) if sizes else {}
     tasks = [
         {"partition": partition, "pages": piece}
         for partition, cut in sorted(cuts.items())

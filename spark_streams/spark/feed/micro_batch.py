@@ -25,8 +25,8 @@ from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import LATEST, After, Matching
 from spark_streams.spark.feed.manifests import read_manifest, write_manifest
 from spark_streams.spark.feed.offset import BEGINNING, FeedOffset
-from spark_streams.spark.feed.page_fetchers import Followers
-from spark_streams.spark.feed.partition_changes import Lineage, trace
+from spark_streams.spark.feed.page_fetchers import PageFetchers
+from spark_streams.spark.feed.partition_changes import PartitionChanges, trace
 from spark_streams.spark.feed.query_filter import QueryFilter, first_match
 from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.feed.tasks import FeedTask, address_of
@@ -65,7 +65,7 @@ class FeedBatches:
         self._discovery: Discovery | None = None
         self._discovered_at = 0.0
         self._spool: Spool | None = None
-        self._followers = Followers(
+        self._followers = PageFetchers(
             options,
             lambda: FeedClient(
                 address_of(options, self._client.dialect, self._filter.arguments),
@@ -303,7 +303,7 @@ class FeedBatches:
             self._done_files.clear()
         return self._spool
 
-    def _follow(self, begin: FeedOffset) -> Lineage:
+    def _follow(self, begin: FeedOffset) -> PartitionChanges:
         """Start and stop followers as the feed's partitions come and go."""
         discovery = self._describe()
         drained = {p for p in begin.cursors if self._followers.drained(p)}
@@ -357,7 +357,7 @@ class FeedBatches:
         cursors = {p: BEGINNING if p in again else cursor for p, cursor in begin.cursors.items()}
         return replace(begin, cursors=cursors, finished=begin.finished - again) if again else begin
 
-    def _same_partitions(self, begin: FeedOffset, lineage: Lineage) -> bool:
+    def _same_partitions(self, begin: FeedOffset, lineage: PartitionChanges) -> bool:
         """Return whether a micro-batch without events would say nothing that the one before does not."""
         same = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
         return same and self._followers.finished() <= begin.finished
@@ -376,7 +376,7 @@ class FeedBatches:
             first=None if expression is None else first_match(self._options, partition, expression),
         )
 
-    def _raise_faults(self, lineage: Lineage) -> None:
+    def _raise_faults(self, lineage: PartitionChanges) -> None:
         for partition, follower in list(self._followers.each.items()):
             fault = follower.fault
             if fault is None or partition in lineage.leaving:

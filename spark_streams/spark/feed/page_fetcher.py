@@ -21,11 +21,11 @@ from spark_streams.client.feed.range_reader import BEGINNING, EMPTY_RESPONSES, f
 from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import SparkStreamsError
-from spark_streams.spark.feed.pages import Cut
+from spark_streams.spark.feed.pages import PlannedPages
 from spark_streams.spark.feed.spool import Spool
-from spark_streams.spark.feed.spool_writer import Written
+from spark_streams.spark.feed.spool_writer import SpoolWriter
 
-__all__ = ["Follower"]
+__all__ = ["PageFetcher"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ LONG_POLL_MS: Final = 20_000
 """How long a response may wait for events; gateways cut what takes longer than half a minute or so."""
 
 
-class Follower(threading.Thread):
+class PageFetcher(threading.Thread):
     """Fetches one partition.
 
     Args:
@@ -83,7 +83,7 @@ class Follower(threading.Thread):
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._client: FeedClient | None = None
-        self._written = Written(spool, f"{file_prefix}-{partition}")
+        self._written = SpoolWriter(spool, f"{file_prefix}-{partition}")
         self._empty = 0
         self._long_polls = False
         self._closed_with: tuple[str, ...] | None = None
@@ -140,8 +140,8 @@ class Follower(threading.Thread):
         with self._changed:
             self._changed.wait(seconds)
 
-    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> Cut | None:
-        """Take what the next micro-batch gets, as ``Written.cut``."""
+    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
+        """Take what the next micro-batch gets, as ``SpoolWriter.cut``."""
         taken = self._written.cut(most_events, most_bytes, most_at_least)
         with self._changed:
             self.full = self.full and not self._has_room(events=True)

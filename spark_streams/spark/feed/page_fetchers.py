@@ -11,12 +11,12 @@ from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed.client import FeedClient
 from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.options.feedapi import FeedSourceOptions
-from spark_streams.spark.feed.page_fetcher import Follower
-from spark_streams.spark.feed.pages import Cut
+from spark_streams.spark.feed.page_fetcher import PageFetcher
+from spark_streams.spark.feed.pages import PlannedPages
 from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.splitting import shares
 
-__all__ = ["Followers"]
+__all__ = ["PageFetchers"]
 
 GATHER_S: Final = 0.25
 """How long a micro-batch waits for followers that are still fetching, once there is something."""
@@ -24,7 +24,7 @@ MAX_FETCHES: Final = 16
 """Responses that are fetched at a time; those that wait for events do not count."""
 
 
-class Followers:
+class PageFetchers:
     """The followers of a query.
 
     Args:
@@ -49,7 +49,7 @@ class Followers:
         self._prefix = prefix
         self._clock = clock
         self._slots = threading.Semaphore(MAX_FETCHES)
-        self.each: dict[int, Follower] = {}
+        self.each: dict[int, PageFetcher] = {}
         """Partition id to its follower."""
 
     def start(
@@ -77,7 +77,7 @@ class Followers:
             first: drops what comes before the first event that is wanted; None for nothing.
         """
         most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
-        follower = Follower(
+        follower = PageFetcher(
             self._connect,
             spool,
             partition,
@@ -138,7 +138,7 @@ class Followers:
                 return
             busy[0].wait_for_change(0.05)
 
-    def cut(self, waiting: dict[int, int], limit: int | None, turn: int) -> dict[int, Cut]:
+    def cut(self, waiting: dict[int, int], limit: int | None, turn: int) -> dict[int, PlannedPages]:
         """Take from each partition its share of the limit, in proportion to what waits.
 
         Each one gets as much of the bytes as the others leave, and its first checkpoint even if that covers more than
@@ -154,7 +154,7 @@ class Followers:
             most = shares(limit, most)
         left_bytes = self._options.max_bytes_per_trigger
         left, least = limit, None  # the first one with events gets a checkpoint, whatever that covers
-        cuts: dict[int, Cut] = {}
+        cuts: dict[int, PlannedPages] = {}
         order = sorted(waiting)
         first = turn % max(1, len(order))
         for partition in (*order[first:], *order[:first]):

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_streams.spark.feed.spool import PageRange
 
-__all__ = ["Cut", "Pages", "SpooledFile"]
+__all__ = ["Pages", "PlannedPages", "SpooledFile"]
 
 
 class _Checkpoints(NamedTuple):
@@ -59,7 +59,7 @@ class SpooledFile:
         return int(self.marks[-1].events[-1]) - self.planned if self.marks else 0
 
 
-class Cut(NamedTuple):
+class PlannedPages(NamedTuple):
     """Part of a partition for one micro-batch.
 
     Args:
@@ -121,7 +121,7 @@ class Pages:
         """Bytes that wait."""
         return sum(file.end - file.start for file in self._files)
 
-    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> Cut | None:
+    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
         """Take what the next micro-batch gets.
 
         Args:
@@ -159,7 +159,7 @@ class Pages:
                 break
             done.append(file.name)
             self._files.popleft()
-        return None if cursor is None else Cut(ranges, events, cursor, done, marks)
+        return None if cursor is None else PlannedPages(ranges, events, cursor, done, marks)
 
     @staticmethod
     def _last_within(file: SpooledFile, most_events: int | None, most_bytes: int, must: int) -> tuple[int, int] | None:

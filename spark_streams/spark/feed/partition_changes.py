@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from spark_streams.client.feed import Discovery
 from spark_streams.spark.feed.offset import BEGINNING, FeedOffset
 
-__all__ = ["Lineage", "trace"]
+__all__ = ["PartitionChanges", "trace"]
 
 
 @dataclass(frozen=True)
-class Lineage:
+class PartitionChanges:
     """What there is to read.
 
     Args:
@@ -37,7 +37,7 @@ class Lineage:
     searching: dict[int, str] = field(default_factory=dict)
 
 
-def trace(begin: FeedOffset, discovery: Discovery, *, ordered: bool, drained: Collection[int]) -> Lineage:
+def trace(begin: FeedOffset, discovery: Discovery, *, ordered: bool, drained: Collection[int]) -> PartitionChanges:
     """Compare what was read with what the feed lists.
 
     Args:
@@ -81,4 +81,4 @@ def trace(begin: FeedOffset, discovery: Discovery, *, ordered: bool, drained: Co
     for p in sorted(leaving):
         if p in drained and all(c in begin.cursors or c in begins for c in children[p]):
             ancestors[p] = reading.pop(p)
-    return Lineage({**reading, **begins}, begins, frozenset(leaving), gone, ancestors, searching)
+    return PartitionChanges({**reading, **begins}, begins, frozenset(leaving), gone, ancestors, searching)

@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 
 from spark_streams.client.feed import Lines
-from spark_streams.spark.feed.pages import Cut, Pages, SpooledFile
+from spark_streams.spark.feed.pages import Pages, PlannedPages, SpooledFile
 from spark_streams.spark.feed.spool import PageWriter, Spool
 
-__all__ = ["Written"]
+__all__ = ["SpoolWriter"]
 
 FILE_BYTES: Final = 32 << 20
 """A file that is longer is finished at the next checkpoint."""
@@ -26,7 +26,7 @@ HELD_BYTES: Final = 4 << 20
 """Lines that wait for their checkpoint in memory; more of them are written."""
 
 
-class Written:
+class SpoolWriter:
     """The pages of one partition; for the thread that writes them, and the one that plans.
 
     Args:
@@ -106,7 +106,7 @@ class Written:
                 self._uncovered = False
                 self._finish_file()
 
-    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> Cut | None:
+    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
         """Take what the next micro-batch gets, as ``Pages.cut``; finish the file that is being written, if possible."""
         with self._writing:
             if not self._uncovered:

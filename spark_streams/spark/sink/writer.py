@@ -40,7 +40,7 @@ from spark_streams.errors import SparkStreamsError, TransportError
 from spark_streams.spark.log_lines import show_log_lines
 from spark_streams.spark.sink.columns import slices
 
-__all__ = ["BatchWriter", "Outlet", "Sink", "StreamWriter", "TaskName", "Written", "broke_off"]
+__all__ = ["BatchWriter", "Outlet", "Sink", "SinkCommit", "StreamWriter", "TaskName", "broke_off"]
 
 
 def broke_off() -> bool:
@@ -146,7 +146,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):  # type: ignore[misc]
+class SinkCommit(WriterCommitMessage):  # type: ignore[misc]
     """One task's rows are all accepted by the peer.
 
     Args:
@@ -191,7 +191,7 @@ class TaskName:
         return f"{self.query}/{self.batch}/{self.partition}/"
 
 
-def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.RecordBatch]) -> Written:
+def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.RecordBatch]) -> SinkCommit:
     """Send all rows of a task and wait until they are accepted; a task without rows does not connect."""
     row, size, first_id, last_id = 0, 0, None, None
     began_at = time.time()
@@ -217,7 +217,7 @@ def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.R
             )
         if outlet is not None:
             outlet.flush()
-    return Written(name.partition, row, first_id, last_id, size, began_at, time.time())
+    return SinkCommit(name.partition, row, first_id, last_id, size, began_at, time.time())
 
 
 @contextmanager
@@ -263,16 +263,16 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         # streaming query is not used even inside foreachBatch: two writes of one micro-batch must not share names.
         self._job = str(uuid.uuid4())
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """Send the rows of one Spark partition; returns only once the peer has accepted them all."""
         return _deliver(self._sink, TaskName(self._job, "0", TaskContext.get().partitionId()), False, iterator)
 
-    def commit(self, messages: Sequence[Written | None]) -> None:
+    def commit(self, messages: Sequence[SinkCommit | None]) -> None:
         """Note the end of a write: there is nothing to commit, each row was accepted before its task ended."""
         show_log_lines()
         _log.info("%s", _delivered(messages))
 
-    def abort(self, messages: Sequence[Written | None]) -> None:
+    def abort(self, messages: Sequence[SinkCommit | None]) -> None:
         """Log what may have been delivered, since it cannot be taken back."""
         _log.warning("write %s failed: %s", self._job, _may_have_been_delivered(self._sink, False, messages))
 
@@ -288,7 +288,7 @@ class StreamWriter(*_ARROW_STREAM_WRITER):  # type: ignore[misc]
         self._sink = sink
         self._job = str(uuid.uuid4())
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """Send one Spark partition of one micro-batch; returns only once the peer has accepted its rows."""
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId")
@@ -301,21 +301,21 @@ class StreamWriter(*_ARROW_STREAM_WRITER):  # type: ignore[misc]
             name = TaskName(query, batch, context.partitionId(), stable=True)
         return _deliver(self._sink, name, True, iterator)
 
-    def commit(self, messages: Sequence[Written | None], batchId: int) -> None:
+    def commit(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
         """Note the end of a micro-batch: there is nothing to commit, each row was accepted before its task ended."""
         show_log_lines()
         _log.info("batch %d: %s", batchId, _delivered(messages))
 
-    def abort(self, messages: Sequence[Written | None], batchId: int) -> None:
+    def abort(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
         """Log what may have been delivered, since it cannot be taken back."""
         _log.warning("batch %d failed: %s", batchId, _may_have_been_delivered(self._sink, True, messages))
 
 
-def _rows(messages: Sequence[Written | None]) -> int:
+def _rows(messages: Sequence[SinkCommit | None]) -> int:
     return sum(m.rows for m in messages if m is not None)
 
 
-def _delivered(messages: Sequence[Written | None]) -> str:
+def _delivered(messages: Sequence[SinkCommit | None]) -> str:
     done = [m for m in messages if m is not None and m.rows]
     if not done:
         return "0 rows delivered"
@@ -329,7 +329,7 @@ def _delivered(messages: Sequence[Written | None]) -> str:
     )
 
 
-def _may_have_been_delivered(sink: Sink, streaming: bool, messages: Sequence[Written | None]) -> str:
+def _may_have_been_delivered(sink: Sink, streaming: bool, messages: Sequence[SinkCommit | None]) -> str:
     done = [m for m in messages if m is not None]
     ranges = "".join(
         f"; Spark partition {m.partition}: {m.rows} rows" + (f", '{m.first_id}' to '{m.last_id}'" if m.first_id else "")

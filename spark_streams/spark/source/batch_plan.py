@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.log_client import Bounds
-from spark_streams.options import SourceOptions, Span
+from spark_streams.options import PositionRange, SourceOptions
 from spark_streams.position import LATEST, After, At, AtTime, Position
 from spark_streams.spark.pushdown.pruning import matching_ranges
 from spark_streams.spark.pushdown.report import log_filter
@@ -27,7 +27,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
         NotFound: the stream names a partition that is not there, and losses are to fail the query.
         PositionLost: a starting position is no longer there, and losses are to fail the query.
     """
-    ending = options.ending or Span(LATEST)
+    ending = options.ending or PositionRange(LATEST)
     driver, policy = Driver(options, connect), LossPolicy(options.stream, options.fail_on_data_loss)
     try:
         description = driver.describe(fresh=True)

@@ -21,7 +21,7 @@ from spark_streams.position import EARLIEST, After, Checkpoint, Position
 from spark_streams.spark.source.driver import Driver
 from spark_streams.spark.source.ranges import Resolved, order, span_start
 
-__all__ = ["CREATED_AGAIN", "Witnesses", "new_ends", "not_past", "recreated", "retained_spans", "without"]
+__all__ = ["CREATED_AGAIN", "LogIdentity", "new_ends", "not_past", "recreated", "retained_spans", "without"]
 
 
 def recreated(checkpoint: Checkpoint, description: StreamDescription) -> bool:
@@ -148,7 +148,7 @@ CREATED_AGAIN = "the stream was deleted and created again, or restored from an o
 """What is there instead of the position."""
 
 
-class Witnesses:
+class LogIdentity:
     """Asks for witnesses, and only where there is something new to read.
 
     Args:

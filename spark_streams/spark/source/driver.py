@@ -19,10 +19,17 @@ from spark_streams.client.retry import PATIENT, Attempts
 from spark_streams.endpoint import Node
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError
 from spark_streams.filters import Expression, read_filter
-from spark_streams.options import SourceOptions, Span
+from spark_streams.options import PositionRange, SourceOptions
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
-from spark_streams.spark.source.offset_counting import Ahead, NumericWalk, Walk, events_between, sample, split_points
-from spark_streams.spark.splitting import chunk_sizes, pieces
+from spark_streams.spark.source.offset_counting import (
+    Ahead,
+    CountedWalk,
+    NumericWalk,
+    events_between,
+    sample,
+    split_points,
+)
+from spark_streams.spark.splitting import block_sizes, split_evenly
 
 __all__ = ["Connect", "Driver", "position_in", "reaching", "require_all", "require_offsets"]
 
@@ -137,7 +144,7 @@ class Driver:
         """Return a new walk over the offsets of a partition; the caller closes it."""
         if self.offsets_are_numbers():
             return NumericWalk(start, lambda: self._earliest(partition))
-        return self.ask(lambda client: Walk(self._links(client, partition), start))
+        return self.ask(lambda client: CountedWalk(self._links(client, partition), start))
 
     def split(self, reads: list[RangeRead]) -> list[RangeRead]:
         """Split ranges until there are ``minPartitions`` of them, where the events allow it."""
@@ -154,7 +161,7 @@ class Driver:
                 finally:
                     walk.close()
         counts = {partition: size or 0 for partition, size in sizes.items()}
-        parts = pieces(counts, wanted)
+        parts = split_evenly(counts, wanted)
         return [piece for read in reads for piece in self._pieces(read, counts, parts, samples)]
 
     def _pieces(
@@ -171,7 +178,7 @@ class Driver:
         else:
             walk = self.walk(read.partition, read.start)
             try:
-                cuts = split_points(walk, read.end, chunk_sizes(count, wanted))
+                cuts = split_points(walk, read.end, block_sizes(count, wanted))
             finally:
                 walk.close()
         starts: list[Earliest | At | After] = [read.start, *(After(cut) for cut in cuts)]
@@ -230,7 +237,7 @@ def reaching(options: SourceOptions, told: tuple[Node, ...]) -> SourceOptions:
     return replace(options, endpoint=options.endpoint.with_told(told)) if told else options
 
 
-def require_all(span: Span, partitions: Iterable[str], unavailable: Collection[str] = ()) -> None:
+def require_all(span: PositionRange, partitions: Iterable[str], unavailable: Collection[str] = ()) -> None:
     """Check that a span that names partitions names exactly those of the stream.
 
     Args:
@@ -255,7 +262,7 @@ def require_all(span: Span, partitions: Iterable[str], unavailable: Collection[s
         )
 
 
-def require_offsets(description: StreamDescription, *spans: Span) -> None:
+def require_offsets(description: StreamDescription, *spans: PositionRange) -> None:
     """Check that the offsets that spans name are such as events of the stream can have, where their form is known.
 
     Raises:
@@ -269,6 +276,6 @@ def require_offsets(description: StreamDescription, *spans: Span) -> None:
                 raise OptionError(span.option, f"partition '{partition}': {fault}")
 
 
-def position_in(span: Span, partition: str) -> Position:
+def position_in(span: PositionRange, partition: str) -> Position:
     """Return the position that a span says for a partition (``EARLIEST`` for one that it cannot know)."""
     return span.everywhere if span.everywhere is not None else span.each.get(partition, EARLIEST)

@@ -28,7 +28,7 @@ from spark_streams.position import (
 from spark_streams.spark.progress.batch_progress import BatchProgress
 from spark_streams.spark.pushdown.pruning import matching_ranges
 from spark_streams.spark.pushdown.report import filter_json, log_filter
-from spark_streams.spark.source.checks import Witnesses, new_ends, not_past, recreated, retained_spans, without
+from spark_streams.spark.source.checks import LogIdentity, new_ends, not_past, recreated, retained_spans, without
 from spark_streams.spark.source.driver import Connect, Driver, position_in, require_all, require_offsets
 from spark_streams.spark.source.lag import Lag
 from spark_streams.spark.source.ranges import (
@@ -41,7 +41,7 @@ from spark_streams.spark.source.ranges import (
     with_certain,
 )
 from spark_streams.spark.source.rate_limit import Limiter
-from spark_streams.spark.source.trigger_gate import Patience
+from spark_streams.spark.source.trigger_gate import TriggerGate
 
 __all__ = ["MicroBatches"]
 
@@ -81,8 +81,8 @@ class MicroBatches:
         self._driver = Driver(options, connect, clock)
         self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
         self._limiter = Limiter(self._driver)
-        self._patience = Patience(self._driver, clock)
-        self._witnesses = Witnesses(self._driver)
+        self._patience = TriggerGate(self._driver, clock)
+        self._witnesses = LogIdentity(self._driver)
         self._progress = BatchProgress(self._policy, options.stream, clock)
         self._lag = Lag(self._driver)
         self._first: StreamDescription | None = None

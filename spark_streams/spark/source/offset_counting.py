@@ -15,16 +15,16 @@ from typing import Final, Protocol
 from spark_streams.client.log_client import Bounds, OffsetWalk
 from spark_streams.position import After, At, Position
 
-__all__ = ["Ahead", "NumericWalk", "Walk", "events_between", "is_next", "sample", "split_points"]
+__all__ = ["Ahead", "CountedWalk", "NumericWalk", "events_between", "is_next", "sample", "split_points"]
 
-CHUNK: Final = 4096
+WALK_BLOCK: Final = 4096
 """Offsets taken from a client at once: what a walk holds in memory."""
 MAX_SAMPLES: Final = 4096
 """Offsets remembered of a range whose number of events the peer does not tell."""
 
 
 class Ahead(Protocol):
-    """What limits and splits need of a walk, whatever offsets are (``Walk``, ``numeric.NumericWalk``)."""
+    """What limits and splits need of a walk, whatever offsets are (``CountedWalk``, ``numeric.NumericWalk``)."""
 
     position: Position
 
@@ -35,7 +35,7 @@ class Ahead(Protocol):
         """Give back what it holds."""
 
 
-class Walk:
+class CountedWalk:
     """A walk over one partition, kept open over triggers; what was taken too far is kept for the next time.
 
     Args:
@@ -59,7 +59,7 @@ class Walk:
         walked, last = 0, None
         while walked < events:
             if not self._ahead:
-                self._ahead.extend(self._link.take(min(CHUNK, events - walked)))
+                self._ahead.extend(self._link.take(min(WALK_BLOCK, events - walked)))
                 if not self._ahead:
                     break
             if self._ahead[0] > bound:

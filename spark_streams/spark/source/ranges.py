@@ -8,7 +8,7 @@ from spark_streams.client.data_loss import LossPolicy, beginning, ending, instea
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.endpoint import Node
 from spark_streams.errors import OptionError
-from spark_streams.options import SourceOptions, Span
+from spark_streams.options import PositionRange, SourceOptions
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
 from spark_streams.spark.source.driver import Driver, position_in
 from spark_streams.spark.source.offset_counting import is_next
@@ -90,7 +90,7 @@ def range_read(
     )
 
 
-def with_certain(description: StreamDescription, driver: Driver, *spans: Span) -> StreamDescription:
+def with_certain(description: StreamDescription, driver: Driver, *spans: PositionRange) -> StreamDescription:
     """Return a description that is certain of the partitions in which it lacks a position that a query names.
 
     A node that is behind others may have told it; what it says of the other partitions stays.

@@ -15,14 +15,14 @@ from spark_streams.spark.source.driver import Driver
 from spark_streams.spark.source.offset_counting import Ahead
 from spark_streams.spark.source.ranges import Resolved
 
-__all__ = ["Patience"]
+__all__ = ["TriggerGate"]
 
 _log = logging.getLogger(__name__)
 
 Spans = Mapping[str, tuple[Resolved, str]]
 
 
-class Patience:
+class TriggerGate:
     """Says whether a micro-batch waits.
 
     Args:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.amqp.decode import FORMAT_CODES
 
-__all__ = ["Extents", "Span", "Words"]
+__all__ = ["ByteRange", "Extents", "Words"]
 
 Positions = NDArray[np.int64]
 Codes = NDArray[np.int64]
@@ -46,7 +46,7 @@ class Extents(NamedTuple):
     end: Positions
 
 
-class Span(NamedTuple):
+class ByteRange(NamedTuple):
     """Byte ranges, one a row: start inclusive, end exclusive; rows that are not ``valid`` have none.
 
     ``symbol`` says which are symbols, and so have to be ASCII.
@@ -58,9 +58,9 @@ class Span(NamedTuple):
     symbol: Mask
 
     @staticmethod
-    def empty(n: int) -> Span:
+    def empty(n: int) -> ByteRange:
         """Return ``n`` rows without a range."""
-        return Span(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
+        return ByteRange(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
 
     def keep(self, rows: Positions, extents: Extents) -> None:
         """Let these rows show values of type string, symbol, binary or null."""

@@ -26,7 +26,7 @@ from spark_streams.wire.columnar.gather import Content, Mask, Positions
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import BASE64, Member, event_member, members_of, partition_text
 
-__all__ = ["Found", "Template", "forms_of", "known_templates", "learn"]
+__all__ = ["Found", "LineForm", "forms_of", "known_forms", "learn"]
 
 LONG_LINE_BYTES: Final = 16 << 10
 """Of lines above this, the known forms are tried before one is learned."""
@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Template:
+class LineForm:
     """The form of a line.
 
     Args:
@@ -134,7 +134,7 @@ def _keep(mask: Mask, *columns):  # type: ignore[no-untyped-def]
     )
 
 
-def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> Template | None:
+def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> LineForm | None:
     """Return a line's form.
 
     Args:
@@ -178,7 +178,7 @@ def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> 
     def hole(member: Member | None) -> int | None:
         return None if member is None or not isinstance(member.value, str) else holes.index(member.start + 1)
 
-    return Template(
+    return LineForm(
         tuple(constant.encode() for constant in before),
         tuple(constant.encode() for constant in after),
         hole(cursor) if checkpoint else None,
@@ -222,7 +222,7 @@ _V1_FORMS: Final = (
 
 
 @lru_cache(maxsize=64)
-def known_templates(dialect: Dialect, partition: int | None) -> tuple[Template, ...]:
+def known_forms(dialect: Dialect, partition: int | None) -> tuple[LineForm, ...]:
     """Return the forms that the servers we know write, so that they need not be learned in every block."""
     if dialect is Dialect.V1:
         forms = [form % partition for form in _V1_FORMS] if partition is not None else []
@@ -232,13 +232,13 @@ def known_templates(dialect: Dialect, partition: int | None) -> tuple[Template, 
     return tuple(template for template in learned if template is not None)
 
 
-def forms_of(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> Iterator[Template]:
+def forms_of(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> Iterator[LineForm]:
     """Return the forms that a line may have: its own, for a long one the known ones before it.
 
     Learning costs as much as reading the line by itself does, which is nothing beside a block of short ones.
     """
     if len(line) > LONG_LINE_BYTES:
-        yield from (template for template in known_templates(dialect, partition) if template.suits(line))
+        yield from (template for template in known_forms(dialect, partition) if template.suits(line))
     own = learn(line, dialect, partition)
     if own is not None:
         yield own

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import read_line
-from spark_streams.wire.feed.lines_bulk import AlikeLines
+from spark_streams.wire.feed.lines_bulk import BulkLines
 
 __all__ = ["MAX_LINE_BYTES", "LineBlocks", "Lines", "parse_lines"]
 
@@ -150,7 +150,7 @@ def parse_lines(
     raw = np.frombuffer(block, np.uint8)
     if raw.size < FEW_BYTES and np.count_nonzero(raw == _NEWLINE) < FEW_LINES:
         return parse_singly(raw, dialect, partition, values=values, first=first)
-    return parse_alike(raw, dialect, partition, values=values, checked=checked or values, first=first)
+    return parse_bulk(raw, dialect, partition, values=values, checked=checked or values, first=first)
 
 
 def parse_singly(
@@ -186,7 +186,7 @@ def parse_singly(
     )
 
 
-def parse_alike(
+def parse_bulk(
     raw: NDArray[np.uint8],
     dialect: Dialect,
     partition: int | None,
@@ -196,7 +196,7 @@ def parse_alike(
     first: int = 1,
 ) -> Lines:
     """Do what ``parse_lines`` does for all lines of one form together."""
-    lines = AlikeLines(raw, dialect, partition, first)
+    lines = BulkLines(raw, dialect, partition, first)
     lines.recognise()
     lines.check(objects=checked)
     lines.read_rest()

@@ -13,10 +13,10 @@ from spark_streams.wire.columnar.gather import Content, Mask, Positions, gather
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_check import invalid_objects, is_utf8, unescape
 from spark_streams.wire.feed.line import read_line
-from spark_streams.wire.feed.line_forms import Found, Template, forms_of
+from spark_streams.wire.feed.line_forms import Found, LineForm, forms_of
 from spark_streams.wire.feed.strict_json import MAX_DEPTH
 
-__all__ = ["AlikeLines", "Places"]
+__all__ = ["BulkLines", "TextRanges"]
 
 MAX_FORMS: Final = 16
 """How many forms are looked for in a block; lines of further ones are read one by one."""
@@ -29,7 +29,7 @@ _OBJECT, _TEXT, _BASE64 = 1, 2, 3
 _NONE: Final = -1
 
 
-class Places(NamedTuple):
+class TextRanges(NamedTuple):
     """Per line, where a text of it is: in which buffer, from where on, how many bytes; 0 is the block, -1 no text."""
 
     source: NDArray[np.int64]
@@ -37,16 +37,16 @@ class Places(NamedTuple):
     length: Positions
 
     @staticmethod
-    def none(lines: int) -> Places:
+    def none(lines: int) -> TextRanges:
         """Return the places of lines that have no such text."""
-        return Places(np.full(lines, _NONE), np.zeros(lines, np.int64), np.zeros(lines, np.int64))
+        return TextRanges(np.full(lines, _NONE), np.zeros(lines, np.int64), np.zeros(lines, np.int64))
 
     def put(self, lines: Positions | int, source: int, start: Positions | int, length: Positions | int) -> None:
         """Let lines have a text."""
         self.source[lines], self.start[lines], self.length[lines] = source, start, length
 
 
-class AlikeLines:
+class BulkLines:
     """The lines of one block, while they are read: ``recognise``, ``check``, ``read_rest``, then the rest.
 
     ``event``, ``cursor`` and ``key`` say where each line's texts are; ``next_line`` is where the line after it begins.
@@ -66,7 +66,7 @@ class AlikeLines:
         self._start = np.concatenate((np.zeros(1, np.int64), ends[:-1] + 1))
         self._end = ends - ((ends > self._start) & (raw[np.maximum(ends - 1, 0)] == _RETURN))
         lines = ends.size
-        self.event, self.cursor, self.key = Places.none(lines), Places.none(lines), Places.none(lines)
+        self.event, self.cursor, self.key = TextRanges.none(lines), TextRanges.none(lines), TextRanges.none(lines)
         self._kind = np.zeros(lines, np.uint8)
         self._unwanted = np.zeros(lines, np.bool_)
         self._singly = np.zeros(lines, np.bool_)
@@ -161,7 +161,7 @@ class AlikeLines:
         present = self._gathered(self.key, events[named], pa.string())
         return present if named.all() else present.take(pa.array(np.cumsum(named) - 1, mask=~named))
 
-    def _gathered(self, places: Places, rows: Positions, kind: pa.DataType) -> pa.Array:
+    def _gathered(self, places: TextRanges, rows: Positions, kind: pa.DataType) -> pa.Array:
         source = places.source[rows]
         return gather(self._sources, source if source.any() else None, places.start[rows], places.length[rows], kind)
 
@@ -179,7 +179,7 @@ class AlikeLines:
             odd[row] |= np.count_nonzero((line | 0x20) == 0x7B) > MAX_DEPTH
         return odd
 
-    def _take(self, template: Template, found: Found) -> None:
+    def _take(self, template: LineForm, found: Found) -> None:
         """Note where the texts of lines of one form are."""
         lines = found.lines
         self._unwanted[lines] = not template.wanted

@@ -9,7 +9,7 @@ import proton
 import pytest
 
 from spark_streams.client.amqp import receive_buffer as intakes
-from spark_streams.client.amqp.receive_buffer import HeadIntake, Intake
+from spark_streams.client.amqp.receive_buffer import HeadBuffer, ReceiveBuffer
 from spark_streams.errors import RemoteProtocolError
 
 
@@ -66,13 +66,13 @@ class Pair:
         self.pump()
 
 
-def messages(intake: Intake | HeadIntake) -> list[bytes]:
+def messages(intake: ReceiveBuffer | HeadBuffer) -> list[bytes]:
     block = intake.block()
     return [bytes(block.buffer[a:b]) for a, b in zip(block.starts, block.ends, strict=True)]
 
 
 def test_messages_lie_back_to_back() -> None:
-    pair, intake = Pair(), Intake(100, 10_000, 10_000)
+    pair, intake = Pair(), ReceiveBuffer(100, 10_000, 10_000)
     bodies = [bytes([n]) * (n + 1) for n in range(50)]
     pair.send(*bodies)
     assert intake.take(pair.receiver._impl) == 50
@@ -83,13 +83,13 @@ def test_messages_lie_back_to_back() -> None:
     assert (intake.rows, intake.received, messages(intake)) == (0, 0, [])
 
 
-def messages_from(intake: Intake, first: int) -> list[bytes]:
+def messages_from(intake: ReceiveBuffer, first: int) -> list[bytes]:
     block = intake.block(first)
     return [bytes(block.buffer[a:b]) for a, b in zip(block.starts, block.ends, strict=True)]
 
 
 def test_it_stops_at_its_limits_and_goes_on_after_clear() -> None:
-    pair, intake = Pair(), Intake(10, 1_000, 10_000)
+    pair, intake = Pair(), ReceiveBuffer(10, 1_000, 10_000)
     bodies = [b"%03d" % n * 40 for n in range(30)]
     pair.send(*bodies)
     seen = []
@@ -100,7 +100,7 @@ def test_it_stops_at_its_limits_and_goes_on_after_clear() -> None:
     assert seen == bodies
 
 
-@pytest.mark.parametrize("make", [lambda: Intake(10, 50_000, 10_000), lambda: HeadIntake(10)])
+@pytest.mark.parametrize("make", [lambda: ReceiveBuffer(10, 50_000, 10_000), lambda: HeadBuffer(10)])
 def test_a_message_in_pieces_is_whole_only_with_its_last_frame(make: Callable[[], Any]) -> None:
     pair, intake = Pair(), make()
     pair.send(b"first")
@@ -116,11 +116,11 @@ def test_a_message_in_pieces_is_whole_only_with_its_last_frame(make: Callable[[]
     delivery.settle()
     pair.send(b"last")
     assert intake.take(pair.receiver._impl) == 2
-    whole = (b"a" * 3_000 + b"b" * 3_000) if isinstance(intake, Intake) else b"a" * intakes.HEAD_BYTES
+    whole = (b"a" * 3_000 + b"b" * 3_000) if isinstance(intake, ReceiveBuffer) else b"a" * intakes.HEAD_BYTES
     assert messages(intake) == [whole, b"last"]
 
 
-@pytest.mark.parametrize("make", [lambda: Intake(10, 50_000, 10_000), lambda: HeadIntake(10)])
+@pytest.mark.parametrize("make", [lambda: ReceiveBuffer(10, 50_000, 10_000), lambda: HeadBuffer(10)])
 def test_an_aborted_delivery_leaves_nothing(make: Callable[[], Any]) -> None:
     pair, intake = Pair(), make()
     pair.send(b"first")
@@ -134,7 +134,7 @@ def test_an_aborted_delivery_leaves_nothing(make: Callable[[], Any]) -> None:
 
 
 def test_the_buffer_grows_for_a_message_and_shrinks_again() -> None:
-    pair, intake = Pair(16_384), Intake(10, 1_000, 8 << 20)
+    pair, intake = Pair(16_384), ReceiveBuffer(10, 1_000, 8 << 20)
     large = bytes(range(256)) * 12_000
     before = len(intake._memory)
     pair.send(b"x", large)
@@ -151,7 +151,7 @@ def test_the_buffer_grows_for_a_message_and_shrinks_again() -> None:
 def test_a_message_that_fills_the_buffer_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intakes, "_SLACK_BYTES", 24)
     for size in (1_023, 1_024, 1_025):
-        pair, intake = Pair(), Intake(10, 1_000, 10_000)
+        pair, intake = Pair(), ReceiveBuffer(10, 1_000, 10_000)
         pair.send(b"q" * size, b"r")
         assert intake.take(pair.receiver._impl) == 1
         assert messages(intake) == [b"q" * size]
@@ -160,13 +160,13 @@ def test_a_message_that_fills_the_buffer_exactly(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_message_above_the_limit_is_an_error() -> None:
-    pair, intake = Pair(16_384), Intake(10, 1_000, 2_000_000)
+    pair, intake = Pair(16_384), ReceiveBuffer(10, 1_000, 2_000_000)
     pair.send(b"x" * 5_000_000)
     with pytest.raises(RemoteProtocolError, match="more than 2000000 bytes"):
         intake.take(pair.receiver._impl)
 
 
-@pytest.mark.parametrize("make", [lambda: Intake(10, 50_000, 10_000), lambda: HeadIntake(10)])
+@pytest.mark.parametrize("make", [lambda: ReceiveBuffer(10, 50_000, 10_000), lambda: HeadBuffer(10)])
 def test_an_empty_message_is_an_error(make: Callable[[], Any]) -> None:
     pair, intake = Pair(), make()
     pair.send(b"")
@@ -176,7 +176,7 @@ def test_an_empty_message_is_an_error(make: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("step", [1, 7, 100])
 def test_arriving_byte_by_byte(step: int) -> None:
-    pair, intake = Pair(), Intake(100, 100_000, 100_000)
+    pair, intake = Pair(), ReceiveBuffer(100, 100_000, 100_000)
     bodies = [b"%d" % n * n for n in range(1, 40)]
     for body in bodies:
         delivery = pair.begin(body)

@@ -21,7 +21,7 @@ from spark_streams.errors import AuthenticationFailed, ConnectFailed, DeliveryFa
 from spark_streams.log import ReferenceLog
 from spark_streams.server import FeedConfig, ServerThread
 from spark_streams.server.feed.local_target import FeedFolder
-from spark_streams.wire.amqp.columns import Block, decode_columns
+from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
 from tests.client.feed.middle import Fault, Middle
 
 PART_ROWS = 40
@@ -159,7 +159,7 @@ class Feed:
             found: list[tuple[str, str | None]] = []
             while partition.first_offset + len(found) < partition.next_offset:
                 records = partition.read(partition.first_offset + len(found))
-                block = Block(records.buffer, records.value_starts, records.value_ends)
+                block = MessageBlock(records.buffer, records.value_starts, records.value_ends)
                 columns = decode_columns(block, ("value", "key"))
                 values = [value.decode() for value in columns["value"].to_pylist()]
                 found += zip(values, columns["key"].to_pylist(), strict=True)

@@ -18,7 +18,7 @@ import pytest
 from spark_streams.client import RabbitPublishing, TaskIdentity, TaskPublisher
 from spark_streams.client.rabbitmq import task_publisher as module
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.publisher_pool import Outgoing
+from spark_streams.client.rabbitmq.publisher_pool import PublisherPool
 from spark_streams.client.rabbitmq.routing import _ByHash
 from spark_streams.errors import DeliveryFailed
 from tests.client.rabbitmq.brokers import Broker, latest, read
@@ -174,14 +174,14 @@ def test_partitions_that_fell_behind_are_caught_up(broker: Broker) -> None:
 @contextmanager
 def only_to(stream: str) -> Iterator[None]:
     """Let an attempt die with everything for other streams still on its way."""
-    original = Outgoing.publish
+    original = PublisherPool.publish
 
-    def publish(self: Outgoing, to: str, *rest: Any) -> None:
+    def publish(self: PublisherPool, to: str, *rest: Any) -> None:
         if to == stream:
             original(self, to, *rest)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Outgoing, "publish", publish)
+        patched.setattr(PublisherPool, "publish", publish)
         yield
 
 

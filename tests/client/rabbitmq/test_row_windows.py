@@ -6,12 +6,12 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.client.rabbitmq.row_windows import Places, Window, Windows
+from spark_streams.client.rabbitmq.row_windows import Destinations, Window, Windows
 
 ROWS = [b"row %d" % n for n in range(2_500)]
 
 
-def by_name(first_row: int, rows: pa.Table) -> Places:
+def by_name(first_row: int, rows: pa.Table) -> Destinations:
     """Rows go to the stream that column `to` names; without it all go to `s`."""
     import numpy as np
 

@@ -14,15 +14,15 @@ from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.conditions import (
     NEVER,
     Always,
+    Condition,
     PaddedDecimalOrder,
-    Predicate,
     by_cost,
     end_of_matches,
     freeze,
     mask,
     seek,
 )
-from spark_streams.wire.amqp.columns import Block
+from spark_streams.wire.amqp.columns import MessageBlock
 from spark_streams.wire.amqp.columns.typed import BOOLEAN, FLOAT, INTEGER, NULL, NUMBER, OTHER, TEXT, FieldOfMessage
 from spark_streams.wire.amqp.columns.typed import typed_columns as read_typed
 from spark_streams.wire.amqp.decode import Float, ULong, encode_value
@@ -161,7 +161,7 @@ def test_what_no_event_changes_is_decided_at_once(text: str, always: bool) -> No
     assert parse_amqp_sql(text) == Always(always)
 
 
-def frozen(text: str) -> Predicate:
+def frozen(text: str) -> Condition:
     return freeze(parse_amqp_sql(text), next_offset=50, partition="0")
 
 
@@ -258,7 +258,7 @@ def test_every_encoding_has_its_kind(value: bytes, kind: int, content: object, r
     message = b"\x00\x53\x74\xc1" + bytes([len(pair) + 1, 2]) + pair + b"\x00\x53\x75\xa0\x00"
     starts = np.arange(rows) * len(message)
     place = FieldOfMessage(APPLICATION_PROPERTIES, "x")
-    column = read_typed(Block(message * rows, starts, starts + len(message)), [place])[place]
+    column = read_typed(MessageBlock(message * rows, starts, starts + len(message)), [place])[place]
     assert column.kind.tolist() == [kind] * rows
     if kind in (INTEGER, BOOLEAN):
         assert column.integers.tolist() == [content] * rows
@@ -277,7 +277,7 @@ def test_a_message_that_cannot_be_decoded_matches_nothing() -> None:
     good = b"\x00\x53\x74" + encode_value({"x": 1})
     starts = np.array([0, len(broken)])
     place = FieldOfMessage(APPLICATION_PROPERTIES, "x")
-    columns = read_typed(Block(broken + good, starts, starts + np.array([len(broken), len(good)])), [place])
+    columns = read_typed(MessageBlock(broken + good, starts, starts + np.array([len(broken), len(good)])), [place])
     for text in ("x IS NULL", "x IS NOT NULL", "x <> 2", "NOT x = 2", "x NOT IN (2)"):
         found = mask(frozen(text), np.arange(2), np.zeros(2, np.int64), ORDER, columns)
         assert found.tolist() == [False, text != "x IS NULL"]
@@ -304,7 +304,7 @@ def test_numbers_are_compared_exactly(sign: str, constant: str) -> None:
     ends = np.array([len(each) for each in raw]).cumsum()
     starts = ends - np.array([len(each) for each in raw])
     place = FieldOfMessage(APPLICATION_PROPERTIES, "x")
-    columns = read_typed(Block(b"".join(raw), starts, ends), [place])
+    columns = read_typed(MessageBlock(b"".join(raw), starts, ends), [place])
     values = [float(np.float32(n)) if isinstance(n, Float) else n for n in NUMBERS]
     expected = [SIGNS[sign](value, exact) for value in values]
     offsets, instants = np.arange(len(raw)), np.zeros(len(raw), np.int64)
@@ -323,7 +323,7 @@ def test_in_takes_constants_of_all_kinds_beside_each_other(more: int) -> None:
     raw = [b"\x00\x53\x74" + encode_value({"x": value}) for value in values]
     ends = np.array([len(each) for each in raw]).cumsum()
     starts = ends - np.array([len(each) for each in raw])
-    columns = read_typed(Block(b"".join(raw), starts, ends), [FieldOfMessage(APPLICATION_PROPERTIES, "x")])
+    columns = read_typed(MessageBlock(b"".join(raw), starts, ends), [FieldOfMessage(APPLICATION_PROPERTIES, "x")])
     texts = "".join(f"'t{n}', " for n in range(more))
     among = f"IN ({texts}'a', 5, 0.5, {2**64 - 1}, TRUE)"
     offsets, instants = np.arange(len(raw)), np.zeros(len(raw), np.int64)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.conditions import PaddedDecimalOrder, by_cost, fields_of, freeze, mask
-from spark_streams.wire.amqp.columns import NO_TIMESTAMP, Block
+from spark_streams.wire.amqp.columns import NO_TIMESTAMP, MessageBlock
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
 from spark_streams.wire.amqp.decode import (
     Byte,
@@ -306,7 +306,7 @@ def matching(text: str, events: list[dict[str, Any]]) -> list[bool]:
     predicate = freeze(parse_amqp_sql(text), next_offset=len(events), partition="0")
     wanted = fields_of(predicate)
     columns = typed_columns(
-        Block(b"".join(raw), starts, ends), [f for f in wanted if f.section != DELIVERY_ANNOTATIONS]
+        MessageBlock(b"".join(raw), starts, ends), [f for f in wanted if f.section != DELIVERY_ANNOTATIONS]
     )
     columns |= {field: timestamp_column(instants) for field in wanted - columns.keys()}
     whole = mask(predicate, offsets, instants, ORDER, columns)

@@ -11,8 +11,8 @@ from spark_streams.errors import FilterError
 from spark_streams.filters.predicates.event_streams import (
     NEVER,
     NO_TIMESTAMP,
+    Condition,
     PaddedDecimalOrder,
-    Predicate,
     and_,
     annotations_predicate,
     freeze,
@@ -30,7 +30,7 @@ def offset(number: int) -> str:
     return f"{number:020d}"
 
 
-def matches(predicate: Predicate, next_offset: int = COUNT, partition: str | None = None) -> list[int]:
+def matches(predicate: Condition, next_offset: int = COUNT, partition: str | None = None) -> list[int]:
     frozen = freeze(predicate, next_offset=next_offset, partition=partition)
     found = mask(frozen, np.arange(COUNT, dtype=np.int64), TIMESTAMPS, ORDER)
     assert found.dtype == np.bool_

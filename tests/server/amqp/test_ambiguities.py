@@ -14,7 +14,7 @@ from spark_streams.client.log_client import RangeRead
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.position import EARLIEST as FROM_EARLIEST
-from spark_streams.wire.amqp.columns import Block, decode_columns
+from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
 from tests.client.amqp.fake_node import FakeNode, Script, event, info
 from tests.server.amqp.raw_peer import (
     CHANGED,
@@ -80,7 +80,7 @@ def test_a_01_associated_partitions_changed_is_sent_and_both_names_are_read(node
     other.instructions = {symbol("event-streams-assigned-partitions-changed"): ours.annotations[CHANGED]}
     encoded = [ours.encoded, bytes(other.encode())]
     ends = np.cumsum([len(e) for e in encoded])
-    block = Block(b"".join(encoded), ends - [len(e) for e in encoded], ends)
+    block = MessageBlock(b"".join(encoded), ends - [len(e) for e in encoded], ends)
     assert decode_columns(block, {"partitions_changed"})["partitions_changed"].to_pylist() == [["0", "1"]] * 2
 
 

@@ -126,16 +126,16 @@ def test_no_more_is_taken_than_may_be_under_way_while_the_disk_is_slow(
 
 
 def test_a_message_of_many_frames_is_put_together_once(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_streams.server.amqp.receive_buffer import Intake
+    from spark_streams.server.amqp.receive_buffer import ReceiveBuffer
 
     grown: list[int] = []
-    grow = Intake._grow
+    grow = ReceiveBuffer._grow
 
-    def noted(self: Intake, used: int, needed: int) -> None:
+    def noted(self: ReceiveBuffer, used: int, needed: int) -> None:
         grown.append(needed)
         grow(self, used, needed)
 
-    monkeypatch.setattr(Intake, "_grow", noted)
+    monkeypatch.setattr(ReceiveBuffer, "_grow", noted)
     node.log.create_stream("orders")
     body = bytes(range(256)) * 48_000
     peer, _, (delivery,) = sent(node, body)

@@ -447,11 +447,11 @@ def test_a_header_that_is_nearly_one_of_ours(door: Door, name: str) -> None:
 
 
 def test_what_is_published_is_read_through_the_other_doors(doors: Doors) -> None:
-    from spark_streams.wire.amqp.columns import Block, decode_columns
+    from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
 
     door = doors(others=True)
     door.create()
     door.post(b'{"event":{"a":1},"key":"k"}\n')
     records = door.log.stream("orders").partitions["0"].read(0)
-    columns = decode_columns(Block(records.buffer, records.value_starts, records.value_ends), ("value", "key"))
+    columns = decode_columns(MessageBlock(records.buffer, records.value_starts, records.value_ends), ("value", "key"))
     assert json.loads(columns["value"][0].as_py()) == {"a": 1} and columns["key"][0].as_py() == "k"

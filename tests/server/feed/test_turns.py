@@ -106,9 +106,9 @@ def test_others_are_served_while_many_partitions_are_described(calm: Door, hold:
 
 @pytest.fixture
 def aside() -> Iterator[Any]:
-    from spark_streams.server.worker import Aside
+    from spark_streams.server.worker import Worker
 
-    thread = Aside("test")
+    thread = Worker("test")
     yield thread
     thread.close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_streams.client.rabbitmq import connection as of_the_client
 from spark_streams.server.rabbitmq import connection as of_the_door
-from spark_streams.server.rabbitmq.heartbeat import SignsOfLife
+from spark_streams.server.rabbitmq.heartbeat import HeartbeatTimer
 
 
 class Clock:
@@ -51,7 +51,7 @@ class Timer:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the heartbeats of all doors that the test starts."""
     clock = Clock()
-    monkeypatch.setattr(of_the_door, "SignsOfLife", lambda _: SignsOfLife(clock))  # type: ignore[arg-type]
+    monkeypatch.setattr(of_the_door, "SignsOfLife", lambda _: HeartbeatTimer(clock))  # type: ignore[arg-type]
     return clock
 
 

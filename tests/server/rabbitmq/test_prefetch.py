@@ -11,7 +11,7 @@ import pytest
 from spark_streams.log import LogConfig, Partition, ReferenceLog
 from spark_streams.server.rabbitmq import chunk_cache
 from spark_streams.server.rabbitmq.chunks import Chunks
-from spark_streams.server.rabbitmq.prefetch import BLOCKS_AHEAD, LookAhead
+from spark_streams.server.rabbitmq.prefetch import BLOCKS_AHEAD, Prefetch
 
 APPENDS = 3 * BLOCKS_AHEAD
 
@@ -33,7 +33,7 @@ def settle(loop: asyncio.AbstractEventLoop) -> None:
 
 def test_it_goes_so_far_and_follows_its_reader(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
     chunks, loop = Chunks(partition), asyncio.new_event_loop()
-    ahead = LookAhead(chunks, loop)
+    ahead = Prefetch(chunks, loop)
     ahead.from_offset(2)
     settle(loop)
     assert [block.first for block in chunks._blocks] == list(range(2, 2 + BLOCKS_AHEAD))
@@ -56,7 +56,7 @@ def test_it_goes_so_far_and_follows_its_reader(partition: Partition, monkeypatch
 def test_where_nothing_is_kept_one_block_is_made(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk_cache, "FREE_BYTES", 1 << 60)
     chunks, loop = Chunks(partition), asyncio.new_event_loop()
-    LookAhead(chunks, loop).from_offset(3)
+    Prefetch(chunks, loop).from_offset(3)
     settle(loop)
     monkeypatch.setattr(Partition, "read", None)
     assert chunks.run(3, 1)[0].first_offset == 3  # not lost to a later one
@@ -71,7 +71,7 @@ def test_damage_is_left_to_the_delivery_that_meets_it(partition: Partition) -> N
     chunks, loop = Chunks(partition), asyncio.new_event_loop()
     faults: list[Any] = []
     loop.set_exception_handler(lambda _, context: faults.append(context))
-    LookAhead(chunks, loop).from_offset(0)
+    Prefetch(chunks, loop).from_offset(0)
     settle(loop)
     assert [block.first for block in chunks._blocks] == [0]
     assert not faults

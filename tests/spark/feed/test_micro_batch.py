@@ -428,9 +428,9 @@ class TestLongPolls:
                 assert len(feed.fetches) <= 5
 
     def test_a_follower_that_pauses_is_told_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        told = following.Follower.long_polls
+        told = following.PageFetcher.long_polls
 
-        def late(follower: following.Follower) -> None:
+        def late(follower: following.PageFetcher) -> None:
             deadline = time.monotonic() + 240
             while not follower.idle:
                 assert time.monotonic() < deadline
@@ -438,7 +438,7 @@ class TestLongPolls:
             time.sleep(0.1)  # it is in its pause of ten minutes now
             told(follower)
 
-        monkeypatch.setattr(following.Follower, "long_polls", late)
+        monkeypatch.setattr(following.PageFetcher, "long_polls", late)
         with BadFeed({0: Part(numbered(0, 5))}) as feed:
             feed.stream = True
             with Life(feed.url, pollInterval="600000") as life:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.options.feedapi import parse_feed_source
-from spark_streams.spark.feed.page_fetchers import Followers
-from spark_streams.spark.feed.pages import Cut, Pages, SpooledFile
+from spark_streams.spark.feed.page_fetchers import PageFetchers
+from spark_streams.spark.feed.pages import Pages, PlannedPages, SpooledFile
 from spark_streams.spark.feed.spool import PageRange
 
 MOST = 1 << 40
@@ -33,7 +33,7 @@ def pages(*files: SpooledFile) -> Pages:
     return made
 
 
-def cut(from_: Pages, events: int | None = None, size: int = MOST) -> Cut:
+def cut(from_: Pages, events: int | None = None, size: int = MOST) -> PlannedPages:
     taken = from_.cut(events, size)
     assert taken is not None
     return taken
@@ -105,7 +105,7 @@ def test_partitions_do_not_exceed_a_limit_together() -> None:
     """Their shares of 200 are less than their pages of 500; one of them is first, in turn."""
     waiting = {number: pages(file(f"f{number}", [(10, 500, "x")], [(20, 1_000, "y")])) for number in range(3)}
     options = parse_feed_source({"url": "http://localhost", "stream": "orders"}, streaming=True)
-    followers = Followers(options, lambda: pytest.fail("connected"), LossPolicy("orders", fail=True), "run")
+    followers = PageFetchers(options, lambda: pytest.fail("connected"), LossPolicy("orders", fail=True), "run")
     followers.each = waiting  # type: ignore[assignment]
     seen = []
     for turn in range(7):

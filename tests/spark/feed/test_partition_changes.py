@@ -6,10 +6,12 @@ import pytest
 
 from spark_streams.client.feed import Discovery, FeedPartition
 from spark_streams.spark.feed.offset import BEGINNING, FeedOffset
-from spark_streams.spark.feed.partition_changes import Lineage, trace
+from spark_streams.spark.feed.partition_changes import PartitionChanges, trace
 
 
-def look(begin: FeedOffset, *listed: FeedPartition, ordered: bool = True, drained: tuple[int, ...] = ()) -> Lineage:
+def look(
+    begin: FeedOffset, *listed: FeedPartition, ordered: bool = True, drained: tuple[int, ...] = ()
+) -> PartitionChanges:
     return trace(begin, Discovery(listed), ordered=ordered, drained=drained)
 
 
@@ -26,7 +28,7 @@ HEIRS = (FeedPartition(1, cursor_from=(0,)), FeedPartition(2, cursor_from=(0,)))
 
 
 def test_nothing_new() -> None:
-    assert look(at({0: "a"}), ROOT) == Lineage({0: "a"}, {}, frozenset(), frozenset(), {})
+    assert look(at({0: "a"}), ROOT) == PartitionChanges({0: "a"}, {}, frozenset(), frozenset(), {})
 
 
 def test_c10_a_new_partition_starts_at_its_beginning() -> None:
@@ -50,7 +52,7 @@ def test_f16_a_closed_partition_without_children_yet() -> None:
 
 def test_c12_heirs_start_at_the_cursor_of_the_partition_that_left() -> None:
     found = look(at({0: "a"}), *HEIRS, drained=(0,))
-    assert found == Lineage({1: "a", 2: "a"}, {1: "a", 2: "a"}, frozenset({0}), frozenset(), {0: "a"})
+    assert found == PartitionChanges({1: "a", 2: "a"}, {1: "a", 2: "a"}, frozenset({0}), frozenset(), {0: "a"})
 
 
 def test_c12_heirs_wait_until_all_that_was_fetched_is_planned() -> None:
@@ -102,4 +104,4 @@ def test_gone_without_a_successor() -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_f15_no_partitions(ordered: bool) -> None:
-    assert look(at({}), ordered=ordered) == Lineage({}, {}, frozenset(), frozenset(), {})
+    assert look(at({}), ordered=ordered) == PartitionChanges({}, {}, frozenset(), frozenset(), {})

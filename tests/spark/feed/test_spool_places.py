@@ -14,7 +14,7 @@ from spark_streams.errors import PositionLost
 from spark_streams.spark.feed import spool as spooling
 from spark_streams.spark.feed import spool_writer, tasks
 from spark_streams.spark.feed.spool import PageWriter, Spool
-from spark_streams.spark.feed.spool_writer import Written
+from spark_streams.spark.feed.spool_writer import SpoolWriter
 from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
 from tests.spark.feed.batches import Life, values
 from tests.spark.feed.object_store import SCHEME, ObjectStore
@@ -84,7 +84,7 @@ def test_a_place_that_is_slow_to_write_to_does_not_hold_up_who_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = b'{"event": {"n": 1}}\n{"cursor": "a"}\n'
-    pages = Written(Spool(str(tmp_path), "q"), "x")
+    pages = SpoolWriter(Spool(str(tmp_path), "q"), "x")
     pages.take(block, parse_lines(block, Dialect.V2A, values=False), moved=True)
     begun, go_on = threading.Event(), threading.Event()
     write = PageWriter.write

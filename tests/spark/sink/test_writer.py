@@ -14,7 +14,7 @@ from pyspark.sql import datasource
 from spark_streams.errors import DeliveryFailed, SparkStreamsError
 from spark_streams.spark.sink import writer as module
 from spark_streams.spark.sink.columns import identify, message_columns
-from spark_streams.spark.sink.writer import BatchWriter, StreamWriter, TaskName, Written
+from spark_streams.spark.sink.writer import BatchWriter, SinkCommit, StreamWriter, TaskName
 
 
 @dataclass
@@ -104,14 +104,14 @@ def batches(*runs: list[str], key: bool = False) -> Iterator[pa.RecordBatch]:
 def test_a_task_is_done_after_the_peer_accepted_all(task: dict[str, str]) -> None:
     sink = FakeSink()
     done = StreamWriter(sink).write(batches(["a", "b"], ["c"]))
-    assert done == Written(partition=3, rows=3, first_id="query/7/3/0", last_id="query/7/3/2")
+    assert done == SinkCommit(partition=3, rows=3, first_id="query/7/3/0", last_id="query/7/3/2")
     assert sink.outlet.sent == [("a", "query/7/3/0"), ("b", "query/7/3/1"), ("c", "query/7/3/2")]
     assert sink.outlet.calls == ["send 2", "send 1", "flush", "close"]
 
 
 def test_a_task_without_rows_does_not_connect(task: dict[str, str]) -> None:
     sink = FakeSink()
-    assert StreamWriter(sink).write(batches([])) == Written(3, 0, None, None)
+    assert StreamWriter(sink).write(batches([])) == SinkCommit(3, 0, None, None)
     assert sink.opened == []
 
 
@@ -168,7 +168,7 @@ def test_a_sink_may_refuse_a_name_that_a_restart_changes(task: dict[str, str]) -
 def test_a_sink_that_needs_no_message_ids(task: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     sink = FakeSink(identifies=False)
     done = StreamWriter(sink).write(batches(["a", "b"]))
-    assert done == Written(3, 2, None, None)
+    assert done == SinkCommit(3, 2, None, None)
     assert sink.outlet.sent == [("a", None), ("b", None)]
     with pytest.raises(DeliveryFailed, match=r"^row 1 of Spark partition 3 \(key 'key-bad'\) was rejected"):
         StreamWriter(FakeSink(identifies=False)).write(batches(["a", "bad"], key=True))
@@ -208,7 +208,7 @@ def test_rows_that_fail_upstream_close_the_connection(task: dict[str, str]) -> N
 
 
 def test_abort_tells_what_may_have_been_delivered(caplog: pytest.LogCaptureFixture) -> None:
-    StreamWriter(FakeSink()).abort([Written(0, 2, "q/5/0/0", "q/5/0/1"), None], 5)
+    StreamWriter(FakeSink()).abort([SinkCommit(0, 2, "q/5/0/0", "q/5/0/1"), None], 5)
     assert "batch 5 failed: 2 rows of 1 finished tasks were delivered" in caplog.text
     assert "Spark partition 0: 2 rows, 'q/5/0/0' to 'q/5/0/1'" in caplog.text
     assert "the other 1 tasks may have delivered some of theirs. It is known by its ids" in caplog.text
@@ -220,17 +220,17 @@ def test_abort_tells_what_may_have_been_delivered(caplog: pytest.LogCaptureFixtu
 
 def test_commit_counts_rows(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        StreamWriter(FakeSink()).commit([Written(0, 2, "a", "b"), Written(1, 3, "c", "d")], 9)
+        StreamWriter(FakeSink()).commit([SinkCommit(0, 2, "a", "b"), SinkCommit(1, 3, "c", "d")], 9)
     assert "batch 9: 5 rows delivered" in caplog.text
 
 
 def test_the_end_of_a_micro_batch_tells_rates(caplog: pytest.LogCaptureFixture) -> None:
     # The clocks of the executors differ: the second task ended before the first one began.
     tasks = [
-        Written(0, 300, "a", "b", 900, 100.0, 103.0),
+        SinkCommit(0, 300, "a", "b", 900, 100.0, 103.0),
         None,
-        Written(1, 0, None, None),
-        Written(2, 3, "c", "d", 9, 98.5, 99.0),
+        SinkCommit(1, 0, None, None),
+        SinkCommit(2, 3, "c", "d", 9, 98.5, 99.0),
     ]
     with caplog.at_level(logging.INFO, "spark_streams.spark.sink.writer"):
         StreamWriter(FakeSink()).commit(tasks, 9)

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.spark.source import offset_counting
-from spark_streams.spark.source.offset_counting import Walk, sample, split_points
-from spark_streams.spark.splitting import chunk_sizes
+from spark_streams.spark.source.offset_counting import CountedWalk, sample, split_points
+from spark_streams.spark.splitting import block_sizes
 from tests.spark.fake_client import FakeClient, FakeLog, name
 
 
-def walk(log: FakeLog, start=EARLIEST) -> Walk:
+def walk(log: FakeLog, start=EARLIEST) -> CountedWalk:
     client = FakeClient(log)
-    return Walk(lambda position: client.offsets("orders", "0", position, None), start)
+    return CountedWalk(lambda position: client.offsets("orders", "0", position, None), start)
 
 
 def filled(count: int) -> FakeLog:
@@ -52,7 +52,7 @@ def test_a_walk_may_start_at_an_event() -> None:
 @given(st.integers(1, 200), st.integers(1, 30), st.integers(0, 220))
 def test_split_points_cut_into_the_sizes_asked(events: int, pieces: int, bound: int) -> None:
     pieces, bound = min(pieces, events), min(bound, events - 1)
-    sizes = chunk_sizes(bound + 1, min(pieces, bound + 1))
+    sizes = block_sizes(bound + 1, min(pieces, bound + 1))
     cuts = split_points(walk(filled(events)), name(bound), sizes)
     ends = [sum(sizes[: i + 1]) - 1 for i in range(len(sizes) - 1)]
     assert cuts == [name(end) for end in ends]

@@ -7,7 +7,7 @@ import pytest
 from proton import Data, Message, symbol, timestamp
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.amqp.columns import NO_TIMESTAMP, Block, decode_columns, delivery_annotations
+from spark_streams.wire.amqp.columns import NO_TIMESTAMP, MessageBlock, decode_columns, delivery_annotations
 
 BODY = b"\x00\x53\x75\xa0\x01x"
 
@@ -55,7 +55,7 @@ def test_events_without_timestamp_are_a_group_of_their_own() -> None:
         for row, section in zip(rows.tolist(), sections, strict=True):
             raws[row] = section.tobytes() + BODY
     ends = np.cumsum([len(raw) for raw in raws])
-    block = Block(b"".join(raws), ends - np.array([len(raw) for raw in raws]), ends)
+    block = MessageBlock(b"".join(raws), ends - np.array([len(raw) for raw in raws]), ends)
     columns = decode_columns(block, ["offset", "timestamp_ms", "source_partition", "value"])
     assert columns["timestamp_ms"].to_pylist() == [None, 7, None, -1, 8]
     assert columns["offset"].to_pylist() == [f"{n:020d}" for n in range(5)]

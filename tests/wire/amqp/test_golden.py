@@ -13,7 +13,7 @@ import pytest
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import sections
-from spark_streams.wire.amqp.columns import COLUMN_TYPES, Block, decode_columns
+from spark_streams.wire.amqp.columns import COLUMN_TYPES, MessageBlock, decode_columns
 from spark_streams.wire.amqp.decode import Array, Described, Float, Symbol, Timestamp, ULong, decode_value, encode_value
 from spark_streams.wire.amqp.message import Amqp, Data, Message, Sequence, decode_message, split_sections
 from tests.wire.amqp.messages import encode_message
@@ -41,7 +41,7 @@ ALL = ["value", "key", "properties", "application_properties", "message_annotati
 
 def columns(raw: bytes, *names: str) -> dict[str, Any]:
     """Return one message's row, the message lying between other bytes."""
-    block = Block(b"\xff" + raw + b"\xff\xff", np.array([1]), np.array([1 + len(raw)]))
+    block = MessageBlock(b"\xff" + raw + b"\xff\xff", np.array([1]), np.array([1 + len(raw)]))
     return {name: array.to_pylist()[0] for name, array in decode_columns(block, names or ALL).items()}
 
 

@@ -37,7 +37,7 @@ def alike(block: bytes, dialect: Dialect, partition: int | None = None, *, value
     raw = np.frombuffer(block, np.uint8)
     if raw.size < 8:
         return parse_lines(block, dialect, partition, values=values)
-    return feed_lines.parse_alike(raw, dialect, partition, values=values)
+    return feed_lines.parse_bulk(raw, dialect, partition, values=values)
 
 
 @pytest.fixture(params=[parse_lines, alike], ids=["as-given", "together"])

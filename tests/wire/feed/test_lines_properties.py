@@ -19,7 +19,7 @@ from spark_streams.wire.feed import json_check
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
 from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
-from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_alike, parse_lines, parse_singly
+from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_bulk, parse_lines, parse_singly
 from spark_streams.wire.feed.lines_encode import encode_lines
 
 untimed = settings(deadline=None)
@@ -136,7 +136,7 @@ def shortened(request: pytest.FixtureRequest) -> Any:
 @given(block=blocks(), dialect=dialects, partition=st.sampled_from([None, 0, 1]))
 def test_reading_agrees_with_json(shortened: None, block: bytes, dialect: Dialect, partition: int | None) -> None:
     expected = plainly(block, dialect, partition)
-    for parse in (parse_singly, parse_alike) if len(block) >= 8 else (parse_singly,):
+    for parse in (parse_singly, parse_bulk) if len(block) >= 8 else (parse_singly,):
         found = outcome(parse, block, dialect, partition)
         if expected is None:
             assert isinstance(found, str)
@@ -161,13 +161,13 @@ def test_damaged_lines_are_read_the_same_together_and_singly(
         elif damaged:
             damaged[place % len(damaged)] = byte
     damaged += b" " * max(0, 8 - len(damaged))
-    assert outcome(parse_alike, bytes(damaged), dialect, 0) == outcome(parse_singly, bytes(damaged), dialect, 0)
+    assert outcome(parse_bulk, bytes(damaged), dialect, 0) == outcome(parse_singly, bytes(damaged), dialect, 0)
 
 
 @untimed
 @given(block=st.one_of(st.binary(max_size=300), st.binary(max_size=10).map(lambda noise: noise * 50)), dialect=dialects)
 def test_any_bytes_give_lines_or_a_protocol_error(block: bytes, dialect: Dialect) -> None:
-    for parse in (parse_singly, parse_alike) if len(block) >= 8 else (parse_singly,):
+    for parse in (parse_singly, parse_bulk) if len(block) >= 8 else (parse_singly,):
         outcome(parse, block, dialect, 0)
     pieces = LineBlocks(max_line_bytes=100)
     try:

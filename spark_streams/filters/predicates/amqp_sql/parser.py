@@ -51,7 +51,7 @@ MAX_PATTERN: Final = 1_000
 _SIGNS: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 """Each comparison, and what it is with its sides exchanged."""
 _OPPOSITE: Final = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-_OPERATORS: Final = {op.value: op for op in p.Operator}
+_OPERATORS: Final = {op.value: op for op in p.Comparison}
 _FUNCTIONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -73,7 +73,7 @@ _HEADER: Final[dict[str, Constant | None]] = {
 _INSTANT: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, p.TIMESTAMP.name)
 
 
-def parse_amqp_sql(text: str) -> p.Predicate:
+def parse_amqp_sql(text: str) -> p.Condition:
     """Read the text of an ``amqp:sql-filter``.
 
     Args:
@@ -106,7 +106,7 @@ class _Parser:
     def _ended(self) -> bool:
         return self.next.kind is Kind.END
 
-    def predicate(self) -> p.Predicate:
+    def predicate(self) -> p.Condition:
         if self._ended():
             self._fail("the filter is empty: write TRUE for all events")
         found = self._any(True)
@@ -114,19 +114,19 @@ class _Parser:
             self._fail_outside("expected AND, OR or the end of the filter")
         return found
 
-    def _any(self, wanted: bool) -> p.Predicate:
+    def _any(self, wanted: bool) -> p.Condition:
         parts = [self._all(wanted)]
         while self._take("OR"):
             parts.append(self._all(wanted))
-        return p.any_of(parts) if wanted else p.all_of(parts)
+        return p.disjunction(parts) if wanted else p.conjunction(parts)
 
-    def _all(self, wanted: bool) -> p.Predicate:
+    def _all(self, wanted: bool) -> p.Condition:
         parts = [self._factor(wanted)]
         while self._take("AND"):
             parts.append(self._factor(wanted))
-        return p.all_of(parts) if wanted else p.any_of(parts)
+        return p.conjunction(parts) if wanted else p.disjunction(parts)
 
-    def _factor(self, wanted: bool) -> p.Predicate:
+    def _factor(self, wanted: bool) -> p.Condition:
         begun = self.next
         if self._take("NOT"):
             self._deeper(begun)
@@ -146,7 +146,7 @@ class _Parser:
         if self.depth > MAX_DEPTH:
             self._fail(f"nested deeper than {MAX_DEPTH} levels", token)
 
-    def _test(self, wanted: bool) -> p.Predicate:
+    def _test(self, wanted: bool) -> p.Condition:
         self.tests += 1
         if self.tests > MAX_TESTS:
             self._fail(f"more than {MAX_TESTS} tests in one filter")
@@ -244,7 +244,7 @@ class _Parser:
 
     # --- tests
 
-    def _comparison(self, left: Constant | Token, sign: Token, right: Constant | Token, wanted: bool) -> p.Predicate:
+    def _comparison(self, left: Constant | Token, sign: Token, right: Constant | Token, wanted: bool) -> p.Condition:
         word = sign.word
         if isinstance(left, Token) and isinstance(right, Token):
             self._fail("a field can be compared with a constant only", right)
@@ -255,7 +255,7 @@ class _Parser:
         assert isinstance(right, Constant)
         return self._compare(left, word, right, wanted)
 
-    def _compare(self, field: Token, sign: str, constant: Constant, wanted: bool) -> p.Predicate:
+    def _compare(self, field: Token, sign: str, constant: Constant, wanted: bool) -> p.Condition:
         if field.section == "h":
             default = _HEADER[field.word.replace("-", "_")]
             return p.Always(default is not None and _holds(default, sign, constant) is wanted)
@@ -273,21 +273,21 @@ class _Parser:
             return p.Always((sign == "<>") is wanted)
         return p.compare(annotation, _operator(sign, wanted), p.Text(constant.value))
 
-    def _in(self, field: Token, constants: tuple[Constant, ...], wanted: bool) -> p.Predicate:
+    def _in(self, field: Token, constants: tuple[Constant, ...], wanted: bool) -> p.Condition:
         if field.section == "h" or (field.section == "d" and field.word != p.TIMESTAMP.name):
             parts = [self._compare(field, "=", each, wanted) for each in constants]
-            return p.any_of(parts) if wanted else p.all_of(parts)
+            return p.disjunction(parts) if wanted else p.conjunction(parts)
         place = _INSTANT if field.section == "d" else _place(field)
         return MessageTest(place, IsIn(constants), wanted)
 
-    def _like(self, field: Token, pattern: Pattern, wanted: bool) -> p.Predicate:
+    def _like(self, field: Token, pattern: Pattern, wanted: bool) -> p.Condition:
         if field.section == "d":
             self._fail("LIKE is not supported on delivery annotations", field)
         if field.section == "h":
             return p.Always(False)  # no text among them: unknown
         return MessageTest(_place(field), IsLike(pattern), wanted)
 
-    def _is_null(self, field: Token, wanted: bool) -> p.Predicate:
+    def _is_null(self, field: Token, wanted: bool) -> p.Condition:
         if field.section == "h":
             return p.Always((_HEADER[field.word.replace("-", "_")] is None) is wanted)
         if field.section == "d" and field.word != p.TIMESTAMP.name:
@@ -325,7 +325,7 @@ def _place(field: Token) -> FieldOfMessage:
     return FieldOfMessage(_SECTION_CODES[field.section], name)
 
 
-def _operator(sign: str, wanted: bool) -> p.Operator:
+def _operator(sign: str, wanted: bool) -> p.Comparison:
     return _OPERATORS[sign if wanted else _OPPOSITE[sign]]
 
 

@@ -17,7 +17,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.canonical_text import canonical_bytes
 from spark_streams.wire.amqp.columns.single_message import MAX_TIMESTAMP_MS, Overflow, microseconds
 from spark_streams.wire.amqp.decode import decode_value
-from spark_streams.wire.columnar.byte_view import Codes, Mask, Positions, Span, Words
+from spark_streams.wire.columnar.byte_view import ByteRange, Codes, Mask, Positions, Words
 
 __all__ = ["code_set", "fitting", "gather", "text_spans", "validity"]
 
@@ -60,7 +60,7 @@ def fitting(milliseconds: NDArray[np.int64], valid: Mask, what: str, overflow: O
     return valid & ~outside
 
 
-def gather(words: Words, span: Span, kind: pa.DataType, column: str) -> pa.Array:
+def gather(words: Words, span: ByteRange, kind: pa.DataType, column: str) -> pa.Array:
     """Return the bytes of each range as an array of ``kind``: binary, large_binary or string.
 
     Raises:
@@ -102,7 +102,7 @@ def _is_ascii(buffer: pa.Buffer | None) -> bool:
     return buffer is None or buffer.size == 0 or int(np.frombuffer(buffer, np.int8).min()) >= 0
 
 
-def text_spans(words: Words, code: Codes, value: Positions, start: Positions, end: Positions) -> Span:
+def text_spans(words: Words, code: Codes, value: Positions, start: Positions, end: Positions) -> ByteRange:
     """Return the canonical text of many values, as ranges; nulls are not valid.
 
     Texts stay where they are; integers become text a whole column at a time; what is left (floats, uuids, binary,
@@ -118,7 +118,7 @@ def text_spans(words: Words, code: Codes, value: Positions, start: Positions, en
     Raises:
         RemoteProtocolError: a value that goes one by one cannot be decoded.
     """
-    span = Span(start.copy(), end.copy(), code != NULL_CODE, (code == 0xA3) | (code == 0xB3))
+    span = ByteRange(start.copy(), end.copy(), code != NULL_CODE, (code == 0xA3) | (code == 0xB3))
     kinds = set(np.flatnonzero(np.bincount(code, minlength=256)).tolist()) - {NULL_CODE, *TEXT_CODES}
     for kind in kinds & _CONSTANT.keys():
         where = np.flatnonzero(code == kind)
@@ -148,7 +148,7 @@ def _one_text(words: Words, value: int, end: int) -> bytes:
     return canonical_bytes(decoded)
 
 
-def _place(words: Words, span: Span, where: Positions, texts: list[bytes], choice: Positions) -> None:
+def _place(words: Words, span: ByteRange, where: Positions, texts: list[bytes], choice: Positions) -> None:
     """Let the rows ``where`` show ``texts[choice]``."""
     bounds = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([len(text) for text in texts], out=bounds[1:])
@@ -156,7 +156,7 @@ def _place(words: Words, span: Span, where: Positions, texts: list[bytes], choic
     span.start[where], span.end[where] = bounds[choice], bounds[choice + 1]
 
 
-def _place_array(words: Words, span: Span, where: Positions, texts: pa.StringArray) -> None:
+def _place_array(words: Words, span: ByteRange, where: Positions, texts: pa.StringArray) -> None:
     """Let the rows ``where`` show the array's texts, row by row; it has no offset and no nulls."""
     _, offsets, content = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(texts) + 1).astype(np.int64)

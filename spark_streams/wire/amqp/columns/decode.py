@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.amqp.columns.lockstep import COLUMN_TYPES, Block, Walk
+from spark_streams.wire.amqp.columns.lockstep import COLUMN_TYPES, Lockstep, MessageBlock
 from spark_streams.wire.amqp.columns.single_message import Overflow, TimestampOverflow, row_columns
 
-__all__ = ["COLUMN_TYPES", "Block", "Overflow", "TimestampOverflow", "decode_columns"]
+__all__ = ["COLUMN_TYPES", "MessageBlock", "Overflow", "TimestampOverflow", "decode_columns"]
 
 
-def decode_columns(block: Block, names: Collection[str], *, overflow: Overflow = "fail") -> dict[str, pa.Array]:
+def decode_columns(block: MessageBlock, names: Collection[str], *, overflow: Overflow = "fail") -> dict[str, pa.Array]:
     """Decode the named columns of all messages of a block.
 
     Args:
@@ -40,7 +40,7 @@ def decode_columns(block: Block, names: Collection[str], *, overflow: Overflow =
     unknown = set(names) - COLUMN_TYPES.keys()
     if unknown:
         raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}; there are {', '.join(COLUMN_TYPES)}")
-    walk = Walk(block, frozenset(names))
+    walk = Lockstep(block, frozenset(names))
     for row in np.flatnonzero(walk.odd).tolist():
         walk.place(row, row_columns(walk.raw(row), names, overflow))
     return {name: walk.array(name, overflow) for name in names}

@@ -33,11 +33,20 @@ from numpy.typing import NDArray
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError, SchemaError
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.columns.canonical import gather
-from spark_streams.wire.amqp.columns.encoded_runs import Piece, as_bytes, constant, counted, fixed, join, lengths, sized
+from spark_streams.wire.amqp.columns.encoded_runs import (
+    EncodedRun,
+    as_bytes,
+    constant,
+    counted,
+    fixed,
+    join,
+    lengths,
+    sized,
+)
 from spark_streams.wire.amqp.columns.single_message import GROUP_KEY, PROPERTY_FIELDS, TARGET_PARTITION_KEY
 from spark_streams.wire.amqp.decode import Symbol, encode_value
 from spark_streams.wire.amqp.sections import walk_sections
-from spark_streams.wire.columnar.byte_view import Mask, Span, Words
+from spark_streams.wire.columnar.byte_view import ByteRange, Mask, Words
 
 __all__ = ["ENCODED_COLUMNS", "encode_columns"]
 
@@ -95,7 +104,7 @@ def encode_columns(columns: Mapping[str, pa.Array]) -> pa.LargeBinaryArray:
         headers
         + sections
         + rest
-        + Piece((pc.if_else(pa.array(whole), pa.scalar(None, built.type), built),), lengths(built))
+        + EncodedRun((pc.if_else(pa.array(whole), pa.scalar(None, built.type), built),), lengths(built))
     )
 
 
@@ -137,7 +146,7 @@ _FIELD_CHECKS: Final = {
 }
 
 
-def _built(columns: Mapping[str, pa.Array], n: int) -> Piece:
+def _built(columns: Mapping[str, pa.Array], n: int) -> EncodedRun:
     pieces = [
         _message_annotations(columns, n),
         _properties(columns, n),
@@ -152,21 +161,21 @@ def _section(code: int) -> bytes:
     return bytes((0x00, 0x53, code))
 
 
-def _target_partition(columns: Mapping[str, pa.Array], n: int) -> Piece:
+def _target_partition(columns: Mapping[str, pa.Array], n: int) -> EncodedRun:
     column = columns.get("partition")
     if column is None:
-        return Piece((), np.zeros(n, np.int64))
+        return EncodedRun((), np.zeros(n, np.int64))
     partition = _symbols(column, "partition")
     present = np.asarray(partition.is_valid())
     entry = constant(encode_value(Symbol(TARGET_PARTITION_KEY)), present) + sized(0xA3, partition)
     return counted(0xC1, entry, np.full(n, 2), present, _section(m.DELIVERY_ANNOTATIONS))
 
 
-def _message_annotations(columns: Mapping[str, pa.Array], n: int) -> Piece | None:
+def _message_annotations(columns: Mapping[str, pa.Array], n: int) -> EncodedRun | None:
     key, annotations = columns.get("key"), columns.get("message_annotations")
     if key is None and annotations is None:
         return None
-    content, count = Piece((), np.zeros(n, np.int64)), np.zeros(n, np.int64)
+    content, count = EncodedRun((), np.zeros(n, np.int64)), np.zeros(n, np.int64)
     present = np.zeros(n, np.bool_)
     if key is not None:
         text = as_bytes(key)
@@ -180,7 +189,7 @@ def _message_annotations(columns: Mapping[str, pa.Array], n: int) -> Piece | Non
     return counted(0xC1, content, count, present, _section(m.MESSAGE_ANNOTATIONS))
 
 
-def _application_properties(columns: Mapping[str, pa.Array]) -> Piece | None:
+def _application_properties(columns: Mapping[str, pa.Array]) -> EncodedRun | None:
     column = columns.get("application_properties")
     if column is None:
         return None
@@ -188,7 +197,7 @@ def _application_properties(columns: Mapping[str, pa.Array]) -> Piece | None:
     return counted(0xC1, content, count, np.asarray(column.is_valid()), _section(m.APPLICATION_PROPERTIES))
 
 
-def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask | None) -> tuple[Piece, NDArray[np.int64]]:
+def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask | None) -> tuple[EncodedRun, NDArray[np.int64]]:
     """Return a map column's encoded entries and how many keys and values they are, a row.
 
     Args:
@@ -219,10 +228,10 @@ def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask | None) 
     joined = pa.Array.from_buffers(pa.large_binary(), n, [None, pa.py_buffer(bounds), content])
     if not valid.all():
         joined = pc.if_else(pa.array(valid), joined, pa.scalar(None, joined.type))
-    return Piece((joined,), lengths(joined)), np.where(valid, 2 * counts, 0)
+    return EncodedRun((joined,), lengths(joined)), np.where(valid, 2 * counts, 0)
 
 
-def _properties(columns: Mapping[str, pa.Array], n: int) -> Piece | None:
+def _properties(columns: Mapping[str, pa.Array], n: int) -> EncodedRun | None:
     fields: dict[str, pa.Array] = {}
     struct = columns.get("properties")
     if struct is not None:
@@ -247,7 +256,7 @@ def _properties(columns: Mapping[str, pa.Array], n: int) -> Piece | None:
         check, expected = _FIELD_CHECKS[kind]
         if not check(fields[name].type):
             raise SchemaError(f"column 'properties.{name}': {fields[name].type}, expected {expected}")
-    content = Piece((), np.zeros(n, np.int64))
+    content = EncodedRun((), np.zeros(n, np.int64))
     gap = 0
     for index in range(used[-1] + 1):
         if index not in used:
@@ -260,7 +269,7 @@ def _properties(columns: Mapping[str, pa.Array], n: int) -> Piece | None:
     return counted(0xC0, content, np.full(n, used[-1] + 1), present, _section(m.PROPERTIES))
 
 
-def _field(column: pa.Array, name: str, kind: str, present: Mask) -> Piece:
+def _field(column: pa.Array, name: str, kind: str, present: Mask) -> EncodedRun:
     valid = np.asarray(column.is_valid())
     nulls = constant(_NULL, present & ~valid)
     if kind == "timestamp":
@@ -288,7 +297,7 @@ def _coded(code: int, numbers: NDArray[np.generic], width: int) -> NDArray[np.ui
     return rows
 
 
-def _body(column: pa.Array) -> Piece:
+def _body(column: pa.Array) -> EncodedRun:
     content = as_bytes(column)
     present = np.asarray(content.is_valid())
     body = constant(_section(m.DATA), present) + sized(0xA0, content)
@@ -303,7 +312,7 @@ def _symbols(column: pa.Array, name: str) -> pa.LargeBinaryArray:
     return as_bytes(column)
 
 
-def _split_raw(column: pa.LargeBinaryArray) -> tuple[Piece, Piece]:
+def _split_raw(column: pa.LargeBinaryArray) -> tuple[EncodedRun, EncodedRun]:
     """Return the header sections of raw messages and what comes after their delivery annotations."""
     _, byte_offsets, content = column.buffers()
     n = len(column)
@@ -328,6 +337,6 @@ def _split_raw(column: pa.LargeBinaryArray) -> tuple[Piece, Piece]:
         sections.bare_start[row] = starts[row] + next(after, int(ends[row] - starts[row]))
     pieces = []
     for start, end in ((starts, header_ends), (sections.bare_start, ends)):
-        part = gather(words, Span(start, end, whole, np.zeros(n, np.bool_)), pa.large_binary(), "message")
-        pieces.append(Piece((part,), np.where(whole, end - start, 0)))
+        part = gather(words, ByteRange(start, end, whole, np.zeros(n, np.bool_)), pa.large_binary(), "message")
+        pieces.append(EncodedRun((part,), np.where(whole, end - start, 0)))
     return pieces[0], pieces[1]

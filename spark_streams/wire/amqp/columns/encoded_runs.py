@@ -1,7 +1,7 @@
 """Encoded AMQP in the making: for every row a run of bytes, held as Arrow columns that are joined once at the end.
 
-A ``Piece`` knows each row's length before anything is copied, so that a section's size can be written in front of it.
-A null in any of its columns stands for no bytes in that row.
+An ``EncodedRun`` knows each row's length before anything is copied, so that a section's size can be written in front of
+it. A null in any of its columns stands for no bytes in that row.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from spark_streams.wire.amqp.columns.canonical import validity
 from spark_streams.wire.columnar.byte_view import Mask
 
-__all__ = ["Piece", "as_bytes", "constant", "counted", "fixed", "join", "sized"]
+__all__ = ["EncodedRun", "as_bytes", "constant", "counted", "fixed", "join", "sized"]
 
 _LARGE: Final = pa.large_binary()
 
 
 @dataclass(frozen=True)
-class Piece:
+class EncodedRun:
     """A run of bytes a row.
 
     Args:
@@ -34,8 +34,8 @@ class Piece:
     columns: tuple[pa.Array, ...]
     length: NDArray[np.int64]
 
-    def __add__(self, other: Piece) -> Piece:
-        return Piece(self.columns + other.columns, self.length + other.length)
+    def __add__(self, other: EncodedRun) -> EncodedRun:
+        return EncodedRun(self.columns + other.columns, self.length + other.length)
 
 
 def as_bytes(column: pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
@@ -53,20 +53,20 @@ def lengths(column: pa.LargeBinaryArray) -> NDArray[np.int64]:
     return found
 
 
-def fixed(rows: NDArray[np.uint8], present: Mask) -> Piece:
+def fixed(rows: NDArray[np.uint8], present: Mask) -> EncodedRun:
     """Return rows of one width, shape (n, width); none where not ``present``."""
     n, width = rows.shape
     offsets = np.arange(n + 1, dtype=np.int64) * width
     buffers = [validity(present), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]
-    return Piece((pa.Array.from_buffers(_LARGE, n, buffers),), np.where(present, width, 0))
+    return EncodedRun((pa.Array.from_buffers(_LARGE, n, buffers),), np.where(present, width, 0))
 
 
-def constant(content: bytes, present: Mask) -> Piece:
+def constant(content: bytes, present: Mask) -> EncodedRun:
     """Return the same bytes in every row that is ``present``."""
     return fixed(np.broadcast_to(np.frombuffer(content, np.uint8), (present.size, len(content))), present)
 
 
-def sized(code: int, column: pa.LargeBinaryArray, null: bytes = b"") -> Piece:
+def sized(code: int, column: pa.LargeBinaryArray, null: bytes = b"") -> EncodedRun:
     r"""Return binary, string or symbol values with their constructors.
 
     Args:
@@ -76,11 +76,11 @@ def sized(code: int, column: pa.LargeBinaryArray, null: bytes = b"") -> Piece:
     """
     length = lengths(column)
     present = np.asarray(column.is_valid())
-    piece = _head(code, length, present) + Piece((column,), length)
+    piece = _head(code, length, present) + EncodedRun((column,), length)
     return piece if not null or present.all() else piece + constant(null, ~present)
 
 
-def counted(code: int, content: Piece, count: NDArray[np.int64], present: Mask, before: bytes = b"") -> Piece:
+def counted(code: int, content: EncodedRun, count: NDArray[np.int64], present: Mask, before: bytes = b"") -> EncodedRun:
     """Return lists or maps: head, then ``content``.
 
     Args:
@@ -105,7 +105,7 @@ def counted(code: int, content: Piece, count: NDArray[np.int64], present: Mask, 
     return fixed(rows, present) + content
 
 
-def _head(code: int, length: NDArray[np.int64], present: Mask) -> Piece:
+def _head(code: int, length: NDArray[np.int64], present: Mask) -> EncodedRun:
     if not length.size or length.max() < 256:
         rows = np.empty((length.size, 2), np.uint8)
         rows[:, 0], rows[:, 1] = code, length
@@ -119,7 +119,7 @@ def _big32(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
     return numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
 
 
-def join(piece: Piece) -> pa.LargeBinaryArray:
+def join(piece: EncodedRun) -> pa.LargeBinaryArray:
     """Return each row's bytes."""
     empty = pa.scalar(b"", _LARGE)
     return pc.binary_join_element_wise(*piece.columns, empty, null_handling="replace", null_replacement="")

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.columns.canonical import gather
-from spark_streams.wire.amqp.columns.lockstep import Block, Walk
+from spark_streams.wire.amqp.columns.lockstep import Lockstep, MessageBlock
 from spark_streams.wire.amqp.columns.single_message import row_columns
-from spark_streams.wire.columnar.byte_view import Mask, Span, Words
+from spark_streams.wire.columnar.byte_view import ByteRange, Mask, Words
 
 __all__ = ["Incoming", "incoming_columns"]
 
@@ -42,7 +42,7 @@ _READ = ("value", "key", "properties", "application_properties", "message_annota
 _READ_BESIDE_BODY = _READ[1:]
 
 
-def incoming_columns(block: Block, *, thorough: bool = False) -> Incoming:
+def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming:
     """Read what a log node has to know of a producer's messages; see ``Incoming``.
 
     Args:
@@ -55,7 +55,7 @@ def incoming_columns(block: Block, *, thorough: bool = False) -> Incoming:
         LocalProtocolError: ranges outside the buffer.
     """
     names = frozenset({"group_key", "target_partition", "creation_time_ms"})
-    walk = Walk(block, names)
+    walk = Lockstep(block, names)
     malformed = np.zeros(walk.n, np.bool_)
     for row in np.flatnonzero(walk.odd).tolist():
         try:
@@ -74,7 +74,7 @@ def incoming_columns(block: Block, *, thorough: bool = False) -> Incoming:
     )
 
 
-def _text(words: Words, span: Span, malformed: Mask, column: str) -> pa.StringArray:
+def _text(words: Words, span: ByteRange, malformed: Mask, column: str) -> pa.StringArray:
     """Return a text column; messages whose text is broken become malformed, and null here."""
     span.valid[malformed] = False
     try:
@@ -91,12 +91,12 @@ def _is_utf8(text: bytes) -> bool:
     return text.decode("utf-8", "ignore").encode("utf-8") == text
 
 
-def _mark_unreadable(block: Block, rows: NDArray[np.int64], malformed: Mask) -> None:
+def _mark_unreadable(block: MessageBlock, rows: NDArray[np.int64], malformed: Mask) -> None:
     """Mark which of ``rows`` cannot be decoded, by halves: nearly always none is, and one pass shows it."""
     if not rows.size:
         return
     try:
-        _read(Block(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows]))
+        _read(MessageBlock(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows]))
     except RemoteProtocolError:
         if rows.size == 1:
             malformed[rows] = True
@@ -106,9 +106,9 @@ def _mark_unreadable(block: Block, rows: NDArray[np.int64], malformed: Mask) -> 
         _mark_unreadable(block, rows[half:], malformed)
 
 
-def _read(block: Block) -> None:
+def _read(block: MessageBlock) -> None:
     """Decode what a reader may, and keep none of it: raises what ``decode_columns`` would."""
-    walk = Walk(block, frozenset(_READ))
+    walk = Lockstep(block, frozenset(_READ))
     for row in np.flatnonzero(walk.odd).tolist():
         raw = walk.raw(row)
         columns = row_columns(raw, _READ_BESIDE_BODY, "null")

@@ -35,9 +35,9 @@ from spark_streams.wire.amqp.message import (
     PROPERTIES,
 )
 from spark_streams.wire.amqp.sections import Pair, Sections, walk_map, walk_sections
-from spark_streams.wire.columnar.byte_view import Extents, Mask, Positions, Span, Words
+from spark_streams.wire.columnar.byte_view import ByteRange, Extents, Mask, Positions, Words
 
-__all__ = ["COLUMN_TYPES", "Block", "Walk"]
+__all__ = ["COLUMN_TYPES", "Lockstep", "MessageBlock"]
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
@@ -66,7 +66,7 @@ _DELIVERY_TEXTS: Final = {
 
 
 @dataclass(frozen=True)
-class Block:
+class MessageBlock:
     """Encoded messages in one buffer.
 
     Args:
@@ -80,10 +80,10 @@ class Block:
     ends: NDArray[np.int64]
 
 
-class Walk:
+class Lockstep:
     """One block on its way to columns: byte ranges and numbers, with odd messages still to be placed."""
 
-    def __init__(self, block: Block, names: frozenset[str]) -> None:
+    def __init__(self, block: MessageBlock, names: frozenset[str]) -> None:
         starts, ends = np.asarray(block.starts, np.int64), np.asarray(block.ends, np.int64)
         self.n = int(starts.size)
         raw = np.frombuffer(block.buffer, np.uint8)
@@ -98,7 +98,7 @@ class Walk:
         last = FOOTER if names - rules.DELIVERY else DELIVERY_ANNOTATIONS
         self.sections: Sections = walk_sections(self.words, self.starts, self.ends, last)
         self.odd: Mask = self.sections.odd
-        self.texts: dict[str, Span] = {}
+        self.texts: dict[str, ByteRange] = {}
         self.instants: dict[str, NDArray[np.int64]] = {}
         self.changed: dict[int, list[str] | None] = {}
         self.maps: dict[str, Entries] = {}
@@ -121,7 +121,7 @@ class Walk:
         if "key" in names and self.properties is not None:
             first, second = self.texts["group_key"], self.properties.span(self.words, 10)
             use = first.valid
-            self.texts["key"] = Span(
+            self.texts["key"] = ByteRange(
                 np.where(use, first.start, second.start),
                 np.where(use, first.end, second.end),
                 use | second.valid,
@@ -130,7 +130,7 @@ class Walk:
         if "value" in names:
             self._read_body()
         if "message" in names:
-            self.texts["message"] = Span(
+            self.texts["message"] = ByteRange(
                 self.sections.bare_start, self.ends, np.ones(self.n, np.bool_), np.zeros(self.n, np.bool_)
             )
 
@@ -149,7 +149,7 @@ class Walk:
 
     def _read_delivery_annotations(self) -> None:
         wanted = {name: key.encode() for name, key in _DELIVERY_TEXTS.items() if name in self.names}
-        self.texts.update({name: Span.empty(self.n) for name in wanted})
+        self.texts.update({name: ByteRange.empty(self.n) for name in wanted})
         timestamps = bool(self.names & {"timestamp", "timestamp_ms"})
         instants = np.full(self.n, NO_TIMESTAMP, np.int64)
         present = np.zeros(self.n, np.bool_)
@@ -170,8 +170,8 @@ class Walk:
         self.instants["timestamp_ms"] = instants
         self.present = present
 
-    def _group_key(self) -> Span:
-        span = Span.empty(self.n)
+    def _group_key(self) -> ByteRange:
+        span = ByteRange.empty(self.n)
         read = self.maps.get("message_annotations")
         steps: Iterable[Pair] = (
             walk_map(self.words, *self._having(MESSAGE_ANNOTATIONS), self.odd) if read is None else read.steps
@@ -180,7 +180,7 @@ class Walk:
             self._keep_text(span, step, self.words.equal(step.key_start, step.key_end, rules.GROUP_KEY.encode()))
         return span
 
-    def _keep_text(self, span: Span, step: Pair, same: Mask) -> None:
+    def _keep_text(self, span: ByteRange, step: Pair, same: Mask) -> None:
         if not same.any():
             return
         rows, code = step.rows[same], step.code[same]
@@ -188,7 +188,7 @@ class Walk:
         span.keep(rows, Extents(code, step.start[same], step.end[same]))
 
     def _read_body(self) -> None:
-        span = Span.empty(self.n)
+        span = ByteRange.empty(self.n)
         self.texts["value"] = span
         self.odd |= self.sections.several
         for kind, codes in ((DATA, _BINARY), (AMQP_VALUE, _PLAIN_BODY)):
@@ -202,7 +202,7 @@ class Walk:
             texts = plain & ~_BINARY[body.code]
             if texts.any():
                 # The column is binary, so nothing else would notice a string that is not UTF-8.
-                gather(self.words, Span(body.start, body.end, texts, np.zeros_like(texts)), pa.string(), "value")
+                gather(self.words, ByteRange(body.start, body.end, texts, np.zeros_like(texts)), pa.string(), "value")
         rows, _, _ = self._having(AMQP_SEQUENCE)
         self.odd[rows] = True
 

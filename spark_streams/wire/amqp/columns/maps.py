@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spark_streams.wire.amqp.columns.canonical import NULL_CODE, gather, text_spans, validity
 from spark_streams.wire.amqp.sections import Pair, walk_map
-from spark_streams.wire.columnar.byte_view import Extents, Mask, Positions, Span, Words
+from spark_streams.wire.columnar.byte_view import ByteRange, Extents, Mask, Positions, Words
 
 __all__ = ["Entries", "read_entries"]
 
@@ -54,7 +54,7 @@ class Entries:
         offsets = np.zeros(n + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
         total = int(offsets[-1])
-        keys, code = Span.empty(total), np.full(total, NULL_CODE, np.int64)
+        keys, code = ByteRange.empty(total), np.full(total, NULL_CODE, np.int64)
         value, start, end = (np.zeros(total, np.int64) for _ in range(3))
         for k, step in enumerate(steps):
             at = offsets[step.rows] + k

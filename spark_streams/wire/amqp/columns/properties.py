@@ -21,7 +21,7 @@ from spark_streams.wire.amqp.columns.canonical import (
 )
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS, Overflow
 from spark_streams.wire.amqp.sections import Pair, walk_list
-from spark_streams.wire.columnar.byte_view import Extents, Mask, Positions, Span, Words
+from spark_streams.wire.columnar.byte_view import ByteRange, Extents, Mask, Positions, Words
 
 __all__ = ["PROPERTIES_TYPE", "Properties", "read_properties"]
 
@@ -80,9 +80,9 @@ class Properties:
             valid[step.rows] = step.code != NULL_CODE
         return numbers, valid
 
-    def span(self, words: Words, index: int) -> Span:
+    def span(self, words: Words, index: int) -> ByteRange:
         """Return a field's canonical text, or a binary field's bytes; odd messages are left out."""
-        span = Span.empty(self._odd.size)
+        span = ByteRange.empty(self._odd.size)
         step = self._sure(index)
         if step is not None:
             if PROPERTY_FIELDS[index][1] == "text":

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.canonical_text import canonical_text
 from spark_streams.wire.amqp.columns.canonical import BINARY_CODES, NULL_CODE, TEXT_CODES, code_set, gather
-from spark_streams.wire.amqp.columns.lockstep import Block
+from spark_streams.wire.amqp.columns.lockstep import MessageBlock
 from spark_streams.wire.amqp.columns.single_message import NO_TIMESTAMP, PROPERTY_FIELDS
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.message import (
@@ -46,7 +46,7 @@ from spark_streams.wire.amqp.message import (
 )
 from spark_streams.wire.amqp.sections import Pair, Sections, walk_list, walk_map, walk_sections
 from spark_streams.wire.amqp.values import Char, EncodedDecimal, Pairs
-from spark_streams.wire.columnar.byte_view import Mask, Span, Words
+from spark_streams.wire.columnar.byte_view import ByteRange, Mask, Words
 
 __all__ = [
     "BOOLEAN",
@@ -116,7 +116,7 @@ class TypedColumn:
     integers: NDArray[np.int64]
     floats: NDArray[np.float64]
     numbers: dict[int, int | Decimal] = field(default_factory=dict)
-    span: Span | None = None
+    span: ByteRange | None = None
     words: Words | None = None
     _raw: pa.BinaryArray | None = None
     _texts: pa.StringArray | None = None
@@ -170,7 +170,7 @@ def timestamp_column(timestamps: NDArray[np.int64]) -> TypedColumn:
     return TypedColumn(kind, timestamps, np.zeros(kind.size))
 
 
-def typed_columns(block: Block, fields: Collection[FieldOfMessage]) -> dict[FieldOfMessage, TypedColumn]:
+def typed_columns(block: MessageBlock, fields: Collection[FieldOfMessage]) -> dict[FieldOfMessage, TypedColumn]:
     """Read some fields of all messages of a block.
 
     Args:
@@ -200,7 +200,7 @@ class _Cells:
 class _Reading:
     """One block on its way to typed columns."""
 
-    def __init__(self, block: Block, fields: Collection[FieldOfMessage]) -> None:
+    def __init__(self, block: MessageBlock, fields: Collection[FieldOfMessage]) -> None:
         starts, ends = np.asarray(block.starts, np.int64), np.asarray(block.ends, np.int64)
         self.n = int(starts.size)
         origin, end = (int(starts.min()), int(ends.max())) if self.n else (0, 0)
@@ -269,7 +269,7 @@ class _Reading:
             kind,
             np.zeros(self.n, np.int64),
             np.zeros(self.n, np.float64),
-            span=Span(cells.start, cells.end, valid, np.zeros(self.n, np.bool_)),
+            span=ByteRange(cells.start, cells.end, valid, np.zeros(self.n, np.bool_)),
             words=self.words,
         )
         rows = np.flatnonzero(kind == INTEGER)

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import sections
-from spark_streams.wire.amqp.columns import COLUMN_TYPES, NO_TIMESTAMP, Block, decode, decode_columns, incoming_columns
+from spark_streams.wire.amqp.columns import (
+    COLUMN_TYPES,
+    NO_TIMESTAMP,
+    MessageBlock,
+    decode,
+    decode_columns,
+    incoming_columns,
+)
 from spark_streams.wire.amqp.columns.single_message import row_columns
 from spark_streams.wire.amqp.message import decode_message
 from tests.examples import examples
@@ -278,10 +285,10 @@ common_messages = st.tuples(
 messages = st.one_of(common_messages, uncommon_messages)
 
 
-def block(raws: list[bytes], gap: bytes = b"") -> Block:
+def block(raws: list[bytes], gap: bytes = b"") -> MessageBlock:
     ends = np.cumsum([len(raw) + len(gap) for raw in raws], dtype=np.int64)
     starts = ends - np.array([len(raw) for raw in raws], np.int64)
-    return Block(b"".join(gap + raw for raw in raws), starts, ends)
+    return MessageBlock(b"".join(gap + raw for raw in raws), starts, ends)
 
 
 # ------------------------------------------------------------ one message at a time, as Python values

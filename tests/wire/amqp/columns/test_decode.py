@@ -13,7 +13,7 @@ from proton import UNDESCRIBED, Array, Data, Message, int32, symbol, timestamp
 from spark_streams import rows
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.amqp import sections
-from spark_streams.wire.amqp.columns import COLUMN_TYPES, NO_TIMESTAMP, Block, decode_columns, incoming_columns
+from spark_streams.wire.amqp.columns import COLUMN_TYPES, NO_TIMESTAMP, MessageBlock, decode_columns, incoming_columns
 
 
 @pytest.fixture(autouse=True, scope="module", params=[0, sections.FEW], ids=["lockstep", "one by one"])
@@ -27,10 +27,10 @@ def few(request: pytest.FixtureRequest) -> Iterator[None]:
 LAST_MS = 9_223_372_036_854_775  # N-06
 
 
-def block(*messages: Message | bytes) -> Block:
+def block(*messages: Message | bytes) -> MessageBlock:
     raws = [m if isinstance(m, bytes) else bytes(m.encode()) for m in messages]
     ends = np.cumsum([len(raw) for raw in raws], dtype=np.int64)
-    return Block(b"".join(raws), ends - np.array([len(raw) for raw in raws], np.int64), ends)
+    return MessageBlock(b"".join(raws), ends - np.array([len(raw) for raw in raws], np.int64), ends)
 
 
 def column(name: str, *messages: Message | bytes) -> list[Any]:
@@ -54,14 +54,14 @@ def test_columns_come_as_named() -> None:
 
 @pytest.mark.parametrize("name", COLUMN_TYPES)
 def test_a_block_without_messages(name: str) -> None:
-    array = decode_columns(Block(b"", np.zeros(0, np.int64), np.zeros(0, np.int64)), [name])[name]
+    array = decode_columns(MessageBlock(b"", np.zeros(0, np.int64), np.zeros(0, np.int64)), [name])[name]
     assert len(array) == 0 and array.type == COLUMN_TYPES[name]
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 2), (0, 99), (3, 1)])
 def test_ranges_outside_the_buffer_are_our_own_fault(start: int, end: int) -> None:
     with pytest.raises(LocalProtocolError, match="do not lie in its buffer"):
-        decode_columns(Block(b"\x00\x53\x75\xa0\x00", np.array([start]), np.array([end])), ["value"])
+        decode_columns(MessageBlock(b"\x00\x53\x75\xa0\x00", np.array([start]), np.array([end])), ["value"])
 
 
 def test_key_is_the_group_key_else_the_group_id() -> None:
@@ -235,7 +235,9 @@ def test_a_large_block_in_the_middle_of_a_larger_buffer() -> None:
     starts = ends - np.array([len(raw) for raw in raws], np.int64)
     buffer = np.frombuffer(b"\x99" * 10_000 + b"".join(raws) + b"\x99" * 5000, np.uint8)
     order = np.random.default_rng(5).permutation(n)
-    columns = decode_columns(Block(memoryview(buffer), starts[order], ends[order]), ["value", "properties", "message"])
+    columns = decode_columns(
+        MessageBlock(memoryview(buffer), starts[order], ends[order]), ["value", "properties", "message"]
+    )
     assert columns["value"].to_pylist() == [(f"body {i}" * (i % 5)).encode() for i in order]
     assert [row["message_id"] for row in columns["properties"].to_pylist()] == [f"m{i}" for i in order]
     assert columns["message"][0].as_py() == raws[order[0]][4:]

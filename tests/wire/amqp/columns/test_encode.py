@@ -15,7 +15,7 @@ from proton import Message, symbol
 from spark_streams import rows
 from spark_streams.errors import LocalProtocolError, SchemaError
 from spark_streams.wire.amqp import message as m
-from spark_streams.wire.amqp.columns import Block, decode_columns, encode_columns
+from spark_streams.wire.amqp.columns import MessageBlock, decode_columns, encode_columns
 from spark_streams.wire.amqp.decode import Symbol, Timestamp
 from spark_streams.wire.amqp.message import Amqp, Data, decode_message
 from tests.examples import examples
@@ -260,7 +260,7 @@ def test_rows_come_back(sent: list[dict[str, Any]], left_out: set[str]) -> None:
         assert encode_message(decode_message(raw)) is not None
         assert m.split_sections(raw)
     offsets = np.frombuffer(payloads.buffers()[1], np.int64)[: len(sent) + 1]
-    back = decode_columns(Block(memoryview(payloads.buffers()[2]), offsets[:-1], offsets[1:]), names)
+    back = decode_columns(MessageBlock(memoryview(payloads.buffers()[2]), offsets[:-1], offsets[1:]), names)
     for name in names:
         expected = columns[name].to_pylist()
         if name == "properties":
