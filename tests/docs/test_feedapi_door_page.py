@@ -66,7 +66,7 @@ def test_every_status_is_listed() -> None:
     ((*rows,),) = tables(PAGE, "Errors")
     listed = {status for row in rows for status in re.findall("[0-9]{3}", row[0])}
     code = "\n".join(file.read_text() for file in sorted((ROOT / "spark_streams/server/feed").glob("*.py")))
-    answered = set(re.findall(r"Refusal\(\s*([0-9]{3})", code))
+    answered = set(re.findall(r"HttpError\(\s*([0-9]{3})", code))
     assert answered <= listed
     assert listed - answered <= {"405", "500", "503"}, "which starlette and uvicorn answer"
     assert "_first" in told("spark_streams/server/feed")

@@ -253,7 +253,7 @@ def test_what_tasks_log_is_a_table_of_sparks(spark: SparkSession, log: Log) -> N
         # Spark stores it some time after the task has ended.
         eventually(lambda: len(counted()) >= 2, "Spark has stored what both tasks said")
         assert (counted()[0]["events"], counted()[0]["bytes"]) == ("2", "5")
-        lost = [row.msg for row in mine() if row.level == "WARNING" and "Events may have been lost." in row.msg]
+        lost = [row.msg for row in mine() if row.level == "WARNING" and "Events may have been lost" in row.msg]
     finally:
         spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
     # A feed that is read from its beginning says nothing of what was there before.

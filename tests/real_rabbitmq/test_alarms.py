@@ -46,7 +46,7 @@ class Waiting(logging.Handler):
 @pytest.fixture
 def waiting() -> Iterator[threading.Event]:
     """Set when a task waits for the end of an alarm."""
-    handler, logger = Waiting(), logging.getLogger("spark_streams.client.rabbitmq.outgoing")
+    handler, logger = Waiting(), logging.getLogger("spark_streams.client.rabbitmq.publisher_pool")
     logger.addHandler(handler)
     yield handler.noticed
     logger.removeHandler(handler)

@@ -51,7 +51,7 @@ class Timer:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the heartbeats of all doors that the test starts."""
     clock = Clock()
-    monkeypatch.setattr(of_the_door, "SignsOfLife", lambda _: HeartbeatTimer(clock))  # type: ignore[arg-type]
+    monkeypatch.setattr(of_the_door, "HeartbeatTimer", lambda _: HeartbeatTimer(clock))  # type: ignore[arg-type]
     return clock
 
 
