@@ -24,7 +24,12 @@ FORMAT = "amqp-events"
 
 def connect(options: SourceOptions) -> AmqpClient:
     """Return a client for the peer that the options name."""
-    return AmqpClient(options.endpoint, timeout_ms=options.request_timeout_ms)
+    return AmqpClient(
+        options.endpoint,
+        timeout_ms=options.request_timeout_ms,
+        consumer_group=options.consumer_group,
+        epoch=options.epoch,
+    )
 
 
 class AmqpEventsDataSource(DataSource):  # type: ignore[misc]

@@ -21,8 +21,6 @@ from spark_streams.position import After, At, Earliest, Position
 __all__ = [
     "PRODUCT",
     "Bounds",
-    "Consumer",
-    "FilterValues",
     "LogClient",
     "OffsetWalk",
     "OpaqueLogClient",
@@ -122,8 +120,6 @@ class RangeRead:
         start: where to begin; ``After`` excludes its offset, ``At`` includes it.
         end: offset of the last event of the range, inclusive.
         columns: names of ``rows.FULL_MESSAGE_SCHEMA`` in the order of the rows; what is left out is not decoded.
-        consumer_group: group to join, or None.
-        epoch: epoch to claim the partition with, within the group; None for none.
         fail_on_data_loss: whether events that are gone raise ``PositionLost``; otherwise a warning is logged.
         timestamp_overflow: what becomes of an instant beyond int64 microseconds, which AMQP's milliseconds can say:
             ``fail`` ends the read with an error, ``null`` makes the cell null.
@@ -136,8 +132,6 @@ class RangeRead:
     start: Earliest | At | After
     end: str
     columns: tuple[str, ...]
-    consumer_group: str | None = None
-    epoch: int | None = None
     fail_on_data_loss: bool = True
     timestamp_overflow: Literal["fail", "null"] = "fail"
     filter: Expression | None = None
@@ -156,39 +150,6 @@ class Pushdown:
 
     pushed: str | None
     residual: Expression | None
-
-
-@dataclass(frozen=True)
-class FilterValues:
-    """Which messages of a RabbitMQ stream are wanted, by the filter value that they were published with.
-
-    The broker skips chunks that have none of them; what else such a chunk holds is dropped by the client, which finds a
-    message's filter value where it was taken from. ``RangeRead.filter`` may ask for filter values too; a message has to
-    match both.
-
-    Args:
-        values: any of these; none of them: all messages, and only where they have their filter values is told.
-        match_unfiltered: also messages without a filter value; those that ``values`` or the filter does not match by
-            what they hold are dropped all the same.
-        taken_from: ``key``, ``properties.<field>`` or ``application_properties.<name>``.
-    """
-
-    values: tuple[str, ...]
-    match_unfiltered: bool
-    taken_from: str
-
-
-@dataclass(frozen=True)
-class Consumer:
-    """A named consumer of RabbitMQ streams.
-
-    Args:
-        name: its reference: of stored offsets, and of the group that one consumer at a time is active in.
-        single_active: whether reading waits until this consumer is the active one.
-    """
-
-    name: str
-    single_active: bool
 
 
 class OffsetWalk(Protocol):

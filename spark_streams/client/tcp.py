@@ -1,15 +1,28 @@
-"""A connected socket: TCP, and TLS on it when the endpoint says so."""
+"""Opens a socket to a peer, with TLS where the endpoint has it, and turns its errors into ours; for all protocols.
+
+Every message names ``host:port`` and what to do. What a peer says is redacted where it becomes part of a message.
+"""
 
 from __future__ import annotations
 
 import socket
+import ssl
 
-from spark_streams.client.amqp.errors import connect_fault, tls_fault
 from spark_streams.client.retry import Deadline
-from spark_streams.client.tls import tls_context
-from spark_streams.endpoint import Endpoint
+from spark_streams.client.tls import is_no_tls, refused_certificate, tls_context, unverified
+from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
+from spark_streams.errors import ConnectFailed, ConnectionLost
+from spark_streams.redaction import told
 
-__all__ = ["open_socket"]
+__all__ = ["connect_fault", "final", "lost", "open_socket", "tls_fault"]
+
+_PLAIN = {
+    **dict.fromkeys(("amqp", "amqps"), "write amqp:// instead of amqps://"),
+    **dict.fromkeys(
+        ("rabbitmq-stream", "rabbitmq-stream+tls"), "write rabbitmq-stream:// instead of rabbitmq-stream+tls://"
+    ),
+    **dict.fromkeys(("http", "https"), "write http:// instead of https://"),
+}
 
 
 def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None = None) -> socket.socket:
@@ -47,3 +60,78 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
     except BaseException:
         raw.close()
         raise
+
+
+def final(fault: ConnectFailed) -> ConnectFailed:
+    """Mark a fault that another try cannot heal: a name, a certificate or a scheme has to be changed first."""
+    fault.retriable = False
+    return fault
+
+
+def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
+    """Return the error for a TCP connection that could not be made."""
+    if endpoint.is_told:
+        return _told_fault(fault, endpoint)
+    where = endpoint.address
+    if isinstance(fault, socket.gaierror):
+        return final(
+            ConnectFailed(f"{where}: the host name '{endpoint.host}' is not known: check the host in option 'url'")
+        )
+    if isinstance(fault, ConnectionRefusedError):
+        return ConnectFailed(
+            f"{where}: connection refused: nothing listens there; check the port in option 'url' and that the log runs"
+        )
+    if isinstance(fault, TimeoutError):
+        failed = ConnectFailed(f"{where}: no answer: check the host and port in option 'url', and firewalls on the way")
+        failed.costly = True
+        return failed
+    return ConnectFailed(f"{where}: no connection: {fault.strerror or fault}: check the host and port in option 'url'")
+
+
+def _told_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
+    """Return the same for a host that no option has named: the peer has, and there is where to look."""
+    where, reason, what = endpoint.address, str(fault.strerror or fault), "the peer redirects there"
+    if endpoint.scheme in RABBITMQ_SCHEMES:
+        what = (
+            "so the broker advertises one of its nodes (its settings stream.advertised_host and "
+            "stream.advertised_port), not option 'url'; if that is a load balancer, set option 'loadBalancer' to 'true'"
+        )
+    if isinstance(fault, socket.gaierror):
+        reason = f"the host name '{told(endpoint.host)}' is not known"
+    elif isinstance(fault, ConnectionRefusedError):
+        reason = "connection refused: nothing listens there"
+    elif isinstance(fault, TimeoutError):
+        reason = "no answer"
+    failed = ConnectFailed(f"{where}: {reason}: it has to be reachable from here: {what}")
+    failed.retriable = not isinstance(fault, socket.gaierror)
+    failed.costly = isinstance(fault, TimeoutError)
+    return failed
+
+
+def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
+    """Return the error for a TLS handshake that failed; one that broke off may do better the next time."""
+    where = endpoint.address
+    if isinstance(fault, ssl.SSLCertVerificationError):
+        return final(ConnectFailed(f"{where}: {unverified(fault, where)}"))
+    refused = refused_certificate(fault)
+    if refused is not None:
+        return final(ConnectFailed(f"{where}: {refused}"))
+    plain = f"if it is a plain port, {_PLAIN[endpoint.scheme]} in option 'url', without 'tls.' options"
+    if isinstance(fault, TimeoutError):
+        failed = ConnectFailed(
+            f"{where}: TLS does not work there (no answer to the handshake): {plain}; else the peer hangs, or the "
+            "network does: raise option 'requestTimeout' if they are slow"
+        )
+        failed.costly = True
+        return failed
+    text = (getattr(fault, "reason", None) or str(fault)).lower()
+    failed = ConnectFailed(f"{where}: TLS does not work there ({text}): {plain}")
+    return final(failed) if is_no_tls(fault) else failed
+
+
+def lost(endpoint: Endpoint, reason: object) -> ConnectionLost | ConnectFailed:
+    """Return the error for a connection that broke while in use; or that never worked, which TLS 1.3 tells late."""
+    refused = refused_certificate(reason) if isinstance(reason, BaseException) else None
+    if refused is not None:
+        return final(ConnectFailed(f"{endpoint.address}: {refused}"))
+    return ConnectionLost(f"{endpoint.address}: the connection was lost: {told(str(reason))}")

@@ -12,24 +12,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from spark_streams.client.amqp import info
-from spark_streams.client.amqp.connection import CAPABILITY, Connection
+from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.errors import LinkRedirected
-from spark_streams.client.amqp.links import (
-    Link,
-    StartRefused,
-    attach_receiver,
-    attach_sender,
-)
+from spark_streams.client.amqp.links import Link, StartRefused, attach_sender
 from spark_streams.client.amqp.offset_filters import StartFilter, start_filters, start_filters_at_time
 from spark_streams.client.amqp.offset_walk import AmqpOffsetWalk, first_offset
 from spark_streams.client.amqp.publisher import Publisher
-from spark_streams.client.amqp.pushdown import FilteredReceiver, PushedFilter, is_about_filters, nothing_pushed, push
+from spark_streams.client.amqp.pushdown import is_about_filters
 from spark_streams.client.amqp.range_reader import RangeReader
+from spark_streams.client.amqp.receivers import FilteredReceiver, Receivers, Source
 from spark_streams.client.hosts import Hosts
 from spark_streams.client.log_client import PRODUCT, Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import Deadline, patiently
@@ -39,8 +35,6 @@ from spark_streams.errors import (
     LocalProtocolError,
     NotFound,
     Refused,
-    RemoteProtocolError,
-    SparkStreamsError,
 )
 from spark_streams.filters import read_filter
 from spark_streams.filters.tree import Expression
@@ -67,6 +61,8 @@ class AmqpClient:
         timeout_ms: how long the peer may be silent whenever it owes an answer.
         require_event_streams: whether reading from a peer that does not offer the capability
             ``AMQP_EVENT_STREAMS_V1_0`` is an error (ES-012). Plain sending needs no capability.
+        consumer_group: the group that the links of ``fetch`` join; None for none.
+        epoch: the epoch that they claim a partition with, within the group; None for none.
     """
 
     numeric_offsets = False
@@ -80,15 +76,15 @@ class AmqpClient:
         *,
         timeout_ms: int = 30_000,
         require_event_streams: bool = True,
+        consumer_group: str | None = None,
+        epoch: int | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._hosts = Hosts(endpoint, timeout_ms)
         self._timeout_ms = timeout_ms
-        self._require_event_streams = require_event_streams
+        self._membership = consumer_group, epoch
+        self._receivers = Receivers(timeout_ms, require_event_streams)
         self._connections: dict[tuple[str, int, str | None], Connection] = {}
-        self._refused: set[Expression] = set()
-        self._untaken: set[int] = set()
-        """Descriptors of the offset filters that a peer did not take, and are tried last from then on."""
         self._closed = False
 
     def __enter__(self) -> AmqpClient:
@@ -210,7 +206,8 @@ class AmqpClient:
         read = RangeRead(
             stream, partition, EARLIEST, bounds.latest, ("offset",), fail_on_data_loss=False, filter=expression
         )
-        with contextlib.closing(self._reader(read, _SEARCHED_ROWS, 8 << 20).batches()) as batches:
+        reader = self._reader(read, Source(stream, partition), _SEARCHED_ROWS, 8 << 20)
+        with contextlib.closing(reader.batches()) as batches:
             for batch in batches:
                 return str(batch.column("offset")[0].as_py())
         return None
@@ -224,13 +221,13 @@ class AmqpClient:
         partitions = self.describe(stream).partitions
 
         def ask(connection: Connection, address: str) -> Pushdown:
-            pushed = self._pushed(connection, expression)
+            pushed = self._receivers.push(connection, expression)
             if not pushed.filters or not partitions:
                 return Pushdown(pushed.words, pushed.residual)
-            some = next(iter(partitions))
-            receiving = self._receiving(connection, address, stream, some, start_filters(EARLIEST), pushed)
-            receiving.link.close()
-            if not pushed.in_force(receiving.link.taken):
+            source = Source(stream, next(iter(partitions)))
+            link = self._receivers.attach_filtered(connection, address, source, start_filters(EARLIEST), pushed).link
+            link.close()
+            if not pushed.in_force(link.taken):
                 return Pushdown(None, expression)
             return Pushdown(pushed.words, pushed.residual)
 
@@ -238,7 +235,7 @@ class AmqpClient:
 
     def _first(self, stream: str, partition: str, starts: tuple[StartFilter, ...]) -> str | None:
         def ask(connection: Connection, address: str) -> str | None:
-            link = self._receiver(connection, address, stream, partition, starts)
+            link = self._receivers.attach(connection, address, Source(stream, partition), starts)
             try:
                 return first_offset(link, self._timeout_ms)
             finally:
@@ -265,9 +262,10 @@ class AmqpClient:
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> AmqpOffsetWalk:
         """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""
+        source = Source(stream, partition)
 
         def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
-            return self._at(stream, lambda c, a: self._receiver(c, a, stream, partition, start_filters(at, behind)))
+            return self._at(stream, lambda c, a: self._receivers.attach(c, a, source, start_filters(at, behind)))
 
         return AmqpOffsetWalk(attach, _startable(start), end, self._timeout_ms)
 
@@ -290,15 +288,14 @@ class AmqpClient:
             OwnershipLost: a consumer with a higher epoch took the partition.
             NotFound, Refused, RemoteProtocolError, ConnectionLost, DeadlineExceeded: as they say.
         """
-        return self._reader(read, max_rows, max_bytes).batches()
+        return self._reader(read, Source(read.stream, read.partition, *self._membership), max_rows, max_bytes).batches()
 
-    def _reader(self, read: RangeRead, max_rows: int, max_bytes: int) -> RangeReader:
+    def _reader(self, read: RangeRead, source: Source, max_rows: int, max_bytes: int) -> RangeReader:
         def attach(at: Earliest | At | After, behind: Earliest | After) -> FilteredReceiver:
             def receiver(connection: Connection, address: str) -> FilteredReceiver:
-                pushed, starts = self._pushed(connection, read.filter, read), start_filters(at, behind)
-                return self._receiving(
-                    connection, address, read.stream, read.partition, starts, pushed, read.consumer_group, read.epoch
-                )
+                pushed = self._receivers.push(connection, read.filter, read)
+                starts = start_filters(at, behind)
+                return self._receivers.attach_filtered(connection, address, source, starts, pushed)
 
             return self._at(read.stream, receiver)
 
@@ -330,7 +327,7 @@ class AmqpClient:
 
         def attach(connection: Connection, address: str) -> Link:
             if partition is not None:
-                self._demand_event_streams(connection)
+                self._receivers.check_capability(connection)
             return attach_sender(connection, address, what, deadline=Deadline(self._timeout_ms), partition=partition)
 
         return Publisher(self._retrying(lambda: self._at(stream, attach)), stream, patience)
@@ -383,90 +380,6 @@ class AmqpClient:
             )
             self._connections[key] = connection
         return connection
-
-    def _pushed(
-        self, connection: Connection, expression: Expression | None, read: RangeRead | None = None
-    ) -> PushedFilter:
-        if expression in self._refused:
-            return nothing_pushed(expression)
-        if read is None:
-            return push(expression, connection)
-        return push(expression, connection, end=read.end, overflow_is_null=read.timestamp_overflow == "null")
-
-    def _receiving(
-        self,
-        connection: Connection,
-        address: str,
-        stream: str,
-        partition: str,
-        starts: tuple[StartFilter, ...],
-        pushed: PushedFilter,
-        consumer_group: str | None = None,
-        epoch: int | None = None,
-    ) -> FilteredReceiver:
-        """Attach a receiver with filters; without those that the peer may leave out, when it refuses them."""
-
-        def attach(filters: Mapping[str, Any]) -> Link:
-            return self._receiver(connection, address, stream, partition, starts, consumer_group, epoch, filters)
-
-        try:
-            link = attach(pushed.filters)
-        except Refused as refusal:
-            if not pushed.filters or not is_about_filters(refusal):
-                raise
-            _log.warning("%s: reading goes on without asking the peer to filter", refusal)
-            link = attach({})
-            assert pushed.whole is not None
-            self._refused.add(pushed.whole)
-        return FilteredReceiver(link, pushed.left(link.taken), bool(link.taken))
-
-    def _receiver(
-        self,
-        connection: Connection,
-        address: str,
-        stream: str,
-        partition: str,
-        starts: tuple[StartFilter, ...],
-        consumer_group: str | None = None,
-        epoch: int | None = None,
-        also: Mapping[str, Any] | None = None,
-    ) -> Link:
-        """Attach a receiver that begins as the first of ``starts`` that the peer takes.
-
-        A refusal may be about any of the filters: with others beside the start it is the caller's to leave them out.
-        """
-        self._demand_event_streams(connection)
-        first: SparkStreamsError | None = None
-        for start in sorted(starts, key=lambda each: each.code in self._untaken):
-            try:
-                link = attach_receiver(
-                    connection,
-                    address,
-                    f"attach to '{stream}' partition '{partition}'",
-                    deadline=Deadline(self._timeout_ms),
-                    partition=partition,
-                    consumer_group=consumer_group,
-                    epoch=epoch,
-                    start=start,
-                    also=also,
-                )
-            except (StartRefused, Refused) as fault:
-                if isinstance(fault, Refused) and (also or not is_about_filters(fault)):
-                    raise
-                first = first or fault
-                continue
-            if first is not None:
-                self._untaken = {each.code for each in starts} - {start.code}
-            return link
-        assert first is not None
-        raise first
-
-    def _demand_event_streams(self, connection: Connection) -> None:
-        if self._require_event_streams and not connection.offers_event_streams:
-            raise RemoteProtocolError(
-                f"{connection.endpoint.address}: the peer does not offer the capability {CAPABILITY} (ES-010): is it "
-                "an event log? Where it is one all the same, require_event_streams=False goes on without"
-            )
 
 
 def _startable(start: Position) -> Earliest | At | After:

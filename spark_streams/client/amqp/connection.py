@@ -23,15 +23,9 @@ from typing import Any, Final
 import proton
 from cproton_ffi import ffi, lib
 
-from spark_streams.client.amqp.errors import (
-    connection_fault,
-    foreign_answer_fault,
-    lost,
-    silent_close_fault,
-    tls_fault,
-)
+from spark_streams.client.amqp.errors import connection_fault, foreign_answer_fault, silent_close_fault
 from spark_streams.client.retry import Deadline
-from spark_streams.client.tcp import open_socket
+from spark_streams.client.tcp import lost, open_socket, tls_fault
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     AuthenticationFailed,

@@ -26,13 +26,13 @@ from typing import Any, Final
 import proton
 
 from spark_streams.client.amqp.connection import SQL_CAPABILITY, Connection
-from spark_streams.client.amqp.links import FULL_SQL_FILTER, Link
+from spark_streams.client.amqp.links import FULL_SQL_FILTER
 from spark_streams.client.amqp.offset_filters import ANNOTATIONS_FILTER, OFFSET, SQL_FILTER
 from spark_streams.errors import Refused
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.tree import Expression
 
-__all__ = ["FilteredReceiver", "PushedFilter", "is_about_filters", "nothing_pushed", "push"]
+__all__ = ["PushedFilter", "is_about_filters", "nothing_pushed", "push"]
 
 _END: Final = "end"
 _TYPED_AS_RABBITMQ: Final = frozenset({"RabbitMQ", "spark-streams"})
@@ -63,21 +63,6 @@ class PushedFilter:
     def left(self, taken: frozenset[str]) -> Expression | None:
         """Return what the client checks, by the names of the entries that the peer echoed."""
         return self.residual if self.in_force(taken) else self.whole
-
-
-@dataclass(frozen=True)
-class FilteredReceiver:
-    """A receiver with its filters.
-
-    Args:
-        link: the link.
-        residual: what the client checks on every delivery.
-        narrowed: whether the peer leaves out events, so that their absence says nothing.
-    """
-
-    link: Link
-    residual: Expression | None
-    narrowed: bool
 
 
 def nothing_pushed(expression: Expression | None) -> PushedFilter:

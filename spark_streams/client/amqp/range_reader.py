@@ -31,8 +31,8 @@ from cproton_ffi import lib
 
 from spark_streams.client.amqp.credit import DRAIN_AFTER_S, NARROWED_DRAIN_AFTER_S, CreditWindow, DrainTimer
 from spark_streams.client.amqp.links import MAX_MESSAGE_BYTES, Link
-from spark_streams.client.amqp.pushdown import FilteredReceiver
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
+from spark_streams.client.amqp.receivers import FilteredReceiver
 from spark_streams.client.amqp.row_decoder import RowDecoder, RowsCut, WrongPartition
 from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
 from spark_streams.client.log_client import Bounds, RangeRead

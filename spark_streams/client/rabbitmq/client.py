@@ -12,13 +12,13 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from spark_streams.client.log_client import Bounds, Consumer, FilterValues, Pushdown, RangeRead, StreamDescription
+from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.rabbitmq import bounds
 from spark_streams.client.rabbitmq.cluster import Cluster
 from spark_streams.client.rabbitmq.errors import refusal
-from spark_streams.client.rabbitmq.pushdown import push, split_for
+from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
-from spark_streams.client.rabbitmq.subscription import Subscription, properties_of
+from spark_streams.client.rabbitmq.subscription import Consumer, Subscription, properties_of
 from spark_streams.client.retry import patiently
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError

@@ -24,12 +24,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, TypeVar
 
-from spark_streams.client.amqp.errors import lost
 from spark_streams.client.log_client import PRODUCT
 from spark_streams.client.rabbitmq.errors import close_fault, refusal
 from spark_streams.client.rabbitmq.open import handshake
 from spark_streams.client.retry import Deadline
-from spark_streams.client.tcp import open_socket
+from spark_streams.client.tcp import lost, open_socket
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import (
     ConnectionLost,

@@ -11,11 +11,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from spark_streams.client.log_client import FilterValues
 from spark_streams.filters.targets.rabbitmq import RabbitCapability, RabbitSplit, split_for_rabbitmq
 from spark_streams.filters.tree import KEY, Expression, Reference, property_of
 
-__all__ = ["PushedFilter", "push", "split_for"]
+__all__ = ["FilterValues", "PushedFilter", "push", "split_for"]
+
+
+@dataclass(frozen=True)
+class FilterValues:
+    """Which messages of a RabbitMQ stream are wanted, by the filter value that they were published with.
+
+    The broker skips chunks that have none of them; what else such a chunk holds is dropped by the client, which finds a
+    message's filter value where it was taken from. ``RangeRead.filter`` may ask for filter values too; a message has to
+    match both.
+
+    Args:
+        values: any of these; none of them: all messages, and only where they have their filter values is told.
+        match_unfiltered: also messages without a filter value; those that ``values`` or the filter does not match by
+            what they hold are dropped all the same.
+        taken_from: ``key``, ``properties.<field>`` or ``application_properties.<name>``.
+    """
+
+    values: tuple[str, ...]
+    match_unfiltered: bool
+    taken_from: str
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_streams.client.log_client import FilterValues, RangeRead
-from spark_streams.client.rabbitmq.pushdown import PushedFilter
+from spark_streams.client.log_client import RangeRead
+from spark_streams.client.rabbitmq.pushdown import FilterValues, PushedFilter
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.filters.evaluate_columns import mask
 from spark_streams.filters.row_columns import columns_needed, message_columns

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_streams.client.log_client import Consumer, FilterValues
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import refusal
+from spark_streams.client.rabbitmq.pushdown import FilterValues
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.rabbitmq.chunk import SELECTIONS, ChunkHeader
@@ -34,7 +34,20 @@ from spark_streams.wire.rabbitmq.frames import Command, Frame
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, MetadataUpdate
 
-__all__ = ["Delivered", "Subscription", "properties_of"]
+__all__ = ["Consumer", "Delivered", "Subscription", "properties_of"]
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A named consumer of RabbitMQ streams.
+
+    Args:
+        name: its reference: of stored offsets, and of the group that one consumer at a time is active in.
+        single_active: whether reading waits until this consumer is the active one.
+    """
+
+    name: str
+    single_active: bool
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,6 @@ def range_read(
         start,
         end,
         columns,
-        options.consumer_group,
-        options.epoch,
         options.fail_on_data_loss,
         options.timestamp_overflow,
         options.filter,

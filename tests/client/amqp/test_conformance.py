@@ -107,8 +107,8 @@ def test_es_108_after_a_graceful_close_the_client_tries_a_new_link(monkeypatch: 
     script = Script(
         events={"orders": opaque_events()}, on_attach=close_the_first, info={"orders": info(p0=("!", "z~"))}
     )
-    with FakeNode(script) as fake, client_of(fake) as client:
-        assert len(values(client, read(consumer_group="g", epoch=3))) == 6
+    with FakeNode(script) as fake, client_of(fake, consumer_group="g", epoch=3) as client:
+        assert len(values(client, read())) == 6
         links = [a for a in fake.attaches if a.address == "orders"]
     assert [a.properties[GROUP] for a in links] == ["g", "g", "g"]
     assert len(pauses) == 2 and 0 < pauses[0] < pauses[1], "it backs off"
@@ -204,8 +204,9 @@ def test_es_120_forwarding_strips_where_an_event_came_from() -> None:
 
 
 def test_es_200_our_consumer_joins_with_group_and_epoch() -> None:
-    with FakeNode(Script(events={"orders": opaque_events()})) as fake, client_of(fake) as client:
-        values(client, read(consumer_group="billing", epoch=4))
+    script = Script(events={"orders": opaque_events()})
+    with FakeNode(script) as fake, client_of(fake, consumer_group="billing", epoch=4) as client:
+        values(client, read())
         asked = fake.attaches[0].properties
     assert asked == {PARTITION: "0", GROUP: "billing", EPOCH: 4}
     assert type(asked[GROUP]) is str and type(asked[EPOCH]) is int  # a string, and a long
@@ -220,9 +221,9 @@ def test_es_213_a_displaced_consumer_stops_and_says_who_took_over() -> None:
         link.close()
         return True
 
-    with FakeNode(Script(on_attach=steal)) as fake, client_of(fake) as client:
+    with FakeNode(Script(on_attach=steal)) as fake, client_of(fake, consumer_group="g", epoch=4) as client:
         with pytest.raises(OwnershipLost) as lost:
-            values(client, read(consumer_group="g", epoch=4))
+            values(client, read())
         assert lost.value.epoch == 5 and not lost.value.retriable
         assert len(fake.attaches) == 1  # it does not fight for it
 

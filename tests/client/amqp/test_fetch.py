@@ -170,8 +170,8 @@ def test_another_binding_than_asked_for_is_an_error(script: Script, words: str) 
 
 def test_a_group_answered_without_partition_is_tolerated_a_6() -> None:
     log = events(3)
-    with FakePeer(Script(events=log, bind=False)) as peer, client(peer.port) as reader:
-        assert fetched(reader, read(EARLIEST, log[-1][0], consumer_group="g", epoch=3)) == log
+    with FakePeer(Script(events=log, bind=False)) as peer, client(peer.port, consumer_group="g", epoch=3) as reader:
+        assert fetched(reader, read(EARLIEST, log[-1][0])) == log
     attach = next(a for a in peer.attached if a["address"] == "orders")
     assert attach["properties"] == {
         "event-streams-partition": "0",
@@ -437,8 +437,8 @@ def test_a_connection_that_always_breaks_is_given_up(monkeypatch: pytest.MonkeyP
 def test_a_gracefully_closed_link_is_attached_anew_es_108(closed: bool) -> None:
     log = events(500)
     script = Script(events=log, detach_after=(120, None), detach_closed=closed)
-    with FakePeer(script) as peer, client(peer.port) as reader:
-        assert fetched(reader, read(EARLIEST, log[-1][0], consumer_group="g"), max_rows=50) == log
+    with FakePeer(script) as peer, client(peer.port, consumer_group="g") as reader:
+        assert fetched(reader, read(EARLIEST, log[-1][0]), max_rows=50) == log
     assert [a["address"] for a in peer.attached].count("orders") == 2
 
 
@@ -451,10 +451,10 @@ def test_a_stolen_link_names_the_thief_es_213(closed: bool, description: str, in
     script = Script(events=events(500), detach_after=(0, ("amqp:link:stolen", description, info)), detach_closed=closed)
     with (
         FakePeer(script) as peer,
-        client(peer.port) as reader,
+        client(peer.port, consumer_group="g", epoch=1) as reader,
         pytest.raises(OwnershipLost, match="amqp:link:stolen") as stolen,
     ):
-        fetched(reader, read(EARLIEST, events(500)[-1][0], consumer_group="g", epoch=1))
+        fetched(reader, read(EARLIEST, events(500)[-1][0]))
     assert stolen.value.epoch == epoch
 
 

@@ -35,9 +35,11 @@ from spark_streams.wire.amqp.columns import encode_columns
 from tests.faults.proxy import TcpProxy
 
 
-def client(server: Any, *, port: int | None = None, password: str = "guest", timeout_ms: int = 120_000) -> AmqpClient:
+def client(
+    server: Any, *, port: int | None = None, password: str = "guest", timeout_ms: int = 120_000, **more: Any
+) -> AmqpClient:
     port = port if port is not None else int(server.urls["amqp"].rpartition(":")[2])
-    return AmqpClient(Endpoint("amqp", "127.0.0.1", port, "guest", Secret(password)), timeout_ms=timeout_ms)
+    return AmqpClient(Endpoint("amqp", "127.0.0.1", port, "guest", Secret(password)), timeout_ms=timeout_ms, **more)
 
 
 def publish(sender: AmqpClient, stream: str, values: list[bytes], partition: str | None = None, **columns: Any) -> None:
@@ -218,13 +220,13 @@ def test_a_cut_connection_in_mid_fetch_gives_exactly_the_same_rows(log_server: A
 
 def test_a_thief_with_a_higher_epoch_is_named(log_server: Any) -> None:
     log_server.log.create_stream("orders", 1)
-    with client(log_server) as there:
+    with client(log_server, consumer_group="g", epoch=1) as there:
         publish(there, "orders", [b"x" * 1_000] * 20_000)
         end = there.describe("orders").partitions["0"].latest
-        batches = there.fetch(rows("orders", end, consumer_group="g", epoch=1), max_rows=100)
+        batches = there.fetch(rows("orders", end), max_rows=100)
         assert next(batches).num_rows
-        with client(log_server) as thief:
-            theft = thief.fetch(rows("orders", end, consumer_group="g", epoch=5), max_rows=100)
+        with client(log_server, consumer_group="g", epoch=5) as thief:
+            theft = thief.fetch(rows("orders", end), max_rows=100)
             assert next(theft).num_rows
             with pytest.raises(OwnershipLost, match="amqp:link:stolen") as stolen:
                 list(batches)
@@ -235,10 +237,10 @@ def test_a_thief_with_a_higher_epoch_is_named(log_server: Any) -> None:
 def test_renegotiation_in_mid_fetch_gives_exactly_the_same_rows_es_108(log_server: Any) -> None:
     log_server.log.create_stream("orders", 1)
     sent = [b"%06d" % n for n in range(20_000)]
-    with client(log_server) as there:
+    with client(log_server, consumer_group="g") as there:
         publish(there, "orders", sent)
         end = there.describe("orders").partitions["0"].latest
-        batches = there.fetch(rows("orders", end, consumer_group="g"), max_rows=1_000)
+        batches = there.fetch(rows("orders", end), max_rows=1_000)
         seen = list(next(batches).column("value").to_pylist())
         log_server.call(lambda: log_server.server.renegotiate("orders", "g"))
         for batch in batches:

@@ -338,8 +338,8 @@ def test_a_stolen_partition_names_the_thiefs_epoch(log_server: Any) -> None:
     reading = read_range(given, planned, pa.schema([("offset", pa.string())]), connect)
     assert next(reading).num_rows > 0
     endpoint = parse_url(log_server.urls["amqp"]).with_credentials("guest", Secret("guest"))
-    thief = RangeRead("orders", "0", EARLIEST, offset(9), ("offset",), "g", 8)
-    with AmqpClient(endpoint) as client:
+    thief = RangeRead("orders", "0", EARLIEST, offset(9), ("offset",))
+    with AmqpClient(endpoint, consumer_group="g", epoch=8) as client:
         assert sum(b.num_rows for b in client.fetch(thief)) == 10
         with pytest.raises(OwnershipLost) as caught:
             list(reading)

@@ -130,8 +130,8 @@ def test_a_06_the_client_takes_an_answer_with_a_group_and_no_partition(node: Any
         events={"orders": [event(b"1", "a", partition="0"), event(b"2", "b", partition="0")]},
         properties={GROUP: "g"},
     )
-    with FakeNode(script) as fake, AmqpClient(Endpoint("amqp", "127.0.0.1", fake.port)) as client:
-        read = RangeRead("orders", "0", FROM_EARLIEST, "b", ("value",), consumer_group="g")
+    with FakeNode(script) as fake, AmqpClient(Endpoint("amqp", "127.0.0.1", fake.port), consumer_group="g") as client:
+        read = RangeRead("orders", "0", FROM_EARLIEST, "b", ("value",))
         rows = [row["value"] for batch in client.fetch(read) for row in batch.to_pylist()]
     assert rows == [b"1", b"2"]
 

@@ -1,0 +1,177 @@
+"""Attaches the receivers of one client, and remembers which filters its peer does not take.
+
+A receiver needs a filter that says where it begins; the peer may have one kind of it or the other (A-21). Filters that
+are pushed beside it the peer may refuse: then it is attached without them, and the client checks the whole filter.
+
+Spec: Event Stream Extensions §4.5 (consumer groups, epochs), §5.2 (filters).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_streams.client.amqp.connection import CAPABILITY, Connection
+from spark_streams.client.amqp.links import Link, StartRefused, attach_receiver
+from spark_streams.client.amqp.offset_filters import StartFilter
+from spark_streams.client.amqp.pushdown import PushedFilter, is_about_filters, nothing_pushed, push
+from spark_streams.client.log_client import RangeRead
+from spark_streams.client.retry import Deadline
+from spark_streams.errors import Refused, RemoteProtocolError, SparkStreamsError
+from spark_streams.filters.tree import Expression
+
+__all__ = ["FilteredReceiver", "Receivers", "Source"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a receiver reads.
+
+    Args:
+        stream: the stream's name.
+        partition: the partition that the link is bound to.
+        consumer_group: the group that the link joins; None for none.
+        epoch: the epoch that it claims the partition with, within the group; None for none.
+    """
+
+    stream: str
+    partition: str
+    consumer_group: str | None = None
+    epoch: int | None = None
+
+
+@dataclass(frozen=True)
+class FilteredReceiver:
+    """A receiver with its filters.
+
+    Args:
+        link: the link.
+        residual: what the client checks on every delivery.
+        narrowed: whether the peer leaves out events, so that their absence says nothing.
+    """
+
+    link: Link
+    residual: Expression | None
+    narrowed: bool
+
+
+class Receivers:
+    """Attaches receivers.
+
+    Args:
+        timeout_ms: how long the peer may take to answer an attach.
+        require_event_streams: whether a peer that does not offer the capability is an error (ES-012).
+    """
+
+    def __init__(self, timeout_ms: int, require_event_streams: bool) -> None:
+        self._timeout_ms = timeout_ms
+        self._require_event_streams = require_event_streams
+        self._refused: set[Expression] = set()
+        """The filters that the peer refused, and is not asked to check again."""
+        self._untaken: set[int] = set()
+        """Descriptors of the start filters that the peer did not take; they are tried last from then on."""
+
+    def check_capability(self, connection: Connection) -> None:
+        """Check that the peer offers event streams, where that is required.
+
+        Raises:
+            RemoteProtocolError: it does not.
+        """
+        if self._require_event_streams and not connection.offers_event_streams:
+            raise RemoteProtocolError(
+                f"{connection.endpoint.address}: the peer does not offer the capability {CAPABILITY} (ES-010): is it "
+                "an event log? Where it is one all the same, require_event_streams=False goes on without"
+            )
+
+    def push(
+        self, connection: Connection, expression: Expression | None, read: RangeRead | None = None
+    ) -> PushedFilter:
+        """Split a filter for the peer, as ``pushdown.push`` does; nothing is pushed of one that it has refused.
+
+        Args:
+            connection: to the peer.
+            expression: the filter; None for none.
+            read: the range that it is for; None to learn how it would be split.
+        """
+        if expression in self._refused:
+            return nothing_pushed(expression)
+        if read is None:
+            return push(expression, connection)
+        return push(expression, connection, end=read.end, overflow_is_null=read.timestamp_overflow == "null")
+
+    def attach_filtered(
+        self,
+        connection: Connection,
+        address: str,
+        source: Source,
+        starts: tuple[StartFilter, ...],
+        pushed: PushedFilter,
+    ) -> FilteredReceiver:
+        """Attach a receiver with pushed filters; without them when the peer refuses them.
+
+        Raises:
+            As ``attach``.
+        """
+        try:
+            link = self.attach(connection, address, source, starts, pushed.filters)
+        except Refused as refusal:
+            if not pushed.filters or not is_about_filters(refusal):
+                raise
+            _log.warning("%s: reading goes on without asking the peer to filter", refusal)
+            link = self.attach(connection, address, source, starts)
+            assert pushed.whole is not None
+            self._refused.add(pushed.whole)
+        return FilteredReceiver(link, pushed.left(link.taken), bool(link.taken))
+
+    def attach(
+        self,
+        connection: Connection,
+        address: str,
+        source: Source,
+        starts: tuple[StartFilter, ...],
+        also: Mapping[str, Any] | None = None,
+    ) -> Link:
+        """Attach a receiver that begins as the first of ``starts`` that the peer takes.
+
+        A refusal may be about any of the filters: with others beside the start it is the caller's to leave them out.
+
+        Args:
+            connection: where.
+            address: source address.
+            source: what it reads.
+            starts: filters for one position, the preferred one first.
+            also: further filters by name, beside the start.
+
+        Raises:
+            StartRefused, Refused: the peer takes none of ``starts``; the error is that of the first.
+            As ``attach_receiver``, and ``check_capability``.
+        """
+        self.check_capability(connection)
+        first: SparkStreamsError | None = None
+        for start in sorted(starts, key=lambda each: each.code in self._untaken):
+            try:
+                link = attach_receiver(
+                    connection,
+                    address,
+                    f"attach to '{source.stream}' partition '{source.partition}'",
+                    deadline=Deadline(self._timeout_ms),
+                    partition=source.partition,
+                    consumer_group=source.consumer_group,
+                    epoch=source.epoch,
+                    start=start,
+                    also=also,
+                )
+            except (StartRefused, Refused) as fault:
+                if isinstance(fault, Refused) and (also or not is_about_filters(fault)):
+                    raise
+                first = first or fault
+                continue
+            if first is not None:
+                self._untaken = {each.code for each in starts} - {start.code}
+            return link
+        assert first is not None
+        raise first
