@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -53,7 +52,7 @@ MAX_REDIRECTS: Final = 5
 """Hops that are followed for one link; more means that containers point at each other."""
 
 
-class AmqpClient:
+class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
     """A client of one AMQP container with event logs. Not for use by several threads at once.
 
     Args:
@@ -87,12 +86,7 @@ class AmqpClient:
         self._connections: dict[tuple[str, int, str | None], Connection] = {}
         self._closed = False
 
-    def __enter__(self) -> AmqpClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *fault: object) -> None:
         self.close()
 
     def close(self) -> None:

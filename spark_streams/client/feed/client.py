@@ -11,21 +11,22 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Final, TypeVar
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 from spark_streams.client.feed.errors import first_line
 from spark_streams.client.feed.http import Answer, Conflict, Expired, FeedSession, Unavailable
 from spark_streams.client.feed.pushdown import ANY_POINTER
+from spark_streams.client.feed.response import line_blocks, parsed_blocks
 from spark_streams.client.retry import Attempts, Backoff
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import ConnectionLost, NotFound, OptionError, Refused, RemoteProtocolError, SparkStreamsError
+from spark_streams.errors import NotFound, OptionError, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.redaction import told
-from spark_streams.wire.feed.dialect import NDJSON, ZEH, ZEH_V1, Dialect
+from spark_streams.wire.feed.dialect import NDJSON, ZEH_V1, Dialect
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_discovery
 from spark_streams.wire.feed.fetch_arguments import FIRST, LAST, Fetch
-from spark_streams.wire.feed.line import read_line
-from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
+from spark_streams.wire.feed.lines import Lines
 from spark_streams.wire.feed.strict_json import load_json
 
 __all__ = ["PATIENT", "FeedAddress", "FeedClient", "pause_for"]
@@ -36,13 +37,14 @@ _T = TypeVar("_T")
 PATIENT: Final = Backoff(attempts=8, first_ms=200, limit_ms=10_000)
 """Eight tries within about 30 s: a service that is deployed anew comes back within that."""
 _ACCEPT_V1: Final = f"{ZEH_V1}, {NDJSON};q=0.9, */*;q=0.5"
-MAX_FORGOTTEN: Final = 3
+MAX_UNKNOWN_CURSORS: Final = 3
 """A feed that refuses each cursor that it just gave is told apart from one that was made anew, or it would be read from
 its beginning for ever."""
 MAX_CONFLICTS: Final = 5
 """A feed that refuses each token that it just gave is told apart from one that changed (C-16)."""
 
 
+@dataclass(frozen=True)
 class FeedAddress:
     """Where a feed is and how to speak with it: what a task needs to open a client; picklable.
 
@@ -58,30 +60,18 @@ class FeedAddress:
         pushed: names and values of filters that a query's filter became, spelled as the feed does.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        stream: str,
-        dialect: Dialect | None,
-        partitions: int | None,
-        filters: Mapping[str, str],
-        page_size: int | None,
-        timeout_ms: int,
-        max_line_bytes: int,
-        pushed: Mapping[str, str] | None = None,
-    ) -> None:
-        self.endpoint = endpoint
-        self.stream = stream
-        self.dialect = dialect
-        self.partitions = partitions
-        self.filters = dict(filters)
-        self.page_size = page_size
-        self.timeout_ms = timeout_ms
-        self.max_line_bytes = max_line_bytes
-        self.pushed = dict(pushed or {})
+    endpoint: Endpoint
+    stream: str
+    dialect: Dialect | None
+    partitions: int | None
+    filters: Mapping[str, str]
+    page_size: int | None
+    timeout_ms: int
+    max_line_bytes: int
+    pushed: Mapping[str, str] | None = None
 
 
-class FeedClient:
+class FeedClient(AbstractContextManager["FeedClient"]):
     """A client of one feed; a context manager, for one thread at a time.
 
     Args:
@@ -107,17 +97,12 @@ class FeedClient:
         self._session = FeedSession(address.endpoint, address.timeout_ms)
         self._token: str | None = None
         self._answer: Answer | None = None
-        self._forgotten: Counter[int] = Counter()
+        self._unknown_cursors: Counter[int] = Counter()
         """How often in a row a partition's cursors were not known any more."""
         self._filters: dict[str, str] | None = None if address.filters else {}
-        self._pushed = dict(address.pushed)
+        self._pushed = dict(address.pushed or {})
 
-    def __enter__(self) -> FeedClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *fault: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -140,13 +125,13 @@ class FeedClient:
         FeedAPI has no such list: the log of this project answers at its door's root with ``{"feeds": ["orders"]}``.
 
         Raises:
-            SparkStreamsError: as ``FeedSession.get``, after several tries where that can help.
+            SparkStreamsError: as ``FeedSession.send``, after several tries where that can help.
         """
         return self._retrying(self._listing)
 
     def _listing(self) -> list[str] | None:
         try:
-            with self._session.get() as answer:
+            with self._session.send("GET") as answer:
                 body = answer.body()
             document = load_json(body, "list of feeds")
         except (NotFound, Refused, RemoteProtocolError) as fault:
@@ -163,7 +148,7 @@ class FeedClient:
             OptionError: a version 1 feed, and no number of partitions; or a filter that the feed does not offer, or,
                 of those that are pushed, not any more.
             RemoteProtocolError: the answer is no discovery document.
-            SparkStreamsError: as ``FeedSession.get``, after several tries where that can help.
+            SparkStreamsError: as ``FeedSession.send``, after several tries where that can help.
         """
         return self._retrying(self._discover)
 
@@ -244,38 +229,11 @@ class FeedClient:
             ConnectionLost: the response ended inside a line (C-18), or the connection broke.
             Conflict: the feed refuses the token that it just gave.
             Expired: it has lost what comes after the cursor, or does not know the cursor: it was made anew.
-            SparkStreamsError: as ``FeedSession.get``.
+            SparkStreamsError: as ``FeedSession.send``.
         """
-        with self._behind(partition, cursor, stream_ms) as answer:
-            self._answer = answer
-            if answer.media_type == "text/html":
-                said = first_line(answer.body())
-                raise RemoteProtocolError(f"{answer.what}: answered HTML, '{said}', where NDJSON was expected")
-            if answer.media_type.startswith(ZEH) and answer.media_type != ZEH_V1:
-                raise RemoteProtocolError(
-                    f"{answer.what}: answered {answer.media_type}, a version of ZeroEventHub that this release does "
-                    f"not know, where {ZEH_V1} was expected"
-                )
-            lines = LineBlocks(self.address.max_line_bytes)
-            for piece in answer.pieces():
-                try:
-                    blocks = lines.feed(piece)
-                except RemoteProtocolError as fault:
-                    raise RemoteProtocolError(f"{answer.what}: {fault}") from None
-                yield from blocks
-            if tail := lines.tail:
-                if not self._is_line(tail, partition):
-                    said = first_line(tail)
-                    raise ConnectionLost(f"{answer.what}: the answer ended inside a line, '{said}'")
-                yield tail + b"\n"
-
-    def _is_line(self, tail: bytes, partition: int) -> bool:
-        assert self.dialect is not None
-        try:
-            read_line(tail, 1, self.dialect, partition)
-        except RemoteProtocolError:
-            return False
-        return True
+        with self._page(partition, cursor, stream_ms) as answer:
+            assert self.dialect is not None
+            yield from line_blocks(answer, self.dialect, partition, self.address.max_line_bytes)
 
     def lines(
         self, partition: int, cursor: str, *, stream_ms: int | None = None, values: bool = True
@@ -294,28 +252,9 @@ class FeedClient:
             RemoteProtocolError: a line is none, and others follow; or no cursor came; or as ``fetch``.
             SparkStreamsError: as ``fetch``.
         """
-        cursors = 0
-        for block in self.fetch(partition, cursor, stream_ms=stream_ms):
+        with self._page(partition, cursor, stream_ms) as answer:
             assert self.dialect is not None
-            try:
-                lines = parse_lines(block, self.dialect, partition, values=values, checked=values)
-            except RemoteProtocolError as fault:
-                said = f"{self.describe(partition, cursor)}: {fault}"
-                block = block[: block.rfind(b"\n", 0, len(block) - 1) + 1]
-                try:
-                    lines = parse_lines(block, self.dialect, partition, values=values, checked=values)
-                except RemoteProtocolError:
-                    raise RemoteProtocolError(said) from None
-                if block:
-                    yield block, lines
-                raise ConnectionLost(f"{said}; the answer broke off") from None
-            cursors += len(lines.cursors)
-            yield block, lines
-        if not cursors:
-            said = f"{self.describe(partition, cursor)}: the response has no cursor"
-            if self._answer is not None and not self._answer.tells_end:
-                raise ConnectionLost(f"{said}; it may have been cut, which a body without a length does not tell")
-            raise RemoteProtocolError(f"{said}, and every response must have one (FeedAPI, 'checkpoint command')")
+            yield from parsed_blocks(answer, self.dialect, partition, self.address.max_line_bytes, values)
 
     def describe(self, partition: int, cursor: str) -> str:
         """Return a fetch as messages show it; the dialect has to be known."""
@@ -344,39 +283,39 @@ class FeedClient:
 
         return self._retrying(ask)
 
-    def _behind(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
+    def _page(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
         """Ask for what comes after a cursor, and, where that is refused, find out whether it is for the cursor's sake.
 
         Status 400 is any mistake of ours, and no feed says which. A feed that answers from its beginning what it
         refuses from the cursor on, again and without a wait, has been made anew, or has forgotten the cursor.
         """
         try:
-            answer = self._ask(partition, cursor, stream_ms)
+            self._answer = answer = self._request_page(partition, cursor, stream_ms)
             if cursor not in (FIRST, LAST):
-                self._forgotten[partition] = 0
+                self._unknown_cursors[partition] = 0
             return answer
         except Refused as fault:
             if fault.condition != "status 400" or cursor in (FIRST, LAST):
                 raise
             refused = fault
         try:
-            self._ask(partition, FIRST, None).close()
+            self._request_page(partition, FIRST, None).close()
         except (NotFound, Refused) as fault:
             if fault.retriable:
                 raise
             raise refused from None
         try:
-            self._ask(partition, cursor, None).close()
+            self._request_page(partition, cursor, None).close()
         except Refused as fault:
             if fault.condition != refused.condition:
                 raise
-            self._forgotten[partition] += 1
-            if self._forgotten[partition] > MAX_FORGOTTEN:
+            self._unknown_cursors[partition] += 1
+            if self._unknown_cursors[partition] > MAX_UNKNOWN_CURSORS:
                 raise
             raise Expired(refused.condition, refused.description, refused.context) from None
         raise refused
 
-    def _ask(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
+    def _request_page(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
         wait_ms = 0 if stream_ms is None else stream_ms
         for left in range(MAX_CONFLICTS, -1, -1):
             needs_token = self.dialect is Dialect.V2B and self._token is None
@@ -395,16 +334,10 @@ class FeedClient:
                     self.pause(0.2)
         raise AssertionError("unreachable")
 
-    def _get(
-        self,
-        arguments: Sequence[tuple[str, str]] = (),
-        *,
-        below: str = "",
-        wait_ms: int = 0,
-        headers: dict[str, str] | None = None,
-    ) -> Answer:
+    def _get(self, arguments: Sequence[tuple[str, str]] = (), **how: Any) -> Answer:
+        """Make a call, as ``FeedSession.send``; that the feed is not there is ``retriable`` where it is awaited."""
         try:
-            return self._session.get(arguments, below=below, wait_ms=wait_ms, headers=headers)
+            return self._session.send("GET", arguments, **how)
         except NotFound as fault:
             fault.retriable = self.awaits
             raise

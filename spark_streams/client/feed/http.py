@@ -122,33 +122,6 @@ class FeedSession:
         path = self._endpoint.url.rstrip("/") + below if below else self._endpoint.url
         return path + ("?" + "&".join(queries) if queries else "")
 
-    def get(
-        self,
-        arguments: Sequence[tuple[str, str]] = (),
-        *,
-        below: str = "",
-        wait_ms: int = 0,
-        headers: dict[str, str] | None = None,
-    ) -> Answer:
-        """Ask for something; the caller closes the answer.
-
-        Args:
-            arguments: names and values, not encoded.
-            below: a path below the feed's own.
-            wait_ms: how much longer than the timeout the feed may be silent, as was agreed with it.
-            headers: beside those of every call, or in their place.
-
-        Raises:
-            AuthenticationFailed: status 401.
-            NotFound: status 404.
-            Expired: status 410.
-            Conflict: status 409.
-            Unavailable: status 408, 425, 429 or 5xx.
-            Refused: any other status than 200.
-            ConnectFailed, ConnectionLost, DeadlineExceeded: the network.
-        """
-        return self.send("GET", arguments, below=below, wait_ms=wait_ms, headers=headers)
-
     def send(
         self,
         method: str,
@@ -159,13 +132,28 @@ class FeedSession:
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:
-        """Make a call with any method; arguments and errors as ``get``.
+        """Make a call; the caller closes the answer.
 
         Credentials from a file or a callable are read anew when the file has changed, and when the feed answers 401;
         if they are others then, the call is made once more.
 
+        Args:
+            method: of HTTP, such as ``GET``.
+            arguments: names and values, not encoded.
+            below: a path below the feed's own.
+            wait_ms: how much longer than the timeout the feed may be silent, as was agreed with it.
+            body: what is sent with it; None for nothing.
+            headers: beside those of every call, or in their place.
+
         Raises:
-            OptionError: they cannot be read.
+            OptionError: the credentials cannot be read.
+            AuthenticationFailed: status 401.
+            NotFound: status 404.
+            Expired: status 410.
+            Conflict: status 409.
+            Unavailable: status 408, 425, 429 or 5xx.
+            Refused: any other status than 200.
+            ConnectFailed, ConnectionLost, DeadlineExceeded: the network.
         """
         what = f"{method} {self.shown(arguments, below=below)}"
         url = self.url(arguments, below=below)

@@ -1,18 +1,20 @@
-"""The body of an answer, as it comes: decompressed, in pieces of a good size, or whole."""
+"""Reads the body of an answer: whole, in decompressed pieces as they come, or in lines of events and checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Final
 
 import requests
 
-from spark_streams.client.feed.errors import mapped
-from spark_streams.errors import RemoteProtocolError, SparkStreamsError
+from spark_streams.client.feed.errors import first_line, mapped
+from spark_streams.errors import ConnectionLost, RemoteProtocolError, SparkStreamsError
+from spark_streams.wire.feed.dialect import ZEH, ZEH_V1, Dialect
+from spark_streams.wire.feed.line import read_line
+from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 
-__all__ = ["Answer"]
+__all__ = ["Answer", "line_blocks", "parsed_blocks"]
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes that are taken from a connection at a time, and handed on together while more comes in bulk."""
@@ -22,7 +24,7 @@ MAX_BODY_BYTES: Final = 16 << 20
 """Of an answer that is read whole: a discovery document."""
 
 
-class Answer:
+class Answer(contextlib.AbstractContextManager["Answer"]):
     """The successful answer to a request, whose body is still to be read; a context manager.
 
     Args:
@@ -36,12 +38,7 @@ class Answer:
         self._waits = waits
         self.what = what
 
-    def __enter__(self) -> Answer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *fault: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -127,3 +124,81 @@ class Answer:
             if len(out) > MAX_BODY_BYTES:
                 raise RemoteProtocolError(f"{self.what}: the answer is longer than {MAX_BODY_BYTES} bytes")
         return bytes(out)
+
+
+def line_blocks(answer: Answer, dialect: Dialect, partition: int, max_line_bytes: int) -> Iterator[bytes]:
+    """Yield the body in blocks of whole lines, as they come; the last line gets a newline where it has none.
+
+    Args:
+        answer: to a fetch.
+        dialect: of the lines.
+        partition: whose lines they are.
+        max_line_bytes: bytes of a line, at most.
+
+    Raises:
+        RemoteProtocolError: HTML, a version of ZeroEventHub other than 1, or a line that is longer than allowed.
+        ConnectionLost: the response ended inside a line (C-18), or the connection broke.
+    """
+    if answer.media_type == "text/html":
+        begins = first_line(answer.body())
+        raise RemoteProtocolError(f"{answer.what}: answered HTML, '{begins}', where NDJSON was expected")
+    if answer.media_type.startswith(ZEH) and answer.media_type != ZEH_V1:
+        raise RemoteProtocolError(
+            f"{answer.what}: answered {answer.media_type}, a version of ZeroEventHub that this release does not know, "
+            f"where {ZEH_V1} was expected"
+        )
+    lines = LineBlocks(max_line_bytes)
+    for piece in answer.pieces():
+        try:
+            blocks = lines.feed(piece)
+        except RemoteProtocolError as fault:
+            raise RemoteProtocolError(f"{answer.what}: {fault}") from None
+        yield from blocks
+    if tail := lines.tail:
+        try:
+            read_line(tail, 1, dialect, partition)
+        except RemoteProtocolError:
+            begins = first_line(tail)
+            raise ConnectionLost(f"{answer.what}: the answer ended inside a line, '{begins}'") from None
+        yield tail + b"\n"
+
+
+def parsed_blocks(
+    answer: Answer, dialect: Dialect, partition: int, max_line_bytes: int, values: bool
+) -> Iterator[tuple[bytes, Lines]]:
+    """Yield the blocks of ``line_blocks``, with what they hold.
+
+    Args:
+        answer: as ``line_blocks``.
+        dialect: as ``line_blocks``.
+        partition: as ``line_blocks``.
+        max_line_bytes: as ``line_blocks``.
+        values: whether the events themselves are wanted.
+
+    Raises:
+        ConnectionLost: the last line that came is none: a feed that fails in the middle of a response may add the
+            words of its error. Or no cursor came, and the body may have been cut.
+        RemoteProtocolError: a line is none, and others follow; or no cursor came; or as ``line_blocks``.
+    """
+    cursors = 0
+    for block in line_blocks(answer, dialect, partition, max_line_bytes):
+        broken: RemoteProtocolError | None = None
+        try:
+            lines = parse_lines(block, dialect, partition, values=values, checked=values)
+        except RemoteProtocolError as fault:
+            broken = RemoteProtocolError(f"{answer.what}: {fault}")
+            block = block[: block.rfind(b"\n", 0, len(block) - 1) + 1]  # without the last line
+            try:
+                lines = parse_lines(block, dialect, partition, values=values, checked=values)
+            except RemoteProtocolError:
+                raise broken from None
+        cursors += len(lines.cursors)
+        if block:
+            yield block, lines
+        if broken is not None:
+            raise ConnectionLost(f"{broken}; the answer broke off")
+    if not cursors:
+        fault_text = f"{answer.what}: the response has no cursor"
+        if not answer.tells_end:
+            raise ConnectionLost(f"{fault_text}; it may have been cut, which a body without a length does not tell")
+        raise RemoteProtocolError(f"{fault_text}, and every response must have one (FeedAPI, 'checkpoint command')")

@@ -6,8 +6,8 @@ Connections are opened when they are first needed, and kept. A stream whose memb
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from types import TracebackType
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -44,7 +44,7 @@ _SEARCH_BYTES: Final = 2 << 20
 """What is decoded together while the first match is looked for: what is behind it is read for nothing."""
 
 
-class RabbitClient:
+class RabbitClient(AbstractContextManager["RabbitClient"]):
     """A client of one broker. Not for use by several threads at once.
 
     Args:
@@ -75,12 +75,7 @@ class RabbitClient:
         self._cluster = Cluster(endpoint, timeout_ms)
         self._gone: frozenset[str] = frozenset()
 
-    def __enter__(self) -> RabbitClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *fault: object) -> None:
         self.close()
 
     def close(self) -> None:
