@@ -1,4 +1,13 @@
-"""The sections of many messages at once, and the entries of their maps and the fields of their lists.
+"""The sections of many messages at once, the entries of their maps and the fields of their lists: walked in lockstep.
+
+One NumPy operation advances every message's position. AMQP's format codes say by their high nibble how far a value
+goes, so skipping needs no case analysis per type::
+
+    0x4_ 0   0x5_ 1   0x6_ 2   0x7_ 4   0x8_ 8   0x9_ 16     bytes after the code
+    0xa_ 0xc_ 0xe_ 1 + n(1)      0xb_ 0xd_ 0xf_ 4 + n(4)     n is the big-endian size that follows the code
+
+The eight bytes at a position hold a section's whole head (``00 53 code code size``). Every position is checked against
+its message's end before anything is concluded from it.
 
 What these walks are sure of they answer; a message whose shape is uncommon or broken (descriptors in another form,
 described values, keys that are no text, order or sizes that do not fit) is marked ``odd`` and left to
@@ -12,7 +21,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from spark_streams.wire.amqp.decode import FORMAT_CODES
 from spark_streams.wire.amqp.message import (
     AMQP_VALUE,
     DATA,
@@ -22,14 +33,21 @@ from spark_streams.wire.amqp.message import (
     VALUE_CODES,
     may_follow,
 )
-from spark_streams.wire.columnar.byte_view import FIXED_WIDTH, KNOWN, SIZE_WIDTH, Codes, Mask, Positions, Words
+from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 
-__all__ = ["Pair", "Sections", "walk_list", "walk_map", "walk_sections"]
+__all__ = ["Codes", "Extents", "Pair", "Sections", "extents", "walk_list", "walk_map", "walk_sections"]
+
+Codes = NDArray[np.int64]
 
 MAX_STEPS: Final = 24
 """Sections a message may have on the lockstep path; one with more (many data sections) is odd."""
 MAX_PAIRS: Final = 64
 """Map entries a message may have on the lockstep path: steps where few messages are left do not pay."""
+
+FIXED_WIDTH: Final = np.array([(0, 1, 2, 4, 8, 16)[c // 16 - 4] if 4 <= c // 16 <= 9 else 0 for c in range(256)])
+SIZE_WIDTH: Final = np.array([(1, 4)[(c // 16) % 2] if c >= 0xA0 else 0 for c in range(256)])
+KNOWN: Final = np.array([c in FORMAT_CODES for c in range(256)])
+"""Which bytes are format codes of AMQP 1.0."""
 
 FEW: Final = 12
 """Messages of a block that are decoded one by one at once: NumPy's cost per call is that of about so many messages."""
@@ -54,6 +72,34 @@ def _section_table() -> tuple[Mask, Mask]:
 _MAY_HOLD, _MAY_FOLLOW = _section_table()
 
 
+class Extents(NamedTuple):
+    """Values met at the same step: their format codes, and where what follows the code and the size goes."""
+
+    code: Codes
+    start: Positions
+    end: Positions
+
+
+def extents(words: PaddedWords, position: Positions) -> Extents:
+    """Return the code and the extent of the value at each position; a descriptor or no code at all has none.
+
+    The end may lie outside the message, and ``code`` may be no format code: the caller checks both.
+    """
+    word = words.big(position)
+    code = (word >> 56) & 0xFF
+    if code.size and (code == code[0]).all():
+        # All values have one format code, as at most steps of most blocks.
+        width = int(SIZE_WIDTH[code[0]])
+        start = position + (1 + width)
+        if width:
+            return Extents(code, start, start + ((word >> 48) & 0xFF if width == 1 else (word >> 24) & 0xFFFFFFFF))
+        return Extents(code, start, start + FIXED_WIDTH[code[0]])
+    size_width = SIZE_WIDTH[code]
+    start = position + 1 + size_width
+    size = np.where(size_width == 1, (word >> 48) & 0xFF, (word >> 24) & 0xFFFFFFFF)
+    return Extents(code, start, start + np.where(size_width == 0, FIXED_WIDTH[code], size))
+
+
 @dataclass
 class Sections:
     """Where each message's sections are.
@@ -75,7 +121,7 @@ class Sections:
     odd: Mask
 
 
-def walk_sections(words: Words, starts: Positions, ends: Positions, last: int = FOOTER) -> Sections:
+def walk_sections(words: PaddedWords, starts: Positions, ends: Positions, last: int = FOOTER) -> Sections:
     """Walk all messages from section to section.
 
     Args:
@@ -158,10 +204,10 @@ class Pair(NamedTuple):
         return self if sure.all() else Pair(*(column[sure] for column in self))
 
 
-class _Cursor:
+class _Items:
     """The items of many lists or maps, one step of all at a time."""
 
-    def __init__(self, words: Words, rows: Positions, position: Positions, end: Positions, odd: Mask) -> None:
+    def __init__(self, words: PaddedWords, rows: Positions, position: Positions, end: Positions, odd: Mask) -> None:
         word = words.big(position)
         code = (word >> 56) & 0xFF
         width = SIZE_WIDTH[code]
@@ -176,12 +222,8 @@ class _Cursor:
     def keep(self, mask: Mask) -> None:
         """Go on with these only."""
         if not mask.all():
-            self.rows, self.position, self.end, self.count = (
-                self.rows[mask],
-                self.position[mask],
-                self.end[mask],
-                self.count[mask],
-            )
+            self.rows, self.position = self.rows[mask], self.position[mask]
+            self.end, self.count = self.end[mask], self.count[mask]
 
     def drop(self, bad: Mask) -> None:
         """Mark these odd and go on without them."""
@@ -197,8 +239,22 @@ class _Cursor:
             self.keep(~done)
         return bool(self.rows.size)
 
+    def taken(self, pair: Pair, items: int) -> Pair:
+        """Return the entries whose values are sound, and go on behind them; mark the others odd.
 
-def walk_map(words: Words, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Iterator[Pair]:
+        Args:
+            pair: the next entry of each.
+            items: how many items an entry is.
+        """
+        good = KNOWN[pair.code] & (pair.end <= self.end)
+        if not good.all():
+            pair = Pair(*(column[good] for column in pair))
+            self.drop(~good)
+        self.position, self.count = pair.end, self.count - items
+        return pair
+
+
+def walk_map(words: PaddedWords, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Iterator[Pair]:
     """Walk the entries of many maps; what it cannot follow it marks in ``odd``, also after having answered entries.
 
     Args:
@@ -210,46 +266,32 @@ def walk_map(words: Words, rows: Positions, position: Positions, end: Positions,
     """
     if not rows.size:
         return
-    cursor = _Cursor(words, rows, position, end, odd)
-    cursor.drop(cursor.count % 2 != 0)
-    while cursor.finish():
-        key = words.extents(cursor.position)
+    items = _Items(words, rows, position, end, odd)
+    items.drop(items.count % 2 != 0)
+    while items.finish():
+        key = extents(words, items.position)
         text = (key.code == 0xA3) | (key.code == 0xA1) | (key.code == 0xB3) | (key.code == 0xB1)
-        bad = ~text | (key.end >= cursor.end)
+        bad = ~text | (key.end >= items.end)
         if bad.any():
-            cursor.drop(bad)
-            key = words.extents(cursor.position)
-            if not cursor.rows.size:
+            items.drop(bad)
+            key = extents(words, items.position)
+            if not items.rows.size:
                 return
-        value = words.extents(key.end)
-        good = KNOWN[value.code] & (value.end <= cursor.end)
-        pair = Pair(cursor.rows, key.code, key.start, key.end, value.code, key.end, value.start, value.end)
-        if not good.all():
-            pair = Pair(*(column[good] for column in pair))
-            cursor.drop(~good)
-        yield pair
-        cursor.position = pair.end
-        cursor.count = cursor.count - 2
+        value = extents(words, key.end)
+        yield items.taken(Pair(items.rows, *key, value.code, key.end, value.start, value.end), 2)
 
 
-def walk_list(words: Words, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Iterator[Pair]:
+def walk_list(words: PaddedWords, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Iterator[Pair]:
     """Walk the items of many lists, as ``walk_map`` does; the keys of the pairs are empty."""
     if not rows.size:
         return
-    cursor = _Cursor(words, rows, position, end, odd)
-    while cursor.finish():
-        inside = cursor.position < cursor.end
+    items = _Items(words, rows, position, end, odd)
+    while items.finish():
+        inside = items.position < items.end
         if not inside.all():
-            cursor.drop(~inside)
-            if not cursor.rows.size:
+            items.drop(~inside)
+            if not items.rows.size:
                 return
-        at = cursor.position
-        value = words.extents(at)
-        good = KNOWN[value.code] & (value.end <= cursor.end)
-        pair = Pair(cursor.rows, at, at, at, value.code, at, value.start, value.end)
-        if not good.all():
-            pair = Pair(*(column[good] for column in pair))
-            cursor.drop(~good)
-        yield pair
-        cursor.position = pair.end
-        cursor.count = cursor.count - 1
+        at = items.position
+        value = extents(words, at)
+        yield items.taken(Pair(items.rows, at, at, at, value.code, at, value.start, value.end), 1)

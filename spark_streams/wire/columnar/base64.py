@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_streams.wire.columnar.gather import Mask, Positions
+from spark_streams.wire.columnar.byte_view import Mask, Positions
 
 __all__ = ["decode_base64"]
 

@@ -9,20 +9,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.rabbitmq.compression import Readable
-from spark_streams.wire.rabbitmq.entries import Positions
+from spark_streams.wire.columnar.byte_view import Positions, Readable, Words
+from spark_streams.wire.columnar.gather import write_views
 
 __all__ = ["Heads", "Ranges", "interleave"]
 
-_INLINE: Final = 12
-"""Arrow's binary_view holds up to this many bytes itself; a longer one holds 4 of them and points at the rest."""
-
 _RUN: Final = 32
 """Rows of an evenly spaced run, on average, from which on copying it as one pays."""
-
-_WORD: Final = 8
-_MASK: Final = np.array([(1 << 8 * n) - 1 for n in range(_WORD + 1)], np.uint64)
-"""Which bits of a little-endian word belong to its first 0 to 8 bytes."""
 
 Heads = NDArray[np.uint8]
 """Bytes of one width a row, shape (n, width), width at most 12."""
@@ -52,7 +45,10 @@ def interleave(*columns: Heads | Ranges) -> pa.Buffer:
     content: list[pa.Buffer] = []
     for index, column in enumerate(columns):
         if isinstance(column, Ranges):
-            _point(views[:, index], column, len(content))
+            raw = np.frombuffer(column.buffer, np.uint8)
+            if raw.size >= 1 << 31:
+                raise LocalProtocolError(f"a buffer of {raw.size} bytes: expected less than 2 GiB")
+            write_views(views[:, index], Words(raw), column.starts, column.ends - column.starts, len(content))
             content.append(column.buffer if isinstance(column.buffer, pa.Buffer) else pa.py_buffer(column.buffer))
         else:
             views[:, index] = _inline(column)
@@ -114,40 +110,3 @@ def _inline(heads: Heads) -> NDArray[np.uint64]:
     views[:, 0] = width
     views[:, 4 : 4 + width] = heads
     return views.view(np.uint64)
-
-
-def _point(views: NDArray[np.uint64], column: Ranges, buffer_index: int) -> None:
-    """Write the views of one column; the four bytes of prefix stay zero, because a cast does not read them."""
-    raw = np.frombuffer(column.buffer, np.uint8)
-    if raw.size >= 1 << 31:
-        raise LocalProtocolError(f"a buffer of {raw.size} bytes: expected less than 2 GiB")
-    lengths = column.ends - column.starts
-    short = lengths <= _INLINE
-    if short.all():
-        views[:] = _inlined(raw, column.starts, lengths)
-        return
-    views[:, 0] = lengths
-    views[:, 1] = (column.starts << 32) | buffer_index
-    if short.any():
-        views[short] = _inlined(raw, column.starts[short], lengths[short])
-
-
-def _inlined(raw: NDArray[np.uint8], starts: Positions, lengths: Positions) -> NDArray[np.uint64]:
-    """Return the views of ranges of at most 12 bytes, which hold them."""
-    views = np.empty((starts.size, 2), np.uint64)
-    bits = lengths * 8
-    if raw.size < 2 * _WORD:
-        raw = np.concatenate((raw, np.zeros(2 * _WORD, np.uint8)))
-    words: NDArray[np.uint64] = np.ndarray((raw.size - _WORD + 1,), "<u8", raw, strides=(1,))
-    # A word of eight bytes from each start on; near the buffer's end one that begins earlier, shifted.
-    last = raw.size - _WORD
-    shift = np.maximum(starts - last, 0) * 8
-    low = words[np.minimum(starts, last)] >> shift.astype(np.uint64)
-    low &= _MASK[np.minimum(bits, 64) // 8]
-    after = starts + _WORD
-    shift = np.clip(after - last, 0, 7) * 8
-    high = words[np.minimum(after, last)] >> shift.astype(np.uint64)
-    high &= _MASK[np.maximum(bits - 64, 0) // 8]
-    views[:, 0] = lengths.astype(np.uint64) | low << np.uint64(32)
-    views[:, 1] = low >> np.uint64(32) | high << np.uint64(32)
-    return views

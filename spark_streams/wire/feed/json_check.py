@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.json
 from numpy.typing import NDArray
 
-from spark_streams.wire.columnar.gather import Mask, Positions, gather
+from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
+from spark_streams.wire.columnar.gather import gather
 
 __all__ = ["invalid_objects", "is_utf8", "not_a_number", "unescape", "without_long_strings"]
 
@@ -49,7 +50,7 @@ def without_long_strings(raw: NDArray[np.uint8]) -> pa.Buffer | None:
     after, before = _long_strings(raw)
     start = np.concatenate((np.zeros(1, np.int64), before))
     end = np.append(after, raw.size)
-    return gather([raw], None, start, end - start, pa.binary()).buffers()[2]
+    return gather([Words(raw)], start, end - start, pa.binary()).buffers()[2]
 
 
 def _saved(strings: tuple[Positions, Positions]) -> int:

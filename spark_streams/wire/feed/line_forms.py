@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from spark_streams.wire.columnar.gather import Content, Mask, Positions
+from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import BASE64, Member, event_member, members_of, partition_text
+from spark_streams.wire.feed.plain_strings import string_end, string_start
 
 __all__ = ["Found", "LineForm", "forms_of", "known_forms", "learn"]
 
@@ -70,7 +71,7 @@ class LineForm:
         first, last = self.before[0], (self.after or self.before)[-1]
         return line[: len(first)] == first and line[max(0, len(line) - len(last)) :] == last
 
-    def find(self, content: Content, lines: Positions, start: Positions, end: Positions) -> Found:
+    def find(self, content: Words, lines: Positions, start: Positions, end: Positions) -> Found:
         """Return which lines have this form.
 
         Args:
@@ -83,12 +84,12 @@ class LineForm:
         left = start
         for number, text in enumerate(self.before):
             if number:
-                until = content.string_end(left, end)
+                until = string_end(content, left, end)
                 lines, end, holes, left, until = _keep(until >= 0, lines, end, holes, left, until)
                 holes.append((left, until))
                 left = until
             lines, end, holes, left = _keep(left + len(text) <= end, lines, end, holes, left)
-            lines, end, holes, left = _keep(content.equal(left, text), lines, end, holes, left)
+            lines, end, holes, left = _keep(content.holds(left, text), lines, end, holes, left)
             left = left + len(text)
         if not self.after:
             lines, end, holes, left = _keep(left == end, lines, end, holes, left)
@@ -97,15 +98,15 @@ class LineForm:
         right = end
         for number, text in enumerate(reversed(self.after)):
             if number:
-                since = content.string_start(right, left)
+                since = string_start(content, right, left)
                 lines, left, holes, behind, right, since = _keep(since >= 0, lines, left, holes, behind, right, since)
                 behind.insert(0, (since, right))
                 right = since
             lines, left, holes, behind, right = _keep(right - len(text) >= left, lines, left, holes, behind, right)
             right = right - len(text)
-            lines, left, holes, behind, right = _keep(content.equal(right, text), lines, left, holes, behind, right)
+            lines, left, holes, behind, right = _keep(content.holds(right, text), lines, left, holes, behind, right)
         lines, left, holes, behind, right = _keep(right - left >= 2, lines, left, holes, behind, right)
-        opening, closing = content.raw[left], content.raw[right - 1]
+        opening, closing = content.bytes[left], content.bytes[right - 1]
         whole = ((opening == 0x7B) & (closing == 0x7D)) | ((opening == 0x22) & (closing == 0x22))
         lines, left, holes, behind, right = _keep(whole, lines, left, holes, behind, right)
         return self._found(lines, (left, right), holes + behind)

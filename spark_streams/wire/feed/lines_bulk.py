@@ -9,7 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.wire.columnar.base64 import decode_base64
-from spark_streams.wire.columnar.gather import Content, Mask, Positions, gather
+from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
+from spark_streams.wire.columnar.gather import gather
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_check import invalid_objects, is_utf8, unescape
 from spark_streams.wire.feed.line import read_line
@@ -70,13 +71,13 @@ class BulkLines:
         self._kind = np.zeros(lines, np.uint8)
         self._unwanted = np.zeros(lines, np.bool_)
         self._singly = np.zeros(lines, np.bool_)
-        self._sources = [raw]
+        self._sources = [Words(raw)]
         self._objects: pa.BinaryArray | None = None
 
     def recognise(self) -> None:
         """Find the lines of each form; whether their events are what they seem is not checked yet."""
         self._singly = self._odd()
-        content = Content(self._raw)
+        content = self._sources[0]
         left = np.flatnonzero((self._start < self._end) & ~self._singly)
         for _ in range(MAX_FORMS):
             if not left.size:
@@ -104,7 +105,7 @@ class BulkLines:
         """
         if objects:
             rows = np.flatnonzero(self._kind == _OBJECT)
-            found = gather(self._sources, None, self.event.start[rows], self.event.length[rows], pa.binary())
+            found = gather(self._sources, self.event.start[rows], self.event.length[rows], pa.binary())
             invalid = rows[invalid_objects(found)]
             self._singly[invalid] = True
             if not invalid.size:
@@ -134,7 +135,7 @@ class BulkLines:
                     places.put(row, len(self._sources), size, len(content))
                     extra.append(content)
                     size += len(content)
-        self._sources.append(np.frombuffer(b"".join(extra), np.uint8))
+        self._sources.append(Words(np.frombuffer(b"".join(extra), np.uint8)))
 
     def _line(self, row: int) -> memoryview:
         """Return a line: not a copy, which would be made with Python's lock held, however long it is."""
@@ -163,7 +164,8 @@ class BulkLines:
 
     def _gathered(self, places: TextRanges, rows: Positions, kind: pa.DataType) -> pa.Array:
         source = places.source[rows]
-        return gather(self._sources, source if source.any() else None, places.start[rows], places.length[rows], kind)
+        start, length = places.start[rows], places.length[rows]
+        return gather(self._sources, start, length, kind, source=source if source.any() else None)
 
     def _odd(self) -> Mask:
         """Return which lines hold what the checks for many at once do not see."""
@@ -194,7 +196,7 @@ class BulkLines:
         """Check events that are strings, and find or make what they say."""
         if not rows.size:
             return
-        inside = gather(self._sources, None, self.event.start[rows] + 1, self.event.length[rows] - 2, pa.binary())
+        inside = gather(self._sources, self.event.start[rows] + 1, self.event.length[rows] - 2, pa.binary())
         offsets = np.frombuffer(inside.buffers()[1], np.int32)[: rows.size + 1].astype(np.int64)
         content = _content(inside)
         special = np.zeros(rows.size, np.bool_)
@@ -211,7 +213,7 @@ class BulkLines:
     def _unescape(self, rows: Positions) -> None:
         if not rows.size:
             return
-        texts = gather(self._sources, None, self.event.start[rows], self.event.length[rows], pa.binary())
+        texts = gather(self._sources, self.event.start[rows], self.event.length[rows], pa.binary())
         strings, invalid = unescape(texts)
         self._singly[rows[invalid]] = True
         self._decoded(rows, strings)
@@ -220,18 +222,18 @@ class BulkLines:
         """Let events be these texts."""
         offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: rows.size + 1].astype(np.int64)
         self.event.put(rows, len(self._sources), offsets[:-1], np.diff(offsets))
-        self._sources.append(_content(texts))
+        self._sources.append(Words(_content(texts)))
 
     def _decode_base64(self, rows: Positions) -> None:
         for _ in range(2):  # with those that are none, and without
             if not rows.size:
                 return
-            texts = gather(self._sources, None, self.event.start[rows], self.event.length[rows], pa.binary())
+            texts = gather(self._sources, self.event.start[rows], self.event.length[rows], pa.binary())
             offsets = np.frombuffer(texts.buffers()[1], np.int32)[: rows.size + 1].astype(np.int64)
             decoded, length, invalid = decode_base64(_content(texts), offsets)
             if not invalid.any():
                 self.event.put(rows, len(self._sources), offsets[:-1] // 4 * 3, length)
-                self._sources.append(decoded)
+                self._sources.append(Words(decoded))
                 return
             self._singly[rows[invalid]] = True
             rows = rows[~invalid]

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.columnar.gather import Mask, Positions
+from spark_streams.wire.columnar.byte_view import Mask, Positions
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_check import invalid_objects, is_utf8
 from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, load_json

@@ -43,9 +43,9 @@ from typing import Final
 import numpy as np
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.wire.columnar.byte_view import Positions, Readable
 from spark_streams.wire.columnar.interleave import Ranges, interleave
-from spark_streams.wire.rabbitmq.compression import Readable
-from spark_streams.wire.rabbitmq.entries import Positions, read_entries
+from spark_streams.wire.rabbitmq.entries import read_entries
 from spark_streams.wire.rabbitmq.sub_batches import MAX_PLAIN_BYTES, RecordSpans, SubBatch
 
 __all__ = [

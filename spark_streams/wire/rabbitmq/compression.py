@@ -29,11 +29,9 @@ import google_crc32c
 import pyarrow as pa
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.wire.columnar.byte_view import Readable
 
 __all__ = ["Compression", "Readable", "compress", "decompress"]
-
-Readable = bytes | bytearray | memoryview
-"""Contiguous bytes."""
 
 
 class Compression(IntEnum):

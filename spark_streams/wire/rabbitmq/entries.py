@@ -14,12 +14,11 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.rabbitmq.compression import Readable
+from spark_streams.wire.columnar.byte_view import Positions, Readable, numbers_at
 
-__all__ = ["SPECIAL", "Entries", "Positions", "read_entries", "words_at"]
+__all__ = ["SPECIAL", "Entries", "Positions", "read_entries"]
 
 SPECIAL: Final = 1 << 31
 """The bit of a length that says that it is none: a sub-batch's head begins there."""
@@ -35,8 +34,6 @@ _STRETCH: Final = (16, 4096)
 """How many entries are followed one by one before alike ones are looked for again: at first, twice as many while all
 goes well, at most. Little is lost where plain entries and sub-batches take turns."""
 
-Positions = NDArray[np.int64]
-
 
 class Entries(NamedTuple):
     """A part of a chain.
@@ -50,14 +47,6 @@ class Entries(NamedTuple):
     starts: Positions
     ends: Positions
     stop: int
-
-
-def words_at(buffer: Readable, positions: Positions, kind: str) -> NDArray[np.int64]:
-    """Return the big-endian numbers of type ``kind``, such as ``>u4``, at these positions, all inside ``buffer``."""
-    width = np.dtype(kind).itemsize
-    # An unaligned view of every position: nothing is copied but what is taken.
-    every: NDArray[np.int64] = np.ndarray((len(buffer) - width + 1,), kind, buffer, strides=(1,))
-    return every[positions]
 
 
 def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 0) -> Entries:
@@ -150,7 +139,7 @@ def _followed(buffer: Readable, at: int, end: int, count: int, before: int, narr
     chain = _by_lowest_byte(buffer, at + shift, head) if narrow else _by_length(buffer, at + shift, head)
     begins = np.fromiter(islice(chain, count + 1), np.int64) - shift
     begins = begins[: np.searchsorted(begins, end, "right")]
-    right = words_at(buffer, begins[:-1] + before, ">u4") == np.diff(begins) - head
+    right = numbers_at(buffer, begins[:-1] + before, ">u4") == np.diff(begins) - head
     return begins if right.all() else begins[: int(right.argmin()) + 1]
 
 

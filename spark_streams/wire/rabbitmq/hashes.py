@@ -27,6 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.columnar.byte_view import loads
 
 __all__ = ["DEFAULT_BLOOM_BYTES", "MAX_BLOOM_BYTES", "MIN_BLOOM_BYTES", "SEED", "BloomProbe", "bloom_of", "murmur3_32"]
 
@@ -71,8 +72,7 @@ def murmur3_32(keys: pa.Array | pa.ChunkedArray, seed: int = SEED) -> Hashes:
     padded = np.zeros(last - first + 4, np.uint8)
     if content is not None:
         padded[: last - first] = np.frombuffer(content, np.uint8, last - first, first)
-    words: Hashes = np.ndarray((padded.size - 3,), "<u4", padded, strides=(1,))
-    return _hash(words, bounds[:-1] - first, np.diff(bounds), seed)
+    return _hash(loads(padded, "<u4"), bounds[:-1] - first, np.diff(bounds), seed)
 
 
 def _hash(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], seed: int) -> Hashes:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.columnar.byte_view import loads
 from spark_streams.wire.rabbitmq.hashes import SEED
 
 __all__ = ["murmur3_128_modulo"]
@@ -79,7 +80,7 @@ def _hash(units: NDArray[np.uint16], starts: Bounds, lengths: Bounds) -> tuple[W
     """Return the low and high halves of the hashes of the keys at ``starts``, all in units of 16 bits."""
     # Padded to a block, so that a tail can be read as if it were one.
     octets = np.concatenate([units.astype("<u2"), np.zeros(_BLOCK_UNITS, "<u2")])
-    words: Words = np.ndarray((octets.size - 3,), "<u8", octets, strides=(2,))
+    words: Words = loads(octets.view(np.uint8), "<u8", 2)
     blocks = lengths // _BLOCK_UNITS
     # Longest first: the keys that still have a block are always the first few.
     order = np.argsort(-blocks, kind="stable")

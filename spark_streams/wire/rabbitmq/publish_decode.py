@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.rabbitmq.compression import Readable
-from spark_streams.wire.rabbitmq.entries import Positions, read_entries, words_at
+from spark_streams.wire.columnar.byte_view import Positions, Readable, numbers_at
+from spark_streams.wire.rabbitmq.entries import read_entries
 from spark_streams.wire.rabbitmq.frames import frame_head
 from spark_streams.wire.rabbitmq.publish_encode import encode_publish, encode_sub_batches
 from spark_streams.wire.rabbitmq.publish_v2 import FILTERED_HEAD_BYTES, read_filtered
@@ -206,7 +206,7 @@ def _plain_parts(buffer: Readable, start: int, end: int, version: int, limits: _
                 at = batch.end
             else:
                 entries = read_entries(buffer, at, end, most - taken, before=_ID)
-                ids.append(words_at(buffer, entries.starts - (_ID + 4), ">u8").astype(np.uint64))
+                ids.append(numbers_at(buffer, entries.starts - (_ID + 4), ">u8").astype(np.uint64))
                 counts.append(np.full(entries.starts.size, 0 if bad else 1))
                 if not bad:
                     spans.add(entries)
@@ -234,7 +234,7 @@ def _decode_filtered(buffer: Readable, start: int, end: int) -> Published:
     _check_end(found.stop, end)
     return Published(
         publisher_id,
-        words_at(buffer, found.begins, ">u8").astype(np.uint64),
+        numbers_at(buffer, found.begins, ">u8").astype(np.uint64),
         np.ones(count, np.int64),
         buffer,
         found.starts,

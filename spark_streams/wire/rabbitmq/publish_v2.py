@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.rabbitmq.compression import Readable
-from spark_streams.wire.rabbitmq.entries import Positions, words_at
+from spark_streams.wire.columnar.byte_view import Positions, Readable, numbers_at
 
 __all__ = ["FILTERED_HEAD_BYTES", "FilteredEntries", "read_filtered"]
 
@@ -82,9 +81,9 @@ def read_filtered(buffer: Readable, at: int, end: int, count: int) -> FilteredEn
         left -= good
     begin, middle_at = np.concatenate(begins), np.concatenate(middles)
     starts = middle_at + 4
-    ends = starts + (words_at(buffer, middle_at, ">i4") if count else 0)
+    ends = starts + (numbers_at(buffer, middle_at, ">i4") if count else 0)
     filter_starts = begin + FILTERED_HEAD_BYTES
-    none = words_at(buffer, begin + 8, ">i2") < 0 if count else np.empty(0, np.bool_)
+    none = numbers_at(buffer, begin + 8, ">i2") < 0 if count else np.empty(0, np.bool_)
     filter_ends = np.where(none, -1, middle_at)
     return FilteredEntries(begin, np.where(none, -1, filter_starts), filter_ends, starts, ends, at)
 

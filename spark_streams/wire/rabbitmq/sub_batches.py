@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.rabbitmq.compression import Compression, Readable, compress, decompress
-from spark_streams.wire.rabbitmq.entries import Entries, Positions, read_entries
+from spark_streams.wire.columnar.byte_view import Positions, Readable
+from spark_streams.wire.rabbitmq.compression import Compression, compress, decompress
+from spark_streams.wire.rabbitmq.entries import Entries, read_entries
 
 __all__ = ["MAX_PLAIN_BYTES", "SUB_BATCH_HEAD_BYTES", "RecordSpans", "SubBatch", "pack_sub_batch"]
 

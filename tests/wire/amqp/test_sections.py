@@ -8,7 +8,7 @@ import pytest
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.message import FOOTER, HEADER, split_sections
 from spark_streams.wire.amqp.sections import walk_sections
-from spark_streams.wire.columnar.byte_view import Words
+from spark_streams.wire.columnar.byte_view import PaddedWords
 
 VALUES = [
     b"\x45",
@@ -35,7 +35,7 @@ def test_every_pair_of_sections_and_every_value_in_each() -> None:
     messages += [section(code)[:-1] for code in CODES] + [section(code) + b"x" for code in CODES]
     ends = np.array([len(each) for each in messages]).cumsum()
     starts = ends - np.array([len(each) for each in messages])
-    found = walk_sections(Words(np.frombuffer(b"".join(messages), np.uint8), 0, int(ends[-1])), starts, ends)
+    found = walk_sections(PaddedWords(np.frombuffer(b"".join(messages), np.uint8), 0, int(ends[-1])), starts, ends)
     for at, message in enumerate(messages):
         try:
             expected = {each.code: each.value + int(starts[at]) for each in split_sections(message)}

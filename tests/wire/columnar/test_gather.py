@@ -1,35 +1,65 @@
-"""Strings found eight bytes at a time, beside a search byte by byte."""
+"""Ranges of buffers read and gathered, beside slices of bytes."""
 
 from __future__ import annotations
 
 import random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from spark_streams.wire.columnar.gather import Content
+from spark_streams.wire.columnar.byte_view import PaddedWords, Words, numbers_at
+from spark_streams.wire.columnar.gather import gather
 
-ENDERS = {0x22, 0x5C, *range(0x20)}
-
-
-def end_of(raw: bytes, start: int, limit: int) -> int:
-    at = next((at for at in range(start, limit) if raw[at] in ENDERS), -1)
-    return at if at >= 0 and raw[at] == 0x22 else -1
-
-
-def start_of(raw: bytes, end: int, limit: int) -> int:
-    at = next((at for at in range(end - 1, limit - 1, -1) if raw[at] in ENDERS), -1)
-    return at + 1 if at >= 0 and raw[at] == 0x22 else -1
+CHANCE = random.Random(1)
+BUFFERS = [CHANCE.randbytes(size) for size in (300, 5, 0, 8)]
+RANGES = [
+    (number, *sorted((CHANCE.randint(0, len(buffer)), CHANCE.randint(0, len(buffer)))))
+    for number, buffer in enumerate(BUFFERS)
+    for _ in range(100)
+]
 
 
-@pytest.mark.parametrize("plain", [b"abc", b"a" * 20, "é\U0001f600 a!#[]\x7f".encode()])
-def test_where_plain_strings_begin_and_end(plain: bytes) -> None:
-    chance = random.Random(1)
-    raw = b"".join(chance.choices([plain, b'"', b"\\", b"\n", b"x"], [8, 3, 1, 1, 4], k=200))
-    pairs = [sorted(chance.sample(range(len(raw)), 2)) for _ in range(500)]
-    pairs += [[0, at] for at in range(40)] + [[at, len(raw) - 1] for at in range(len(raw) - 40, len(raw))]
-    low, high = np.array(pairs, np.int64).T
-    content = Content(np.frombuffer(raw, np.uint8))
-    ends, starts = content.string_end(low, high).tolist(), content.string_start(high, low).tolist()
-    assert ends == [end_of(raw, *pair) for pair in pairs] and any(at >= 0 for at in ends)
-    assert starts == [start_of(raw, high, low) for low, high in pairs] and any(at >= 0 for at in starts)
+def test_words_are_the_bytes_from_a_position_on_and_zeros_behind_the_buffer() -> None:
+    for buffer in BUFFERS:
+        positions = np.arange(len(buffer) + 12)
+        words = Words(np.frombuffer(buffer, np.uint8)).little(positions)
+        assert words.tobytes() == b"".join(buffer[at : at + 8].ljust(8, b"\0") for at in positions)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 7, 8, 9, 16, 21])
+def test_a_text_is_found_where_the_range_holds_it_exactly(size: int) -> None:
+    raw = b"abcdefghijklmnopqrstuvwxyz" * 4
+    text = raw[3 : 3 + size]
+    ranges = [(start, end) for start in range(len(raw) + 1) for end in range(start, len(raw) + 1)]
+    start, end = np.array(ranges, np.int64).T
+    for words in (Words(np.frombuffer(raw, np.uint8)), PaddedWords(np.frombuffer(raw, np.uint8), 0, len(raw))):
+        assert words.equal(start, end, text).tolist() == [raw[a:b] == text for a, b in ranges]
+        alike = np.flatnonzero(end - start == size)
+        assert words.holds(start[alike], text).tolist() == [raw[at : at + size] == text for at in start[alike]]
+
+
+@pytest.mark.parametrize("only", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize("longest", [12, 300])
+def test_ranges_of_several_buffers_become_one_array(only: int | None, longest: int) -> None:
+    some = [each for each in RANGES if only in (None, each[0]) and each[2] - each[1] <= longest]
+    source, start, end = np.array(some, np.int64).T
+    valid = np.arange(start.size) % 3 != 0
+    sources = [Words(np.frombuffer(BUFFERS[only] if only is not None else each, np.uint8)) for each in BUFFERS]
+    number = source if only is None else None
+    every = gather(sources, start, end - start, pa.binary(), source=number)
+    assert every.to_pylist() == [BUFFERS[number][a:b] for number, a, b in some]
+    some_null = gather(sources, start, end - start, pa.large_binary(), source=number, valid=valid)
+    assert some_null.to_pylist() == [text if ok else None for text, ok in zip(every.to_pylist(), valid, strict=True)]
+
+
+def test_text_that_is_no_utf8_is_an_error_unless_its_row_is_null() -> None:
+    words = [Words(np.frombuffer(b"good\xff", np.uint8))]
+    start, length = np.array([0, 4]), np.array([4, 1])
+    with pytest.raises(pa.ArrowInvalid):
+        gather(words, start, length, pa.string())
+    assert gather(words, start, length, pa.string(), valid=np.array([True, False])).to_pylist() == ["good", None]
+
+
+def test_numbers_at_positions_up_to_the_last_one_that_fits() -> None:
+    assert numbers_at(b"\1\2\3\4\5", np.array([0, 1]), ">u4").tolist() == [0x01020304, 0x02030405]

@@ -1,12 +1,8 @@
-"""Byte ranges to Arrow arrays, and the canonical text of many values at once.
-
-A ``binary_view`` array is 16 bytes a row that point into any buffer; Arrow's cast of it copies the ranges together and
-checks UTF-8, which is the fastest gather there is here (14 to 24 ns a row).
-"""
+"""Columns of many values of messages: byte ranges to Arrow arrays, and the canonical text of values of any type."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +13,11 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.canonical_text import canonical_bytes
 from spark_streams.wire.amqp.columns.single_message import MAX_TIMESTAMP_MS, Overflow, microseconds
 from spark_streams.wire.amqp.decode import decode_value
-from spark_streams.wire.columnar.byte_view import ByteRange, Codes, Mask, Positions, Words
+from spark_streams.wire.amqp.sections import Codes, Extents
+from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
+from spark_streams.wire.columnar.gather import gather
 
-__all__ = ["code_set", "fitting", "gather", "text_spans", "validity"]
-
-_INLINE: Final = 12
-"""A view holds up to this many bytes itself; a longer one holds 4 bytes of prefix, a buffer number and an offset."""
-_HEAD_MASK: Final = np.array([(1 << (8 * min(n, 4))) - 1 for n in range(_INLINE + 1)], np.uint64)
-_TAIL_MASK: Final = np.array([(1 << (8 * max(n - 4, 0))) - 1 for n in range(_INLINE + 1)], np.uint64)
+__all__ = ["ByteRange", "code_set", "column_of", "fitting", "text_spans"]
 
 TEXT_CODES: Final = (0xA1, 0xB1, 0xA3, 0xB3)
 BINARY_CODES: Final = (0xA0, 0xB0)
@@ -34,16 +27,39 @@ _UNSIGNED: Final = {0x50: 1, 0x52: 1, 0x53: 1, 0x60: 2, 0x70: 4, 0x80: 8}
 _CONSTANT: Final = {0x41: b"true", 0x42: b"false", 0x43: b"0", 0x44: b"0"}
 
 
+class ByteRange(NamedTuple):
+    """Byte ranges, one a row: start inclusive, end exclusive; rows that are not ``valid`` have none.
+
+    ``symbol`` says which are symbols, and so have to be ASCII.
+    """
+
+    start: Positions
+    end: Positions
+    valid: Mask
+    symbol: Mask
+
+    @staticmethod
+    def empty(n: int) -> ByteRange:
+        """Return ``n`` rows without a range."""
+        return ByteRange(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
+
+    def keep(self, rows: Positions, extents: Extents) -> None:
+        """Let these rows show values of type string, symbol, binary or null."""
+        self.start[rows], self.end[rows] = extents.start, extents.end
+        self.valid[rows] = extents.code != NULL_CODE
+        self.symbol[rows] = (extents.code == 0xA3) | (extents.code == 0xB3)
+
+    def place(self, row: int, text: bytes | None, words: PaddedWords) -> None:
+        """Let one row show bytes that are not in the block."""
+        self.valid[row], self.symbol[row] = text is not None, False
+        self.start[row], self.end[row] = words.defer(text or b"")
+
+
 def code_set(*codes: int) -> Mask:
     """Return a table that says of every format code whether it is one of these."""
     table = np.zeros(256, np.bool_)
     table[list(codes)] = True
     return table
-
-
-def validity(valid: Mask) -> pa.Buffer | None:
-    """Return Arrow's bitmap of the rows that are not null; None when all are."""
-    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def fitting(milliseconds: NDArray[np.int64], valid: Mask, what: str, overflow: Overflow) -> Mask:
@@ -60,35 +76,17 @@ def fitting(milliseconds: NDArray[np.int64], valid: Mask, what: str, overflow: O
     return valid & ~outside
 
 
-def gather(words: Words, span: ByteRange, kind: pa.DataType, column: str) -> pa.Array:
-    """Return the bytes of each range as an array of ``kind``: binary, large_binary or string.
+def column_of(words: PaddedWords, span: ByteRange, kind: pa.DataType, column: str) -> pa.Array:
+    """Return the bytes of each range as an array of ``kind``: binary or string.
 
     Raises:
         RemoteProtocolError: text that is not UTF-8; the message names ``column``.
     """
     words.append()
-    n = span.start.size
     if not span.valid.any():
-        return pa.nulls(n, kind)
-    start, length = span.start, span.end - span.start
-    if not span.valid.all():
-        start, length = np.where(span.valid, start, 0), np.where(span.valid, length, 0)
-    views = np.empty((n, 2), np.uint64)
-    head = words.little(start)
-    short = length <= _INLINE
-    views[:, 0] = length.view(np.uint64) | (head << np.uint64(32))
-    if short.all():
-        views[:, 0] = length.view(np.uint64) | ((head & _HEAD_MASK[length]) << np.uint64(32))
-        views[:, 1] = words.little(start + 4) & _TAIL_MASK[length]
-    else:
-        views[:, 1] = start.view(np.uint64) << np.uint64(32)
-    if short.any() and not short.all():
-        at, size = start[short], length[short]
-        views[short, 0] = size.astype(np.uint64) | ((head[short] & _HEAD_MASK[size]) << np.uint64(32))
-        views[short, 1] = words.little(at + 4) & _TAIL_MASK[size]
-    buffers = [validity(span.valid), pa.py_buffer(views), pa.py_buffer(words.bytes)]
+        return pa.nulls(span.start.size, kind)
     try:
-        array = pa.Array.from_buffers(pa.binary_view(), n, buffers).cast(kind)
+        array = gather([words], span.start, span.end - span.start, kind, valid=span.valid)
     except pa.ArrowInvalid as fault:
         raise RemoteProtocolError(f"column '{column}': a message holds text that is not UTF-8") from fault
     if span.symbol.any() and not _is_ascii(array.buffers()[2]):
@@ -102,7 +100,7 @@ def _is_ascii(buffer: pa.Buffer | None) -> bool:
     return buffer is None or buffer.size == 0 or int(np.frombuffer(buffer, np.int8).min()) >= 0
 
 
-def text_spans(words: Words, code: Codes, value: Positions, start: Positions, end: Positions) -> ByteRange:
+def text_spans(words: PaddedWords, code: Codes, value: Positions, start: Positions, end: Positions) -> ByteRange:
     """Return the canonical text of many values, as ranges; nulls are not valid.
 
     Texts stay where they are; integers become text a whole column at a time; what is left (floats, uuids, binary,
@@ -141,14 +139,14 @@ def text_spans(words: Words, code: Codes, value: Positions, start: Positions, en
     return span
 
 
-def _one_text(words: Words, value: int, end: int) -> bytes:
+def _one_text(words: PaddedWords, value: int, end: int) -> bytes:
     decoded, stop = decode_value(words.bytes[value:end].tobytes())
     if stop != end - value:
         raise RemoteProtocolError(f"AMQP value of {end - value} bytes: ends after {stop}")
     return canonical_bytes(decoded)
 
 
-def _place(words: Words, span: ByteRange, where: Positions, texts: list[bytes], choice: Positions) -> None:
+def _place(words: PaddedWords, span: ByteRange, where: Positions, texts: list[bytes], choice: Positions) -> None:
     """Let the rows ``where`` show ``texts[choice]``."""
     bounds = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([len(text) for text in texts], out=bounds[1:])
@@ -156,7 +154,7 @@ def _place(words: Words, span: ByteRange, where: Positions, texts: list[bytes], 
     span.start[where], span.end[where] = bounds[choice], bounds[choice + 1]
 
 
-def _place_array(words: Words, span: ByteRange, where: Positions, texts: pa.StringArray) -> None:
+def _place_array(words: PaddedWords, span: ByteRange, where: Positions, texts: pa.StringArray) -> None:
     """Let the rows ``where`` show the array's texts, row by row; it has no offset and no nulls."""
     _, offsets, content = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(texts) + 1).astype(np.int64)

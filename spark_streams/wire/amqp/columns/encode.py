@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError, SchemaError
 from spark_streams.wire.amqp import message as m
-from spark_streams.wire.amqp.columns.canonical import gather
 from spark_streams.wire.amqp.columns.encoded_runs import (
     EncodedRun,
     as_bytes,
@@ -46,7 +45,8 @@ from spark_streams.wire.amqp.columns.encoded_runs import (
 from spark_streams.wire.amqp.columns.single_message import GROUP_KEY, PROPERTY_FIELDS, TARGET_PARTITION_KEY
 from spark_streams.wire.amqp.decode import Symbol, encode_value
 from spark_streams.wire.amqp.sections import walk_sections
-from spark_streams.wire.columnar.byte_view import ByteRange, Mask, Words
+from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
+from spark_streams.wire.columnar.gather import gather
 
 __all__ = ["ENCODED_COLUMNS", "encode_columns"]
 
@@ -319,7 +319,7 @@ def _split_raw(column: pa.LargeBinaryArray) -> tuple[EncodedRun, EncodedRun]:
     bounds = np.frombuffer(byte_offsets, np.int64)[column.offset : column.offset + n + 1]
     first = int(bounds[0])
     raw = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
-    words, starts, ends = Words(raw, first, int(bounds[-1])), bounds[:-1] - first, bounds[1:] - first
+    words, starts, ends = PaddedWords(raw, first, int(bounds[-1])), bounds[:-1] - first, bounds[1:] - first
     whole = np.asarray(column.is_valid())
     sections = walk_sections(words, starts, ends)
     header_ends = starts.copy()
@@ -337,6 +337,6 @@ def _split_raw(column: pa.LargeBinaryArray) -> tuple[EncodedRun, EncodedRun]:
         sections.bare_start[row] = starts[row] + next(after, int(ends[row] - starts[row]))
     pieces = []
     for start, end in ((starts, header_ends), (sections.bare_start, ends)):
-        part = gather(words, ByteRange(start, end, whole, np.zeros(n, np.bool_)), pa.large_binary(), "message")
+        part = gather([words], start, end - start, pa.large_binary(), valid=whole)
         pieces.append(EncodedRun((part,), np.where(whole, end - start, 0)))
     return pieces[0], pieces[1]

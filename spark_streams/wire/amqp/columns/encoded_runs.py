@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_streams.wire.amqp.columns.canonical import validity
 from spark_streams.wire.columnar.byte_view import Mask
+from spark_streams.wire.columnar.gather import validity
 
 __all__ = ["EncodedRun", "as_bytes", "constant", "counted", "fixed", "join", "sized"]
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import message as m
-from spark_streams.wire.amqp.columns.canonical import gather
+from spark_streams.wire.amqp.columns.canonical import ByteRange, column_of
 from spark_streams.wire.amqp.columns.lockstep import Lockstep, MessageBlock
 from spark_streams.wire.amqp.columns.single_message import row_columns
-from spark_streams.wire.columnar.byte_view import ByteRange, Mask, Words
+from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 
 __all__ = ["Incoming", "incoming_columns"]
 
@@ -74,17 +74,17 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming
     )
 
 
-def _text(words: Words, span: ByteRange, malformed: Mask, column: str) -> pa.StringArray:
+def _text(words: PaddedWords, span: ByteRange, malformed: Mask, column: str) -> pa.StringArray:
     """Return a text column; messages whose text is broken become malformed, and null here."""
     span.valid[malformed] = False
     try:
-        return gather(words, span, pa.string(), column)
+        return column_of(words, span, pa.string(), column)
     except RemoteProtocolError:
         for row in np.flatnonzero(span.valid).tolist():
             text = words.bytes[span.start[row] : span.end[row]].tobytes()
             malformed[row] = not (text.isascii() if span.symbol[row] else _is_utf8(text))
         span.valid[malformed] = False
-        return gather(words, span, pa.string(), column)
+        return column_of(words, span, pa.string(), column)
 
 
 def _is_utf8(text: bytes) -> bool:

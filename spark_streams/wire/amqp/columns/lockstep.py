@@ -16,10 +16,10 @@ from spark_streams.wire.amqp.columns.canonical import (
     BINARY_CODES,
     NULL_CODE,
     TEXT_CODES,
+    ByteRange,
     code_set,
+    column_of,
     fitting,
-    gather,
-    validity,
 )
 from spark_streams.wire.amqp.columns.maps import Entries, read_entries
 from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE, Properties, read_properties
@@ -34,8 +34,9 @@ from spark_streams.wire.amqp.message import (
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
 )
-from spark_streams.wire.amqp.sections import Pair, Sections, walk_map, walk_sections
-from spark_streams.wire.columnar.byte_view import ByteRange, Extents, Mask, Positions, Words
+from spark_streams.wire.amqp.sections import Extents, Pair, Sections, extents, walk_map, walk_sections
+from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
+from spark_streams.wire.columnar.gather import validity
 
 __all__ = ["COLUMN_TYPES", "Lockstep", "MessageBlock"]
 
@@ -92,7 +93,7 @@ class Lockstep:
                 "a block's ranges do not lie in its buffer, or there are not as many ends as starts"
             )
         self.origin = int(starts.min()) if self.n else 0
-        self.words = Words(raw, self.origin, int(ends.max()) if self.n else 0)
+        self.words = PaddedWords(raw, self.origin, int(ends.max()) if self.n else 0)
         self.starts, self.ends = starts - self.origin, ends - self.origin
         self.names = names
         last = FOOTER if names - rules.DELIVERY else DELIVERY_ANNOTATIONS
@@ -195,14 +196,16 @@ class Lockstep:
             rows, value, _ = self._having(kind)
             if not rows.size:
                 continue
-            body = self.words.extents(value)
+            body = extents(self.words, value)
             plain = codes[body.code]
             self.odd[rows[~plain]] = True
             span.start[rows], span.end[rows], span.valid[rows] = body.start, body.end, plain
             texts = plain & ~_BINARY[body.code]
             if texts.any():
                 # The column is binary, so nothing else would notice a string that is not UTF-8.
-                gather(self.words, ByteRange(body.start, body.end, texts, np.zeros_like(texts)), pa.string(), "value")
+                column_of(
+                    self.words, ByteRange(body.start, body.end, texts, np.zeros_like(texts)), pa.string(), "value"
+                )
         rows, _, _ = self._having(AMQP_SEQUENCE)
         self.odd[rows] = True
 
@@ -245,4 +248,4 @@ class Lockstep:
             if all(partitions is None for partitions in self.changed.values()):
                 return pa.nulls(self.n, COLUMN_TYPES[name])
             return pa.array([self.changed.get(row) for row in range(self.n)], COLUMN_TYPES[name])
-        return gather(self.words, self.texts[name], COLUMN_TYPES[name], name)
+        return column_of(self.words, self.texts[name], COLUMN_TYPES[name], name)

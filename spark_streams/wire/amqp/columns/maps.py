@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.wire.amqp.columns.canonical import NULL_CODE, gather, text_spans, validity
-from spark_streams.wire.amqp.sections import Pair, walk_map
-from spark_streams.wire.columnar.byte_view import ByteRange, Extents, Mask, Positions, Words
+from spark_streams.wire.amqp.columns.canonical import NULL_CODE, ByteRange, column_of, text_spans
+from spark_streams.wire.amqp.sections import Extents, Pair, walk_map
+from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
+from spark_streams.wire.columnar.gather import validity
 
 __all__ = ["Entries", "read_entries"]
 
@@ -38,7 +39,7 @@ class Entries:
         self._present[row] = pairs is not None
         self._placed[row] = pairs or []
 
-    def array(self, words: Words, column: str) -> pa.MapArray:
+    def array(self, words: PaddedWords, column: str) -> pa.MapArray:
         """Return the column, one row a message, null where there is no section.
 
         Raises:
@@ -66,14 +67,14 @@ class Entries:
                 keys.place(entry, key, words)
                 values.place(entry, text, words)
         entries = pa.StructArray.from_arrays(
-            [gather(words, keys, pa.string(), column), gather(words, values, pa.string(), column)],
+            [column_of(words, keys, pa.string(), column), column_of(words, values, pa.string(), column)],
             fields=[_MAP_TYPE.key_field, _MAP_TYPE.item_field],
         )
         buffers = [validity(self._present), pa.py_buffer(offsets.astype(np.int32))]
         return pa.Array.from_buffers(_MAP_TYPE, n, buffers, children=[entries])
 
 
-def read_entries(words: Words, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Entries:
+def read_entries(words: PaddedWords, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Entries:
     """Walk the maps of one section.
 
     Args:
@@ -90,7 +91,7 @@ def read_entries(words: Words, rows: Positions, position: Positions, end: Positi
     return Entries(steps, present, odd)
 
 
-def _mark_repeated_keys(words: Words, steps: list[Pair], odd: Mask) -> None:
+def _mark_repeated_keys(words: PaddedWords, steps: list[Pair], odd: Mask) -> None:
     """Mark messages where two keys look alike: same length, same first, middle and last eight bytes.
 
     Alike keys need not be equal; then the message only takes the slower path.
@@ -109,7 +110,7 @@ def _mark_repeated_keys(words: Words, steps: list[Pair], odd: Mask) -> None:
     odd[first[(marks[:, 1:] == marks[:, :-1]).any(axis=1)]] = True
 
 
-def _mark(words: Words, start: Positions, end: Positions) -> NDArray[np.uint64]:
+def _mark(words: PaddedWords, start: Positions, end: Positions) -> NDArray[np.uint64]:
     length = end - start
     bits = (8 * np.clip(8 - length, 0, 8)).astype(np.uint64)
     short = length < 8

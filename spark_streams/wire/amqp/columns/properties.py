@@ -13,15 +13,16 @@ from spark_streams.wire.amqp.columns.canonical import (
     BINARY_CODES,
     NULL_CODE,
     TEXT_CODES,
+    ByteRange,
     code_set,
+    column_of,
     fitting,
-    gather,
     text_spans,
-    validity,
 )
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS, Overflow
-from spark_streams.wire.amqp.sections import Pair, walk_list
-from spark_streams.wire.columnar.byte_view import ByteRange, Extents, Mask, Positions, Words
+from spark_streams.wire.amqp.sections import Extents, Pair, walk_list
+from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
+from spark_streams.wire.columnar.gather import validity
 
 __all__ = ["PROPERTIES_TYPE", "Properties", "read_properties"]
 
@@ -67,7 +68,7 @@ class Properties:
         step = self._fields.get(index)
         return None if step is None else step.without(self._odd)
 
-    def numbers(self, words: Words, index: int) -> tuple[NDArray[np.int64], Mask]:
+    def numbers(self, words: PaddedWords, index: int) -> tuple[NDArray[np.int64], Mask]:
         """Return a timestamp (ms) or uint field and where there is one; odd messages are left out."""
         numbers, valid = np.zeros(self._odd.size, np.int64), np.zeros(self._odd.size, np.bool_)
         step = self._sure(index)
@@ -80,7 +81,7 @@ class Properties:
             valid[step.rows] = step.code != NULL_CODE
         return numbers, valid
 
-    def span(self, words: Words, index: int) -> ByteRange:
+    def span(self, words: PaddedWords, index: int) -> ByteRange:
         """Return a field's canonical text, or a binary field's bytes; odd messages are left out."""
         span = ByteRange.empty(self._odd.size)
         step = self._sure(index)
@@ -93,7 +94,7 @@ class Properties:
                 span.keep(step.rows, Extents(step.code, step.start, step.end))
         return span
 
-    def array(self, words: Words, overflow: Overflow = "fail") -> pa.StructArray:
+    def array(self, words: PaddedWords, overflow: Overflow = "fail") -> pa.StructArray:
         """Return the column, one row a message, null where there is no section.
 
         Raises:
@@ -117,13 +118,13 @@ class Properties:
                 span = self.span(words, index)
                 for row, text in placed.items():
                     span.place(row, text, words)
-                children.append(gather(words, span, _ARROW[kind], f"properties.{name}"))
+                children.append(column_of(words, span, _ARROW[kind], f"properties.{name}"))
         mask = None if self._present.all() else pa.array(~self._present)
         return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_TYPE), mask=mask)
 
 
 def read_properties(
-    words: Words, rows: Positions, position: Positions, end: Positions, odd: Mask, fields: Collection[int]
+    words: PaddedWords, rows: Positions, position: Positions, end: Positions, odd: Mask, fields: Collection[int]
 ) -> Properties:
     """Walk the properties lists.
 

@@ -33,7 +33,14 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.canonical_text import canonical_text
-from spark_streams.wire.amqp.columns.canonical import BINARY_CODES, NULL_CODE, TEXT_CODES, code_set, gather
+from spark_streams.wire.amqp.columns.canonical import (
+    BINARY_CODES,
+    NULL_CODE,
+    TEXT_CODES,
+    ByteRange,
+    code_set,
+    column_of,
+)
 from spark_streams.wire.amqp.columns.lockstep import MessageBlock
 from spark_streams.wire.amqp.columns.single_message import NO_TIMESTAMP, PROPERTY_FIELDS
 from spark_streams.wire.amqp.decode import decode_value
@@ -46,7 +53,7 @@ from spark_streams.wire.amqp.message import (
 )
 from spark_streams.wire.amqp.sections import Pair, Sections, walk_list, walk_map, walk_sections
 from spark_streams.wire.amqp.values import Char, EncodedDecimal, Pairs
-from spark_streams.wire.columnar.byte_view import ByteRange, Mask, Words
+from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 
 __all__ = [
     "BOOLEAN",
@@ -117,7 +124,7 @@ class TypedColumn:
     floats: NDArray[np.float64]
     numbers: dict[int, int | Decimal] = field(default_factory=dict)
     span: ByteRange | None = None
-    words: Words | None = None
+    words: PaddedWords | None = None
     _raw: pa.BinaryArray | None = None
     _texts: pa.StringArray | None = None
 
@@ -143,7 +150,7 @@ class TypedColumn:
             if self.span is None or self.words is None:
                 self._raw = pa.nulls(self.kind.size, pa.binary())
             else:
-                self._raw = gather(self.words, self.span._replace(valid=self.is_text), pa.binary(), "filter")
+                self._raw = column_of(self.words, self.span._replace(valid=self.is_text), pa.binary(), "filter")
         return self._raw
 
     def texts(self) -> pa.StringArray:
@@ -204,7 +211,7 @@ class _Reading:
         starts, ends = np.asarray(block.starts, np.int64), np.asarray(block.ends, np.int64)
         self.n = int(starts.size)
         origin, end = (int(starts.min()), int(ends.max())) if self.n else (0, 0)
-        self.words = Words(np.frombuffer(block.buffer, np.uint8), origin, end)
+        self.words = PaddedWords(np.frombuffer(block.buffer, np.uint8), origin, end)
         self.starts, self.ends = starts - origin, ends - origin
         self.cells = {each: _Cells(self.n) for each in fields}
         last = max((each.section for each in fields), default=0)

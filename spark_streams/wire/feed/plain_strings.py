@@ -1,0 +1,102 @@
+"""Plain JSON strings, which hold no escape and no control character: where many of them end or begin, in lockstep."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from spark_streams.wire.columnar.byte_view import Octets, Positions, Words
+
+__all__ = ["string_end", "string_start"]
+
+_LOW: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
+_SPACES: Final = np.uint64(0x2020202020202020)
+_QUOTES: Final = np.uint64(0x2222222222222222)
+_BACKSLASHES: Final = np.uint64(0x5C5C5C5C5C5C5C5C)
+_CONTROL_BITS: Final = np.uint64(0xE0E0E0E0E0E0E0E0)
+"""The bits of which a control character, 0 to 31, has none."""
+_EXPONENT: Final = np.int64(52)
+_BIAS: Final = np.int64(1023)
+
+
+def _zeros(words: Octets) -> Octets:
+    """Return the high bit of every byte that is zero; exact, no carry from one byte into another."""
+    found: Octets = ~(((words & _LOW) + _LOW) | words | _LOW)
+    return found
+
+
+def _enders(words: Octets) -> Octets:
+    """Return the high bit of every byte that a plain JSON string cannot hold: quote, backslash, control."""
+    found: Octets = _zeros(words ^ _QUOTES) | _zeros(words ^ _BACKSLASHES) | _zeros(words & _CONTROL_BITS)
+    return found
+
+
+def _highest(bits: Octets) -> Positions:
+    """Return the number of the byte that holds the highest bit; the bits are high bits of bytes, and one is set."""
+    # The exponent of the float: 8 bits of 64, far apart, never round up to the next power of two.
+    exponent: Positions = (bits.astype(np.float64).view(np.int64) >> _EXPONENT) - _BIAS
+    number: Positions = exponent >> 3
+    return number
+
+
+def string_end(block: Words, start: Positions, limit: Positions) -> Positions:
+    """Return where the quote is that ends a plain string, which has no escape.
+
+    Args:
+        block: the bytes.
+        start: the string's first byte, after its opening quote.
+        limit: the quote is before this position.
+
+    Returns:
+        per string the position of its closing quote, -1 where an escape or a control character comes first, or
+        the limit.
+    """
+    end = np.full(start.size, -1, np.int64)
+    rows = np.arange(start.size)
+    at = start
+    while rows.size:
+        enders = _enders(block.little(at))
+        hit = enders != 0
+        lowest = enders & (~enders + np.uint64(1))
+        where = at + _highest(np.where(hit, lowest, np.uint64(1)))
+        found = hit & (where < limit[rows])
+        ended = rows[found]
+        places = where[found]
+        quoted = block.bytes[places] == 0x22
+        end[ended[quoted]] = places[quoted]
+        more = ~hit & (at + 8 < limit[rows])
+        rows, at = rows[more], at[more] + 8
+    return end
+
+
+def string_start(block: Words, end: Positions, limit: Positions) -> Positions:
+    """Return where a plain string begins, of which only the closing quote is known.
+
+    Args:
+        block: the bytes.
+        end: the closing quote.
+        limit: the opening quote is at this position or after it.
+
+    Returns:
+        per string the position after its opening quote, -1 where there is no plain string.
+    """
+    start = np.full(end.size, -1, np.int64)
+    rows = np.arange(end.size)
+    at = end - 8
+    while rows.size:
+        # Before the block there is nothing: a word that would begin there is read from its start, moved up.
+        missing = np.maximum(-at, 0)
+        words = block.little(np.maximum(at, 0)) << (np.minimum(missing, 7).astype(np.uint64) << np.uint64(3))
+        padding = (np.uint64(1) << (np.minimum(missing, 7).astype(np.uint64) << np.uint64(3))) - np.uint64(1)
+        enders = _enders(words | (_SPACES & padding))
+        hit = enders != 0
+        where = at + _highest(np.where(hit, enders, np.uint64(1)))
+        found = hit & (where >= limit[rows])
+        ended = rows[found]
+        places = where[found]
+        quoted = block.bytes[places] == 0x22
+        start[ended[quoted]] = places[quoted] + 1
+        more = ~hit & (at > limit[rows])
+        rows, at = rows[more], at[more] - 8
+    return start
