@@ -14,6 +14,7 @@ from spark_streams.filters.tree import (
     PUBLISH_TIME,
     Reference,
 )
+from spark_streams.wire.amqp.event_streams import OFFSET_KEY, TIMESTAMP_KEY
 
 __all__ = ["ANNOTATIONS", "ANNOTATION_SECTIONS", "KEYWORDS", "REFERENCES", "WORD", "is_bare_property", "meant"]
 
@@ -37,8 +38,8 @@ REFERENCES: Final = {
 
 ANNOTATION_SECTIONS: Final = frozenset({"d", "delivery_annotations"})
 ANNOTATIONS: Final[dict[str, Reference]] = {
-    "event-streams-offset": OFFSET,
-    "event-streams-timestamp": PUBLISH_TIME,
+    OFFSET_KEY: OFFSET,
+    TIMESTAMP_KEY: PUBLISH_TIME,
 }
 """The delivery annotations that mean a reference, as users of AMQP event stream filters know them."""
 

@@ -34,14 +34,10 @@ from spark_streams.errors import (
     SparkStreamsError,
 )
 from spark_streams.redaction import remember
+from spark_streams.wire.amqp.event_streams import CAPABILITY
 from spark_streams.wire.amqp.sasl import SaslClient
 
-__all__ = ["CAPABILITY", "MAX_FRAME_BYTES", "Connection"]
-
-CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
-"""Spec: Event Stream Extensions §3.1."""
-SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
-"""Spec: AMQP Filter Expressions 1.0 §2.2."""
+__all__ = ["MAX_FRAME_BYTES", "Connection"]
 
 MAX_FRAME_BYTES: Final = 16_384
 """Largest frame that we take. A session's window counts frames, so this times the window bounds its bytes."""

@@ -23,6 +23,7 @@ from spark_streams.errors import (
     SparkStreamsError,
 )
 from spark_streams.redaction import told
+from spark_streams.wire.amqp.event_streams import EPOCH
 
 __all__ = ["LinkRedirected", "connection_fault", "foreign_answer_fault", "peer_fault", "silent_close_fault"]
 
@@ -109,7 +110,7 @@ def _redirect(info: Mapping[Any, Any]) -> LinkRedirected | None:
 
 
 def _thief(info: Mapping[Any, Any], description: str | None) -> int | None:
-    epoch = info.get("x-opt-epoch", info.get("event-streams-epoch"))
+    epoch = info.get("x-opt-epoch", info.get(EPOCH))
     if isinstance(epoch, int):
         return int(epoch)
     found = _EPOCH.search(description or "")

@@ -16,22 +16,23 @@ from cproton_ffi import lib
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.errors import peer_fault
-from spark_streams.client.amqp.offset_filters import ANNOTATIONS_FILTER, SQL_FILTER, StartFilter, as_symbol
+from spark_streams.client.amqp.offset_filters import StartFilter, as_symbol
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import (
     DeadlineExceeded,
     RemoteProtocolError,
     SparkStreamsError,
 )
+from spark_streams.wire.amqp.event_streams import (
+    ANNOTATIONS_FILTER,
+    CONSUMER_GROUP,
+    EPOCH,
+    FULL_SQL_FILTER,
+    PARTITION,
+    SQL_FILTER,
+)
 
 __all__ = ["MAX_MESSAGE_BYTES", "Link", "StartRefused", "attach_receiver", "attach_sender"]
-
-PARTITION: Final = "event-streams-partition"
-CONSUMER_GROUP: Final = "event-streams-consumer-group"
-EPOCH: Final = "event-streams-epoch"
-
-FULL_SQL_FILTER: Final = (0x120, "amqp:sql-filter")
-"""Numeric and symbolic descriptor; the numeric one is sent, either is taken back."""
 
 MAX_MESSAGE_BYTES: Final = 128 << 20
 """Largest message that a receiver takes: said in the attach, and the most that a receive buffer grows to."""

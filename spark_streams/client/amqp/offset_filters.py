@@ -18,21 +18,15 @@ Spec: Event Stream Extensions §5.1.1, §5.2.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import proton
 
 from spark_streams.errors import LocalProtocolError
 from spark_streams.position import EARLIEST, MIN_TIMESTAMP_MS, After, At, Earliest
+from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, OFFSET_KEY, SQL_FILTER, TIMESTAMP_KEY
 
 __all__ = ["StartFilter", "as_symbol", "start_filters", "start_filters_at_time"]
-
-OFFSET: Final = "event-streams-offset"
-TIMESTAMP: Final = "event-streams-timestamp"
-
-ANNOTATIONS_FILTER: Final = (512, "amqp:event-streams-delivery-annotations-filter")
-SQL_FILTER: Final = (513, "amqp:event-streams-sql-filter")
-"""Numeric and symbolic descriptor; the numeric one is sent, either is taken back."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +62,11 @@ def start_filters(start: Earliest | At | After, behind: Earliest | After = EARLI
         LocalProtocolError: the offset cannot be a symbol.
     """
     if isinstance(start, At):
-        return StartFilter(_sql(OFFSET, ">=", _quoted(start.offset))), replace(start_filters(behind)[0], early=True)
+        return StartFilter(_sql(OFFSET_KEY, ">=", _quoted(start.offset))), replace(start_filters(behind)[0], early=True)
     offset = "@earliest" if isinstance(start, Earliest) else as_symbol(start.offset)
-    return StartFilter(_annotation(OFFSET, proton.symbol(offset))), StartFilter(_sql(OFFSET, ">", _quoted(offset)))
+    return StartFilter(_annotation(OFFSET_KEY, proton.symbol(offset))), StartFilter(
+        _sql(OFFSET_KEY, ">", _quoted(offset))
+    )
 
 
 def start_filters_at_time(timestamp_ms: int) -> tuple[StartFilter, ...]:
@@ -81,8 +77,8 @@ def start_filters_at_time(timestamp_ms: int) -> tuple[StartFilter, ...]:
     """
     if timestamp_ms <= MIN_TIMESTAMP_MS:
         return start_filters(EARLIEST)
-    exclusive = StartFilter(_annotation(TIMESTAMP, proton.timestamp(timestamp_ms - 1)))
-    return (exclusive, StartFilter(_sql(TIMESTAMP, ">=", str(timestamp_ms)))) if timestamp_ms >= 0 else (exclusive,)
+    exclusive = StartFilter(_annotation(TIMESTAMP_KEY, proton.timestamp(timestamp_ms - 1)))
+    return (exclusive, StartFilter(_sql(TIMESTAMP_KEY, ">=", str(timestamp_ms)))) if timestamp_ms >= 0 else (exclusive,)
 
 
 def _annotation(name: str, bound: Any) -> Any:

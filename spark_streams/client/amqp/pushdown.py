@@ -25,12 +25,17 @@ from typing import Any, Final
 
 import proton
 
-from spark_streams.client.amqp.connection import SQL_CAPABILITY, Connection
-from spark_streams.client.amqp.links import FULL_SQL_FILTER
-from spark_streams.client.amqp.offset_filters import ANNOTATIONS_FILTER, OFFSET, SQL_FILTER
+from spark_streams.client.amqp.connection import Connection
 from spark_streams.errors import Refused
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.tree import Expression
+from spark_streams.wire.amqp.event_streams import (
+    ANNOTATIONS_FILTER,
+    FULL_SQL_FILTER,
+    OFFSET_KEY,
+    SQL_CAPABILITY,
+    SQL_FILTER,
+)
 
 __all__ = ["PushedFilter", "is_about_filters", "nothing_pushed", "push"]
 
@@ -102,7 +107,7 @@ def push(
         return nothing_pushed(expression)
     if end is not None and end.isascii() and connection.offers_event_streams:
         quoted = end.replace("'", "''")
-        filters[_END] = proton.Described(proton.ulong(SQL_FILTER[0]), f"d.{OFFSET} <= '{quoted}'")
+        filters[_END] = proton.Described(proton.ulong(SQL_FILTER[0]), f"d.{OFFSET_KEY} <= '{quoted}'")
     return PushedFilter(filters, split.residual, expression, split.words)
 
 

@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from spark_streams.filters.predicates.typed_values import MessageTest, truth
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage, TypedColumn
+from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP, OFFSET_KEY, SOURCE_PARTITION_KEY, TIMESTAMP_KEY
 
 __all__ = [
     "NEVER",
@@ -63,8 +64,6 @@ __all__ = [
     "seek",
 ]
 
-NO_TIMESTAMP: Final = -(2**63)
-"""In a column of timestamps: this event has none (KIP-228)."""
 NEVER: Final = 2**63 - 1
 """What ``seek`` answers when no event at all can match; no event has this number."""
 
@@ -191,9 +190,9 @@ class EndOfLog:
     next_offset: int
 
 
-OFFSET: Final = Field("event-streams-offset")
-TIMESTAMP: Final = Field("event-streams-timestamp")
-SOURCE_PARTITION: Final = Field("event-streams-source-partition")
+OFFSET: Final = Field(OFFSET_KEY)
+TIMESTAMP: Final = Field(TIMESTAMP_KEY)
+SOURCE_PARTITION: Final = Field(SOURCE_PARTITION_KEY)
 _FIELDS: Final = frozenset({OFFSET, TIMESTAMP, SOURCE_PARTITION})
 _EARLIEST: Final = Text("@earliest")
 _LATEST: Final = Text("@latest")

@@ -19,11 +19,10 @@ from typing import Final, TypeAlias
 from spark_streams.filters.split import Pushable
 from spark_streams.filters.targets.intervals import Intervals, intervals_of, within
 from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, ValueType
+from spark_streams.wire.amqp.event_streams import OFFSET_KEY, TIMESTAMP_KEY
 
-__all__ = ["OFFSET", "TIMESTAMP", "Bounds", "EventStreams", "Terms", "bound_of", "text_of"]
+__all__ = ["Bounds", "EventStreams", "Terms", "bound_of", "text_of"]
 
-OFFSET: Final = "event-streams-offset"
-TIMESTAMP: Final = "event-streams-timestamp"
 """The delivery annotations, by their full names."""
 
 Terms: TypeAlias = tuple[tuple[str, ...], ...]
@@ -97,13 +96,13 @@ def bound_of(predicate: Predicate) -> tuple[tuple[str, str | int] | None, Predic
     kind, op = predicate.reference.kind, predicate.operator
     if kind is ReferenceKind.OFFSET and op is Operator.GREATER_THAN and predicate.type is ValueType.STRING:
         text = str(predicate.values[0])
-        return ((OFFSET, text), None) if _sayable(text) else (None, predicate)
+        return ((OFFSET_KEY, text), None) if _sayable(text) else (None, predicate)
     intervals = intervals_of(predicate) if kind is ReferenceKind.PUBLISH_TIME else None
     intervals = within(intervals, _MIN_MS, _MAX_MS) if intervals else None
     if not intervals or intervals[0][0] is None:
         return None, predicate
     first = intervals[0][0]
-    bound = (TIMESTAMP, first - 1)
+    bound = (TIMESTAMP_KEY, first - 1)
     if intervals == ((first, None),):
         return bound, None
     if op is Operator.BETWEEN:
@@ -139,12 +138,12 @@ def _of_offset(predicate: Predicate) -> Pushable[Terms] | None:
     op = predicate.operator
     texts = ["'{}'".format(str(value).replace("'", "''")) for value in dict.fromkeys(predicate.values)]
     if op is Operator.BETWEEN:
-        return Pushable(((f"d.{OFFSET} >= {texts[0]}", f"d.{OFFSET} <= {texts[-1]}"),), exact=True)
+        return Pushable(((f"d.{OFFSET_KEY} >= {texts[0]}", f"d.{OFFSET_KEY} <= {texts[-1]}"),), exact=True)
     if op is Operator.NOT_IN:
-        return _pushable(_bounded((tuple(f"d.{OFFSET} <> {text}" for text in texts),)))
+        return _pushable(_bounded((tuple(f"d.{OFFSET_KEY} <> {text}" for text in texts),)))
     if op is Operator.IN:
-        return _pushable(_bounded(tuple((f"d.{OFFSET} = {text}",) for text in texts)))
-    return Pushable(((f"d.{OFFSET} {_SIGNS[op]} {texts[0]}",),), exact=True) if op in _SIGNS else None
+        return _pushable(_bounded(tuple((f"d.{OFFSET_KEY} = {text}",) for text in texts)))
+    return Pushable(((f"d.{OFFSET_KEY} {_SIGNS[op]} {texts[0]}",),), exact=True) if op in _SIGNS else None
 
 
 def _pushable(terms: Terms | None) -> Pushable[Terms] | None:
@@ -158,12 +157,12 @@ def _of_times(intervals: Intervals) -> Pushable[Terms] | None:
         # A missing timestamp is in no interval; TRUE would let it pass.
         exact = exact and (low is None or low >= 0) and (high is None or high >= 0) and (low, high) != (None, None)
         if high is not None and high < 0:
-            terms.append((f"d.{TIMESTAMP} < 0",))
+            terms.append((f"d.{TIMESTAMP_KEY} < 0",))
         elif low is not None and low == high:
-            terms.append((f"d.{TIMESTAMP} = {low}",))
+            terms.append((f"d.{TIMESTAMP_KEY} = {low}",))
         else:
-            lower = () if low is None or low < 0 else (f"d.{TIMESTAMP} >= {low}",)
-            terms.append((*lower, *(() if high is None else (f"d.{TIMESTAMP} <= {high}",))))
+            lower = () if low is None or low < 0 else (f"d.{TIMESTAMP_KEY} >= {low}",)
+            terms.append((*lower, *(() if high is None else (f"d.{TIMESTAMP_KEY} <= {high}",))))
     if _TRUE[0] in terms:
         return None
     bounded = _bounded(tuple(terms))

@@ -9,9 +9,9 @@ from typing import Any
 
 import proton
 
-from spark_streams.server.amqp.attach_request import CONSUMER_GROUP, EPOCH, PARTITION
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.link_filters import LinkFilters
+from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 
 __all__ = ["open_consumer", "open_info", "open_producer"]
 

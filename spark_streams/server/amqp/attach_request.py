@@ -15,12 +15,10 @@ import proton
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, NOT_FOUND, LinkRefused
+from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 
 __all__ = [
-    "CONSUMER_GROUP",
-    "EPOCH",
     "INFO_SUFFIX",
-    "PARTITION",
     "AttachRequest",
     "decoded",
     "find_stream",
@@ -29,9 +27,6 @@ __all__ = [
     "stream_names",
 ]
 
-PARTITION: Final = "event-streams-partition"
-CONSUMER_GROUP: Final = "event-streams-consumer-group"
-EPOCH: Final = "event-streams-epoch"
 INFO_SUFFIX: Final = "/$info"
 
 _INTEGERS: Final = (

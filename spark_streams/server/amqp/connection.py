@@ -34,16 +34,12 @@ from spark_streams.server.amqp.error_conditions import (
 )
 from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.write_timeout import WriteTimeout
+from spark_streams.wire.amqp.event_streams import CAPABILITY, SQL_CAPABILITY
 
 if TYPE_CHECKING:
     from spark_streams.server.amqp.node import Node
 
-__all__ = ["CAPABILITY", "AmqpConnection"]
-
-CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
-"""Spec: Event Stream Extensions §3.1 (ES-010)."""
-SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
-"""Spec: AMQP Filter Expressions 1.0 §2.2."""
+__all__ = ["AmqpConnection"]
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
 TURN_S: Final = 0.005

@@ -34,6 +34,7 @@ from spark_streams.server.amqp.error_conditions import (
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.partition_readers import TransferBlock
 from spark_streams.wire.amqp.decode import Array, Described, Symbol, UInt, ULong, decode_value, encode_value
+from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
 
 if TYPE_CHECKING:
     from spark_streams.server.amqp.connection import AmqpConnection
@@ -51,7 +52,7 @@ BLOCKS_PER_TURN: Final = 8
 SCAN_S: Final = 0.005
 """How long a turn may go on that only skips: what a filter costs is up to the peer that wrote it."""
 
-CHANGED: Final = Symbol("event-streams-associated-partitions-changed")
+CHANGED: Final = Symbol(ASSIGNED_KEYS[0])
 """The section's name; its text says "assigned" (A-1)."""
 
 _SETTLED_TAG: Final = ffi.new("char[]", b"settled")

@@ -17,12 +17,10 @@ from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.event_streams import Condition, and_, annotations_predicate, parse_sql
 from spark_streams.server.amqp.attach_request import decoded
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
+from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, FULL_SQL_FILTER, SQL_FILTER
 
 __all__ = ["LinkFilters", "read_filters"]
 
-_ANNOTATIONS: Final = (512, "amqp:event-streams-delivery-annotations-filter")
-_SQL: Final = (513, "amqp:event-streams-sql-filter")
-_FULL_SQL: Final = (0x120, "amqp:sql-filter")
 _MAX_SQL_CHARACTERS: Final = 16_384
 """RabbitMQ takes 4096; a filter is evaluated for every event, so it must have some bound."""
 
@@ -68,11 +66,11 @@ def read_filters(terminus: Any) -> LinkFilters:
     for name, described in found.items():
         if not isinstance(described, proton.Described):
             continue
-        if _is(described.descriptor, _ANNOTATIONS):
+        if _is(described.descriptor, ANNOTATIONS_FILTER):
             predicates.append(_annotations(str(name), described.value))
-        elif _is(described.descriptor, _SQL):
+        elif _is(described.descriptor, SQL_FILTER):
             predicates.append(_sql(str(name), described.value, parse_sql))
-        elif _is(described.descriptor, _FULL_SQL):
+        elif _is(described.descriptor, FULL_SQL_FILTER):
             predicates.append(_sql(str(name), described.value, parse_amqp_sql))
         else:
             continue

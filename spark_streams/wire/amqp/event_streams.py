@@ -1,7 +1,8 @@
-"""The delivery-annotations sections of a log node's transfers, all at once, from a template.
+"""The names of AMQP event streams: annotations, link properties, filters, capabilities; and how events' are written.
 
-Offsets are 20 decimal digits (A-24), so every section of one block has the same width, and only digits and timestamps
-differ from row to row::
+``delivery_annotations`` writes the delivery-annotations sections of a log node's transfers, all at once, from a
+template. Offsets are 20 decimal digits (A-24), so every section of one block has the same width, and only digits and
+timestamps differ from row to row::
 
     00 53 71                                   section
     c1 size count                              map8
@@ -20,10 +21,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.amqp.columns.single_message import NO_TIMESTAMP, OFFSET_KEY, SOURCE_PARTITION_KEY, TIMESTAMP_KEY
 from spark_streams.wire.amqp.decode import Described, Symbol, Timestamp, ULong, encode_value
 
-__all__ = ["delivery_annotations"]
+__all__ = [
+    "ANNOTATIONS_FILTER",
+    "ASSIGNED_KEYS",
+    "CAPABILITY",
+    "CONSUMER_GROUP",
+    "EPOCH",
+    "FULL_SQL_FILTER",
+    "GROUP_KEY",
+    "NO_TIMESTAMP",
+    "OFFSET_KEY",
+    "PARTITION",
+    "SOURCE_PARTITION_KEY",
+    "SQL_CAPABILITY",
+    "SQL_FILTER",
+    "TARGET_PARTITION_KEY",
+    "TIMESTAMP_KEY",
+    "delivery_annotations",
+]
+
+OFFSET_KEY: Final = "event-streams-offset"
+TIMESTAMP_KEY: Final = "event-streams-timestamp"
+SOURCE_PARTITION_KEY: Final = "event-streams-source-partition"
+TARGET_PARTITION_KEY: Final = "event-streams-target-partition"
+GROUP_KEY: Final = "event-streams-group-key"
+"""A message annotation; those above are delivery annotations."""
+ASSIGNED_KEYS: Final = (
+    "event-streams-associated-partitions-changed",
+    "event-streams-assigned-partitions-changed",
+)
+"""Both names of one annotation: the specification's heading says associated, its text assigned (A-1)."""
+
+PARTITION: Final = "event-streams-partition"
+CONSUMER_GROUP: Final = "event-streams-consumer-group"
+EPOCH: Final = "event-streams-epoch"
+"""Link properties."""
+
+ANNOTATIONS_FILTER: Final = (512, "amqp:event-streams-delivery-annotations-filter")
+SQL_FILTER: Final = (513, "amqp:event-streams-sql-filter")
+FULL_SQL_FILTER: Final = (0x120, "amqp:sql-filter")
+"""Numeric and symbolic descriptor; the numeric one is sent, either is taken back."""
+
+CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
+"""Spec: Event Stream Extensions §3.1 (ES-010)."""
+SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
+"""Spec: AMQP Filter Expressions 1.0 §2.2."""
+
+NO_TIMESTAMP: Final = -(2**63)
+"""No timestamp, in int64 milliseconds; the same number as in extended record batches (KIP-228)."""
 
 DIGITS: Final = 20
 """Decimal digits of an offset: every int64 fits, and the width is fixed so that text order is number order."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, MessageBlock, decode_columns
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_columns
-from spark_streams.wire.amqp.columns.single_message import NO_TIMESTAMP, Overflow, TimestampOverflow
-from spark_streams.wire.amqp.event_streams import delivery_annotations
+from spark_streams.wire.amqp.columns.single_message import Overflow, TimestampOverflow
+from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP, delivery_annotations
 
 __all__ = [
     "COLUMN_TYPES",

@@ -23,7 +23,15 @@ from spark_streams.wire.amqp.columns.canonical import (
 )
 from spark_streams.wire.amqp.columns.maps import Entries, read_entries
 from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE, Properties, read_properties
-from spark_streams.wire.amqp.columns.single_message import NO_TIMESTAMP
+from spark_streams.wire.amqp.event_streams import (
+    ASSIGNED_KEYS,
+    GROUP_KEY,
+    NO_TIMESTAMP,
+    OFFSET_KEY,
+    SOURCE_PARTITION_KEY,
+    TARGET_PARTITION_KEY,
+    TIMESTAMP_KEY,
+)
 from spark_streams.wire.amqp.message import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
@@ -60,9 +68,9 @@ _TEXT_OR_NULL: Final = code_set(NULL_CODE, *TEXT_CODES)
 _BINARY: Final = code_set(*BINARY_CODES)
 _PLAIN_BODY: Final = code_set(*BINARY_CODES, 0xA1, 0xB1)
 _DELIVERY_TEXTS: Final = {
-    "offset": rules.OFFSET_KEY,
-    "source_partition": rules.SOURCE_PARTITION_KEY,
-    "target_partition": rules.TARGET_PARTITION_KEY,
+    "offset": OFFSET_KEY,
+    "source_partition": SOURCE_PARTITION_KEY,
+    "target_partition": TARGET_PARTITION_KEY,
 }
 
 
@@ -158,14 +166,14 @@ class Lockstep:
             for name, key in wanted.items():
                 self._keep_text(self.texts[name], step, self.words.equal(step.key_start, step.key_end, key))
             if timestamps:
-                same = self.words.equal(step.key_start, step.key_end, rules.TIMESTAMP_KEY.encode())
+                same = self.words.equal(step.key_start, step.key_end, TIMESTAMP_KEY.encode())
                 if same.any():
                     rows, code = step.rows[same], step.code[same]
                     self.odd[rows[(code != 0x83) & (code != NULL_CODE)]] = True
                     instants[rows] = np.where(code == 0x83, self.words.big(step.start[same]), NO_TIMESTAMP)
                     present[rows] = code == 0x83
             if "partitions_changed" in self.names:
-                for key_text in rules.ASSIGNED_KEYS:
+                for key_text in ASSIGNED_KEYS:
                     same = self.words.equal(step.key_start, step.key_end, key_text.encode())
                     self.odd[step.rows[same]] = True
         self.instants["timestamp_ms"] = instants
@@ -178,7 +186,7 @@ class Lockstep:
             walk_map(self.words, *self._having(MESSAGE_ANNOTATIONS), self.odd) if read is None else read.steps
         )
         for step in steps:
-            self._keep_text(span, step, self.words.equal(step.key_start, step.key_end, rules.GROUP_KEY.encode()))
+            self._keep_text(span, step, self.words.equal(step.key_start, step.key_end, GROUP_KEY.encode()))
         return span
 
     def _keep_text(self, span: ByteRange, step: Pair, same: Mask) -> None:
@@ -241,7 +249,7 @@ class Lockstep:
             instants = self.instants["timestamp_ms"]
             if name == "timestamp_ms":
                 return pa.array(instants, mask=~self.present)
-            valid = fitting(instants, self.present, rules.TIMESTAMP_KEY, overflow)
+            valid = fitting(instants, self.present, TIMESTAMP_KEY, overflow)
             micros = np.where(valid, instants, 0) * 1000
             return pa.Array.from_buffers(_TIMESTAMP, self.n, [validity(valid), pa.py_buffer(micros)])
         if name == "partitions_changed":

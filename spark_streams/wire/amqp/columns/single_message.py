@@ -21,27 +21,22 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import quoted
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.decode import Array, Pairs, Timestamp, UInt, canonical_bytes, canonical_json
+from spark_streams.wire.amqp.event_streams import (
+    ASSIGNED_KEYS,
+    GROUP_KEY,
+    OFFSET_KEY,
+    SOURCE_PARTITION_KEY,
+    TARGET_PARTITION_KEY,
+    TIMESTAMP_KEY,
+)
 
-__all__ = ["ASSIGNED_KEYS", "DELIVERY", "NO_TIMESTAMP", "Overflow", "TimestampOverflow", "microseconds", "row_columns"]
+__all__ = ["DELIVERY", "Overflow", "TimestampOverflow", "microseconds", "row_columns"]
 
 Overflow = Literal["fail", "null"]
 """What becomes of an instant that does not fit int64 microseconds: the read fails, or the cell is null."""
 
-NO_TIMESTAMP: Final = -(2**63)
-"""No timestamp, in int64 milliseconds; the same number as in extended record batches (KIP-228)."""
 MAX_TIMESTAMP_MS: Final = 9_223_372_036_854_775
 """The last millisecond, either way from the epoch, whose microseconds fit int64."""
-
-OFFSET_KEY: Final = "event-streams-offset"
-TIMESTAMP_KEY: Final = "event-streams-timestamp"
-SOURCE_PARTITION_KEY: Final = "event-streams-source-partition"
-TARGET_PARTITION_KEY: Final = "event-streams-target-partition"
-GROUP_KEY: Final = "event-streams-group-key"
-ASSIGNED_KEYS: Final = (
-    "event-streams-associated-partitions-changed",
-    "event-streams-assigned-partitions-changed",
-)
-"""Both names of one annotation: the specification's heading says associated, its text assigned (A-1)."""
 
 PROPERTY_FIELDS: Final[tuple[tuple[str, str], ...]] = (
     ("message_id", "text"),

@@ -42,8 +42,9 @@ from spark_streams.wire.amqp.columns.canonical import (
     column_of,
 )
 from spark_streams.wire.amqp.columns.lockstep import MessageBlock
-from spark_streams.wire.amqp.columns.single_message import NO_TIMESTAMP, PROPERTY_FIELDS
+from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 from spark_streams.wire.amqp.message import (
     APPLICATION_PROPERTIES,
     MESSAGE_ANNOTATIONS,
