@@ -1,12 +1,11 @@
-"""Offsets as clients see them: opaque strings whose lexicographic order is the log's order.
+"""Offsets as texts: 20 decimal digits, so that the order of the texts is the order of the numbers.
 
-Offsets of RabbitMQ streams: numbers on the wire, 20 decimal digits in rows and positions.
-
-The width is fixed, so that the order of the texts is the order of the numbers.
+Offsets of the log and of RabbitMQ's streams are numbers, and texts of one width in rows, positions and AMQP.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,40 +18,32 @@ from spark_streams.position import After, At, Earliest
 __all__ = [
     "MAX_OFFSET",
     "OFFSET_DIGITS",
+    "PaddedDecimalOrder",
     "first_wanted",
     "format_offset",
     "offset_column",
+    "offset_digits",
     "offset_number",
-    "offset_text",
 ]
 
 OFFSET_DIGITS: Final = 20
 """Fixed width, enough for any uint64, so that '9' < '10' and '99' < '100' hold lexicographically too."""
-
-
-def format_offset(number: int) -> str:
-    """Return the offset string of the event with this number: 20 decimal digits with leading zeros.
-
-    Raises:
-        ValueError: the number is negative or too long.
-
-    """
-    text = f"{number:020d}"
-    if number < 0 or len(text) != OFFSET_DIGITS:
-        raise ValueError(f"{number} is not the number of an event")
-    return text
-
-
-DIGITS: Final = 20
 MAX_OFFSET: Final = 2**63 - 1
 """The largest offset that Spark's BIGINT, and so any arithmetic on it, can hold; brokers count to 2^64-1."""
 _GROUP: Final = 10_000
 _GROUPS: Final = np.frombuffer("".join(f"{n:04d}" for n in range(_GROUP)).encode(), np.uint8).reshape(_GROUP, 4)
 
 
-def offset_text(number: int) -> str:
-    """Return an offset as rows and positions have it."""
-    return f"{number:0{DIGITS}d}"
+def format_offset(number: int) -> str:
+    """Return the offset of the event with this number: 20 decimal digits with leading zeros.
+
+    Raises:
+        ValueError: the number is negative or too long.
+    """
+    text = f"{number:0{OFFSET_DIGITS}d}"
+    if number < 0 or len(text) != OFFSET_DIGITS:
+        raise ValueError(f"{number} is not the number of an event")
+    return text
 
 
 def offset_number(text: str) -> int:
@@ -61,8 +52,10 @@ def offset_number(text: str) -> int:
     Raises:
         LocalProtocolError: it is not 1 to 20 decimal digits, or more than 2^63-1.
     """
-    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS) or int(text) > MAX_OFFSET:
-        raise LocalProtocolError(f"'{text}' is no offset of a RabbitMQ stream: expected up to {DIGITS} decimal digits")
+    if not (text.isascii() and text.isdigit() and len(text) <= OFFSET_DIGITS) or int(text) > MAX_OFFSET:
+        raise LocalProtocolError(
+            f"'{text}' is no offset of a RabbitMQ stream: expected up to {OFFSET_DIGITS} decimal digits"
+        )
     return int(text)
 
 
@@ -73,16 +66,59 @@ def first_wanted(start: Earliest | At | After) -> int | None:
     return offset_number(start.offset) + (1 if isinstance(start, After) else 0)
 
 
-def offset_column(offsets: NDArray[np.int64]) -> pa.StringArray:
-    """Return offsets as a column of texts."""
-    count = len(offsets)
-    digits = np.empty((count, DIGITS), np.uint8)
+def offset_digits(offsets: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Return the ASCII digits of offsets that are not negative, shape (n, 20)."""
+    digits = np.empty((len(offsets), OFFSET_DIGITS), np.uint8)
     left = offsets
-    for at in range(DIGITS - 4, -1, -4):
+    for at in range(OFFSET_DIGITS - 4, -1, -4):
         if not left.any():
             digits[:, : at + 4] = ord("0")
             break
         left, group = np.divmod(left, _GROUP)
         digits[:, at : at + 4] = _GROUPS[group]
-    bounds = np.arange(count + 1, dtype=np.int32) * DIGITS
-    return pa.StringArray.from_buffers(count, pa.py_buffer(bounds), pa.py_buffer(digits))
+    return digits
+
+
+def offset_column(offsets: NDArray[np.int64]) -> pa.StringArray:
+    """Return offsets that are not negative as a column of texts."""
+    bounds = np.arange(len(offsets) + 1, dtype=np.int32) * OFFSET_DIGITS
+    return pa.StringArray.from_buffers(len(offsets), pa.py_buffer(bounds), pa.py_buffer(offset_digits(offsets)))
+
+
+@dataclass(frozen=True)
+class PaddedDecimalOrder:
+    """The order of event numbers written as decimal digits with leading zeros, all of one width (A-24).
+
+    Args:
+        width: digits of an offset. Numbers that need more have no offset, and are never answered.
+    """
+
+    width: int = OFFSET_DIGITS
+
+    def lower(self, text: str) -> int:
+        """Return the smallest event number whose offset is >= ``text``; ``10**width`` when there is none."""
+        number, exact = self._place(text)
+        return number if exact else self._after(text, number)
+
+    def upper(self, text: str) -> int:
+        """Return the smallest event number whose offset is > ``text``; ``10**width`` when there is none."""
+        number, exact = self._place(text)
+        return number + 1 if exact else self._after(text, number)
+
+    def _place(self, text: str) -> tuple[int, bool]:
+        """Return the number that the leading digits fill up to, and whether the text is that number's very offset."""
+        digits = self._digits(text)
+        return int(digits.ljust(self.width, "0")), digits == text and len(text) == self.width
+
+    def _after(self, text: str, number: int) -> int:
+        """Return the first number past a text that is no offset, ``number`` being its leading digits filled up."""
+        digits = len(self._digits(text))
+        # A text that ends within the digits, or goes on below '0', stands before the numbers that share them.
+        if len(text) == digits or (digits < self.width and text[digits] < "0"):
+            return number
+        step: int = 10 ** (self.width - digits)
+        return number + step
+
+    def _digits(self, text: str) -> str:
+        head = text[: self.width]
+        return head[: len(head) - len(head.lstrip("0123456789"))]

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from spark_streams.filters.evaluate_columns import mask
 from spark_streams.filters.limits import check
-from spark_streams.filters.predicates.conditions import PaddedDecimalOrder
 from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.filters.split import Pushable, split
 from spark_streams.filters.targets.intervals import Intervals, intervals_of, within
@@ -29,7 +28,7 @@ from spark_streams.filters.tree import ValueType as Type
 from spark_streams.log.format.records import Records
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.message_columns import message_columns_of
-from spark_streams.offsets import OFFSET_DIGITS
+from spark_streams.offsets import PaddedDecimalOrder, offset_column
 
 if TYPE_CHECKING:
     from spark_streams.log.storage.partition import Partition
@@ -38,7 +37,7 @@ __all__ = ["SearchRange", "first_matching", "search_range_of"]
 
 BLOCK_BYTES: Final = 1 << 20
 """Decoded at a time: enough that columns pay, little enough that a match at once is answered at once."""
-_ORDER: Final = PaddedDecimalOrder(OFFSET_DIGITS)
+_ORDER: Final = PaddedDecimalOrder()
 _LAST: Final = 2**63 - 1
 _OWN: Final = frozenset({"offset", "partition", "timestamp"})
 """Columns that no message tells, but where it is stored."""
@@ -94,7 +93,7 @@ def _matching(records: Records, expression: Expression, needed: tuple[str, ...],
 
     def lookup(reference: Reference) -> pa.Array:
         if reference == OFFSET:
-            return pc.utf8_lpad(pa.array(records.offsets).cast(pa.string()), OFFSET_DIGITS, "0")
+            return offset_column(records.offsets)
         if reference == PARTITION:
             return pa.repeat(pa.scalar(partition, pa.string()), rows)
         if reference == PUBLISH_TIME:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from spark_streams.errors import OptionError
+from spark_streams.offsets import format_offset
 from spark_streams.options.names import (
     ENDING_OFFSETS,
     ENDING_OFFSETS_BY_TIMESTAMP,
@@ -25,7 +25,6 @@ from spark_streams.options.values import expression, instant_ms, json_object
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching, Position, position_from_json
 
 __all__ = [
-    "OFFSET_DIGITS",
     "PositionRange",
     "numbered_position",
     "read_ending",
@@ -129,10 +128,6 @@ def _refuse(span: PositionRange, word: Position, why: str) -> None:
         raise OptionError(span.option, f"'{word}' cannot be used here{partitions}: {why}")
 
 
-OFFSET_DIGITS: Final = 20
-"""Digits of an offset as text, zero padded, so that the order of the texts is that of the numbers."""
-
-
 def numbered_position(option: str, partition: str, value: object) -> Position:
     """Read a position of a partition whose offsets are numbers.
 
@@ -180,4 +175,4 @@ def _offset(option: str, partition: str, value: int | str) -> str:
         shown = str(value)[:24]
         why = "negative, and only -2 (earliest) and -1 (latest) are" if int(value) < 0 else "more than 2^63-1"
         raise OptionError(option, f"partition '{partition}': offset {shown} is {why}; offsets go from 0 to 2^63-1")
-    return f"{int(value):0{OFFSET_DIGITS}d}"
+    return format_offset(int(value))

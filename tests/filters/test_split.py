@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_streams.filters.evaluate_one import evaluate
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
-from spark_streams.filters.predicates.conditions import PaddedDecimalOrder, fields_of, freeze, mask
+from spark_streams.filters.predicates.conditions import fields_of, freeze, mask
 from spark_streams.filters.predicates.event_streams import parse_sql
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.targets.feed import split_for_feed
@@ -32,6 +32,7 @@ from spark_streams.filters.tree import (
     property_of,
     without_not,
 )
+from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.wire.amqp.columns import MessageBlock
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.columns.typed import typed_columns

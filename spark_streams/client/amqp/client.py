@@ -37,6 +37,7 @@ from spark_streams.errors import (
 )
 from spark_streams.filters import read_filter
 from spark_streams.filters.tree import Expression
+from spark_streams.offsets import OFFSET_DIGITS
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 
 __all__ = ["AmqpClient"]
@@ -46,8 +47,6 @@ _T = TypeVar("_T")
 
 _SEARCHED_ROWS: Final = 4_096
 """Events that a search looks at together, where the peer does not find the first one itself."""
-_LOG_OFFSET_DIGITS: Final = 20
-"""Of every offset of our log (``spark_streams/offsets.py``)."""
 MAX_REDIRECTS: Final = 5
 """Hops that are followed for one link; more means that containers point at each other."""
 
@@ -117,7 +116,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         def ask(connection: Connection, address: str) -> StreamDescription:
             described = info.describe(connection, stream, address, Deadline(self._timeout_ms))
             # Offsets are opaque (ES-301), but for the log's whose form is this project's own.
-            digits = _LOG_OFFSET_DIGITS if connection.properties.get("product") == PRODUCT else None
+            digits = OFFSET_DIGITS if connection.properties.get("product") == PRODUCT else None
             return replace(described, offset_digits=digits)
 
         return self._retrying(lambda: self._at(info.info_address(stream), ask))

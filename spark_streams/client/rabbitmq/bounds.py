@@ -25,7 +25,7 @@ from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.subscription import Subscription
 from spark_streams.errors import PeerError, RemoteProtocolError
-from spark_streams.offsets import MAX_OFFSET, offset_text
+from spark_streams.offsets import MAX_OFFSET, format_offset
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader
 from spark_streams.wire.rabbitmq.consumer_commands import (
     OffsetSpecification,
@@ -135,10 +135,10 @@ def _checked(stream: str, first: int, last: int) -> Extent:
 
 def to_bounds(found: Extent) -> Bounds:
     """Return an extent as bounds: a first offset above 0 means that retention has removed what was before."""
-    truncated = offset_text(found.first - 1) if found.first > 0 else None
+    truncated = format_offset(found.first - 1) if found.first > 0 else None
     if found.last is None or found.last < found.first:
         return Bounds(None, None, truncated, tells_truncated=True)
-    return Bounds(offset_text(found.first), offset_text(found.last), truncated, tells_truncated=True)
+    return Bounds(format_offset(found.first), format_offset(found.last), truncated, tells_truncated=True)
 
 
 def probe(

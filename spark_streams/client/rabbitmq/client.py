@@ -23,7 +23,7 @@ from spark_streams.client.retry import patiently
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError
 from spark_streams.filters.tree import Expression
-from spark_streams.offsets import first_wanted, offset_number, offset_text
+from spark_streams.offsets import first_wanted, format_offset, offset_number
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader
 from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, StoreOffset
@@ -236,7 +236,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             return self._cluster.near(partition, lambda c: bounds.first_at_time(c, partition, timestamp_ms))
 
         found = self._retrying(ask)
-        return None if found is None else offset_text(found)
+        return None if found is None else format_offset(found)
 
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
         """Return the offset of the first message, in the order of the stream, that an expression is true of.
@@ -254,7 +254,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         if last is None:
             return None
         read = RangeRead(
-            stream, partition, EARLIEST, offset_text(last), ("offset",), fail_on_data_loss=False, filter=expression
+            stream, partition, EARLIEST, format_offset(last), ("offset",), fail_on_data_loss=False, filter=expression
         )
         place = None if self._filters is None else replace(self._filters, values=())
         rows = self._fetch(read, place, None, _SEARCH_ROWS, _SEARCH_BYTES)

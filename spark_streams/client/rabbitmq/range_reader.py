@@ -43,7 +43,7 @@ from spark_streams.client.rabbitmq.row_decoder import ChunkSlice, RowDecoder
 from spark_streams.client.rabbitmq.subscription import Delivered, Subscription
 from spark_streams.client.retry import PATIENT, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, NotFound, RemoteProtocolError, SparkStreamsError
-from spark_streams.offsets import first_wanted, offset_number, offset_text
+from spark_streams.offsets import first_wanted, format_offset, offset_number
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType, decode_chunk
 from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, OffsetType
 
@@ -160,8 +160,8 @@ class RangeReader:
         first = self._extent().first if chunk is None else chunk.first_offset
         self._skipped = None
         if first > asked:
-            there = f"the next offset there is '{offset_text(first)}'"
-            self._loss.report(self._read.partition, f"at offset '{offset_text(asked)}'", there)
+            there = f"the next offset there is '{format_offset(first)}'"
+            self._loss.report(self._read.partition, f"at offset '{format_offset(asked)}'", there)
             self._next = max(first, self._lowest)
 
     def _compare_last(self) -> None:
@@ -179,7 +179,7 @@ class RangeReader:
             return  # it does not reach so far, or no longer goes back so far, which is noticed in any case
         if (now.first_offset, now.timestamp_ms) != (last.first_offset, last.timestamp_ms):
             self._last = None
-            asked = f"after offset '{offset_text(last.next_offset - 1)}'"
+            asked = f"after offset '{format_offset(last.next_offset - 1)}'"
             self._loss.report(self._read.partition, asked, "the stream was created again since")
 
     def _runs(self) -> Iterator[tuple[list[ChunkSlice], int]]:
@@ -274,7 +274,7 @@ class RangeReader:
                         f"stream '{self._read.partition}': the node that reads has come to offset {last}, expected "
                         f"{self._end} as its leader has, within {self._timeout_ms} ms: it is behind, look at that node"
                     ) from None
-                held = f"its last offset is '{offset_text(last)}'" if last >= 0 else "it holds nothing"
+                held = f"its last offset is '{format_offset(last)}'" if last >= 0 else "it holds nothing"
                 self._loss.report(self._read.partition, f"up to offset '{self._read.end}'", held)
                 return True
             time.sleep(min(left, BEHIND_S))
@@ -303,8 +303,10 @@ class RangeReader:
             if chunk.kind == ChunkType.USER and not self._filtered:
                 raise RemoteProtocolError(f"{self._read.partition}: the broker skipped the chunk at offset {held.gap}")
             return None
-        left = "there is nothing" if chunk is None else f"the next offset there is '{offset_text(chunk.first_offset)}'"
-        self._loss.report(self._read.partition, f"at offset '{offset_text(held.gap)}'", left)
+        left = (
+            "there is nothing" if chunk is None else f"the next offset there is '{format_offset(chunk.first_offset)}'"
+        )
+        self._loss.report(self._read.partition, f"at offset '{format_offset(held.gap)}'", left)
         gap = held.gap
         held.pieces = [piece for piece in held.pieces if int(piece.offsets[0]) < gap]
         return self._end + 1 if chunk is None else chunk.first_offset

@@ -51,7 +51,6 @@ __all__ = [
     "Integer",
     "Latest",
     "OffsetOrder",
-    "PaddedDecimalOrder",
     "Text",
     "by_cost",
     "compare",
@@ -79,46 +78,6 @@ class OffsetOrder(Protocol):
 
     def upper(self, text: str) -> int:
         """Return the smallest event number whose offset is > ``text``."""
-
-
-@dataclass(frozen=True)
-class PaddedDecimalOrder:
-    """The order of event numbers written as decimal digits with leading zeros, all of one width (A-24).
-
-    Args:
-        width: digits of an offset. Numbers that need more have no offset, and are never answered.
-
-    """
-
-    width: int = 20
-
-    def lower(self, text: str) -> int:
-        """Return the smallest event number whose offset is >= ``text``; ``10**width`` when there is none."""
-        number, exact = self._place(text)
-        return number if exact else self._after(text, number)
-
-    def upper(self, text: str) -> int:
-        """Return the smallest event number whose offset is > ``text``; ``10**width`` when there is none."""
-        number, exact = self._place(text)
-        return number + 1 if exact else self._after(text, number)
-
-    def _place(self, text: str) -> tuple[int, bool]:
-        """Return the number that the leading digits fill up to, and whether the text is that number's very offset."""
-        digits = self._digits(text)
-        return int(digits.ljust(self.width, "0")), digits == text and len(text) == self.width
-
-    def _after(self, text: str, number: int) -> int:
-        """Return the first number past a text that is no offset, ``number`` being its leading digits filled up."""
-        digits = len(self._digits(text))
-        # A text that ends within the digits, or goes on below '0', stands before the numbers that share them.
-        if len(text) == digits or (digits < self.width and text[digits] < "0"):
-            return number
-        step: int = 10 ** (self.width - digits)
-        return number + step
-
-    def _digits(self, text: str) -> str:
-        head = text[: self.width]
-        return head[: len(head) - len(head.lstrip("0123456789"))]
 
 
 class Comparison(enum.Enum):

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from spark_streams.filters.predicates.conditions import PaddedDecimalOrder
 from spark_streams.filters.split import Pushable, split
 from spark_streams.filters.targets.intervals import intervals_of, within
 from spark_streams.filters.targets.sql_text import place_of
 from spark_streams.filters.tree import Expression, Operator, Predicate, Reference, ReferenceKind, ValueType, without_not
+from spark_streams.offsets import PaddedDecimalOrder
 
 __all__ = ["RabbitCapability", "RabbitSplit", "split_for_rabbitmq"]
 
@@ -24,7 +24,7 @@ _MAX_VALUE_BYTES: Final = 16_384
 """All of them together: they travel in one frame."""
 _LAST_OFFSET: Final = 2**63 - 1
 """No stream gets so far; what begins beyond begins here."""
-_OFFSETS: Final = PaddedDecimalOrder(20)
+_OFFSETS: Final = PaddedDecimalOrder()
 
 
 @dataclass(frozen=True)

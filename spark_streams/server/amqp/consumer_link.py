@@ -20,6 +20,7 @@ from cproton_ffi import ffi, lib
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Stream
+from spark_streams.offsets import format_offset
 from spark_streams.server.amqp.attached_link import AttachedLink
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.durable_termini import Terminus, ranges
@@ -267,7 +268,7 @@ class ConsumerLink(AttachedLink):
                 if index == 0:
                     raise LinkRefused(
                         MESSAGE_TOO_LARGE,
-                        f"the event at offset {offset:020d} of partition '{cursor.feed.partition.id}' has "
+                        f"the event at offset {format_offset(offset)} of partition '{cursor.feed.partition.id}' has "
                         f"{size} bytes, and the receiver's max-message-size is {self._size_limit}",
                     )
                 cursor.back_to(offset)

@@ -38,9 +38,9 @@ from weakref import WeakKeyDictionary
 from cproton_ffi import ffi, lib
 
 from spark_streams.errors import CorruptLog
-from spark_streams.filters.predicates.event_streams import PaddedDecimalOrder
 from spark_streams.log import Partition, StoredBatch, Stream, format_offset
 from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.server.amqp.attach_request import link_properties
 from spark_streams.server.amqp.attached_link import AttachedLink
 from spark_streams.server.amqp.engine import is_decided
@@ -63,7 +63,7 @@ _AMQP_VALUE_SECTION: Final = b"\x00\x53\x77"
 _LIST32: Final = b"\xd0"
 _MAP32: Final = b"\xd1"
 _PARTITIONS: Final = encode_value("partitions")
-_ORDER: Final = PaddedDecimalOrder(20)
+_ORDER: Final = PaddedDecimalOrder()
 
 
 def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:

@@ -13,7 +13,6 @@ from spark_streams.filters.predicates.conditions import (
     NEVER,
     Always,
     Condition,
-    PaddedDecimalOrder,
     by_cost,
     end_of_matches,
     fields_of,
@@ -21,6 +20,7 @@ from spark_streams.filters.predicates.conditions import (
     mask,
     seek,
 )
+from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.server.partition_readers import READ_BYTES, SEARCHED_BYTES, PartitionReader, TransferBlock
 from spark_streams.wire.amqp.columns import MessageBlock as Messages
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
@@ -28,7 +28,7 @@ from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 
 __all__ = ["LinkPosition"]
 
-_ORDER: Final = PaddedDecimalOrder(20)
+_ORDER: Final = PaddedDecimalOrder()
 _SPARSE: Final = 4
 """A block of which no more than one in so many events matches is not made ready whole, only what matches."""
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.offsets import OFFSET_DIGITS, offset_digits
 from spark_streams.wire.amqp.decode import Described, Symbol, Timestamp, ULong, encode_value
 
 __all__ = [
@@ -72,11 +73,6 @@ SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
 NO_TIMESTAMP: Final = -(2**63)
 """No timestamp, in int64 milliseconds; the same number as in extended record batches (KIP-228)."""
 
-DIGITS: Final = 20
-"""Decimal digits of an offset: every int64 fits, and the width is fixed so that text order is number order."""
-_GROUP: Final = 10_000
-_GROUPS: Final = np.frombuffer("".join(f"{n:04d}" for n in range(_GROUP)).encode(), np.uint8).reshape(_GROUP, 4)
-
 
 def delivery_annotations(
     offsets: NDArray[np.int64], timestamps: NDArray[np.int64], partition: str | None
@@ -111,7 +107,7 @@ def delivery_annotations(
 def _sections(
     offsets: NDArray[np.int64], timestamps: NDArray[np.int64] | None, partition: str | None
 ) -> NDArray[np.uint8]:
-    marker = "\x01" * DIGITS
+    marker = "\x01" * OFFSET_DIGITS
     annotations: dict[Symbol, object] = {Symbol(OFFSET_KEY): Symbol(marker)}
     if timestamps is not None:
         annotations[Symbol(TIMESTAMP_KEY)] = Timestamp(0)
@@ -121,10 +117,7 @@ def _sections(
     sections = np.empty((offsets.size, len(template)), np.uint8)
     sections[:] = np.frombuffer(template, np.uint8)
     start = template.index(marker.encode())
-    rest = offsets
-    for group in range(DIGITS // 4 - 1, -1, -1):
-        rest, digits = np.divmod(rest, _GROUP)
-        sections[:, start + 4 * group : start + 4 * group + 4] = _GROUPS[digits]
+    sections[:, start : start + OFFSET_DIGITS] = offset_digits(offsets)
     if timestamps is not None:
         at = template.index(TIMESTAMP_KEY.encode()) + len(TIMESTAMP_KEY) + 1
         sections[:, at : at + 8] = timestamps.astype(">i8").view(np.uint8).reshape(-1, 8)

@@ -15,13 +15,13 @@ from spark_streams.filters.predicates.conditions import (
     NEVER,
     Always,
     Condition,
-    PaddedDecimalOrder,
     by_cost,
     end_of_matches,
     freeze,
     mask,
     seek,
 )
+from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.wire.amqp.columns import MessageBlock
 from spark_streams.wire.amqp.columns.typed import BOOLEAN, FLOAT, INTEGER, NULL, NUMBER, OTHER, TEXT, FieldOfMessage
 from spark_streams.wire.amqp.columns.typed import typed_columns as read_typed

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
-from spark_streams.filters.predicates.conditions import PaddedDecimalOrder, by_cost, fields_of, freeze, mask
+from spark_streams.filters.predicates.conditions import by_cost, fields_of, freeze, mask
+from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.wire.amqp.columns import NO_TIMESTAMP, MessageBlock
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
 from spark_streams.wire.amqp.decode import (

@@ -12,7 +12,6 @@ from spark_streams.filters.predicates.event_streams import (
     NEVER,
     NO_TIMESTAMP,
     Condition,
-    PaddedDecimalOrder,
     and_,
     annotations_predicate,
     freeze,
@@ -20,6 +19,7 @@ from spark_streams.filters.predicates.event_streams import (
     parse_sql,
     seek,
 )
+from spark_streams.offsets import PaddedDecimalOrder
 
 ORDER = PaddedDecimalOrder()
 COUNT = 12

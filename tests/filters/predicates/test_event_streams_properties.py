@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from spark_streams.errors import FilterError
 from spark_streams.filters.predicates.event_streams import (
     NO_TIMESTAMP,
-    PaddedDecimalOrder,
     and_,
     annotations_predicate,
     freeze,
@@ -20,6 +19,7 @@ from spark_streams.filters.predicates.event_streams import (
     parse_sql,
     seek,
 )
+from spark_streams.offsets import PaddedDecimalOrder
 
 WIDTH = 3
 ORDER = PaddedDecimalOrder(WIDTH)
