@@ -6,12 +6,12 @@ Spec: docs/specifications.md, E-7 to E-17; the grammar is in ``text.py``.
 from __future__ import annotations
 
 import re
-from typing import Final, NoReturn
+from typing import Final
 
-from spark_streams.errors import FilterError
 from spark_streams.filters import limits
 from spark_streams.filters.decimals import NUMBER, read_double, read_long
 from spark_streams.filters.describe import shorten
+from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
 from spark_streams.filters.tree import Operator, Reference, Value, ValueType, property_of
 from spark_streams.filters.vocabulary import (
     ANNOTATION_SECTIONS,
@@ -24,15 +24,10 @@ from spark_streams.filters.vocabulary import (
 
 __all__ = ["Scanner"]
 
-_BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
-_PLAIN_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ANNOTATION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _NAME_WITHOUT_DELIMITERS: Final = re.compile(r"""[^\s=<>!()\[\]'",]+""")
-_SIGN: Final = re.compile(r"<>|!=|>=|<=|=|>|<")
 _COMPARISONS: Final = {
     "=": Operator.EQUALS,
     "<>": Operator.NOT_EQUALS,
-    "!=": Operator.NOT_EQUALS,
     ">": Operator.GREATER_THAN,
     ">=": Operator.GREATER_THAN_EQUALS,
     "<": Operator.LESS_THAN,
@@ -55,32 +50,16 @@ _FOREIGN_WORDS: Final = {
 }
 
 
-class Scanner:
-    """One pass over a text; each method that reads leaves ``at`` on the character behind what it read.
+class Scanner(SqlScanner):
+    """One pass over a text in the filter language.
 
     Args:
         text: the filter.
     """
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
+        super().__init__(text)
         self._values = 0
-
-    def skip_blanks(self) -> None:
-        """Go on to what is no blank."""
-        blank = _BLANK.match(self.text, self.at)
-        assert blank is not None
-        self.at = blank.end()
-
-    def next(self) -> str:
-        """Return the next character; empty at the end."""
-        return self.text[self.at : self.at + 1]
-
-    def word(self) -> str:
-        """Return the next word, without its dots; empty if none is next."""
-        word = _PLAIN_WORD.match(self.text, self.at)
-        return word[0] if word else ""
 
     def keyword(self, keyword: str) -> bool:
         """Read a keyword, if it is the next word."""
@@ -92,13 +71,11 @@ class Scanner:
 
     def comparison(self) -> Operator | None:
         """Read the sign of a comparison, if one is next."""
-        sign = _SIGN.match(self.text, self.at)
-        if sign is None:
-            return None
-        self.at = sign.end()
-        if self.next() in ("=", "<", ">", "!", "~"):
-            self.fail("expected one of = <> != < <= > >=", sign.start())
-        return _COMPARISONS[sign[0]]
+        start = self.at
+        sign = self.comparison_sign()
+        if sign and self.next() in ("=", "<", ">", "!", "~"):
+            self.fail("expected one of = <> != < <= > >=", start)
+        return _COMPARISONS.get(sign)
 
     def at_literal(self) -> bool:
         """Say whether a literal is next, sound or not."""
@@ -110,7 +87,7 @@ class Scanner:
         if self._values > limits.MAX_VALUES:
             self.fail(f"more than {limits.MAX_VALUES} values: at most {limits.MAX_VALUES} are taken")
         if self.next() == "'":
-            return self._quoted("'", "the text is not closed: expected '"), ValueType.STRING
+            return self.quoted("'"), ValueType.STRING
         if self.at_literal():
             return self._number()
         word = self.word().upper()
@@ -159,17 +136,13 @@ class Scanner:
         """Say what of other languages stands at ``at``, if anything known does."""
         return _FOREIGN_WORDS.get(self.word().upper()) or _FOREIGN_SIGNS.get(self.next())
 
-    def fail(self, reason: str, at: int | None = None) -> NoReturn:
-        """Raise a FilterError about the character at ``at``, the next one if that is None."""
-        raise FilterError(self.text, (self.at if at is None else at) + 1, reason)
-
     def _number(self) -> tuple[Value, ValueType]:
-        number = NUMBER.match(self.text, self.at)
+        start = self.at
+        number = NUMBER.match(self.text, start)
         if number is None:
             self.fail("expected digits after the sign")
-        following = self.text[number.end() : number.end() + 1]
-        if following in (".", "_") or following.isalnum():
-            self.fail("expected the number to end here: numbers are written 5, -5, 5.5 or 5.5e10", number.end())
+        self.at = number.end()
+        self.end_number("expected the number to end here: numbers are written 5, -5, 5.5 or 5.5e10")
         value: Value | None
         if number[1] is None and number[2] is None:
             value, of = read_long(number[0]), ValueType.LONG
@@ -178,19 +151,13 @@ class Scanner:
             value, of = read_double(number[0]), ValueType.DOUBLE
             reason = "the decimal does not fit into a DOUBLE: the largest is about 1.8e308"
         if value is None:
-            self.fail(reason)
-        self.at = number.end()
+            self.fail(reason, start)
         return value, of
 
     def _annotation(self, section: str) -> Reference:
         start = self.at
         self.at += len(section) + 1
-        if self.next() in ("[", '"'):
-            name = self._delimited()
-        else:
-            found = _ANNOTATION.match(self.text, self.at)
-            name = found[0] if found else ""
-            self.at += len(name)
+        name = self._delimited() if self.next() in ("[", '"') else self.read(HYPHENED)
         reference = ANNOTATIONS.get(name)
         if reference is None:
             shown = shorten(f"{section}.{name}")
@@ -199,22 +166,7 @@ class Scanner:
         return reference
 
     def _delimited(self) -> str:
-        close = "]" if self.next() == "[" else '"'
-        return self._quoted(close, f"the name is not closed: expected {close}")
-
-    def _quoted(self, close: str, unclosed: str) -> str:
-        """Read up to ``close``, which is doubled where it is meant; ``at`` is on the opening character."""
-        opening, parts = self.at, []
-        self.at += 1
-        while True:
-            end = self.text.find(close, self.at)
-            if end < 0:
-                self.fail(unclosed, opening)
-            parts.append(self.text[self.at : end])
-            self.at = end + 1
-            if not self.text.startswith(close, self.at):
-                return close.join(parts)
-            self.at += 1
+        return self.quoted("]" if self.next() == "[" else '"', "name")
 
     def _no_reference(self) -> str:
         if self.at == len(self.text):

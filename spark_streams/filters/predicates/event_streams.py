@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final, NoReturn
+from typing import Final
 
-from spark_streams.errors import FilterError
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, read_long
 from spark_streams.filters.predicates.conditions import (
     NEVER,
@@ -44,6 +43,7 @@ from spark_streams.filters.predicates.conditions import (
     mask,
     seek,
 )
+from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
 
 __all__ = [
     "NEVER",
@@ -58,12 +58,7 @@ __all__ = [
     "seek",
 ]
 
-_BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
-_COMPARISON: Final = re.compile(r"<>|!=|>=|<=|=|>|<")
 _INTEGER: Final = re.compile(r"-?[0-9]+")
-_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_BARE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_OPERATORS: Final = {op.value: op for op in Comparison} | {"!=": Comparison.NE}
 _SECTIONS: Final = frozenset({"d", "delivery_annotations"})
 _OTHER_SECTIONS: Final = frozenset(
     {"h", "header", "m", "message_annotations", "p", "properties", "a", "application_properties", "f", "footer"}
@@ -125,54 +120,49 @@ def and_(predicates: Iterable[Condition]) -> Condition:
     return conjunction(predicates)
 
 
-class _Reader:
-    """One pass over a filter's text; ``at`` is the index of the next character to read."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
+class _Reader(SqlScanner):
+    """One pass over a filter's text."""
 
     def predicate(self) -> Condition:
         terms: list[Condition] = []
         factors: list[Condition] = []
-        self._skip_blanks()
+        self.skip_blanks()
         if self.at == len(self.text):
-            self._fail("the filter is empty: write TRUE for all events")
+            self.fail("the filter is empty: write TRUE for all events")
         while True:
             factors.append(self._factor())
-            self._skip_blanks()
+            self.skip_blanks()
             if self.at == len(self.text):
                 return disjunction([*terms, conjunction(factors)])
-            word = self._word().upper()
+            word = self.word().upper()
             if word not in ("AND", "OR"):
-                self._fail(self._outside(word) or "expected AND, OR or the end of the filter")
+                self.fail(self._outside(word) or "expected AND, OR or the end of the filter")
             self.at += len(word)
             if word == "OR":
                 terms.append(conjunction(factors))
                 factors = []
 
     def _factor(self) -> Condition:
-        self._skip_blanks()
+        self.skip_blanks()
         left = self._expression(booleans=True)
         if isinstance(left, Always):
             return left
-        self._skip_blanks()
-        sign = _COMPARISON.match(self.text, self.at)
-        if sign is None:
-            self._fail(self._outside(self._word().upper()) or "expected one of = <> != > >= < <=")
-        self.at = sign.end()
-        self._skip_blanks()
+        self.skip_blanks()
+        sign = self.comparison_sign()
+        if not sign:
+            self.fail(self._outside(self.word().upper()) or "expected one of = <> != > >= < <=")
+        self.skip_blanks()
         right = self._expression(booleans=False)
         assert not isinstance(right, Always)
-        return compare(left, _OPERATORS[sign[0]], right)
+        return compare(left, Comparison(sign), right)
 
     def _expression(self, *, booleans: bool) -> ConditionTree | Always:
-        start = self.text[self.at : self.at + 1]
+        start = self.next()
         if start in ("'", '"'):
-            return Text(self._quoted(start, f"the text is not closed: expected {start}"))
+            return Text(self.quoted(start))
         if start == "-" or "0" <= start <= "9":
             return self._integer()
-        word = self._word()
+        word = self.word()
         if word in _SECTIONS:
             return self._field(word)
         constant = _BOOLEANS.get(word.upper())
@@ -180,57 +170,30 @@ class _Reader:
             self.at += len(word)
             return Always(constant)
         expected = "expected 'text', an integer or a delivery annotation such as d.event-streams-offset"
-        self._fail(self._outside(word.upper() if word else start) or expected)
+        self.fail(self._outside(word.upper() if word else start) or expected)
 
     def _field(self, section: str) -> Field:
         self.at += len(section)
-        if self.text[self.at : self.at + 1] != ".":
-            self._fail(f"expected '.' and the name of a delivery annotation after {section}")
+        if self.next() != ".":
+            self.fail(f"expected '.' and the name of a delivery annotation after {section}")
         self.at += 1
-        if self.text[self.at : self.at + 1] == "[":
-            return Field(self._quoted("]", "the name is not closed: expected ]"))
-        name = _BARE_NAME.match(self.text, self.at)
-        if name is None:
-            self._fail("expected the name of a delivery annotation")
-        self.at = name.end()
-        return Field(name[0])
-
-    def _quoted(self, close: str, unclosed: str) -> str:
-        """Read up to ``close``, which is doubled where it is meant; ``at`` is on the opening character."""
-        opening, parts = self.at, []
-        self.at += 1
-        while True:
-            end = self.text.find(close, self.at)
-            if end < 0:
-                self.at = opening
-                self._fail(unclosed)
-            parts.append(self.text[self.at : end])
-            self.at = end + 1
-            if not self.text.startswith(close, self.at):
-                return close.join(parts)
-            self.at += 1
+        if self.next() == "[":
+            return Field(self.quoted("]", "name"))
+        name = self.read(HYPHENED)
+        if not name:
+            self.fail("expected the name of a delivery annotation")
+        return Field(name)
 
     def _integer(self) -> Integer:
-        digits = _INTEGER.match(self.text, self.at)
-        if digits is None:
-            self._fail("expected digits after '-': arithmetic is not part of event stream filters")
-        value = read_long(digits[0])
+        start = self.at
+        digits = self.read(_INTEGER)
+        if not digits:
+            self.fail("expected digits after '-': arithmetic is not part of event stream filters")
+        value = read_long(digits)
         if value is None:
-            self._fail("the integer does not fit into 64 bits")
-        self.at = digits.end()
-        following = self.text[self.at : self.at + 1]
-        if following == "." or following == "_" or following.isalnum():
-            self._fail("expected the integer to end here: only decimal integers are part of event stream filters")
+            self.fail("the integer does not fit into 64 bits", start)
+        self.end_number("expected the integer to end here: only decimal integers are part of event stream filters")
         return Integer(value)
-
-    def _word(self) -> str:
-        word = _WORD.match(self.text, self.at)
-        return word[0] if word else ""
-
-    def _skip_blanks(self) -> None:
-        blank = _BLANK.match(self.text, self.at)
-        assert blank is not None
-        self.at = blank.end()
 
     def _outside(self, word: str) -> str | None:
         """Say what of full SQL filters stands at ``at``, if anything known does."""
@@ -238,11 +201,8 @@ class _Reader:
             return f"{word} is not part of event stream filters"
         if word.lower() in _OTHER_SECTIONS:
             return "only delivery annotations can be filtered on: write d. or delivery_annotations."
-        if word in ("(", ")") or self.text[self.at : self.at + 1] in ("(", ")"):
+        if word in ("(", ")") or self.next() in ("(", ")"):
             return "parentheses are not part of event stream filters"
-        if self.text[self.at : self.at + 1] in tuple("+-*/%"):
+        if self.next() in tuple("+-*/%"):
             return "arithmetic is not part of event stream filters"
         return None
-
-    def _fail(self, reason: str) -> NoReturn:
-        raise FilterError(self.text, self.at + 1, reason)

@@ -22,22 +22,19 @@ import enum
 import math
 import re
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final
 
-from spark_streams.errors import FilterError
+from spark_streams.filters.sql_scanner import HYPHENED, WORD, SqlScanner
 
 __all__ = ["MAX_CHARACTERS", "Kind", "Token", "tokens_of"]
 
 MAX_CHARACTERS: Final = 16_384
 """RabbitMQ takes 4096; a filter is evaluated for every event, so it must have some bound."""
 
-_BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
 _NUMBER: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_BINARY: Final = re.compile(r"0x((?:[0-9A-Fa-f]{2})+)")
-_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BINARY: Final = re.compile(r"0x(?:[0-9A-Fa-f]{2})+")
 _SECTION: Final = re.compile(r"([A-Za-z][A-Za-z_-]*)\.")
-_HYPHENED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_SIGN: Final = re.compile(r"<>|!=|>=|<=|=|>|<|\(|\)|,|\+|-|\*|/|%")
+_PUNCTUATION: Final = re.compile(r"[(),+*/%-]")
 _SECTIONS: Final = {
     "h": "h",
     "header": "h",
@@ -82,7 +79,6 @@ class Token:
         section: of a field: h, p, a, m or d.
         number: of a number: an int, or a finite float for decimals.
         content: of a binary constant.
-        end: 0-based index after its last character.
     """
 
     kind: Kind
@@ -91,7 +87,6 @@ class Token:
     section: str = ""
     number: int | float = 0
     content: bytes = b""
-    end: int = 0
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -103,118 +98,98 @@ def tokens_of(text: str) -> list[Token]:
     return _Lexer(text).tokens()
 
 
-class _Lexer:
-    def __init__(self, text: str) -> None:
-        self.text = text
-
+class _Lexer(SqlScanner):
     def tokens(self) -> list[Token]:
         if len(self.text) > MAX_CHARACTERS:
             reason = f"the filter has {len(self.text)} characters: expected at most {MAX_CHARACTERS}"
-            raise FilterError(self.text, MAX_CHARACTERS + 1, reason)
+            self.fail(reason, MAX_CHARACTERS)
         found: list[Token] = []
-        at = self._past_blanks(0)
-        while at < len(self.text):
-            token = self._token(at)
-            found.append(token)
-            at = self._past_blanks(token.end)
-        found.append(Token(Kind.END, at + 1))
+        self.skip_blanks()
+        while self.next():
+            found.append(self._token())
+            self.skip_blanks()
+        found.append(Token(Kind.END, self.at + 1))
         return found
 
-    def _past_blanks(self, at: int) -> int:
-        blank = _BLANK.match(self.text, at)
-        assert blank is not None
-        return blank.end()
-
-    def _token(self, at: int) -> Token:
-        start = self.text[at]
-        if start in "'\"":
-            word, end = self._quoted(at, start)
-            return Token(Kind.TEXT, at + 1, word, end=end)
+    def _token(self) -> Token:
+        column, start = self.at + 1, self.next()
+        if start in ("'", '"'):
+            return Token(Kind.TEXT, column, self.quoted(start))
         if start == "[":
-            return self._field(at, "a", at)
-        if start in "0123456789." and (number := _NUMBER.match(self.text, at)) is not None:
-            return self._number(at, number[0], number.end())
-        section = _SECTION.match(self.text, at)
+            return self._field("a", column)
+        digits = self.read(_NUMBER)
+        if digits:
+            return self._number(digits, column)
+        section = _SECTION.match(self.text, self.at)
         if section is not None:
             known = _SECTIONS.get(section[1].replace("-", "_"))
             if known is None:
-                self._fail(at, f"'{section[1]}' is no section: expected h, p, a, m or d; write [a.b] for such a name")
-            return self._field(at, known, section.end())
-        word_found = _WORD.match(self.text, at)
-        if word_found is not None:
-            upper = word_found[0].upper()
-            if upper in _KEYWORDS:
-                return Token(Kind.WORD, at + 1, upper, end=word_found.end())
-            return self._field(at, "a", at)
-        sign = _SIGN.match(self.text, at)
-        if sign is None:
-            self._fail(at, f"{start!r} cannot stand here")
-        return Token(Kind.SIGN, at + 1, "<>" if sign[0] == "!=" else sign[0], end=sign.end())
+                self.fail(f"'{section[1]}' is no section: expected h, p, a, m or d; write [a.b] for such a name")
+            self.at = section.end()
+            return self._field(known, column)
+        word = self.word()
+        if word.upper() in _KEYWORDS:
+            self.at += len(word)
+            return Token(Kind.WORD, column, word.upper())
+        if word:
+            return self._field("a", column)
+        sign = self.comparison_sign() or self.read(_PUNCTUATION)
+        if not sign:
+            self.fail(f"{start!r} cannot stand here")
+        return Token(Kind.SIGN, column, sign)
 
-    def _field(self, start: int, section: str, at: int) -> Token:
-        if self.text.startswith("[", at):
-            name, end = self._delimited(at)
+    def _field(self, section: str, column: int) -> Token:
+        at = self.at
+        if self.next() == "[":
+            name = self._delimited()
         else:
-            found = (_HYPHENED if section == "d" else _WORD).match(self.text, at)
-            if found is None:
-                self._fail(at, "expected a name, or [any text]")
-            name, end = found[0], found.end()
-        following = self.text[end : end + 1]
-        if following in (".", "["):
-            self._fail(end, "parts of a field cannot be filtered on; write [a.b] for a name with a dot")
-        if section == "a" and start == at and self.text.startswith("(", self._past_blanks(end)):
-            self._fail(start, "functions are not supported")
-        return Token(Kind.FIELD, start + 1, name, section, end=end)
+            name = self.read(HYPHENED if section == "d" else WORD)
+            if not name:
+                self.fail("expected a name, or [any text]")
+        if self.next() in (".", "["):
+            self.fail("parts of a field cannot be filtered on; write [a.b] for a name with a dot")
+        if section == "a" and column == at + 1:
+            self.skip_blanks()
+            if self.next() == "(":
+                self.fail("functions are not supported", at)
+        return Token(Kind.FIELD, column, name, section)
 
-    def _number(self, at: int, digits: str, end: int) -> Token:
-        following = self.text[end : end + 1]
-        if digits == "0" and following in ("x", "X"):
-            return self._binary(at)
-        if following in ("_", ".") or following.isalnum():
-            self._fail(end, "expected the number to end here")
+    def _number(self, digits: str, column: int) -> Token:
+        start = column - 1
+        if digits == "0" and self.next() in ("x", "X"):
+            self.at = start
+            return self._binary(column)
+        self.end_number("expected the number to end here")
         if digits.isdigit():
             # Digits are counted first: int() of a hostile text would take long, or fail.
             significant = digits.lstrip("0") or "0"
             if len(significant) > _MOST_DIGITS or int(significant) >= 2**64:
-                self._fail(at, "the integer does not fit into 64 bits")
-            return Token(Kind.NUMBER, at + 1, digits, number=int(significant), end=end)
+                self.fail("the integer does not fit into 64 bits", start)
+            return Token(Kind.NUMBER, column, digits, number=int(significant))
         number = float(digits)
         if not math.isfinite(number):
-            self._fail(at, "the number does not fit a double")
-        return Token(Kind.NUMBER, at + 1, digits, number=number, end=end)
+            self.fail("the number does not fit a double", start)
+        return Token(Kind.NUMBER, column, digits, number=number)
 
-    def _binary(self, at: int) -> Token:
-        found = _BINARY.match(self.text, at)
-        if found is None or self.text[found.end() : found.end() + 1].isalnum():
-            self._fail(at, "a binary constant is 0x and pairs of hexadecimal digits")
-        return Token(Kind.BINARY, at + 1, found[0], content=bytes.fromhex(found[1]), end=found.end())
+    def _binary(self, column: int) -> Token:
+        found = self.read(_BINARY)
+        if not found or self.next().isalnum():
+            self.fail("a binary constant is 0x and pairs of hexadecimal digits", column - 1)
+        return Token(Kind.BINARY, column, found, content=bytes.fromhex(found[2:]))
 
-    def _quoted(self, opening: int, close: str) -> tuple[str, int]:
-        parts, at = [], opening + 1
-        while True:
-            end = self.text.find(close, at)
-            if end < 0:
-                self._fail(opening, f"the text is not closed: expected {close}")
-            parts.append(self.text[at:end])
-            at = end + 1
-            if not self.text.startswith(close, at):
-                return close.join(parts), at
-            at += 1
-
-    def _delimited(self, opening: int) -> tuple[str, int]:
+    def _delimited(self) -> str:
+        """Read a name in brackets, both of which are doubled where they are meant."""
         name: list[str] = []
-        at = opening + 1
-        while at < len(self.text):
-            character = self.text[at]
-            if character in "[]" and self.text.startswith(character, at + 1):
-                at += 1
-            elif character == "]":
-                return "".join(name), at + 1
-            elif character == "[":
-                self._fail(at, "'[' is doubled within a name")
+        opening = self.at
+        self.at += 1
+        while character := self.next():
+            self.at += 1
+            if character in "[]":
+                if self.next() == character:
+                    self.at += 1
+                elif character == "]":
+                    return "".join(name)
+                else:
+                    self.fail("'[' is doubled within a name", self.at - 1)
             name.append(character)
-            at += 1
-        self._fail(opening, "the name is not closed: expected ]")
-
-    def _fail(self, at: int, reason: str) -> NoReturn:
-        raise FilterError(self.text, at + 1, reason)
+        self.fail("the name is not closed: expected ]", opening)

@@ -1,0 +1,85 @@
+"""The scanner of SQL texts: blanks, words, signs, quoted texts, the ends of numbers, and where something is wrong.
+
+The three dialects extend it: the filter language (``scanner.py``), the full SQL filter of AMQP
+(``predicates/amqp_sql/lexer.py``) and the SQL subset of event streams (``predicates/event_streams.py``).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NoReturn
+
+from spark_streams.errors import FilterError
+
+__all__ = ["HYPHENED", "WORD", "SqlScanner"]
+
+HYPHENED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+"""A name that hyphens may stand in, as those of annotations do (A-3)."""
+_BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
+WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_COMPARISON: Final = re.compile(r"<>|!=|>=|<=|=|>|<")
+
+
+class SqlScanner:
+    """One pass over a text; each method that reads leaves ``at`` on the character behind what it read.
+
+    Args:
+        text: the filter.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def skip_blanks(self) -> None:
+        """Go on to what is no blank."""
+        self.read(_BLANK)
+
+    def next(self) -> str:
+        """Return the next character; empty at the end."""
+        return self.text[self.at : self.at + 1]
+
+    def read(self, pattern: re.Pattern[str]) -> str:
+        """Read what a pattern matches from here on; empty if that is nothing."""
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            return ""
+        self.at = found.end()
+        return found[0]
+
+    def word(self) -> str:
+        """Return the next word, which is not read; empty if none is next."""
+        word = WORD.match(self.text, self.at)
+        return word[0] if word else ""
+
+    def comparison_sign(self) -> str:
+        """Read the sign of a comparison, ``<>`` for ``!=`` too; empty if none is next."""
+        sign = self.read(_COMPARISON)
+        return "<>" if sign == "!=" else sign
+
+    def quoted(self, close: str, what: str = "text") -> str:
+        """Read up to ``close``, which is doubled where it is meant; ``at`` is on the opening character.
+
+        Raises:
+            FilterError: ``close`` is missing; the message names ``what`` is not closed, at the opening character.
+        """
+        opening, parts = self.at, []
+        self.at += 1
+        while True:
+            end = self.text.find(close, self.at)
+            if end < 0:
+                self.fail(f"the {what} is not closed: expected {close}", opening)
+            parts.append(self.text[self.at : end])
+            self.at = end + 1
+            if not self.text.startswith(close, self.at):
+                return close.join(parts)
+            self.at += 1
+
+    def end_number(self, reason: str) -> None:
+        """Fail with ``reason`` if a number, which was just read, goes on with what is part of none."""
+        if self.next() in (".", "_") or self.next().isalnum():
+            self.fail(reason)
+
+    def fail(self, reason: str, at: int | None = None) -> NoReturn:
+        """Raise a FilterError about the character at ``at``, the next one if that is None."""
+        raise FilterError(self.text, (self.at if at is None else at) + 1, reason)
