@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 
 from spark_streams.filters.tree import And, Expression, Not, Predicate, all_of, without_not
 
-__all__ = ["Pushable", "Split", "Target", "split"]
+__all__ = ["PeerSplit", "Pushable", "Split", "Target", "split"]
 
 T = TypeVar("T")
 
@@ -49,6 +49,20 @@ class Target(Protocol[T]):
 
     def either(self, left: T, right: T) -> T | None:
         """Return what is true when one of two is, exactly; None when that cannot be said, or is too long."""
+
+
+class PeerSplit:
+    """What an expression is for a kind of peer: what the peer is asked, and what remains for the reader."""
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """What is pushed, for people, a phrase for each thing that the peer is asked."""
+        raise NotImplementedError
+
+    @property
+    def words(self) -> str | None:
+        """What is pushed, for people, in one line; None when nothing is."""
+        return "; ".join(self.phrases) or None
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,12 @@ build the joins; AND and OR are associative, so they hold any number of parts, a
 
 A predicate is true, false or unknown of an event, as in SQL; an event passes when the whole is true.
 
-An expression without NOT: negations are moved down to the predicates, which have opposites.
-
-De Morgan's laws and the opposite operators are exact in three-valued logic: the result is true, false and unknown of
-the same events. ``NOT (x BETWEEN a AND b)`` becomes ``x < a OR x > b``. CONTAINS ALL alone has no opposite: its NOT
-stays, so ``Not`` stands nowhere but around it.
-
+``without_not`` moves negations down to the predicates, which have opposites. De Morgan's laws and opposite operators
+are exact in three-valued logic: the result is true, false and unknown of the same events. ``NOT (x BETWEEN a AND b)``
+becomes ``x < a OR x > b``. CONTAINS ALL alone has no opposite: its NOT stays, so ``Not`` stands nowhere but around it.
 A target needs no care for what its NOT makes of a missing value, or of two types that do not compare (Z-1).
 
-Spec: Pulsar proposal "Support filtering messages with flexible expressions"; docs/specifications.md,
-E-1 to E-20; also docs/specifications.md, E-6.
+Spec: Pulsar proposal "Support filtering messages with flexible expressions"; docs/specifications.md, E-1 to E-20.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 __all__ = [
     "BODY_SIZE",
@@ -48,6 +44,7 @@ __all__ = [
     "all_of",
     "any_of",
     "conjuncts",
+    "flattened",
     "negate",
     "property_of",
     "references",
@@ -186,8 +183,7 @@ def all_of(parts: Iterable[Expression]) -> Expression:
     Raises:
         ValueError: no part.
     """
-    flat = _flat(And, parts)
-    return flat[0] if len(flat) == 1 else And(flat)
+    return _joined(And, parts)
 
 
 def any_of(parts: Iterable[Expression]) -> Expression:
@@ -196,8 +192,7 @@ def any_of(parts: Iterable[Expression]) -> Expression:
     Raises:
         ValueError: no part.
     """
-    flat = _flat(Or, parts)
-    return flat[0] if len(flat) == 1 else Or(flat)
+    return _joined(Or, parts)
 
 
 def negate(operand: Expression) -> Expression:
@@ -216,13 +211,21 @@ def references(expression: Expression) -> Iterator[Reference]:
             yield from references(part)
 
 
-def _flat(kind: type[And] | type[Or], parts: Iterable[Expression]) -> tuple[Expression, ...]:
-    flat: list[Expression] = []
-    for part in parts:
-        flat.extend(part.parts if isinstance(part, kind) else (part,))
+def flattened(kind: type[Any], parts: Iterable[Any]) -> list[Any]:
+    """Return the parts of a join, with those of parts that are joins of the same kind in their place.
+
+    Args:
+        kind: a class whose objects have ``parts``.
+        parts: of the join.
+    """
+    return [each for part in parts for each in (part.parts if isinstance(part, kind) else (part,))]
+
+
+def _joined(kind: type[And] | type[Or], parts: Iterable[Expression]) -> Expression:
+    flat = tuple(flattened(kind, parts))
     if not flat:
         raise ValueError("expected one or more expressions")
-    return tuple(flat)
+    return flat[0] if len(flat) == 1 else kind(flat)
 
 
 _PAIRS: Final = (

@@ -2,8 +2,8 @@
 
 ::
 
-    Predicate  = Always(bool) | Compare(field, op, operand) | MessageTest | AllOf(parts) | AnyOf(parts)
-    Expression = Field(name) | Text(str) | Integer(int) | Latest() | EndOfLog(next_offset)
+    Condition = Always(bool) | AnnotationTest(field, op, operand) | MessageTest | AllOf(parts) | AnyOf(parts)
+    Operand   = Field(name) | Text(str) | Integer(int) | Latest() | EndOfLog(next_offset)
 
 ``conjunction`` and ``disjunction`` keep a tree flat: of what the filters of this package build, none is deeper than the
 parentheses of its text, which are bounded, so walking it never exhausts the stack.
@@ -21,29 +21,28 @@ Spec: OASIS AMQP Event Stream Extensions 1.0 §5.1, §5.2; decided ambiguities A
 
 from __future__ import annotations
 
-import enum
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from spark_streams.filters.predicates.typed_values import MessageTest, truth
+from spark_streams.filters.predicates.typed_values import Comparison, MessageTest, truth
+from spark_streams.filters.tree import flattened
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage, TypedColumn
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP, OFFSET_KEY, SOURCE_PARTITION_KEY, TIMESTAMP_KEY
 
 __all__ = [
     "NEVER",
     "NO_TIMESTAMP",
-    "OFFSET",
-    "SOURCE_PARTITION",
-    "TIMESTAMP",
+    "OFFSET_FIELD",
+    "SOURCE_PARTITION_FIELD",
+    "TIMESTAMP_FIELD",
     "AllOf",
     "Always",
+    "AnnotationTest",
     "AnyOf",
-    "Compare",
     "Comparison",
     "Condition",
     "EndOfLog",
@@ -80,39 +79,6 @@ class OffsetOrder(Protocol):
         """Return the smallest event number whose offset is > ``text``."""
 
 
-class Comparison(enum.Enum):
-    """A comparison, by its sign in SQL."""
-
-    EQ = "="
-    NE = "<>"
-    GT = ">"
-    GE = ">="
-    LT = "<"
-    LE = "<="
-
-    def mirrored(self) -> Comparison:
-        """Return the operator that says the same with its sides exchanged."""
-        return _MIRRORED.get(self, self)
-
-    def of(self, left: Any, right: Any) -> Any:
-        """Return ``left <op> right``; element by element for arrays."""
-        return _FUNCTIONS[self](left, right)
-
-
-_MIRRORED: Final = {
-    Comparison.GT: Comparison.LT,
-    Comparison.GE: Comparison.LE,
-    Comparison.LT: Comparison.GT,
-    Comparison.LE: Comparison.GE,
-}
-_FUNCTIONS: Final[dict[Comparison, Callable[[Any, Any], Any]]] = {
-    Comparison.EQ: operator.eq,
-    Comparison.NE: operator.ne,
-    Comparison.GT: operator.gt,
-    Comparison.GE: operator.ge,
-    Comparison.LT: operator.lt,
-    Comparison.LE: operator.le,
-}
 _REFLEXIVE: Final = frozenset({Comparison.EQ, Comparison.GE, Comparison.LE})
 
 
@@ -149,14 +115,14 @@ class EndOfLog:
     next_offset: int
 
 
-OFFSET: Final = Field(OFFSET_KEY)
-TIMESTAMP: Final = Field(TIMESTAMP_KEY)
-SOURCE_PARTITION: Final = Field(SOURCE_PARTITION_KEY)
-_FIELDS: Final = frozenset({OFFSET, TIMESTAMP, SOURCE_PARTITION})
+OFFSET_FIELD: Final = Field(OFFSET_KEY)
+TIMESTAMP_FIELD: Final = Field(TIMESTAMP_KEY)
+SOURCE_PARTITION_FIELD: Final = Field(SOURCE_PARTITION_KEY)
+_FIELDS: Final = frozenset({OFFSET_FIELD, TIMESTAMP_FIELD, SOURCE_PARTITION_FIELD})
 _EARLIEST: Final = Text("@earliest")
 _LATEST: Final = Text("@latest")
 
-ConditionTree: TypeAlias = Field | Text | Integer | Latest | EndOfLog
+Operand: TypeAlias = Field | Text | Integer | Latest | EndOfLog
 
 
 @dataclass(frozen=True)
@@ -167,12 +133,12 @@ class Always:
 
 
 @dataclass(frozen=True)
-class Compare:
+class AnnotationTest:
     """A field against an operand; built by ``compare``, which leaves only what depends on the event."""
 
     field: Field
     op: Comparison
-    operand: ConditionTree
+    operand: Operand
 
 
 @dataclass(frozen=True)
@@ -189,10 +155,10 @@ class AnyOf:
     parts: tuple[Condition, ...]
 
 
-Condition: TypeAlias = Always | Compare | MessageTest | AllOf | AnyOf
+Condition: TypeAlias = Always | AnnotationTest | MessageTest | AllOf | AnyOf
 
 
-def compare(left: ConditionTree, op: Comparison, right: ConditionTree) -> Condition:
+def compare(left: Operand, op: Comparison, right: Operand) -> Condition:
     """Return the predicate ``left op right``, decided at once where no event can change it."""
     if not isinstance(left, Field):
         if not isinstance(right, Field):
@@ -201,46 +167,43 @@ def compare(left: ConditionTree, op: Comparison, right: ConditionTree) -> Condit
         left, op, right = right, op.mirrored(), left
     if left not in _FIELDS or (isinstance(right, Field) and right not in _FIELDS):
         return Always(False)  # no event carries it: unknown
-    if left == TIMESTAMP:
+    if left == TIMESTAMP_FIELD:
         if left == right:  # true of every event that has one
-            return Compare(TIMESTAMP, Comparison.GT, Integer(NO_TIMESTAMP)) if op in _REFLEXIVE else Always(False)
-        return Compare(left, op, right) if isinstance(right, Integer) else Always(False)
-    if isinstance(right, Integer) or right == TIMESTAMP:
+            return AnnotationTest(left, Comparison.GT, Integer(NO_TIMESTAMP)) if op in _REFLEXIVE else Always(False)
+        return AnnotationTest(left, op, right) if isinstance(right, Integer) else Always(False)
+    if isinstance(right, Integer) or right == TIMESTAMP_FIELD:
         return Always(False)  # a text and a number: unknown
-    if left == OFFSET:
-        if right == OFFSET:
+    if left == OFFSET_FIELD:
+        if right == OFFSET_FIELD:
             return Always(op in _REFLEXIVE)
         if right == _EARLIEST:
             return Always(op in (Comparison.GT, Comparison.GE, Comparison.NE))
         if right == _LATEST:
-            return Compare(left, op, Latest())
-    return Compare(left, op, right)
+            return AnnotationTest(left, op, Latest())
+    return AnnotationTest(left, op, right)
 
 
 def conjunction(parts: Iterable[Condition]) -> Condition:
     """Return the conjunction; of no parts it is true."""
-    kept: dict[Condition, None] = {}
-    for part in parts:
-        if part == Always(False):
-            return part
-        kept.update(dict.fromkeys(part.parts if isinstance(part, AllOf) else (part,)))
-    kept.pop(Always(True), None)
-    if len(kept) == 1:
-        return next(iter(kept))
-    return AllOf(tuple(kept)) if kept else Always(True)
+    return _joined(AllOf, parts, neutral=True)
 
 
 def disjunction(parts: Iterable[Condition]) -> Condition:
     """Return the disjunction; of no parts it is false."""
+    return _joined(AnyOf, parts, neutral=False)
+
+
+def _joined(kind: type[AllOf] | type[AnyOf], parts: Iterable[Condition], *, neutral: bool) -> Condition:
+    """Return the join of parts, each of them once; ``neutral`` is the value of a part that changes nothing."""
     kept: dict[Condition, None] = {}
     for part in parts:
-        if part == Always(True):
+        if part == Always(not neutral):
             return part
-        kept.update(dict.fromkeys(part.parts if isinstance(part, AnyOf) else (part,)))
-    kept.pop(Always(False), None)
+        kept.update(dict.fromkeys(flattened(kind, (part,))))
+    kept.pop(Always(neutral), None)
     if len(kept) == 1:
         return next(iter(kept))
-    return AnyOf(tuple(kept)) if kept else Always(False)
+    return kind(tuple(kept)) if kept else Always(neutral)
 
 
 def freeze(predicate: Condition, *, next_offset: int, partition: str | None = None) -> Condition:
@@ -259,22 +222,22 @@ def freeze(predicate: Condition, *, next_offset: int, partition: str | None = No
         return conjunction(freeze(part, next_offset=next_offset, partition=partition) for part in predicate.parts)
     if isinstance(predicate, AnyOf):
         return disjunction(freeze(part, next_offset=next_offset, partition=partition) for part in predicate.parts)
-    if not isinstance(predicate, Compare):
+    if not isinstance(predicate, AnnotationTest):
         return predicate
     field, op, operand = predicate.field, predicate.op, predicate.operand
     if isinstance(operand, Latest):
-        return Compare(field, op, EndOfLog(next_offset))
-    if SOURCE_PARTITION not in (field, operand):
+        return AnnotationTest(field, op, EndOfLog(next_offset))
+    if SOURCE_PARTITION_FIELD not in (field, operand):
         return predicate
     if partition is None:
         return Always(False)
     here = Text(partition)
     # A partition that is called "@latest" is not the reserved word: it goes past ``compare``.
-    if field == OFFSET:
-        return Compare(OFFSET, op, here)
-    if operand == OFFSET:
-        return Compare(OFFSET, op.mirrored(), here)
-    return compare(here, op, here if operand == SOURCE_PARTITION else operand)
+    if field == OFFSET_FIELD:
+        return AnnotationTest(OFFSET_FIELD, op, here)
+    if operand == OFFSET_FIELD:
+        return AnnotationTest(OFFSET_FIELD, op.mirrored(), here)
+    return compare(here, op, here if operand == SOURCE_PARTITION_FIELD else operand)
 
 
 Columns: TypeAlias = Mapping[FieldOfMessage, TypedColumn]
@@ -302,7 +265,7 @@ def mask(
     """
     if isinstance(predicate, Always):
         return np.full(len(offsets), predicate.value)
-    if isinstance(predicate, Compare):
+    if isinstance(predicate, AnnotationTest):
         return _mask_of_comparison(predicate, offsets, timestamps, order)
     if isinstance(predicate, MessageTest):
         return truth(predicate, columns[predicate.field])
@@ -390,13 +353,13 @@ def end_of_matches(predicate: Condition, order: OffsetOrder) -> int:
     return min(end, NEVER) if predicate.op in (Comparison.LE, Comparison.EQ) else NEVER
 
 
-def _mask_of_comparison(comparison: Compare, offsets: Longs, timestamps: Longs, order: OffsetOrder) -> Mask:
+def _mask_of_comparison(comparison: AnnotationTest, offsets: Longs, timestamps: Longs, order: OffsetOrder) -> Mask:
     op, operand = comparison.op, comparison.operand
     answer: Mask
-    if comparison.field == TIMESTAMP and isinstance(operand, Integer):
+    if comparison.field == TIMESTAMP_FIELD and isinstance(operand, Integer):
         answer = op.of(timestamps, operand.value) & (timestamps != NO_TIMESTAMP)
         return answer
-    if comparison.field != OFFSET or isinstance(operand, (Field, Latest)):
+    if comparison.field != OFFSET_FIELD or isinstance(operand, (Field, Latest)):
         raise ValueError(f"{comparison} depends on the partition and on when the link is attached: freeze it first")
     # Offsets are compared as [first, end), the event numbers whose offset equals the operand: one, or none.
     first, end = (min(number, NEVER) for number in _place(operand, order))
@@ -415,7 +378,7 @@ def _mask_of_comparison(comparison: Compare, offsets: Longs, timestamps: Longs, 
     return answer
 
 
-def _place(operand: ConditionTree, order: OffsetOrder) -> tuple[int, int]:
+def _place(operand: Operand, order: OffsetOrder) -> tuple[int, int]:
     if isinstance(operand, EndOfLog):
         return operand.next_offset, operand.next_offset
     assert isinstance(operand, Text)  # ``compare`` lets nothing else stand beside the offset

@@ -26,15 +26,14 @@ from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, read_long
 from spark_streams.filters.predicates.conditions import (
     NEVER,
     NO_TIMESTAMP,
-    OFFSET,
-    TIMESTAMP,
+    OFFSET_FIELD,
+    TIMESTAMP_FIELD,
     Always,
-    Comparison,
     Condition,
-    ConditionTree,
     Field,
     Integer,
     OffsetOrder,
+    Operand,
     Text,
     compare,
     conjunction,
@@ -43,6 +42,7 @@ from spark_streams.filters.predicates.conditions import (
     mask,
     seek,
 )
+from spark_streams.filters.predicates.typed_values import Comparison
 from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
 
 __all__ = [
@@ -102,16 +102,16 @@ def annotations_predicate(entries: Mapping[str, object]) -> Condition:
     """
     parts: list[Condition] = []
     for name, value in entries.items():
-        if name == OFFSET.name:
+        if name == OFFSET_FIELD.name:
             if not isinstance(value, str):
                 raise ValueError(f"{name} must be a symbol, not {value!r}")
-            parts.append(compare(OFFSET, Comparison.GT, Text(value)))
-        elif name == TIMESTAMP.name:
+            parts.append(compare(OFFSET_FIELD, Comparison.GT, Text(value)))
+        elif name == TIMESTAMP_FIELD.name:
             if not isinstance(value, int) or isinstance(value, bool) or not MIN_INT64 <= value <= MAX_INT64:
                 raise ValueError(f"{name} must be a timestamp, not {value!r}")
-            parts.append(compare(TIMESTAMP, Comparison.GT, Integer(value)))
+            parts.append(compare(TIMESTAMP_FIELD, Comparison.GT, Integer(value)))
         else:
-            raise ValueError(f"{name!r} cannot be filtered on: expected {OFFSET.name} or {TIMESTAMP.name}")
+            raise ValueError(f"{name!r} cannot be filtered on: expected {OFFSET_FIELD.name} or {TIMESTAMP_FIELD.name}")
     return conjunction(parts)
 
 
@@ -156,7 +156,7 @@ class _Reader(SqlScanner):
         assert not isinstance(right, Always)
         return compare(left, Comparison(sign), right)
 
-    def _expression(self, *, booleans: bool) -> ConditionTree | Always:
+    def _expression(self, *, booleans: bool) -> Operand | Always:
         start = self.next()
         if start in ("'", '"'):
             return Text(self.quoted(start))

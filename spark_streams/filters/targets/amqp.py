@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from spark_streams.filters.split import Target, split
+from spark_streams.filters.split import PeerSplit, Target, split
 from spark_streams.filters.targets.event_streams import Bounds, EventStreams, Terms, bound_of, text_of
 from spark_streams.filters.targets.full_sql import FullSql
 from spark_streams.filters.targets.sql_text import Sql
@@ -49,7 +49,7 @@ class AmqpCapability:
 
 
 @dataclass(frozen=True)
-class AmqpSplit:
+class AmqpSplit(PeerSplit):
     """An expression, split between an AMQP peer and the reader; all filters of a link are ANDed (A-10).
 
     Args:
@@ -67,13 +67,8 @@ class AmqpSplit:
     residual: Expression | None
 
     @property
-    def words(self) -> str | None:
-        """What is pushed, for people, in one line; None when nothing is."""
-        return "; ".join(self.phrases) or None
-
-    @property
     def phrases(self) -> tuple[str, ...]:
-        """What is pushed, for people, a phrase for each thing that the peer is asked."""
+        """What the peer is asked, for people."""
         said = []
         if self.annotations is not None:
             bounds = " AND ".join(f"{name} > {bound!r}" for name, bound in self.annotations.items())

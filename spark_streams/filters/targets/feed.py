@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_streams.filters.split import Pushable, split
+from spark_streams.filters.split import PeerSplit, Pushable, split
 from spark_streams.filters.tree import Expression, Operator, Predicate, Reference, ValueType
 
 __all__ = ["FeedSplit", "split_for_feed"]
 
 
 @dataclass(frozen=True)
-class FeedSplit:
+class FeedSplit(PeerSplit):
     """An expression, split between a feed and the reader.
 
     Args:
@@ -29,7 +29,7 @@ class FeedSplit:
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """What is pushed, for people, a phrase for each thing that the peer is asked."""
+        """What the peer is asked, for people."""
         return tuple(f"filter-{name}={value}" for name, value in self.filters.items())
 
 

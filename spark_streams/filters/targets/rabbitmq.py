@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from spark_streams.filters.split import Pushable, split
+from spark_streams.filters.split import PeerSplit, Pushable, split
 from spark_streams.filters.targets.intervals import intervals_of, within
 from spark_streams.filters.targets.sql_text import place_of
 from spark_streams.filters.tree import Expression, Operator, Predicate, Reference, ReferenceKind, ValueType, without_not
@@ -41,7 +41,7 @@ class RabbitCapability:
 
 
 @dataclass(frozen=True)
-class RabbitSplit:
+class RabbitSplit(PeerSplit):
     """An expression, split between a broker and the reader.
 
     Args:
@@ -57,13 +57,8 @@ class RabbitSplit:
     residual: Expression | None
 
     @property
-    def words(self) -> str | None:
-        """What is pushed, for people, in one line; None when nothing is."""
-        return "; ".join(self.phrases) or None
-
-    @property
     def phrases(self) -> tuple[str, ...]:
-        """What is pushed, for people, a phrase for each thing that the peer is asked."""
+        """What the peer is asked, for people."""
         said = []
         if self.first_offset is not None:
             said.append(f"starting offset {self.first_offset}")

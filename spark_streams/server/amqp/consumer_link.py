@@ -34,8 +34,10 @@ from spark_streams.server.amqp.error_conditions import (
 )
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.partition_readers import TransferBlock
-from spark_streams.wire.amqp.decode import Array, Described, Symbol, UInt, ULong, decode_value, encode_value
+from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
+from spark_streams.wire.amqp.values import Array, Described, Symbol, UInt, ULong
 
 if TYPE_CHECKING:
     from spark_streams.server.amqp.connection import AmqpConnection

@@ -45,7 +45,8 @@ from spark_streams.server.amqp.attach_request import link_properties
 from spark_streams.server.amqp.attached_link import AttachedLink
 from spark_streams.server.amqp.engine import is_decided
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
-from spark_streams.wire.amqp.decode import Described, Symbol, ULong, encode_value
+from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.values import Described, Symbol, ULong
 
 if TYPE_CHECKING:
     from spark_streams.server.amqp.connection import AmqpConnection

@@ -23,8 +23,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.amqp.canonical_text import canonical_bytes, canonical_json, canonical_text
-from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.values import (
     Array,
     Byte,
@@ -46,32 +44,7 @@ from spark_streams.wire.amqp.values import (
     UShort,
 )
 
-__all__ = [
-    "FORMAT_CODES",
-    "Array",
-    "Byte",
-    "Char",
-    "Decimal32",
-    "Decimal64",
-    "Decimal128",
-    "Described",
-    "Float",
-    "Int",
-    "Long",
-    "Pairs",
-    "Short",
-    "Symbol",
-    "Timestamp",
-    "UByte",
-    "UInt",
-    "ULong",
-    "UShort",
-    "canonical_bytes",
-    "canonical_json",
-    "canonical_text",
-    "decode_value",
-    "encode_value",
-]
+__all__ = ["FORMAT_CODES", "decode_value"]
 
 MAX_DEPTH: Final = 32
 """How deep values may nest; real messages stay below 10, and Python's own recursion limit must never be met."""

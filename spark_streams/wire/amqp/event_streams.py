@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
 from spark_streams.offsets import OFFSET_DIGITS, offset_digits
-from spark_streams.wire.amqp.decode import Described, Symbol, Timestamp, ULong, encode_value
+from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.values import Described, Symbol, Timestamp, ULong
 
 __all__ = [
     "ANNOTATIONS_FILTER",

@@ -20,7 +20,8 @@ from typing import Any, Final, NamedTuple
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import quoted
-from spark_streams.wire.amqp.decode import Pairs, Symbol, ULong, decode_value
+from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.values import Pairs, Symbol, ULong
 
 __all__ = ["Amqp", "Data", "Message", "Section", "Sequence", "decode_message", "split_sections"]
 

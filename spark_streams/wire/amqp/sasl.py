@@ -24,7 +24,9 @@ from typing import Any, Final
 
 from spark_streams.errors import AuthenticationFailed, LocalProtocolError, RemoteProtocolError
 from spark_streams.redaction import quoted
-from spark_streams.wire.amqp.decode import Array, Described, Symbol, UByte, ULong, decode_value, encode_value
+from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.values import Array, Described, Symbol, UByte, ULong
 
 __all__ = ["AMQP_HEADER", "SASL_HEADER", "SaslClient", "SaslServer"]
 
@@ -68,21 +70,18 @@ class _Layer:
         self._buffer = bytearray()
         self._header: bytes | None = None
 
-    def feed(self, received: bytes) -> None:
-        """Take bytes from the peer."""
-        self._buffer += received
-
     def rest(self) -> bytes:
         """Give back what is left, which belongs to the next layer."""
         rest, self._buffer = bytes(self._buffer), bytearray()
         return rest
 
-    def header(self) -> bytes | None:
-        """Return the peer's eight header bytes, None while they are not all there.
+    def take(self, received: bytes) -> bytes | None:
+        """Take bytes from the peer; return its eight header bytes, None while they are not all there.
 
         Raises:
             RemoteProtocolError: as soon as a byte differs from any AMQP header.
         """
+        self._buffer += received
         if self._header is None:
             start = bytes(self._buffer[:8])
             if not b"AMQP".startswith(start[:4]):
@@ -179,8 +178,7 @@ class SaslServer:
         if self.done or self.failed:
             self.leftover += received
             return b""
-        self._layer.feed(received)
-        header = self._layer.header()
+        header = self._layer.take(received)
         if header is None:
             return b""
         if header == AMQP_HEADER:
@@ -289,8 +287,7 @@ class SaslClient:
         if self.done:
             self.leftover += received
             return b""
-        self._layer.feed(received)
-        header = self._layer.header()
+        header = self._layer.take(received)
         if header is None:
             return b""
         if header != SASL_HEADER:

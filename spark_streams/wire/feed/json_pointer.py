@@ -22,7 +22,7 @@ import pyarrow.json
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.columns.single_message import Overflow, microseconds
 from spark_streams.wire.feed.json_check import is_utf8
-from spark_streams.wire.feed.strict_json import refuse_constant
+from spark_streams.wire.feed.strict_json import ExactNumber, dump_exact, load_exact
 
 __all__ = ["extract_text", "extract_timestamp", "parse_pointer", "pointer_of"]
 
@@ -186,11 +186,11 @@ def _is_index(name: str) -> bool:
 
 
 def _one(value: bytes | None, path: tuple[str, ...]) -> Any:
-    """Return what a path names in one event, numbers as their text in ``_Number``; ``_MISSING`` for nothing."""
+    """Return what a path names in one event, numbers as their text in ``ExactNumber``; ``_MISSING`` for nothing."""
     if value is None:
         return _MISSING
     try:
-        found = json.loads(value, parse_int=_Number, parse_float=_Number, parse_constant=refuse_constant)
+        found = load_exact(value)
     except (ValueError, RecursionError):
         return _MISSING
     for name in path:
@@ -203,34 +203,17 @@ def _one(value: bytes | None, path: tuple[str, ...]) -> Any:
     return found
 
 
-class _Number(str):
-    """A number as its text: neither its digits nor its size are Python's business."""
-
-    __slots__ = ()
-
-
 def _as_text(found: Any) -> str | None:
     if found is _MISSING or found is None:
         return None
     if isinstance(found, str):
         return str(found) if _encodable(found) else None
-    return _dump(found)
+    return dump_exact(found)
 
 
 def _encodable(text: str) -> bool:
     """Return whether a text is Unicode: not one with half of a surrogate pair."""
     return not any(0xD800 <= ord(character) < 0xE000 for character in text)
-
-
-def _dump(found: Any) -> str:
-    """Return JSON without spaces, numbers as they stood."""
-    if isinstance(found, _Number):
-        return str(found)
-    if isinstance(found, dict):
-        return "{" + ",".join(f"{json.dumps(name)}:{_dump(value)}" for name, value in found.items()) + "}"
-    if isinstance(found, list):
-        return "[" + ",".join(map(_dump, found)) + "]"
-    return json.dumps(found)
 
 
 def _iso(texts: pa.StringArray) -> pa.TimestampArray | None:
@@ -246,7 +229,7 @@ def _iso(texts: pa.StringArray) -> pa.TimestampArray | None:
 def _instant(found: Any, pointer: str, overflow: Overflow) -> int | None:
     if found is _MISSING or found is None:
         return None
-    if isinstance(found, _Number):
+    if isinstance(found, ExactNumber):
         return _from_number(found, pointer, overflow)
     if isinstance(found, str):
         text = found.strip()

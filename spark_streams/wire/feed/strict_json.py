@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import SEARCHED, hidden
 
-__all__ = ["MAX_DEPTH", "depth_of", "load_json", "shown"]
+__all__ = ["MAX_DEPTH", "ExactNumber", "depth_of", "dump_exact", "load_exact", "load_json", "refuse_constant", "shown"]
 
 MAX_DEPTH: Final = 512
 """How deep objects and arrays may be nested, the outermost counted: what Python's own parser can do within its default
@@ -60,3 +60,31 @@ def load_json(body: bytes, what: str) -> Any:
         return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"{what}: expected JSON ({error}), got {shown(body)}") from None
+
+
+class ExactNumber(str):
+    """A number as its text: neither its digits nor its size are Python's business."""
+
+    __slots__ = ()
+
+
+def load_exact(text: str | bytes) -> Any:
+    """Read JSON of any depth that Python takes, every number as an ``ExactNumber``.
+
+    Raises:
+        ValueError, RecursionError: it is no JSON, or nested too deep.
+    """
+    return json.loads(text, parse_int=ExactNumber, parse_float=ExactNumber, parse_constant=refuse_constant)
+
+
+def dump_exact(value: Any, *, ensure_ascii: bool = True) -> str:
+    """Return what ``load_exact`` read as JSON without spaces, numbers as they stood."""
+    if isinstance(value, ExactNumber):
+        return str(value)
+    if isinstance(value, dict):
+        names = (json.dumps(name, ensure_ascii=ensure_ascii) for name in value)
+        members = (dump_exact(each, ensure_ascii=ensure_ascii) for each in value.values())
+        return "{" + ",".join(f"{name}:{each}" for name, each in zip(names, members, strict=True)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(dump_exact(each, ensure_ascii=ensure_ascii) for each in value) + "]"
+    return json.dumps(value, ensure_ascii=ensure_ascii)

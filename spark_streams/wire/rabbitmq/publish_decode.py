@@ -147,10 +147,10 @@ def publish_parts(
     """Read the content of a Publish frame a part at a time, so that little is held of one that inflates to much.
 
     Args:
-        buffer: the bytes.
+        buffer: holds the frame.
         start: first byte after key and version, inclusive.
         end: of the frame, exclusive.
-        version: of the frame, 1 or 2.
+        version: 1 or 2.
         max_uncompressed_bytes: what one sub-batch may inflate to; one that wants more is a bad one.
 
     Yields:

@@ -25,8 +25,9 @@ from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.wire.amqp.columns import MessageBlock
 from spark_streams.wire.amqp.columns.typed import BOOLEAN, FLOAT, INTEGER, NULL, NUMBER, OTHER, TEXT, FieldOfMessage
 from spark_streams.wire.amqp.columns.typed import typed_columns as read_typed
-from spark_streams.wire.amqp.decode import Float, ULong, encode_value
+from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.message import APPLICATION_PROPERTIES
+from spark_streams.wire.amqp.values import Float, ULong
 
 ORDER = PaddedDecimalOrder(20)
 

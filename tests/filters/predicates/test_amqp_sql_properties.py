@@ -18,7 +18,8 @@ from spark_streams.filters.predicates.conditions import by_cost, fields_of, free
 from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.wire.amqp.columns import NO_TIMESTAMP, MessageBlock
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
-from spark_streams.wire.amqp.decode import (
+from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS, Data, Message
+from spark_streams.wire.amqp.values import (
     Byte,
     Char,
     Described,
@@ -33,7 +34,6 @@ from spark_streams.wire.amqp.decode import (
     ULong,
     UShort,
 )
-from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS, Data, Message
 from tests.examples import examples
 from tests.wire.amqp.messages import encode_message
 

@@ -171,7 +171,7 @@ def test_a_damaged_message_is_sent_as_its_bytes_and_hides_no_other(either: Door)
 
 
 def test_what_amqp_can_say_besides_data(either: Door) -> None:
-    from spark_streams.wire.amqp.decode import encode_value
+    from spark_streams.wire.amqp.encode import encode_value
 
     either.create()
     partition = either.log.stream("orders").partitions["0"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_streams.wire.amqp.decode import Described, ULong, encode_value
+from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.message import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
@@ -19,6 +19,7 @@ from spark_streams.wire.amqp.message import (
     Data,
     Message,
 )
+from spark_streams.wire.amqp.values import Described, ULong
 
 
 def encode_message(message: Message) -> bytes:

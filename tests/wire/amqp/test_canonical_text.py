@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.amqp.decode import (
+from spark_streams.wire.amqp.canonical_text import canonical_bytes, canonical_json, canonical_text
+from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.values import (
     Array,
     Char,
     Decimal32,
@@ -24,10 +26,6 @@ from spark_streams.wire.amqp.decode import (
     Timestamp,
     UByte,
     ULong,
-    canonical_bytes,
-    canonical_json,
-    canonical_text,
-    encode_value,
 )
 
 # Decimals by IEEE 754-2008 §3.5.2, binary encoding: exponent bias 101, 398, 6176.

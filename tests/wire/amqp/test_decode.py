@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from proton import Data
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.amqp.decode import (
+from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.values import (
     Array,
     Byte,
     Char,
@@ -31,8 +33,6 @@ from spark_streams.wire.amqp.decode import (
     UInt,
     ULong,
     UShort,
-    decode_value,
-    encode_value,
 )
 from tests.examples import examples
 

@@ -20,16 +20,23 @@ Spec: AMQP Filter Expressions 1.0 §6; precedence NOT, AND, OR as in RabbitMQ (X
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.predicates import conditions as p
 from spark_streams.filters.predicates.amqp_sql.lexer import Kind, Token, tokens_of
-from spark_streams.filters.predicates.typed_values import Compares, Constant, IsIn, IsLike, IsNull, MessageTest, Pattern
+from spark_streams.filters.predicates.typed_values import (
+    Compares,
+    Comparison,
+    Constant,
+    IsIn,
+    IsLike,
+    IsNull,
+    MessageTest,
+    Pattern,
+)
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage
 from spark_streams.wire.amqp.message import (
@@ -48,18 +55,7 @@ MAX_CONSTANTS: Final = 1_000
 MAX_PATTERN: Final = 1_000
 """Characters of a pattern with ``_``, or with ``%`` inside: RE2's programs are limited in size."""
 
-_SIGNS: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-"""Each comparison, and what it is with its sides exchanged."""
-_OPPOSITE: Final = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-_OPERATORS: Final = {op.value: op for op in p.Comparison}
-_FUNCTIONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+_SIGNS: Final = frozenset(sign.value for sign in Comparison)
 _SECTION_CODES: Final = {"p": PROPERTIES, "a": APPLICATION_PROPERTIES, "m": MESSAGE_ANNOTATIONS}
 _PROPERTIES: Final = frozenset(name for name, _ in PROPERTY_FIELDS)
 _HEADER: Final[dict[str, Constant | None]] = {
@@ -70,7 +66,7 @@ _HEADER: Final[dict[str, Constant | None]] = {
     "delivery_count": Constant("number", 0),
 }
 """No header is stored or sent, so its fields have their defaults (part 3 §3.2.1)."""
-_INSTANT: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, p.TIMESTAMP.name)
+_INSTANT: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, p.TIMESTAMP_FIELD.name)
 
 
 def parse_amqp_sql(text: str) -> p.Condition:
@@ -155,7 +151,7 @@ class _Parser:
         token = self.next
         if token.kind is Kind.SIGN and token.word in _SIGNS:
             self.at += 1
-            return self._comparison(left, token, self._operand(), wanted)
+            return self._comparison(left, Comparison(token.word), self._operand(), wanted)
         if isinstance(left, Constant):
             if left.kind == "boolean" and begun.kind is Kind.WORD:
                 return p.Always(left.value is wanted)
@@ -244,38 +240,39 @@ class _Parser:
 
     # --- tests
 
-    def _comparison(self, left: Constant | Token, sign: Token, right: Constant | Token, wanted: bool) -> p.Condition:
-        word = sign.word
+    def _comparison(
+        self, left: Constant | Token, sign: Comparison, right: Constant | Token, wanted: bool
+    ) -> p.Condition:
         if isinstance(left, Token) and isinstance(right, Token):
             self._fail("a field can be compared with a constant only", right)
         if isinstance(left, Constant):
             if isinstance(right, Constant):
-                return p.Always(_holds(left, word, right) is wanted)
-            return self._compare(right, _SIGNS[word], left, wanted)
+                return p.Always(_holds(left, sign, right) is wanted)
+            return self._compare(right, sign.mirrored(), left, wanted)
         assert isinstance(right, Constant)
-        return self._compare(left, word, right, wanted)
+        return self._compare(left, sign, right, wanted)
 
-    def _compare(self, field: Token, sign: str, constant: Constant, wanted: bool) -> p.Condition:
+    def _compare(self, field: Token, sign: Comparison, constant: Constant, wanted: bool) -> p.Condition:
         if field.section == "h":
             default = _HEADER[field.word.replace("-", "_")]
             return p.Always(default is not None and _holds(default, sign, constant) is wanted)
         if field.section != "d":
             return MessageTest(_place(field), Compares(sign, constant), wanted)
         annotation = p.Field(field.word)
-        if annotation == p.TIMESTAMP:
+        if annotation == p.TIMESTAMP_FIELD:
             value = constant.value
             if constant.kind == "number" and isinstance(value, int) and MIN_INT64 <= value <= MAX_INT64:
-                return p.compare(annotation, _operator(sign, wanted), p.Integer(value))
+                return p.compare(annotation, sign if wanted else sign.opposite(), p.Integer(value))
             return MessageTest(_INSTANT, Compares(sign, constant), wanted)
-        if annotation not in (p.OFFSET, p.SOURCE_PARTITION):
+        if annotation not in (p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD):
             return p.Always(False)  # no event carries it: unknown
         if not isinstance(constant.value, str):
-            return p.Always((sign == "<>") is wanted)
-        return p.compare(annotation, _operator(sign, wanted), p.Text(constant.value))
+            return p.Always((sign is Comparison.NE) is wanted)
+        return p.compare(annotation, sign if wanted else sign.opposite(), p.Text(constant.value))
 
     def _in(self, field: Token, constants: tuple[Constant, ...], wanted: bool) -> p.Condition:
-        if field.section == "h" or (field.section == "d" and field.word != p.TIMESTAMP.name):
-            parts = [self._compare(field, "=", each, wanted) for each in constants]
+        if field.section == "h" or (field.section == "d" and field.word != p.TIMESTAMP_FIELD.name):
+            parts = [self._compare(field, Comparison.EQ, each, wanted) for each in constants]
             return p.disjunction(parts) if wanted else p.conjunction(parts)
         place = _INSTANT if field.section == "d" else _place(field)
         return MessageTest(place, IsIn(constants), wanted)
@@ -290,8 +287,8 @@ class _Parser:
     def _is_null(self, field: Token, wanted: bool) -> p.Condition:
         if field.section == "h":
             return p.Always((_HEADER[field.word.replace("-", "_")] is None) is wanted)
-        if field.section == "d" and field.word != p.TIMESTAMP.name:
-            there = p.Field(field.word) in (p.OFFSET, p.SOURCE_PARTITION)
+        if field.section == "d" and field.word != p.TIMESTAMP_FIELD.name:
+            there = p.Field(field.word) in (p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD)
             return p.Always(there is not wanted)
         return MessageTest(_INSTANT if field.section == "d" else _place(field), IsNull(), wanted)
 
@@ -325,17 +322,13 @@ def _place(field: Token) -> FieldOfMessage:
     return FieldOfMessage(_SECTION_CODES[field.section], name)
 
 
-def _operator(sign: str, wanted: bool) -> p.Comparison:
-    return _OPERATORS[sign if wanted else _OPPOSITE[sign]]
-
-
-def _holds(left: Constant, sign: str, right: Constant) -> bool:
+def _holds(left: Constant, sign: Comparison, right: Constant) -> bool:
     """Compare two constants."""
-    if left.kind != right.kind or (left.kind == "boolean" and sign not in ("=", "<>")):
-        return sign == "<>"
+    if left.kind != right.kind or (left.kind == "boolean" and sign not in (Comparison.EQ, Comparison.NE)):
+        return sign is Comparison.NE
     if left.kind == "text":
-        return _FUNCTIONS[sign](left.content, right.content)
-    return _FUNCTIONS[sign](left.value, right.value)
+        return bool(sign.of(left.content, right.content))
+    return bool(sign.of(left.value, right.value))
 
 
 def _is_unicode(text: str) -> bool:

@@ -43,9 +43,10 @@ from spark_streams.wire.amqp.columns.encoded_runs import (
     sized,
 )
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
-from spark_streams.wire.amqp.decode import Symbol, encode_value
+from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.event_streams import GROUP_KEY, TARGET_PARTITION_KEY
 from spark_streams.wire.amqp.sections import walk_sections
+from spark_streams.wire.amqp.values import Symbol
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 from spark_streams.wire.columnar.gather import gather
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import quoted
 from spark_streams.wire.amqp import message as m
-from spark_streams.wire.amqp.decode import Array, Pairs, Timestamp, UInt, canonical_bytes, canonical_json
+from spark_streams.wire.amqp.canonical_text import canonical_bytes, canonical_json
 from spark_streams.wire.amqp.event_streams import (
     ASSIGNED_KEYS,
     GROUP_KEY,
@@ -29,6 +29,7 @@ from spark_streams.wire.amqp.event_streams import (
     TARGET_PARTITION_KEY,
     TIMESTAMP_KEY,
 )
+from spark_streams.wire.amqp.values import Array, Pairs, Timestamp, UInt
 
 __all__ = ["DELIVERY", "Overflow", "TimestampOverflow", "microseconds", "row_columns"]
 
