@@ -23,7 +23,7 @@ class StreamConfig:
         timestamp_format: ``extended`` writes KIP-228 batches; ``legacy`` writes batches without the bit, as a broker
             that knows nothing of KIP-228 does.
         legacy_negative: what a ``legacy`` stream does with a timestamp it cannot hold: ``error`` refuses the append,
-            ``degrade`` stores the record without a timestamp (KIP-228, compatibility table, rows W3 and W5).
+            ``degrade`` stores the record without a timestamp (KIP-228, compatibility table, rows W5 and W9).
         segment_max_bytes: a segment is rolled before it would grow past this, in bytes.
         segment_max_age_ms: a segment is rolled when its first append is older than this; None: never by age.
         retention_max_bytes: the oldest segments go while the rest still holds at least this much; None: no limit.

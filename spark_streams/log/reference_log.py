@@ -31,6 +31,7 @@ from spark_streams.filters.tree import Expression
 from spark_streams.log.config import LogConfig, StreamConfig
 from spark_streams.log.names import Names, partition_names_before
 from spark_streams.log.names import partition_names as names_of_partitions
+from spark_streams.log.search import first_matching
 from spark_streams.log.state_store import StateStore
 from spark_streams.log.storage.files import sync_directory
 from spark_streams.log.storage.partition import Partition
@@ -338,7 +339,7 @@ class ReferenceLog:
     def first_matching(self, name: str, partition: str, expression: Expression, start: int = 0) -> int | None:
         """Return the offset of the first record of a partition that a filter is true of; None when there is none.
 
-        See ``Partition.first_matching``, which says how it is found.
+        See ``search.first_matching``, which says how it is found.
 
         Args:
             name: of the stream.
@@ -357,7 +358,7 @@ class ReferenceLog:
         if partition not in partitions:
             known = ", ".join(partitions)
             raise ValueError(f"stream '{name}' has no partition '{partition}'; there are: {known}")
-        return partitions[partition].first_matching(expression, start)
+        return first_matching(partitions[partition], expression, start)
 
     def streams(self) -> list[Stream]:
         """Return all streams, by name."""

@@ -12,7 +12,7 @@ Spec: docs/specifications.md, E-18, Z-22.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +28,8 @@ from spark_streams.filters.tree import ValueType as Type
 from spark_streams.log.format.records import Records
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.message_columns import message_columns_of
+from spark_streams.log.storage.partition import Partition
 from spark_streams.offsets import PaddedDecimalOrder, offset_column
-
-if TYPE_CHECKING:
-    from spark_streams.log.storage.partition import Partition
 
 __all__ = ["SearchRange", "first_matching", "search_range_of"]
 
@@ -64,7 +62,25 @@ def search_range_of(expression: Expression) -> SearchRange:
 
 
 def first_matching(partition: Partition, expression: Expression, start: int = 0) -> int | None:
-    """Return the offset of the first record that a filter is true of; see ``Partition.first_matching``."""
+    """Return the offset of the first record of a partition, in log order, that a filter is true of.
+
+    The indexes answer its bounds on ``offset`` and its lower bounds on ``publish_time``: no record that these exclude
+    is read. The others are decoded in columns until one matches.
+
+    Args:
+        partition: the partition.
+        expression: the filter; ``spark_streams.filters.parse`` makes one of text.
+        start: where to begin, inclusive.
+
+    Returns:
+        None when no record matches that is there at the time of this call.
+
+    Raises:
+        FilterError: the filter looks at what messages cannot have.
+        CorruptLog: a check failed.
+        PartitionClosed: the log was closed, or the stream deleted.
+
+    """
     check(expression)
     needed = columns_needed(expression)
     place = search_range_of(expression)

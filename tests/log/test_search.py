@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark_streams.errors import CorruptLog, FilterError, UnknownStream
 from spark_streams.filters import OFFSET, PUBLISH_TIME, Expression, Not, Reference, evaluate, parse
 from spark_streams.log import NO_TIMESTAMP, Partition, ReferenceLog, StreamConfig, format_offset
-from spark_streams.log.search import SearchRange, search_range_of
+from spark_streams.log.search import SearchRange, first_matching, search_range_of
 from spark_streams.log.storage.segment import LOG_SUFFIX, Segment
 from spark_streams.wire.amqp.columns import encode_columns
 from tests.examples import examples
@@ -166,13 +166,13 @@ def test_segments_before_a_bound_are_not_read(tmp_path: Path) -> None:
         partition = log.stream("orders").partitions["0"]
         for text in ("type = 'b'", "type = 'b' AND publish_time <= 1045", "type = 'b' OR publish_time > 1041"):
             with pytest.raises(CorruptLog):
-                partition.first_matching(parse(text))
+                first_matching(partition, parse(text))
         for text in (
             "type = 'b' AND publish_time > 1040",
             "type = 'b' AND offset > 40",
             "type = 'b' AND (publish_time > 1050 OR publish_time BETWEEN 1041 AND 1045 OR publish_time = 1049)",
         ):
-            assert partition.first_matching(parse(text)) == 49
+            assert first_matching(partition, parse(text)) == 49
 
 
 def test_what_lies_beyond_an_upper_bound_on_offsets_is_not_read(tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ def test_what_lies_beyond_an_upper_bound_on_offsets_is_not_read(tmp_path: Path) 
     damage(folder, slice(first, -1))
     with ReferenceLog(tmp_path) as log:
         partition = log.stream("orders").partitions["0"]
-        assert partition.first_matching(parse("type = 'c' AND offset < 20")) is None
+        assert first_matching(partition, parse("type = 'c' AND offset < 20")) is None
         with pytest.raises(CorruptLog):
-            partition.first_matching(parse("type = 'c'"))
+            first_matching(partition, parse("type = 'c'"))
 
 
 def test_only_the_stretches_that_can_match_are_read(log: ReferenceLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,12 +201,12 @@ def test_only_the_stretches_that_can_match_are_read(log: ReferenceLog, monkeypat
         return records
 
     monkeypatch.setattr(Segment, "read_from", watched)
-    assert partition.first_matching(parse("type = 'b' AND publish_time >= 1055")) == 59
+    assert first_matching(partition, parse("type = 'b' AND publish_time >= 1055")) == 59
     assert len(read) == 1 and 50 < read[0] <= 55
     read.clear()
-    assert partition.first_matching(parse("publish_time > 5000 OR publish_time = 4000 AND offset > 3")) is None
-    assert partition.first_matching(parse("publish_time > 1 AND publish_time < 0.5")) is None
-    assert partition.first_matching(parse("offset = '5'")) is None
+    assert first_matching(partition, parse("publish_time > 5000 OR publish_time = 4000 AND offset > 3")) is None
+    assert first_matching(partition, parse("publish_time > 1 AND publish_time < 0.5")) is None
+    assert first_matching(partition, parse("offset = '5'")) is None
     assert len(read) == 1, "the second; the others exclude every record by themselves"
 
 
@@ -253,29 +253,29 @@ def test_every_part_of_a_message(log: ReferenceLog) -> None:
         "publish_time IS NULL",
         "offset > 0 AND partition = '1'",
     ):
-        assert partition.first_matching(parse(text)) == 1, text
-        assert partition.first_matching(parse(text), start=2) is None, text
-    assert partition.first_matching(parse("publish_time = 7 AND key = 'k0' AND n = 7 AND partition = '1'")) == 0
-    assert partition.first_matching(parse("partition = '0'")) is None
+        assert first_matching(partition, parse(text)) == 1, text
+        assert first_matching(partition, parse(text), start=2) is None, text
+    assert first_matching(partition, parse("publish_time = 7 AND key = 'k0' AND n = 7 AND partition = '1'")) == 0
+    assert first_matching(partition, parse("partition = '0'")) is None
 
 
 def test_messages_that_cannot_be_read_match_by_what_is_known_of_them(log: ReferenceLog) -> None:
     partition = log.create_stream("orders", 1, TINY).partitions["0"]
     good = encode_columns({"value": pa.array([b"x"]), "key": pa.array(["k"])})[0].as_py()
     partition.append([b"\xffbroken", good, b"\x00\x53", good])
-    assert partition.first_matching(parse("key = 'k'")) == 1
-    assert partition.first_matching(parse("key IS NULL AND offset > 0")) == 2
-    assert partition.first_matching(parse("body_size = 7")) == 0
+    assert first_matching(partition, parse("key = 'k'")) == 1
+    assert first_matching(partition, parse("key IS NULL AND offset > 0")) == 2
+    assert first_matching(partition, parse("body_size = 7")) == 0
 
 
 def test_only_what_is_there_at_the_time_of_the_call(log: ReferenceLog) -> None:
     partition = log.create_stream("orders", 1, TINY).partitions["0"]
     wanted = parse("type = 'b'")
-    assert partition.first_matching(wanted) is None
+    assert first_matching(partition, wanted) is None
     append(partition, [(1, "a")])
-    assert partition.first_matching(wanted) is None
+    assert first_matching(partition, wanted) is None
     append(partition, [(1, "b")])
-    assert partition.first_matching(wanted) == 1
+    assert first_matching(partition, wanted) == 1
 
 
 def test_what_retention_removed_is_not_found(tmp_path: Path) -> None:
@@ -285,14 +285,14 @@ def test_what_retention_removed_is_not_found(tmp_path: Path) -> None:
         append(partition, ROWS)
         assert partition.enforce_retention() > 0
         assert partition.first_offset > 9
-        assert partition.first_matching(parse("type = 'b'")) == expected(
+        assert first_matching(partition, parse("type = 'b'")) == expected(
             ROWS, parse("type = 'b'"), partition.first_offset
         )
-        assert partition.first_matching(parse("offset >= 0")) == partition.first_offset
-        assert partition.first_matching(parse("type = 'b' AND publish_time > 0")) == partition.first_matching(
-            parse("type = 'b'")
+        assert first_matching(partition, parse("offset >= 0")) == partition.first_offset
+        assert first_matching(partition, parse("type = 'b' AND publish_time > 0")) == first_matching(
+            partition, parse("type = 'b'")
         )
-        assert partition.first_matching(parse("offset < 3")) is None
+        assert first_matching(partition, parse("offset < 3")) is None
 
 
 def test_what_cannot_be_asked(log: ReferenceLog) -> None:

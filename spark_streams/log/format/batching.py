@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,9 +39,14 @@ Notes = Sequence[Header] | Callable[[int, int], Sequence[Header]]
 """Notes of every batch, or what answers those of the batch of rows ``start`` (inclusive) to ``stop`` (exclusive)."""
 
 
-@dataclass(frozen=True)
-class Batching:
-    """What batches of one append need to know; ``append_time_ms`` is None in a stream of create time."""
+class Batching(NamedTuple):
+    """What the batches of one append have in common.
+
+    Args:
+        config: the stream's settings.
+        next_offset: the offset of the first record.
+        append_time_ms: the time of the append, in ms; None in a stream of create time.
+    """
 
     config: StreamConfig
     next_offset: int

@@ -189,7 +189,7 @@ def _crc(buffer: bytes | memoryview, start: int, end: int) -> int:
 
 
 def seal(
-    records: bytes | memoryview,
+    records: bytes | memoryview | tuple[bytes | memoryview, ...],
     count: int,
     *,
     base_offset: int,
@@ -199,28 +199,26 @@ def seal(
 ) -> bytes:
     """Return a whole batch around encoded records, with its CRC.
 
+    Args:
+        records: the records' bytes, in one part or several.
+        count: the number of records.
+        base_offset: the first record's offset.
+        base_timestamp: the first record's timestamp, as stored, in ms.
+        max_timestamp: the largest timestamp of the records, or the time of the append, as stored, in ms.
+        attributes: the batch's attributes, int16.
+
     Raises:
         ValueError: more bytes than the format's batchLength can say.
 
     """
-    return _seal((records,), count, base_offset, base_timestamp, max_timestamp, attributes)
-
-
-def _seal(
-    records: Sequence[bytes | memoryview],
-    count: int,
-    base_offset: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    attributes: int,
-) -> bytes:
-    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + sum(map(len, records))
+    parts = records if isinstance(records, tuple) else (records,)
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + sum(map(len, parts))
     if length > MAX_BATCH_LENGTH:
         raise ValueError(f"{length} bytes are more than a batch holds, {MAX_BATCH_LENGTH}: send less")
     stamped = _STAMPED.pack(attributes, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
     crc = google_crc32c.value(stamped)
     pieces: list[bytes] = []
-    for part in records:
+    for part in parts:
         if isinstance(part, bytes):
             pieces.append(part)
         else:  # Python copies with its lock held, but joins bytes objects without
@@ -282,7 +280,9 @@ def encode_batch(
         others = (records[second:], NO_HEADERS) if count > 1 else ()
         parts = (encode_varint(len(first) + len(headers)), first, headers, *others)
     attributes = (EXTENDED if extended else 0) | (APPEND_TIME if append_time else 0)
-    return _seal(parts, count, base_offset, base, highest, attributes)
+    return seal(
+        parts, count, base_offset=base_offset, base_timestamp=base, max_timestamp=highest, attributes=attributes
+    )
 
 
 def encode_few(
@@ -308,7 +308,14 @@ def encode_few(
         for row, (value, key, timestamp) in enumerate(zip(values, keys, timestamps, strict=True))
     ]
     attributes = (EXTENDED if extended else 0) | (APPEND_TIME if append_time else 0)
-    return _seal((b"".join(records),), len(values), base_offset, base, max(timestamps), attributes)
+    return seal(
+        b"".join(records),
+        len(values),
+        base_offset=base_offset,
+        base_timestamp=base,
+        max_timestamp=max(timestamps),
+        attributes=attributes,
+    )
 
 
 def _wrapped(delta: int) -> int:

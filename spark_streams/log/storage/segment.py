@@ -350,6 +350,20 @@ class Segment:
             position, offset = position + last_at + last.size, last.next_offset
         return None
 
+    def start_of_time(self, timestamp_ms: int) -> int | None:
+        """Return the first offset at which the index allows a record not earlier than ``timestamp_ms``, or None.
+
+        Raises:
+            CorruptLog: the index and the segment do not agree.
+            FileNotFoundError: retention has removed the segment.
+
+        """
+        if self.max_timestamp < timestamp_ms:
+            return None
+        index = self.index
+        number = index.number_of_time(timestamp_ms)
+        return index.stretch(number)[1] if number < len(index) else None
+
 
 @lru_cache(maxsize=KEPT_INDEXES)
 def _index_of_closed(segment: Segment) -> SegmentIndex:

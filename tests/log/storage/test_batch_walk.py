@@ -214,7 +214,7 @@ def test_the_last_batch_of_a_closed_segment(tmp_path: Path) -> None:
         for n in range(20):
             partition.append([b"v" * 50] * 2, notes=[(b"n", b"%d" % n)])
         last = partition.last_batch()
-        partition._roll()
+        partition._files.roll()
         assert partition.last_batch() == last
     assert (folder / f"{40:020d}.log").stat().st_size == 0
     with ReferenceLog(tmp_path) as log:

@@ -21,9 +21,9 @@ import pytest
 from spark_streams.errors import CorruptLog, LogError
 from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, StreamConfig
 from spark_streams.log import stream as stream_module
-from spark_streams.log.storage import partition as partition_module
 from spark_streams.log.storage import segment as segment_module
 from spark_streams.log.storage import segment_index as index_module
+from spark_streams.log.storage import segments as segments_module
 from spark_streams.log.storage.partition import PartitionClosed
 from spark_streams.log.storage.recovery import RecoveryPointFile
 from spark_streams.log.storage.segment_index import SegmentIndex
@@ -56,7 +56,7 @@ def test_a_roll_that_fails_half_way_is_ended_later(tmp_path: Path, monkeypatch: 
             if fails == "index":
                 patch.setattr(index_module, "write_atomically", full_disk)
             elif fails == "folder":
-                patch.setattr(partition_module, "sync_directory", full_disk)
+                patch.setattr(segments_module, "sync_directory", full_disk)
             else:
                 patch.setattr(RecoveryPointFile, "sync", full_disk)
             with pytest.raises(OSError, match="No space"):
