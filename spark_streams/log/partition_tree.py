@@ -130,7 +130,7 @@ class PartitionTree:
         return self._tree if tuple(among) == self.open_ids else KeyTree(self.nodes, among)
 
     def added(self, count: int) -> PartitionTree:
-        """Return the lineage with more roots.
+        """Return the tree with more roots.
 
         Raises:
             ValueError: not a positive number, or too many.
@@ -139,7 +139,7 @@ class PartitionTree:
         return PartitionTree([*self.nodes.values(), *(Node(name) for name in names)])
 
     def split(self, name: str, into: int, *, history: bool) -> PartitionTree:
-        """Return the lineage with one partition split.
+        """Return the tree with one partition split.
 
         Raises:
             ValueError: it cannot be split, or not into so many.
@@ -181,7 +181,7 @@ class PartitionTree:
 
     @classmethod
     def from_metadata(cls, stored: int | list[dict[str, Any]]) -> PartitionTree:
-        """Return the lineage that a stream's metadata say.
+        """Return the tree that a stream's metadata say.
 
         Raises:
             ValueError, KeyError, TypeError: they cannot be.

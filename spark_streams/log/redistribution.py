@@ -1,33 +1,104 @@
-"""Copying the records of a partition onto others, by their keys: the work of a split that takes the history along.
+"""Redistributing the history of a partition that is split: copying its records to its children, and the file about it.
 
-What is appended together stays together: each stored batch of the parent becomes at most one of each child (unless it
-is too large), with its timestamps and its notes; of notes by record each gets what is about its own. Records without a
-key go to the children in turn.
+Records go to the child of their key, records without a key to the children in turn. What is appended together stays
+together: each stored batch of the parent becomes at most one of each child (unless it is too large), with its
+timestamps and its notes; of notes by record each gets those of its own records.
+
+The file ``DIR/streams/NAME/splits/PARTITION`` outlives the partition, big-endian::
+
+    0    first offset   i64    that was retained; the children's offsets begin there too
+    8    count          i64    of records
+    16   notes length   u32
+    20   notes          JSON   name of a note of publishers to its publishers' last sequence numbers
+    ..   children       u8 each: the child that has the record, an index into the parent's children
+    end  crc            u32    CRC-32C of everything before
+
+A child has its share of the records in the parent's order. Record number k of the share is record number k of the
+child, so an offset of the parent becomes an offset of a child by counting how many records before it went there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from typing import Final
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_streams.errors import LogError
+from spark_streams.errors import CorruptLog, LogError
 from spark_streams.log.format.batch_headers import notes_of_rows
 from spark_streams.log.format.record_batch import Header
 from spark_streams.log.format.records import Records, record_headers
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
-from spark_streams.log.split_history import SplitHistory
+from spark_streams.log.storage.files import write_atomically
 from spark_streams.log.storage.partition import Copied, Partition
 
-__all__ = ["PUBLISHERS_SUFFIX", "Redistribution"]
+__all__ = ["PUBLISHERS_SUFFIX", "Redistribution", "SplitHistory"]
 
 PUBLISHERS_SUFFIX = b"-publishers"
 """How the names of notes end whose value is a JSON object of publishers and their last sequence numbers."""
 READ_BYTES = 4 << 20
 KNOWN_KEYS = 100_000
+_HEAD: Final = struct.Struct(">qqI")
+_CRC: Final = struct.Struct(">I")
+
+
+@dataclass(frozen=True, eq=False)
+class SplitHistory:
+    """One redistributed partition.
+
+    Args:
+        first_offset: the first record that was retained.
+        children: uint8, for each record from there on the index of the child that has it.
+        notes: name of a note of publishers to its publishers' last sequence numbers.
+    """
+
+    first_offset: int
+    children: NDArray[np.uint8]
+    notes: Mapping[str, Mapping[str, int]]
+
+    def translate(self, child: int, offset: int) -> int:
+        """Return the next record to read on a child where ``offset`` was the next one to read on the parent.
+
+        An offset whose record retention had removed gives one below the child's first offset. One beyond the parent's
+        end is taken for the end.
+        """
+        if offset < self.first_offset:
+            return offset
+        return self.first_offset + int(np.count_nonzero(self.children[: offset - self.first_offset] == child))
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all, and force it to the disk."""
+        notes = json.dumps(self.notes, separators=(",", ":")).encode()
+        content = _HEAD.pack(self.first_offset, len(self.children), len(notes)) + notes + self.children.tobytes()
+        write_atomically(path, content + _CRC.pack(google_crc32c.value(content)))
+
+    @classmethod
+    def read(cls, path: Path) -> SplitHistory:
+        """Read the file.
+
+        Raises:
+            CorruptLog: it is missing or fails its check.
+        """
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            raise CorruptLog(str(path), 0, "the file is missing") from None
+        end = len(content) - _CRC.size
+        if end < _HEAD.size or _CRC.unpack_from(content, end)[0] != google_crc32c.value(content[:end]):
+            raise CorruptLog(str(path), 0, "the file does not pass its CRC-32C")
+        first, count, size = _HEAD.unpack_from(content)
+        start = _HEAD.size + size
+        if start + count != end:
+            raise CorruptLog(str(path), 8, f"it says {count} records and has room for {end - start}")
+        notes = json.loads(content[_HEAD.size : start])
+        return cls(first, np.frombuffer(content, np.uint8, count, start), notes)
 
 
 class Redistribution:

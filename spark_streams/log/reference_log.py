@@ -35,7 +35,8 @@ from spark_streams.log.search import first_matching
 from spark_streams.log.state_store import StateStore
 from spark_streams.log.storage.files import sync_directory
 from spark_streams.log.storage.partition import Partition
-from spark_streams.log.stream import Stream, folder_name, load_stream, new_stream
+from spark_streams.log.stream import Stream, load_stream, new_stream
+from spark_streams.log.stream_metadata import folder_name
 
 __all__ = ["ReferenceLog", "wall_clock_ms"]
 

@@ -1,14 +1,11 @@
-"""One stream: a name, its settings, its partitions, and what tells it from another stream of the same name.
+"""One stream: its partitions, where keys belong among them, and how adding and splitting partitions changes them.
 
-``stream.json`` says which partitions there are and how they came to be; it is replaced whole, and that is the moment
-in which a change of partitions takes effect. What a killed change left behind, folders of partitions that the metadata
-do not know, is removed by the next start.
+A change of partitions takes effect when the metadata (``stream_metadata.py``) are replaced. A killed change leaves
+folders of partitions behind that the metadata do not know; the next start removes them.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import logging
 import shutil
 import uuid
@@ -17,90 +14,64 @@ from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
-from urllib.parse import quote
 
-import google_crc32c
-
-from spark_streams.errors import CorruptLog
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.partition_tree import KeyTree, PartitionTree, child_of_key
-from spark_streams.log.redistribution import Redistribution
-from spark_streams.log.split_history import SplitHistory
-from spark_streams.log.storage.files import sync_directory, write_atomically
+from spark_streams.log.redistribution import Redistribution, SplitHistory
+from spark_streams.log.storage.files import sync_directory
 from spark_streams.log.storage.partition import Partition
 from spark_streams.log.storage.segment import LOG_SUFFIX
+from spark_streams.log.stream_metadata import SPLITS, StreamMetadata
 from spark_streams.offsets import format_offset
 
-__all__ = ["Stream", "folder_name", "load_stream", "new_stream"]
+__all__ = ["OpenPartition", "Stream", "load_stream", "new_stream"]
 
-METADATA_FILE = "stream.json"
-SPLITS = "splits"
-"""Folder with a file for each partition whose history was redistributed."""
-METADATA_VERSION = 1
-SPLIT_METADATA_VERSION = 2
-"""Of a stream whose partitions were split: an earlier release would take their number for all there is to know."""
-MAX_NAME_BYTES = 200
-"""So that a name, percent-encoded, still fits the 255 bytes of a file name in almost every case."""
+OpenPartition = Callable[[Path, str, str, StreamConfig], Partition]
+"""It opens a partition: its folder, the stream's name, the partition's identifier, the stream's settings."""
 
 logger = logging.getLogger("spark_streams.log")
-
-
-def folder_name(name: str) -> str:
-    """Return the folder of a stream: its name with all but letters, digits, ``_``, ``-`` and ``~`` percent-encoded.
-
-    Raises:
-        ValueError: an empty name, one that is too long, or one with control characters.
-
-    """
-    encoded = quote(name, safe="").replace(".", "%2E")
-    if not name or len(encoded) > MAX_NAME_BYTES or any(ord(c) < 32 or ord(c) == 127 for c in name):
-        raise ValueError(
-            f"{name!r} cannot name a stream: expected 1 to {MAX_NAME_BYTES} bytes when percent-encoded, without "
-            "control characters"
-        )
-    return encoded
 
 
 class Stream:
     """An open stream.
 
-    ``partitions`` maps identifiers to partitions; an unpartitioned stream has the one ``"0"``. Those that were closed
-    by a split are among them, those whose history was redistributed are not: identifiers need not be consecutive.
-    ``partition_names`` are those that clients of RabbitMQ gave its first partitions, None when they gave none.
-    ``incarnation`` is made anew whenever a stream is created, so that a reader notices one that was deleted and created
-    again under the same name.
+    Args:
+        folder: the stream's folder.
+        metadata: what ``stream.json`` says.
+        open_partition: opens a partition of it.
+
+    Attributes:
+        name: the stream's name.
+        incarnation: differs between two streams of one name, one of which was deleted before the other was created; a
+            reader notices by it that its positions are of another stream.
+        config: the stream's settings.
+        partition_names: the names that clients of RabbitMQ gave its first partitions; None when they gave none.
+
+    Raises:
+        CorruptLog: an acknowledged batch fails its check.
+
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        name: str,
-        incarnation: str,
-        config: StreamConfig,
-        lineage: PartitionTree,
-        open_partition: Callable[[Path, str, str, StreamConfig], Partition],
-        partition_names: tuple[str, ...] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, metadata: StreamMetadata, open_partition: OpenPartition) -> None:
         self.folder = folder
-        self.name = name
-        self.incarnation = incarnation
-        self.config = config
-        self.partition_names = partition_names
+        self.name = metadata.name
+        self.incarnation = metadata.incarnation
+        self.config = metadata.config
+        self.partition_names = metadata.partition_names
         self._open_partition = open_partition
-        self._lineage = lineage
+        self._tree = metadata.tree
         self._histories: dict[str, SplitHistory] = {}
-        self._partitions = self._opened(lineage, lineage.ids)
+        self._partitions = self._opened(self._tree, self._tree.ids)
 
-    def _opened(self, lineage: PartitionTree, names: Sequence[str]) -> dict[str, Partition]:
+    def _opened(self, tree: PartitionTree, names: Sequence[str]) -> dict[str, Partition]:
         """Open partitions, all or none of them."""
         opened: dict[str, Partition] = {}
         try:
             for name in names:
                 partition = self._open_partition(self.folder / name, self.name, name, self.config)
                 opened[name] = partition
-                partition.end(lineage.nodes[name].children)
-                partition.starts_after, partition.cursor_from = lineage.starts_after(name), lineage.cursor_from(name)
+                partition.end(tree.nodes[name].children)
+                partition.starts_after, partition.cursor_from = tree.starts_after(name), tree.cursor_from(name)
         except BaseException:
             for partition in opened.values():
                 partition.discard()
@@ -109,31 +80,35 @@ class Stream:
 
     @property
     def partitions(self) -> Mapping[str, Partition]:
-        """Identifier to partition, in the order of creation."""
+        """Identifier to partition, in the order of creation.
+
+        An unpartitioned stream has one, ``"0"``. Partitions that a split closed are among them; partitions whose
+        history was redistributed are not, so identifiers need not be consecutive.
+        """
         return MappingProxyType(self._partitions)
 
     @property
     def partitions_before_splits(self) -> int:
         """How many partitions there would be if none had been split."""
-        return self._lineage.roots
+        return self._tree.roots
 
     @property
     def partitions_ever(self) -> int:
         """How many partitions there are or were; the next one gets this number."""
-        return len(self._lineage.nodes)
+        return len(self._tree.nodes)
 
     @property
     def open_partitions(self) -> tuple[str, ...]:
         """The partitions that take records, in the order of creation."""
-        return self._lineage.open_ids
+        return self._tree.open_ids
 
     def home(self, key: bytes | memoryview) -> str:
         """Return the open partition that a key belongs to."""
-        return self._lineage.home(key)
+        return self._tree.home(key)
 
     def homes_among(self, names: Collection[str]) -> KeyTree:
         """Return what says where keys belong when only some of the open partitions may be used."""
-        return self._lineage.tree(names)
+        return self._tree.tree(names)
 
     def translate(self, partition: str, origin: str, offset: int) -> int:
         """Return the next record to read on a partition where a reader of one that left had come.
@@ -151,12 +126,12 @@ class Stream:
             CorruptLog: what is stored about the split fails its check.
 
         """
-        ancestors = self._lineage.cursor_from(partition)
+        ancestors = self._tree.cursor_from(partition)
         if origin not in ancestors:
             raise ValueError(f"partition {partition} has no part of the history of partition '{origin}'")
         chain = [partition, *ancestors[: ancestors.index(origin) + 1]]
         for child, parent in reversed(list(pairwise(chain))):
-            at = self._lineage.nodes[parent].children.index(child)
+            at = self._tree.nodes[parent].children.index(child)
             offset = self._history(parent).translate(at, offset)
         return offset
 
@@ -167,7 +142,7 @@ class Stream:
             CorruptLog: what is stored about a split fails its check.
         """
         found: dict[str, int] = {}
-        for ancestor in reversed(self._lineage.cursor_from(partition)):
+        for ancestor in reversed(self._tree.cursor_from(partition)):
             found.update(self._history(ancestor).notes.get(note.decode(), {}))
         return found
 
@@ -194,17 +169,17 @@ class Stream:
             ValueError: not a positive number, or too many.
 
         """
-        lineage = self._lineage.added(count)
-        remove_unknown(self.folder, self._lineage)
+        tree = self._tree.added(count)
+        remove_unknown(self.folder, self._tree)
         # The metadata come after the folders: a partition that they count and that has no folder is a lost one.
-        opened = self._opened(lineage, lineage.ids[len(self._lineage.ids) :])
+        opened = self._opened(tree, tree.ids[len(self._tree.ids) :])
         try:
-            self.write_metadata(lineage)
+            self.write_metadata(tree)
         except BaseException:
             for partition in opened.values():
                 partition.discard()
             raise
-        self._lineage, self._partitions = lineage, {**self._partitions, **opened}
+        self._tree, self._partitions = tree, {**self._partitions, **opened}
 
     def split(self, name: str, into: int, *, history: bool) -> None:
         """Split a partition, see ``ReferenceLog.split_partition``; one change of a stream at a time.
@@ -213,40 +188,40 @@ class Stream:
             ValueError: it cannot be split, or not into so many.
             OSError: the system refused; the partition is as it was.
         """
-        lineage = self._lineage.split(name, into, history=history)
-        remove_unknown(self.folder, self._lineage)
+        tree = self._tree.split(name, into, history=history)
+        remove_unknown(self.folder, self._tree)
         try:
             if history:
-                self._redistribute(name, lineage)
+                self._redistribute(name, tree)
             else:
-                self._close(name, lineage)
+                self._close(name, tree)
         except BaseException:
-            if self._lineage is not lineage:
+            if self._tree is not tree:
                 self._sweep()
             raise
 
-    def _close(self, name: str, lineage: PartitionTree) -> None:
+    def _close(self, name: str, tree: PartitionTree) -> None:
         parent = self._partitions[name]
-        opened = self._opened(lineage, lineage.nodes[name].children)
+        opened = self._opened(tree, tree.nodes[name].children)
         try:
             # Appends to the parent wait: none may be stored there once its children can be appended to.
             with parent.held():
-                self._put_into_effect(lineage)
+                self._put_into_effect(tree)
                 # The children first: who looks meanwhile finds at least one partition that is open.
-                self._partitions, self._lineage = {**self._partitions, **opened}, lineage
-                parent.end(lineage.nodes[name].children)
+                self._partitions, self._tree = {**self._partitions, **opened}, tree
+                parent.end(tree.nodes[name].children)
         except BaseException:
             _discard(opened)
             raise
 
-    def _redistribute(self, name: str, lineage: PartitionTree) -> None:
-        parent, names = self._partitions[name], lineage.nodes[name].children
+    def _redistribute(self, name: str, tree: PartitionTree) -> None:
+        parent, names = self._partitions[name], tree.nodes[name].children
         children: dict[str, Partition] = {}
         try:
             with parent.kept():
                 for number in names:
                     make_folder(self.folder / number, parent.first_offset)
-                children = self._opened(lineage, names)
+                children = self._opened(tree, names)
                 copies = Redistribution(
                     parent, list(children.values()), lambda key: child_of_key(name, key, len(children))
                 )
@@ -266,9 +241,9 @@ class Stream:
                     (self.folder / SPLITS).mkdir(exist_ok=True)
                     copies.history().write(self.folder / SPLITS / name)
                     sync_directory(self.folder)
-                    durable = self._put_into_effect(lineage)
+                    durable = self._put_into_effect(tree)
                     left = {known: p for known, p in self._partitions.items() if known != name}
-                    self._partitions, self._lineage = {**left, **children}, lineage
+                    self._partitions, self._tree = {**left, **children}, tree
                     parent.end(names)
         except BaseException:
             _discard(children)
@@ -277,17 +252,17 @@ class Stream:
         if durable:  # else a power cut may bring the old metadata back, and the next start removes the folder
             self._sweep()
 
-    def _put_into_effect(self, lineage: PartitionTree) -> bool:
+    def _put_into_effect(self, tree: PartitionTree) -> bool:
         """Write the metadata; return whether they are on the disk, or with the system only.
 
         Raises:
             OSError: they could not be written, the old ones are there.
         """
         try:
-            self.write_metadata(lineage)
+            self.write_metadata(tree)
         except OSError:
             # The file may be the new one all the same, and the next start goes by what it says.
-            if load_metadata(self.folder).lineage.to_metadata() != lineage.to_metadata():
+            if StreamMetadata.read(self.folder).tree.to_metadata() != tree.to_metadata():
                 raise
             logger.warning("%s: the new metadata could not be forced to the disk", self.folder, exc_info=True)
             return False
@@ -296,24 +271,19 @@ class Stream:
     def _sweep(self) -> None:
         """Remove what a change that did not take effect has left behind, as far as the system lets us."""
         try:
-            remove_unknown(self.folder, self._lineage)
+            remove_unknown(self.folder, self._tree)
         except OSError:
             logger.warning("%s: the next start removes what a failed split left", self.folder, exc_info=True)
 
-    def write_metadata(self, lineage: PartitionTree | None = None) -> None:
-        """Write what the folder's name does not say, whole or not at all; None: as it is."""
-        partitions = (lineage or self._lineage).to_metadata()
-        content: dict[str, Any] = {
-            "version": METADATA_VERSION if isinstance(partitions, int) else SPLIT_METADATA_VERSION,
-            "name": self.name,
-            "incarnation": self.incarnation,
-            "partitions": partitions,
-            "config": dataclasses.asdict(self.config),
-        }
-        if self.partition_names is not None:
-            content["partition_names"] = list(self.partition_names)
-        content["crc32c"] = _checksum(content)
-        write_atomically(self.folder / METADATA_FILE, json.dumps(content, indent=1).encode())
+    def write_metadata(self, tree: PartitionTree | None = None) -> None:
+        """Write the metadata, whole or not at all, with another tree of partitions or (None) the present one.
+
+        Raises:
+            OSError: the system refused.
+        """
+        StreamMetadata(self.name, self.incarnation, self.config, tree or self._tree, self.partition_names).write(
+            self.folder
+        )
 
     def close(self) -> None:
         """Force everything to the disk and close the partitions.
@@ -332,11 +302,6 @@ class Stream:
             partition.discard()
 
 
-def _checksum(content: Mapping[str, Any]) -> str:
-    """Return the CRC-32C of metadata: a flipped bit in a number would hide partitions or remove records, silently."""
-    return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
-
-
 def _discard(partitions: Mapping[str, Partition]) -> None:
     for partition in partitions.values():
         partition.discard()
@@ -347,11 +312,25 @@ def new_stream(
     name: str,
     partitions: int,
     config: StreamConfig,
-    open_partition: Callable[[Path, str, str, StreamConfig], Partition],
+    open_partition: OpenPartition,
     partition_names: tuple[str, ...] | None = None,
 ) -> Stream:
-    """Make a stream's folder and metadata; the metadata come last, so that a half-made stream is recognised."""
-    lineage = PartitionTree.of_roots(partitions)
+    """Create a stream: its folder, its partitions, and last its metadata, which make it one.
+
+    Args:
+        folder: the stream's folder.
+        name: the stream's name.
+        partitions: how many it starts with.
+        config: its settings.
+        open_partition: opens a partition of it.
+        partition_names: the names that clients of RabbitMQ gave the partitions; None when they gave none.
+
+    Raises:
+        ValueError: a number of partitions that no stream may have, or other than that of the names.
+        OSError: the system refused; nothing is left behind.
+
+    """
+    tree = PartitionTree.of_roots(partitions)
     if partition_names is not None and not (len(set(partition_names)) == len(partition_names) == partitions):
         raise ValueError(f"expected {partitions} different names, one for each partition")
     if folder.exists():
@@ -359,61 +338,13 @@ def new_stream(
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     try:
-        stream = Stream(folder, name, uuid.uuid4().hex, config, lineage, open_partition, partition_names)
+        metadata = StreamMetadata(name, uuid.uuid4().hex, config, tree, partition_names)
+        stream = Stream(folder, metadata, open_partition)
         stream.write_metadata()
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return stream
-
-
-@dataclasses.dataclass(frozen=True)
-class Metadata:
-    """What ``stream.json`` says."""
-
-    name: str
-    incarnation: str
-    config: StreamConfig
-    lineage: PartitionTree
-    partition_names: tuple[str, ...] | None
-
-
-def load_metadata(folder: Path) -> Metadata:
-    """Read a stream's metadata.
-
-    Raises:
-        FileNotFoundError: there are none.
-        CorruptLog: they fail their check.
-    """
-    path = folder / METADATA_FILE
-    try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        version = content["version"]
-        if version not in (METADATA_VERSION, SPLIT_METADATA_VERSION):
-            raise ValueError(f"version {version}, this release reads up to {SPLIT_METADATA_VERSION}")
-        said, found = content.pop("crc32c", None), _checksum(content)
-        if said != found:
-            raise ValueError(f"CRC-32C is {found}, the file says {said}")
-        unknown = sorted(set(content["config"]) - {field.name for field in dataclasses.fields(StreamConfig)})
-        if unknown:
-            # Going on without it could remove or store records against what the stream's owner asked for.
-            raise ValueError(f"setting {', '.join(unknown)} is of a newer release: open the log with that one")
-        lineage = PartitionTree.from_metadata(content["partitions"])
-        if folder_name(content["name"]) != folder.name:
-            raise ValueError(f"the folder is another stream's than '{content['name']}'")
-        for node in lineage.nodes.values():
-            if node.gone and not (folder / SPLITS / node.id).is_file():
-                raise ValueError(f"what is known about the split of partition {node.id} is missing")
-        for name in lineage.ids:
-            if not (folder / name).is_dir():
-                raise ValueError(
-                    f"it counts {len(lineage.ids)} partitions, and the folder of partition {name} is missing"
-                )
-        names = content.get("partition_names")
-        given = None if names is None else tuple(map(str, names))
-        return Metadata(content["name"], content["incarnation"], StreamConfig(**content["config"]), lineage, given)
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
-        raise CorruptLog(str(path), 0, f"the stream's metadata cannot be read: {fault}") from fault
 
 
 def make_folder(folder: Path, first_offset: int) -> None:
@@ -422,18 +353,18 @@ def make_folder(folder: Path, first_offset: int) -> None:
     (folder / (format_offset(first_offset) + LOG_SUFFIX)).touch()
 
 
-def remove_unknown(folder: Path, lineage: PartitionTree) -> None:
+def remove_unknown(folder: Path, tree: PartitionTree) -> None:
     """Remove the folders of partitions that are not there, left behind by a change that was killed.
 
     What was written about splits may stay: it is overwritten when it is needed.
     """
     for path in folder.iterdir():
-        if path.name.isdigit() and path.name not in lineage.ids:
+        if path.name.isdigit() and path.name not in tree.ids:
             logger.info("%s: removed, the change of partitions that made it, or left it, had not ended", path)
             shutil.rmtree(path)
 
 
-def load_stream(folder: Path, open_partition: Callable[[Path, str, str, StreamConfig], Partition]) -> Stream | None:
+def load_stream(folder: Path, open_partition: OpenPartition) -> Stream | None:
     """Open a stream; None where the folder holds no metadata: its creation never ended.
 
     Raises:
@@ -441,8 +372,8 @@ def load_stream(folder: Path, open_partition: Callable[[Path, str, str, StreamCo
 
     """
     try:
-        said = load_metadata(folder)
+        metadata = StreamMetadata.read(folder)
     except FileNotFoundError:
         return None
-    remove_unknown(folder, said.lineage)
-    return Stream(folder, said.name, said.incarnation, said.config, said.lineage, open_partition, said.partition_names)
+    remove_unknown(folder, metadata.tree)
+    return Stream(folder, metadata, open_partition)

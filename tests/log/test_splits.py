@@ -22,7 +22,7 @@ import pytest
 
 from spark_streams.errors import CorruptLog, LogError, PartitionEnded
 from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, Stream, StreamConfig
-from spark_streams.log import stream as stream_module
+from spark_streams.log import stream_metadata as metadata_module
 from spark_streams.log.format.record_batch import parse_header, seal, single_record
 from spark_streams.log.publisher_sequences import SequenceKind, Sequences
 from spark_streams.log.storage import partition as partition_module
@@ -308,7 +308,7 @@ def test_a_split_that_the_system_refuses_leaves_the_partition_as_it_was(
         stream = log.create_stream("s", 1)
         fill(stream.partitions["0"], 0, 10)
         with monkeypatch.context() as patch:
-            patch.setattr(stream_module, "write_atomically", full)
+            patch.setattr(metadata_module, "write_atomically", full)
             with pytest.raises(OSError, match="No space"):
                 log.split_partition("s", "0", history=history)
         assert list(stream.partitions) == ["0"]

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spark_streams.errors import LogLocked, NotFound, Refused, UnknownStream
 from spark_streams.log import ReferenceLog
-from spark_streams.log.stream import METADATA_FILE, folder_name
+from spark_streams.log.stream_metadata import METADATA_FILE, folder_name
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.http_errors import HttpError
 from spark_streams.server.feed.publishing import Publishing

@@ -20,7 +20,7 @@ import pytest
 
 from spark_streams.errors import CorruptLog, LogError
 from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, StreamConfig
-from spark_streams.log import stream as stream_module
+from spark_streams.log import stream_metadata as metadata_module
 from spark_streams.log.storage import segment as segment_module
 from spark_streams.log.storage import segment_index as index_module
 from spark_streams.log.storage import segments as segments_module
@@ -463,13 +463,13 @@ def test_observers_are_told_what_was_appended_in_columns(tmp_path: Path) -> None
 def test_a_creation_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ReferenceLog(tmp_path) as log:
         with monkeypatch.context() as patch:
-            patch.setattr(stream_module, "write_atomically", full_disk)
+            patch.setattr(metadata_module, "write_atomically", full_disk)
             with pytest.raises(OSError, match="No space"):
                 log.create_stream("s", 2)
         assert list((tmp_path / "streams").iterdir()) == []
         stream = log.create_stream("s", 2)
         with monkeypatch.context() as patch:
-            patch.setattr(stream_module, "write_atomically", full_disk)
+            patch.setattr(metadata_module, "write_atomically", full_disk)
             with pytest.raises(OSError, match="No space"):
                 log.add_partitions("s", 1)
         assert list(stream.partitions) == ["0", "1"]

@@ -1,0 +1,129 @@
+"""The folder of a stream and its metadata: ``stream.json``, which says what the folder's name does not.
+
+The file is replaced whole, and that is the moment in which a change of a stream's partitions takes effect.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import google_crc32c
+
+from spark_streams.errors import CorruptLog
+from spark_streams.log.config import StreamConfig
+from spark_streams.log.partition_tree import PartitionTree
+from spark_streams.log.storage.files import write_atomically
+
+__all__ = ["METADATA_FILE", "SPLITS", "StreamMetadata", "folder_name"]
+
+METADATA_FILE = "stream.json"
+SPLITS = "splits"
+"""Folder with a file for each partition whose history was redistributed."""
+METADATA_VERSION = 1
+SPLIT_METADATA_VERSION = 2
+"""Of a stream whose partitions were split: an earlier release would take their number for all there is to know."""
+MAX_NAME_BYTES = 200
+"""So that a name, percent-encoded, still fits the 255 bytes of a file name in almost every case."""
+
+
+def folder_name(name: str) -> str:
+    """Return the folder of a stream: its name with all but letters, digits, ``_``, ``-`` and ``~`` percent-encoded.
+
+    Raises:
+        ValueError: an empty name, one that is too long, or one with control characters.
+
+    """
+    encoded = quote(name, safe="").replace(".", "%2E")
+    if not name or len(encoded) > MAX_NAME_BYTES or any(ord(c) < 32 or ord(c) == 127 for c in name):
+        raise ValueError(
+            f"{name!r} cannot name a stream: expected 1 to {MAX_NAME_BYTES} bytes when percent-encoded, without "
+            "control characters"
+        )
+    return encoded
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamMetadata:
+    """What ``stream.json`` says.
+
+    Args:
+        name: the stream's name.
+        incarnation: an identifier that every creation of a stream makes.
+        config: the stream's settings.
+        tree: the partitions that there are and were.
+        partition_names: the names that clients of RabbitMQ gave the first partitions; None when they gave none.
+    """
+
+    name: str
+    incarnation: str
+    config: StreamConfig
+    tree: PartitionTree
+    partition_names: tuple[str, ...] | None
+
+    def write(self, folder: Path) -> None:
+        """Write the file into the stream's folder, whole or not at all.
+
+        Raises:
+            OSError: the system refused.
+
+        """
+        partitions = self.tree.to_metadata()
+        content: dict[str, Any] = {
+            "version": METADATA_VERSION if isinstance(partitions, int) else SPLIT_METADATA_VERSION,
+            "name": self.name,
+            "incarnation": self.incarnation,
+            "partitions": partitions,
+            "config": dataclasses.asdict(self.config),
+        }
+        if self.partition_names is not None:
+            content["partition_names"] = list(self.partition_names)
+        content["crc32c"] = _checksum(content)
+        write_atomically(folder / METADATA_FILE, json.dumps(content, indent=1).encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> StreamMetadata:
+        """Read the file of a stream's folder, and check that the folders of the partitions are there.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptLog: it fails its check, or a folder or file that it speaks of is missing.
+        """
+        path = folder / METADATA_FILE
+        try:
+            content: dict[str, Any] = json.loads(path.read_bytes())
+            version = content["version"]
+            if version not in (METADATA_VERSION, SPLIT_METADATA_VERSION):
+                raise ValueError(f"version {version}, this release reads up to {SPLIT_METADATA_VERSION}")
+            stored, found = content.pop("crc32c", None), _checksum(content)
+            if stored != found:
+                raise ValueError(f"CRC-32C is {found}, the file says {stored}")
+            unknown = sorted(set(content["config"]) - {field.name for field in dataclasses.fields(StreamConfig)})
+            if unknown:
+                # Going on without it could remove or store records against what the stream's owner asked for.
+                raise ValueError(f"setting {', '.join(unknown)} is of a newer release: open the log with that one")
+            tree = PartitionTree.from_metadata(content["partitions"])
+            if folder_name(content["name"]) != folder.name:
+                raise ValueError(f"the folder is another stream's than '{content['name']}'")
+            for node in tree.nodes.values():
+                if node.gone and not (folder / SPLITS / node.id).is_file():
+                    raise ValueError(f"what is known about the split of partition {node.id} is missing")
+            for name in tree.ids:
+                if not (folder / name).is_dir():
+                    raise ValueError(
+                        f"it counts {len(tree.ids)} partitions, and the folder of partition {name} is missing"
+                    )
+            names = content.get("partition_names")
+            given = None if names is None else tuple(map(str, names))
+            return cls(content["name"], content["incarnation"], StreamConfig(**content["config"]), tree, given)
+        except (ValueError, KeyError, TypeError, AttributeError) as fault:
+            raise CorruptLog(str(path), 0, f"the stream's metadata cannot be read: {fault}") from fault
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """Return the CRC-32C of metadata: a flipped bit in a number would hide partitions or remove records, silently."""
+    return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
