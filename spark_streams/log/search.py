@@ -25,9 +25,8 @@ from spark_streams.filters.split import Pushable, split
 from spark_streams.filters.targets.intervals import Intervals, intervals_of, within
 from spark_streams.filters.tree import OFFSET, PARTITION, PUBLISH_TIME, Expression, Operator, Predicate, Reference
 from spark_streams.filters.tree import ValueType as Type
-from spark_streams.log.format.records import Records
+from spark_streams.log.format.records import Records, message_columns_of
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
-from spark_streams.log.message_columns import message_columns_of
 from spark_streams.log.storage.partition import Partition
 from spark_streams.offsets import PaddedDecimalOrder, offset_column
 

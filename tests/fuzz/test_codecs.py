@@ -20,7 +20,7 @@ from spark_streams.filters import parse
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.event_streams import parse_sql
 from spark_streams.server.feed.cursors import Cursors
-from spark_streams.server.feed.http_errors import HttpError
+from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import ARROW, plain_pieces, read_rows
 from spark_streams.wire.amqp.columns import MessageBlock, incoming_columns
 from spark_streams.wire.amqp.decode import decode_value

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_streams.errors import RemoteProtocolError
 from spark_streams.log.format.record_batch import BatchFault, BatchHeader, Header
 from spark_streams.log.format.record_bounds import record_bounds
 from spark_streams.log.format.timestamps import from_stored
 from spark_streams.log.format.varint import decode_varint, decode_varints
+from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
 
-__all__ = ["Records", "decode_batches", "decode_headers", "record_headers"]
+__all__ = ["Records", "decode_batches", "decode_headers", "message_columns_of", "record_headers"]
 
 Longs = npt.NDArray[np.int64]
 
@@ -179,3 +182,32 @@ def decode_headers(buffer: bytes, at: int, end: int) -> list[Header]:
         value, at = sized(at, -1)
         headers.append((name or b"", value))
     return headers
+
+
+def message_columns_of(records: Records, names: tuple[str, ...]) -> dict[str, pa.Array]:
+    """Decode columns of stored messages.
+
+    Bodies are not looked at before somebody reads them, so there may be messages that cannot be decoded. The value of
+    such a message is its stored bytes, and its other columns are null; so is an instant beyond int64 microseconds.
+
+    Args:
+        records: of one partition; their values are AMQP messages.
+        names: of ``wire.columns.COLUMN_TYPES``.
+
+    Returns:
+        Name to array, in the order of ``names``, each with one row a record.
+    """
+    try:
+        return decode_columns(
+            MessageBlock(records.buffer, records.value_starts, records.value_ends), names, overflow="null"
+        )
+    except RemoteProtocolError:
+        half = len(records) // 2
+        if half:
+            parts = [message_columns_of(cut, names) for cut in (records.slice(0, half), records.slice(half))]
+            return {name: pa.concat_arrays([part[name] for part in parts]) for name in names}
+        none = np.empty(0, np.int64)
+        return {
+            name: pa.array([records.value(0)] if name == "value" else [None], column.type)
+            for name, column in decode_columns(MessageBlock(b"", none, none), names).items()
+        }

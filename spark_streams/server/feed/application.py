@@ -37,14 +37,13 @@ from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import OLDER, Cursors
 from spark_streams.server.feed.discovery import Documents, Tokens
 from spark_streams.server.feed.event_filters import served
-from spark_streams.server.feed.http_errors import HttpError
-from spark_streams.server.feed.negotiation import page_type, takes_gzip
+from spark_streams.server.feed.http_requests import HttpError, arguments, page_type, takes_gzip
 from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.rendered_events import EventCache
 from spark_streams.server.feed.rendering import Rendering
 from spark_streams.server.feed.responses import Drop, PageResponse, PageWalk, PartitionWaiters, Stopping, StreamResponse
-from spark_streams.server.feed.write_requests import WriteRequests, arguments
+from spark_streams.server.feed.write_requests import WriteRequests
 from spark_streams.server.worker import Worker
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import ENDLESS, FILTER_PREFIX, FIRST, LAST, Fetch, decode_fetch
@@ -70,18 +69,18 @@ class FeedDoor:
     """
 
     def __init__(self, log: ReferenceLog, config: FeedConfig, loop: asyncio.AbstractEventLoop) -> None:
-        self.log = log
-        self.config = config
-        self.loop = loop
-        self.stopping = Stopping()
-        self.aside = Worker("spark-streams-feed")
-        self._access = Authorization(config)
+        self._log = log
+        self._config = config
+        self._loop = loop
+        self._stopping = Stopping()
+        self._aside = Worker("spark-streams-feed")
+        self._authorization = Authorization(config)
         self._cache = EventCache(config.cache_bytes)
-        self._documents = Documents(config, self.aside)
+        self._documents = Documents(config, self._aside)
         self._tokens = Tokens()
         self._waits: dict[Partition, PartitionWaiters] = {}
-        self.changes = WriteRequests(self)
-        self.publishing = Publishing(log, config.max_publishers, loop, self.aside)
+        self._publishing = Publishing(log, config.max_publishers, loop, self._aside)
+        self.changes = WriteRequests(log, config, self._authorization, self._documents, self._publishing, self._aside)
         handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put, "DELETE": self.changes.delete}
         self.drop: Drop = lambda scope: None
         self.application = Starlette(
@@ -102,15 +101,19 @@ class FeedDoor:
         query = arguments(request)
         if not path and not query:
             return self._listing(request)
-        v2b = self.config.dialect == "v2b"
+        v2b = self._config.dialect == "v2b"
         names = {name for name, _ in query}
         above = path[: -len(EVENTS)]
         # A feed of such a name takes nobody's fetches: they name a partition, which only this path takes.
-        if v2b and path.endswith(EVENTS) and (not self._there(path) or ("partition" in names and self._there(above))):
-            return self._fetch(request, self.stream(request, above), query, Dialect.V2B)
-        stream = self.stream(request, path)
+        if (
+            v2b
+            and path.endswith(EVENTS)
+            and (self._log.find(path) is None or ("partition" in names and self._log.find(above) is not None))
+        ):
+            return self._fetch(request, self._authorization.stream(self._log, request, above), query, Dialect.V2B)
+        stream = self._authorization.stream(self._log, request, path)
         if not names:
-            return await self.discovery(stream)
+            return await self._documents.response(stream)
         if "partition" in names and not v2b:
             return self._fetch(request, stream, query, Dialect.V2A)
         if "n" in names or any(name.startswith("cursor") for name in names):
@@ -123,41 +126,9 @@ class FeedDoor:
         )
 
     def _listing(self, request: Request) -> Response:
-        names = [stream.name for stream in self.log.streams()]
-        allowed = self._access.readable(request, names)
+        names = [stream.name for stream in self._log.streams()]
+        allowed = self._authorization.readable(request, names)
         return JSONResponse({"feeds": allowed}, headers={"Cache-Control": "no-store"})
-
-    def _there(self, name: str) -> bool:
-        try:
-            self.log.stream(name)
-        except UnknownStream:
-            return False
-        return True
-
-    def stream(self, request: Request, name: str, action: str = "read") -> Stream:
-        """Return the stream of a request that may be made.
-
-        Raises:
-            Refusal: it may not, or there is none.
-        """
-        self.check(request, action, name)
-        try:
-            return self.log.stream(name)
-        except UnknownStream:
-            raise HttpError(404, f"there is no feed '{name:.200}'") from None
-
-    def check(self, request: Request, action: str, name: str) -> None:
-        """Raise Refusal unless whoever makes the request may do ``action`` to a feed."""
-        self._access.check(request, action, name)
-
-    def user(self, request: Request) -> str:
-        """Return who makes a request, for what it leaves behind."""
-        return self._access.user(request)
-
-    async def discovery(self, stream: Stream, status: int = 200) -> Response:
-        """Return the answer that describes a feed."""
-        body = await self._documents.of(stream)
-        return Response(body, status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     # --- fetching
 
@@ -172,21 +143,21 @@ class FeedDoor:
         # Version 2b's filters may be changed: nothing there binds a cursor to them.
         cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
         position = self._position(stream, partition, fetch, cursors)
-        pages = Pages(self._cache, partition, Rendering.of(fetch), cursors, position, self.config)
-        walk = PageWalk(self.aside if fetch.filters or fetch.headers else None)
+        pages = Pages(self._cache, partition, Rendering.of(fetch), cursors, position, self._config)
+        walk = PageWalk(self._aside if fetch.filters or fetch.headers else None)
         if fetch.stream_ms is not None:
             return StreamResponse(
                 pages,
                 walk,
                 self._waits_of(partition),
                 self._duration(fetch.stream_ms),
-                self.stopping,
+                self._stopping,
                 self.drop,
-                self.config,
+                self._config,
             )
-        events = min(fetch.page_size or self.config.page_size, self.config.max_page_size)
+        events = min(fetch.page_size or self._config.page_size, self._config.max_page_size)
         kind, gzip = page_type(request, dialect), takes_gzip(request)
-        return PageResponse(pages, walk, events, kind, gzip, self.drop, self.config)
+        return PageResponse(pages, walk, events, kind, gzip, self.drop, self._config)
 
     def _partition(self, stream: Stream, fetch: Fetch) -> Partition:
         there = stream.partitions
@@ -222,7 +193,7 @@ class FeedDoor:
         return offset
 
     def _duration(self, asked_ms: int) -> int | None:
-        most = self.config.max_stream_ms
+        most = self._config.max_stream_ms
         if asked_ms == ENDLESS:
             return most or None
         return min(asked_ms, most) if most else asked_ms
@@ -231,7 +202,7 @@ class FeedDoor:
         found = self._waits.get(partition)
         if found is None:
             found = self._waits[partition] = PartitionWaiters(
-                partition, self.loop, lambda: self._waits.pop(partition, None)
+                partition, self._loop, lambda: self._waits.pop(partition, None)
             )
         return found
 
@@ -239,16 +210,16 @@ class FeedDoor:
 
     def shut_down(self) -> None:
         """Have responses that stay open end."""
-        self.stopping.stop()
+        self._stopping.stop()
 
     def close(self) -> None:
         """Let go of everything; all connections have ended before."""
         for waits in list(self._waits.values()):
             waits.clear()
         self._cache.clear()
-        self.aside.close()
+        self._aside.close()
         self.changes.close()
-        self.publishing.close()
+        self._publishing.close()
 
 
 async def _refused(request: Request, refusal: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens (RFC 6750), and the users of all doors by basic authentication (RFC 7617)."""
+"""Authorization of requests: bearer tokens (RFC 6750), and users of all doors by basic authentication (RFC 7617)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Final
 
 from starlette.requests import Request
 
+from spark_streams.errors import UnknownStream
+from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.http_errors import HttpError
+from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.permissions import ANONYMOUS, permissions_of
 from spark_streams.server.users import knows, may_come_from
 
@@ -26,9 +28,9 @@ class _Known:
     """Who makes a request.
 
     Args:
-        user: the user, or which token.
-        name: for messages.
-        allows: whether it may do an action to a stream.
+        user: the user's name, or ``token`` and the token's index.
+        name: the user or token in messages.
+        allows: takes an action and a stream's name, and says whether it is allowed.
     """
 
     user: str
@@ -37,10 +39,10 @@ class _Known:
 
 
 class Authorization:
-    """The ways in of a door.
+    """Says which requests are allowed.
 
     Args:
-        config: its users and tokens; with none of them nobody is asked.
+        config: the users and tokens; without any of them the door authenticates nobody.
     """
 
     def __init__(self, config: FeedConfig) -> None:
@@ -48,7 +50,7 @@ class Authorization:
         self._tokens = config.bearers
 
     def check(self, request: Request, action: str, stream: str) -> None:
-        """Let a request pass, or not.
+        """Check that a request may do something to a feed.
 
         Args:
             request: its header ``Authorization`` and the address that it comes from count.
@@ -56,30 +58,48 @@ class Authorization:
             stream: the feed's name.
 
         Raises:
-            Refusal: 401 from somebody who is not known, 403 when it may not do this.
+            HttpError: 401 without a known user or token, 403 when that one may not do this.
         """
         known = self._known(request)
         if not known.allows(action, stream):
             raise HttpError(403, f"{known.name} may not {action} feed '{stream:.200}'")
 
+    def stream(self, log: ReferenceLog, request: Request, name: str, action: str = "read") -> Stream:
+        """Return the stream of a request.
+
+        Args:
+            log: the log.
+            request: as ``check``.
+            name: the feed's name.
+            action: as ``check``.
+
+        Raises:
+            HttpError: as ``check``; 404 when there is no such feed.
+        """
+        self.check(request, action, name)
+        try:
+            return log.stream(name)
+        except UnknownStream:
+            raise HttpError(404, f"there is no feed '{name:.200}'") from None
+
     def readable(self, request: Request, streams: Sequence[str]) -> list[str]:
-        """Return those of ``streams`` that a request may read.
+        """Return the streams that a request may read.
 
         Args:
             request: as ``check``.
             streams: names of feeds.
 
         Raises:
-            Refusal: 401 from somebody who is not known.
+            HttpError: 401 without a known user or token.
         """
         known = self._known(request)
         return [stream for stream in streams if known.allows("read", stream)]
 
     def user(self, request: Request) -> str:
-        """Return who makes a request: the user, or the place of the token among the door's.
+        """Return who makes a request: the user's name, or the index of its token among the door's tokens.
 
         Raises:
-            Refusal: 401 from somebody who is not known.
+            HttpError: 401 without a known user or token.
         """
         return self._known(request).user
 
@@ -130,7 +150,7 @@ class Authorization:
         )
 
     def _refusal(self, text: str, of_bearer: str = "") -> HttpError:
-        """Return a 401 with the challenges of the ways in that there are; who is not known keeps no connection."""
+        """Return a 401 with a challenge for each kind of credentials that the door takes; it closes the connection."""
         challenges = [
             *([_BEARER + of_bearer] if self._tokens else []),
             *([_BASIC] if self._config.users else []),

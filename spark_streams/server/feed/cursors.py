@@ -25,7 +25,7 @@ from hashlib import blake2s
 from typing import Final, NamedTuple
 
 from spark_streams.log import Partition, StoredBatch
-from spark_streams.server.feed.http_errors import HttpError
+from spark_streams.server.feed.http_requests import HttpError
 
 __all__ = ["OLDER", "CursorTarget", "Cursors"]
 

@@ -9,6 +9,8 @@ from hashlib import blake2s
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from starlette.responses import Response
+
 from spark_streams.log import Partition, Stream
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
@@ -98,6 +100,11 @@ class Documents:
         self._config = config
         self._aside = aside
         self._waiting: dict[Stream, asyncio.Future[bytes]] = {}
+
+    async def response(self, stream: Stream, status: int = 200) -> Response:
+        """Return the answer that describes a feed."""
+        body = await self.of(stream)
+        return Response(body, status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def of(self, stream: Stream) -> bytes:
         """Return a stream's document, with a newline."""

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.log import Records
-from spark_streams.log.message_columns import message_columns_of
+from spark_streams.log.format.records import message_columns_of
 from spark_streams.wire.feed.json_pointer import extract_text, parse_pointer
 
 __all__ = ["FILTERS", "FILTER_FIELDS", "may_hold", "served", "wanted"]

@@ -19,7 +19,7 @@ from spark_streams.errors import LogLocked, NotFound, Refused, UnknownStream
 from spark_streams.log import ReferenceLog
 from spark_streams.log.stream_metadata import METADATA_FILE, folder_name
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.http_errors import HttpError
+from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.request_bodies import ARROW, read_rows
 

@@ -8,7 +8,7 @@ from typing import Final
 from spark_streams.log import Partition
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
-from spark_streams.server.feed.http_errors import HttpError
+from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.rendered_events import Blocks, EventCache
 from spark_streams.server.feed.rendering import Rendering, checkpoint
 

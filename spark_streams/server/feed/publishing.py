@@ -34,7 +34,7 @@ from spark_streams.log.publisher_sequences import PublisherSequences, SequenceKi
 from spark_streams.log.storage.partition import PartitionClosed
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
 from spark_streams.server.appender import Appender, Batch
-from spark_streams.server.feed.http_errors import HttpError
+from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import Rows
 from spark_streams.server.worker import Worker
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
-from spark_streams.server.feed.http_errors import HttpError
+from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import LITTLE_BYTES
 
 __all__ = ["ReceiveBudget"]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.log import Records
-from spark_streams.log.message_columns import message_columns_of
+from spark_streams.log.format.records import message_columns_of
 from spark_streams.server.feed.event_filters import wanted
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import Fetch

@@ -19,7 +19,7 @@ from spark_streams.errors import LogError
 from spark_streams.log import Partition
 from spark_streams.server.append_waiters import AppendWaiters
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.http_errors import HttpError
+from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.pages import Pages
 from spark_streams.server.worker import Worker
 from spark_streams.wire.feed.dialect import NDJSON

@@ -15,28 +15,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from spark_streams.errors import NameTaken, StreamExists, UnknownStream
-from spark_streams.log import StreamConfig
-from spark_streams.server.feed.http_errors import HttpError
+from spark_streams.log import ReferenceLog, StreamConfig
+from spark_streams.server.feed.authorization import Authorization
+from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.feed.discovery import Documents
+from spark_streams.server.feed.http_requests import HttpError, known_arguments
+from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.receive_budget import ReceiveBudget
 from spark_streams.server.feed.request_bodies import is_little, read_body, read_rows
 from spark_streams.server.worker import Worker
 from spark_streams.wire.feed.fetch_arguments import nearest
 
-if TYPE_CHECKING:
-    from spark_streams.server.feed.application import FeedDoor
+__all__ = ["WriteRequests"]
 
-__all__ = ["WriteRequests", "arguments"]
-
-MAX_ARGUMENTS: Final = 200
 MAX_REFERENCE_BYTES: Final = 255
 _SPLIT: Final = re.compile(r"(.+)/partitions/([0-9]{1,5})/split", re.DOTALL)
 _BOOLEANS: Final = {"true": True, "false": False}
@@ -48,14 +46,32 @@ class WriteRequests:
     """Requests that change a log.
 
     Args:
-        door: which.
+        log: the log.
+        config: the door's settings.
+        authorization: who may change what.
+        documents: the discovery documents, which answer a change.
+        publishing: stores events.
+        aside: the thread that reads large bodies.
     """
 
-    def __init__(self, door: FeedDoor) -> None:
-        self._door = door
+    def __init__(
+        self,
+        log: ReferenceLog,
+        config: FeedConfig,
+        authorization: Authorization,
+        documents: Documents,
+        publishing: Publishing,
+        aside: Worker,
+    ) -> None:
+        self._log = log
+        self._config = config
+        self._authorization = authorization
+        self._documents = documents
+        self._publishing = publishing
+        self._aside = aside
         # Of its own: the log makes one change at a time, and what only computes need not wait for its disk.
         self._thread = Worker("spark-streams-changes")
-        self._receiving = ReceiveBudget(door.config.max_body_bytes, door.config.bodies_bytes)
+        self._receiving = ReceiveBudget(config.max_body_bytes, config.bodies_bytes)
         self._large = asyncio.Lock()
 
     async def post(self, request: Request) -> Response:
@@ -65,14 +81,14 @@ class WriteRequests:
         return await (self._publish(request, path) if split is None else self._split(request, *split.groups()))
 
     async def _publish(self, request: Request, name: str) -> Response:
-        stream = self._door.stream(request, name, "write")
-        _said(request, ())
+        stream = self._authorization.stream(self._log, request, name, "write")
+        known_arguments(request, ())
         reference, sequence, digest = _idempotency(request)
-        config = self._door.config
+        config = self._config
         coding = request.headers.get("content-encoding", "").strip().lower()
         content_type = request.headers.get("content-type", "")
         limits = (config.max_body_bytes, config.max_body_events)
-        publishing, user = self._door.publishing, self._door.user(request)
+        publishing, user = self._publishing, self._authorization.user(request)
         with self._receiving.place() as place:
             body = await self._receiving.receive(request, place)
             if is_little(body, coding, content_type):
@@ -81,7 +97,7 @@ class WriteRequests:
             else:
                 # One after the other: what one of these becomes in memory is many times what was sent.
                 async with self._large:
-                    rows = await self._door.aside.walk(read_body(body, coding, content_type, *limits))
+                    rows = await self._aside.walk(read_body(body, coding, content_type, *limits))
                     published = await publishing.publish(stream, rows, reference, sequence, digest, user)
         answer = {"appended": published.appended, "repeated": published.repeated}
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
@@ -89,50 +105,50 @@ class WriteRequests:
     async def put(self, request: Request) -> Response:
         """Create a feed; one that is there with as many partitions and the same settings is as good."""
         name = request.path_params["path"]
-        self._door.check(request, "configure", name)
+        self._authorization.check(request, "configure", name)
         _without_body(request)
-        said = _said(request, ("partitions", *sorted(_SETTINGS)))
-        partitions = _whole(said, "partitions", 1, self._door.config.max_partitions)
-        config = _settings(said, self._door.log.config.stream)
+        given = known_arguments(request, ("partitions", *sorted(_SETTINGS)))
+        partitions = _whole(given, "partitions", 1, self._config.max_partitions)
+        config = _settings(given, self._log.config.stream)
         try:
             # In a thread: each partition waits for the disk.
-            created = await self._thread.step(lambda: self._door.log.create_stream(name, partitions, config))
-            return await self._door.discovery(created, 201)
+            created = await self._thread.step(lambda: self._log.create_stream(name, partitions, config))
+            return await self._documents.response(created, 201)
         except NameTaken as fault:
             raise HttpError(409, str(fault)) from fault
         except StreamExists:
-            stream = self._door.log.stream(name)
+            stream = self._log.stream(name)
             if len(stream.partitions) != partitions:
                 raise HttpError(
                     409, f"feed '{name}' is there already with {len(stream.partitions)} partitions, not {partitions}"
                 ) from None
-            for setting in said.keys() & _SETTINGS:
+            for setting in given.keys() & _SETTINGS:
                 if getattr(stream.config, setting) != getattr(config, setting):
                     is_now = getattr(stream.config, setting)
                     raise HttpError(409, f"feed '{name}' is there already with {setting} {is_now}") from None
-            return await self._door.discovery(stream)
+            return await self._documents.response(stream)
         except ValueError as fault:
             raise HttpError(400, str(fault)) from fault
 
     async def delete(self, request: Request) -> Response:
         """Delete a feed with all its events."""
         name = request.path_params["path"]
-        self._door.stream(request, name, "configure")
-        _said(request, ())
+        self._authorization.stream(self._log, request, name, "configure")
+        known_arguments(request, ())
         try:
-            await self._thread.step(lambda: self._door.log.delete_stream(name))
+            await self._thread.step(lambda: self._log.delete_stream(name))
         except UnknownStream:  # somebody else was faster
             raise HttpError(404, f"there is no feed '{name:.200}'") from None
         return Response(status_code=204)
 
     async def _split(self, request: Request, name: str, partition: str) -> Response:
-        stream = self._door.stream(request, name, "configure")
+        stream = self._authorization.stream(self._log, request, name, "configure")
         _without_body(request)
-        said = _said(request, ("into", "history"))
-        into = _whole(said, "into", 2, self._door.config.max_partitions)
-        history = _BOOLEANS.get(said.get("history", "false"))
+        given = known_arguments(request, ("into", "history"))
+        into = _whole(given, "into", 2, self._config.max_partitions)
+        history = _BOOLEANS.get(given.get("history", "false"))
         if history is None:
-            raise HttpError(400, f"history is '{said['history']:.40}', expected true or false")
+            raise HttpError(400, f"history is '{given['history']:.40}', expected true or false")
         found = stream.partitions.get(partition)
         if found is None:
             raise HttpError(404, f"feed '{name:.200}' has no partition {partition}")
@@ -140,54 +156,16 @@ class WriteRequests:
             raise HttpError(409, f"partition {partition} is closed: it was split into {', '.join(found.successors)}")
         try:
             # In a thread: with its history it takes as long as reading and writing it.
-            split = await self._thread.step(
-                lambda: self._door.log.split_partition(name, partition, into, history=history)
-            )
+            split = await self._thread.step(lambda: self._log.split_partition(name, partition, into, history=history))
         except NameTaken as fault:
             raise HttpError(409, str(fault)) from fault
         except ValueError as fault:
             raise HttpError(400, str(fault)) from fault
-        return await self._door.discovery(split)
+        return await self._documents.response(split)
 
     def close(self) -> None:
         """Wait for the change that is being made."""
         self._thread.close()
-
-
-def arguments(request: Request) -> list[tuple[str, str]]:
-    """Return a request's arguments in their order.
-
-    Raises:
-        Refusal: they are no UTF-8, or too many.
-    """
-    try:
-        return parse_qsl(
-            request.scope["query_string"].decode("ascii"),
-            keep_blank_values=True,
-            errors="strict",
-            max_num_fields=MAX_ARGUMENTS,
-        )
-    except ValueError as fault:
-        raise HttpError(400, f"the query cannot be read: {fault}") from fault
-
-
-def _said(request: Request, known: Collection[str]) -> dict[str, str]:
-    """Return what a request's arguments say.
-
-    Raises:
-        Refusal: as ``arguments``; or there is no such argument, or it is given twice.
-    """
-    said: dict[str, str] = {}
-    for name, value in arguments(request):
-        if name not in known:
-            meant = nearest(name, known)
-            takes = ", ".join(known) or "none"
-            hint = f"did you mean {meant}? There is {takes}" if meant else f"there is {takes}"
-            raise HttpError(400, f"{request.method} has no argument '{name:.40}' here: {hint}")
-        if name in said:
-            raise HttpError(400, f"argument {name} is given twice")
-        said[name] = value
-    return said
 
 
 def _without_body(request: Request) -> None:
@@ -196,20 +174,22 @@ def _without_body(request: Request) -> None:
         raise HttpError(400, f"{request.method} has a body, expected none: settings are arguments, as in ?partitions=2")
 
 
-def _settings(said: dict[str, str], default: StreamConfig) -> StreamConfig:
-    """Return the settings that arguments say; a value of digits is a number."""
-    given = {name: int(text) if re.fullmatch("[0-9]{1,18}", text) else text for name, text in said.items()}
+def _settings(given: dict[str, str], default: StreamConfig) -> StreamConfig:
+    """Return the settings that arguments give; a value of digits is a number."""
+    settings: dict[str, Any] = {}
     for name in given.keys() & _SETTINGS:
-        if isinstance(given[name], str) and not isinstance(getattr(StreamConfig(), name), str):
-            raise HttpError(400, f"{name} is '{said[name]:.40}', expected a number")
+        text = given[name]
+        settings[name] = int(text) if re.fullmatch("[0-9]{1,18}", text) else text
+        if settings[name] is text and not isinstance(getattr(StreamConfig(), name), str):
+            raise HttpError(400, f"{name} is '{text:.40}', expected a number")
     try:
-        return replace(default, **{name: value for name, value in given.items() if name in _SETTINGS})  # type: ignore[arg-type]
+        return replace(default, **settings)
     except ValueError as fault:
         raise HttpError(400, str(fault)) from fault
 
 
-def _whole(said: dict[str, str], name: str, default: int, most: int) -> int:
-    text = said.get(name, str(default))
+def _whole(given: dict[str, str], name: str, default: int, most: int) -> int:
+    text = given.get(name, str(default))
     if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= most:
         raise HttpError(400, f"{name} is '{text:.40}', expected 1 to {most}")
     return int(text)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_streams.log import Records, ReferenceLog
-from spark_streams.log.message_columns import message_columns_of
+from spark_streams.log.format.records import message_columns_of
 from spark_streams.server.feed.event_filters import may_hold, wanted
 from spark_streams.wire.feed.json_pointer import extract_text
 
