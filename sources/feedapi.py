@@ -14,8 +14,9 @@ from pyspark.sql.types import StructType
 from spark_streams.options import RedactedOptions
 from spark_streams.options.feedapi import parse_feed_source, validate_feed
 from spark_streams.rows import COMMON_SCHEMA
-from spark_streams.spark.feed.reader import feed_batch_reader, feed_stream_reader
+from spark_streams.spark.feed.reader import FeedSource
 from spark_streams.spark.schemas import spark_schema
+from spark_streams.spark.source.reader import StreamReader, batch_reader
 
 __all__ = ["FeedDataSource"]
 
@@ -48,11 +49,13 @@ class FeedDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        return feed_batch_reader(parse_feed_source(self.options, streaming=False), schema)
+        options = parse_feed_source(self.options, streaming=False)
+        return batch_reader(options, schema, COMMON_SCHEMA, FeedSource())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
-        return feed_stream_reader(parse_feed_source(self.options, streaming=True), schema)
+        options = parse_feed_source(self.options, streaming=True)
+        return StreamReader(options, schema, COMMON_SCHEMA, FeedSource())
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a batch query."""

@@ -22,7 +22,7 @@ from spark_streams.options import (
 )
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.schemas import spark_schema
-from spark_streams.spark.source.reader import batch_reader, stream_reader
+from spark_streams.spark.source.reader import LogSource, StreamReader, batch_reader
 
 __all__ = ["RabbitStreamDataSource", "connect", "connect_store"]
 
@@ -80,13 +80,13 @@ class RabbitStreamDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         options = parse_rabbit_source(self.options, streaming=False)
-        return batch_reader(options, schema, FULL_MESSAGE_SCHEMA, connect)
+        return batch_reader(options, schema, FULL_MESSAGE_SCHEMA, LogSource(connect))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         options = parse_rabbit_source(self.options, streaming=True)
         store = connect_store if options.store_offsets else None
-        return stream_reader(options, schema, FULL_MESSAGE_SCHEMA, connect, store)
+        return StreamReader(options, schema, FULL_MESSAGE_SCHEMA, LogSource(connect, store))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a batch query."""

@@ -22,8 +22,8 @@ from spark_streams.options import parse_rabbit_source
 from spark_streams.position import Checkpoint
 from spark_streams.server import RabbitConfig, ServerThread
 from spark_streams.spark.source.micro_batch import MicroBatches
-from spark_streams.spark.source.reader import read_range
 from spark_streams.spark.source.stored_offsets import StoredPositions
+from spark_streams.spark.source.task import read_range
 from tests.real_rabbitmq import by_hand
 from tests.real_rabbitmq.conftest import URL, URL_310
 

@@ -53,7 +53,7 @@ from spark_streams.filters.tree import without_not
 from spark_streams.options import SourceOptions
 from spark_streams.spark.log_lines import show_log_lines
 
-__all__ = ["Columns", "TakesFilters", "push", "translate", "wants_filters"]
+__all__ = ["Columns", "push", "translate", "wants_filters"]
 
 _log = logging.getLogger(__name__)
 _Options = TypeVar("_Options", bound=SourceOptions)
@@ -180,21 +180,6 @@ def push(options: _Options, filters: Sequence[Any], *, message: bool) -> tuple[_
         except FilterError:  # larger than the language allows
             left.append(condition)
     return replace(options, filter=whole), left
-
-
-class TakesFilters:
-    """What makes a batch reader take Spark's filters; for a subclass of it, which comes second among the bases.
-
-    A reader that has ``pushFilters`` fails in any other process than those for which ``wants_filters`` says yes.
-    """
-
-    _options: Any
-    _message = True
-
-    def pushFilters(self, filters: list[Any]) -> list[Any]:
-        """Take the filters that can be said exactly; return those that Spark has to evaluate."""
-        self._options, left = push(self._options, filters, message=self._message)
-        return left
 
 
 def wants_filters(options: SourceOptions) -> bool:

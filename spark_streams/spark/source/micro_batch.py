@@ -41,6 +41,7 @@ from spark_streams.spark.source.ranges import (
     with_certain,
 )
 from spark_streams.spark.source.rate_limit import Limiter
+from spark_streams.spark.source.stored_offsets import StoredPositions
 from spark_streams.spark.source.trigger_gate import TriggerGate
 
 __all__ = ["MicroBatches"]
@@ -67,6 +68,7 @@ class MicroBatches:
         columns: what to decode, in the order of the rows.
         connect: opens a client.
         clock: seconds, monotonic.
+        stored: stores committed positions with the peer; None if that is not wanted.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class MicroBatches:
         columns: tuple[str, ...],
         connect: Connect,
         clock: Callable[[], float] = time.monotonic,
+        stored: StoredPositions | None = None,
     ) -> None:
         self._options = options
         self._columns = columns
@@ -85,6 +88,7 @@ class MicroBatches:
         self._witnesses = LogIdentity(self._driver)
         self._progress = BatchProgress(self._policy, options.stream, clock)
         self._lag = Lag(self._driver)
+        self._stored = stored
         self._first: StreamDescription | None = None
         self._initial: dict[str, Any] | None = None
         self._last_end: Checkpoint | None = None
@@ -316,8 +320,15 @@ class MicroBatches:
         known = {p: at for p, at in self._left_out.items() if p in stop.partitions and p not in begin.partitions}
         return replace(begin, partitions={**known, **begin.partitions})
 
+    def committed(self, end: dict[str, Any]) -> None:
+        """Store where a committed batch ends with the peer, if the query wants that."""
+        if self._stored is not None:
+            self._stored.store(Checkpoint.from_json(end, self._options.format), self.told)
+
     def close(self) -> None:
         """Disconnect."""
+        if self._stored is not None:
+            self._stored.close()
         self._limiter.close()
         self._patience.close()
         self._driver.close()

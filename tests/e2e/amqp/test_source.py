@@ -327,7 +327,7 @@ def test_a_stolen_partition_names_the_thiefs_epoch(log_server: Any) -> None:
     from spark_streams.options import parse_source
     from spark_streams.position import EARLIEST
     from spark_streams.spark.source.ranges import PlannedRead, range_read
-    from spark_streams.spark.source.reader import read_range
+    from spark_streams.spark.source.task import read_range
 
     log_server.log.create_stream("orders", 1)
     held = log_server.log.stream("orders").partitions["0"]

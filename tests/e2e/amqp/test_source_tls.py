@@ -24,7 +24,7 @@ from spark_streams.log import ReferenceLog
 from spark_streams.options import parse_source
 from spark_streams.server import AmqpConfig, ServerThread
 from spark_streams.spark.source.batch_plan import plan_batch
-from spark_streams.spark.source.reader import read_range
+from spark_streams.spark.source.task import read_range
 from spark_streams.testing import StreamFactory
 
 

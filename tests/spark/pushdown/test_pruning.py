@@ -19,12 +19,13 @@ from spark_streams.options import parse_source
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
-from spark_streams.spark.feed.reader import feed_batch_reader
+from spark_streams.spark.feed.reader import FeedSource
 from spark_streams.spark.pushdown.pruning import can_match
 from spark_streams.spark.pushdown.report import filter_line
 from spark_streams.spark.schemas import spark_schema
 from spark_streams.spark.source import reader
 from spark_streams.spark.source.batch_plan import plan_batch
+from spark_streams.spark.source.task import read_range
 from tests.examples import examples
 from tests.spark.fake_client import FakeLog, FakePartition, digits, name
 from tests.spark.fake_query import Query
@@ -147,7 +148,7 @@ def rows(log: FakeLog, **more: str) -> list[tuple[str, str]]:
     schema = pa.schema([("partition", pa.string()), ("offset", pa.string())])
     found = []
     for planned in plan_batch(parsed, ("partition", "offset"), log.connect):
-        for batch in reader.read_range(parsed, pickle.loads(pickle.dumps(planned)), schema, log.connect):
+        for batch in read_range(parsed, pickle.loads(pickle.dumps(planned)), schema, log.connect):
             assert batch.num_rows
             found += list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
     return found
@@ -251,8 +252,8 @@ def readers(pushdown: str) -> list[object]:
     given = options(pushdown=pushdown, filter="a = 1")
     feed = parse_feed_source({"url": "http://h/x", "pushdown": pushdown, "filter": "a = 1"}, streaming=False)
     return [
-        reader.batch_reader(given, spark_schema(MESSAGE_SCHEMA), MESSAGE_SCHEMA, log.connect),
-        feed_batch_reader(feed, spark_schema(COMMON_SCHEMA)),
+        reader.batch_reader(given, spark_schema(MESSAGE_SCHEMA), MESSAGE_SCHEMA, reader.LogSource(log.connect)),
+        reader.batch_reader(feed, spark_schema(COMMON_SCHEMA), COMMON_SCHEMA, FeedSource()),
     ]
 
 

@@ -15,7 +15,7 @@ from spark_streams.options import SourceOptions, parse_rabbit_source, parse_sour
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.micro_batch import MicroBatches
 from spark_streams.spark.source.ranges import PlannedRead
-from spark_streams.spark.source.reader import read_range
+from spark_streams.spark.source.task import read_range
 from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.client.rabbitmq.scripted import Chunks, S, Scripted, deliver
 

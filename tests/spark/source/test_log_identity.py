@@ -16,9 +16,9 @@ from spark_streams.client.log_client import RangeRead
 from spark_streams.errors import PositionLost
 from spark_streams.options import parse_source
 from spark_streams.position import EARLIEST
-from spark_streams.spark.source import reader
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.ranges import PlannedRead
+from spark_streams.spark.source.task import read_range
 from tests.examples import examples
 from tests.spark.fake_client import FakeClient, FakeLog, FakePartition, digits, name
 from tests.spark.fake_query import Query, everything
@@ -437,14 +437,12 @@ def test_a_batch_query_notices_that_the_stream_was_created_again_while_it_was_re
     log = numeric(10)
     options = batch_options(**more)
     planned = plan_batch(options, ("offset",), log.connect)
-    rows = [
-        row for p in planned for b in reader.read_range(options, p, SCHEMA, log.connect) for row in b[0].to_pylist()
-    ]
+    rows = [row for p in planned for b in read_range(options, p, SCHEMA, log.connect) for row in b[0].to_pylist()]
     assert rows == [digits(n) for n in range(7 if "endingOffsets" in more else 10)]
     create_again(log, "orders-0", 30)
     for each in planned:
         with pytest.raises(PositionLost, match="deleted and created again"):
-            list(reader.read_range(options, each, SCHEMA, log.connect))
+            list(read_range(options, each, SCHEMA, log.connect))
 
 
 def test_a_task_of_a_stream_notices_it_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -454,7 +452,7 @@ def test_a_task_of_a_stream_notices_it_too(caplog: pytest.LogCaptureFixture) -> 
     (planned,) = query.source.reads(start, end)
     create_again(log, "orders-0", 30)
     with caplog.at_level(logging.WARNING):
-        list(reader.read_range(batch_options(), planned, SCHEMA, log.connect))
+        list(read_range(batch_options(), planned, SCHEMA, log.connect))
     assert "created again" in caplog.text
 
 
@@ -464,7 +462,7 @@ def test_a_range_whose_witness_retention_removed_is_taken_as_it_is() -> None:
     planned = PlannedRead(
         RangeRead("orders", "orders-0", EARLIEST, digits(9), ("offset",)), witness=(digits(5), "another")
     )
-    assert list(reader.read_range(batch_options(), planned, SCHEMA, log.connect))
+    assert list(read_range(batch_options(), planned, SCHEMA, log.connect))
 
 
 def test_logs_with_an_identity_have_no_witnesses() -> None:

@@ -18,6 +18,7 @@ from spark_streams.spark.schemas import arrow_schema, chosen_columns, spark_sche
 from spark_streams.spark.source import reader
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.ranges import PlannedRead
+from spark_streams.spark.source.task import read_range
 from tests.spark.fake_client import FakeLog, digits, name
 
 COLUMNS = pa.schema([("value", pa.binary()), ("offset", pa.string())])
@@ -35,7 +36,7 @@ def rows(log: FakeLog, columns: tuple[str, ...] = ("offset",), **more: str) -> d
     for planned in plan_batch(parsed, columns, log.connect):
         planned = pickle.loads(pickle.dumps(planned))
         read = out.setdefault(planned.read.partition, [])
-        for batch in reader.read_range(parsed, planned, schema, log.connect):
+        for batch in read_range(parsed, planned, schema, log.connect):
             assert batch.schema == schema
             read += [v if isinstance(v, str) else v.decode() for v in batch.column(0).to_pylist()]
     return out
@@ -170,8 +171,8 @@ def test_a_log_created_again_while_it_is_read() -> None:
     planned = PlannedRead(RangeRead("orders", "0", EARLIEST, name(3), ("offset",)), None, "zero")
     schema = pa.schema([("offset", pa.string())])
     with pytest.raises(PositionLost, match="deleted and created again"):
-        list(reader.read_range(options(), planned, schema, log.connect))
-    assert list(reader.read_range(options(), PlannedRead(planned.read, None, "one"), schema, log.connect))
+        list(read_range(options(), planned, schema, log.connect))
+    assert list(read_range(options(), PlannedRead(planned.read, None, "one"), schema, log.connect))
 
 
 @pytest.mark.parametrize("numeric", [False, True])
@@ -183,19 +184,19 @@ def test_rows_of_a_log_created_again_are_the_next_batchs(numeric: bool, caplog: 
     wanted = RangeRead("orders", "0", EARLIEST, spell(2_499), ("offset",), fail_on_data_loss=False)
     planned = PlannedRead(wanted, None, None if numeric else "one", (spell(2_499), "one") if numeric else None)
     schema = pa.schema([("offset", pa.string())])
-    rows = reader.read_range(options(), planned, schema, log.connect)
+    rows = read_range(options(), planned, schema, log.connect)
     some = next(rows).num_rows
     log.incarnation = log.partitions["0"].created = "two"
     assert some < 2_500 and list(rows) == []
     for events in (2_500, 5):  # where it does not reach so far there is no witness
         log.partitions["0"].next = events
-        assert list(reader.read_range(options(), planned, schema, log.connect)) == []
+        assert list(read_range(options(), planned, schema, log.connect)) == []
     assert caplog.text.count("going on with what is left") == 3
     log.incarnation = log.partitions["0"].created = "one"
     log.partitions["0"].next = 2_600
-    assert sum(b.num_rows for b in reader.read_range(options(), planned, schema, log.connect)) == 2_500
+    assert sum(b.num_rows for b in read_range(options(), planned, schema, log.connect)) == 2_500
     log.partitions["0"].truncate(2_550)
-    assert list(reader.read_range(options(), planned, schema, log.connect)) == []
+    assert list(read_range(options(), planned, schema, log.connect)) == []
     assert caplog.text.count("going on with what is left") == 3, "what was removed is the same log's"
 
 
@@ -203,7 +204,7 @@ def test_sparks_placeholder_for_a_query_without_partitions_gives_no_rows() -> No
     from pyspark.sql.datasource import InputPartition
 
     schema = spark_schema(COLUMNS)
-    batch_reader = reader.BatchReader(options(), schema, FULL_MESSAGE_SCHEMA, FakeLog("0").connect)
+    batch_reader = reader.batch_reader(options(), schema, FULL_MESSAGE_SCHEMA, reader.LogSource(FakeLog("0").connect))
     assert batch_reader.partitions() == []
     assert list(batch_reader.read(InputPartition(None))) == []
 
@@ -211,7 +212,9 @@ def test_sparks_placeholder_for_a_query_without_partitions_gives_no_rows() -> No
 def test_partitions_show_no_secret() -> None:
     log = filled()
     parsed = parse_source({"url": "amqp://me:hunter2@h", "stream": "orders"}, streaming=False)
-    batch_reader = reader.BatchReader(parsed, spark_schema(COLUMNS), FULL_MESSAGE_SCHEMA, log.connect)
+    batch_reader = reader.batch_reader(
+        parsed, spark_schema(COLUMNS), FULL_MESSAGE_SCHEMA, reader.LogSource(log.connect)
+    )
     partitions = batch_reader.partitions()
     assert "hunter2" not in repr(partitions)
     assert b"hunter2" not in pickle.dumps(partitions)
@@ -222,11 +225,11 @@ def test_partitions_show_no_secret() -> None:
 def test_spark_before_4_2_has_no_rate_limit(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "HAS_ADMISSION_CONTROL", False)
     with pytest.raises(OptionError, match=rf"'{option}': needs Spark 4\.2 or later, this is"):
-        reader.stream_reader(
+        reader.StreamReader(
             options(True, **{option: "5"}),
             spark_schema(COLUMNS),
             FULL_MESSAGE_SCHEMA,
-            FakeLog("0").connect,
+            reader.LogSource(FakeLog("0").connect),
         )
 
 
@@ -234,11 +237,11 @@ def test_the_read_limit_of_the_option_and_of_the_trigger() -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
     log = filled()
-    stream = reader.stream_reader(
+    stream = reader.StreamReader(
         options(True, maxOffsetsPerTrigger="4", startingOffsets="earliest"),
         spark_schema(COLUMNS),
         FULL_MESSAGE_SCHEMA,
-        log.connect,
+        reader.LogSource(log.connect),
     )
     assert stream.getDefaultReadLimit() == ReadMaxRows(4)
     start = stream.initialOffset()
@@ -257,7 +260,9 @@ def test_the_read_limit_says_that_a_batch_may_wait() -> None:
     schema, least = spark_schema(COLUMNS), {"minOffsetsPerTrigger": "4", "startingOffsets": "earliest"}
 
     def stream(**more: str) -> reader.StreamReader:
-        return reader.stream_reader(options(True, **least, **more), schema, FULL_MESSAGE_SCHEMA, log.connect)
+        return reader.StreamReader(
+            options(True, **least, **more), schema, FULL_MESSAGE_SCHEMA, reader.LogSource(log.connect)
+        )
 
     assert stream(maxOffsetsPerTrigger="9").getDefaultReadLimit() == ReadMaxRows(9)
     waiting = stream(pollInterval="0")

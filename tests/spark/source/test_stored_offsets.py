@@ -11,7 +11,7 @@ from spark_streams.options import parse_rabbit_source
 from spark_streams.position import Checkpoint
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.spark.schemas import spark_schema
-from spark_streams.spark.source.reader import stream_reader
+from spark_streams.spark.source.reader import LogSource, StreamReader
 from spark_streams.spark.source.stored_offsets import FEW_OFFSETS, StoredPositions
 from tests.spark.fake_client import FakeLog, digits
 from tests.spark.fake_query import Query
@@ -126,7 +126,7 @@ def test_the_reader_stores_what_spark_commits_if_it_is_asked_to(wanted: bool) ->
     log = filled(5)
     rows: Any = spark_schema(FULL_MESSAGE_SCHEMA)
     store = log.connect_store if wanted else None
-    stream = stream_reader(OPTIONS, rows, FULL_MESSAGE_SCHEMA, log.connect, store)
+    stream = StreamReader(OPTIONS, rows, FULL_MESSAGE_SCHEMA, LogSource(log.connect, store))
     stream.commit({"version": 1, "stream": "orders", "partitions": {"0": {"after": digits(3)}}})
     stream.stop()
     assert log.stored == ([("tools", {"0": digits(3)})] if wanted else [])
@@ -135,8 +135,8 @@ def test_the_reader_stores_what_spark_commits_if_it_is_asked_to(wanted: bool) ->
 def test_positions_are_stored_at_the_nodes_that_the_query_was_told_of() -> None:
     log = filled(5)
     log.told = (("b", 1),)
-    stream = stream_reader(
-        OPTIONS, spark_schema(FULL_MESSAGE_SCHEMA), FULL_MESSAGE_SCHEMA, log.connect, log.connect_store
+    stream = StreamReader(
+        OPTIONS, spark_schema(FULL_MESSAGE_SCHEMA), FULL_MESSAGE_SCHEMA, LogSource(log.connect, log.connect_store)
     )
     start: Any = stream.initialOffset()
     stream.commit(start)

@@ -1,0 +1,94 @@
+"""What one Spark task of a query reads: a range of a partition, over a connection of its own.
+
+It hands Spark the Arrow batches as they are. No socket crosses a pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.client.data_loss import LossPolicy, is_past_end
+from spark_streams.client.log_client import LogClient, RangeRead
+from spark_streams.errors import NotFound
+from spark_streams.options import SourceOptions
+from spark_streams.position import After
+from spark_streams.spark.source.checks import CREATED_AGAIN
+from spark_streams.spark.source.driver import Connect, reaching
+from spark_streams.spark.source.ranges import PlannedRead
+
+__all__ = ["read_range"]
+
+
+def read_range(
+    options: SourceOptions, planned: PlannedRead, schema: pa.Schema, connect: Connect
+) -> Iterator[pa.RecordBatch]:
+    """Read one range over a connection of its own.
+
+    Args:
+        options: of the query.
+        planned: the range.
+        schema: what the batches have to look like, to the letter.
+        connect: opens a client, which is closed at the end.
+
+    Raises:
+        PositionLost: events of it are gone, or the log was deleted and created again before the last one was read.
+    """
+    read, until = planned.read, planned.until
+    policy = LossPolicy(read.stream, read.fail_on_data_loss)
+    with connect(reaching(options, planned.told)) as client:
+        fetched, same = read if until is None else _with_offset(read), False
+        for batch in client.fetch(fetched):
+            if until is not None:
+                batch = batch.filter(pc.less(batch.column("offset"), until)).select(list(read.columns))
+            if not batch.num_rows:
+                continue
+            if not read.fail_on_data_loss:
+                # The query goes on at the beginning of another log: what that has at these offsets would come twice.
+                if not _same_log(client, planned, policy):
+                    return
+                same = True
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        if not same:
+            _same_log(client, planned, policy)
+
+
+def _same_log(client: LogClient, planned: PlannedRead, policy: LossPolicy) -> bool:
+    """Ask whether the log is the one that the range is of: if it is after a row was read, it was so before.
+
+    Raises:
+        PositionLost, NotFound: it is another one, or not there any more, and losses are to fail the query.
+    """
+    partition, asked = planned.read.partition, f"to offset '{planned.read.end}'"
+    try:
+        again = _created_again(client, planned)
+    except NotFound as fault:
+        # What was read was there, and whether it was of the same log cannot be asked any more.
+        policy.report(partition, asked, str(fault), fault)
+        return True
+    if again:
+        policy.report(partition, asked, CREATED_AGAIN)
+    return not again
+
+
+def _created_again(client: LogClient, planned: PlannedRead) -> bool:
+    """Ask whether the log is another one."""
+    read = planned.read
+    if planned.incarnation is not None and client.describe(read.stream).incarnation != planned.incarnation:
+        return True
+    if planned.witness is None:
+        return False
+    offset, witness = planned.witness
+    now = client.witnesses(read.stream, {read.partition: offset}).get(read.partition)
+    if now is not None or read.fail_on_data_loss:
+        return now is not None and now != witness
+    # Nothing is there: it was removed since, or the log is another one that does not reach so far.
+    bounds = client.describe(read.stream, certain=(read.partition,)).partitions.get(read.partition)
+    return bounds is not None and is_past_end(After(offset), bounds)
+
+
+def _with_offset(read: RangeRead) -> RangeRead:
+    return read if "offset" in read.columns else replace(read, columns=(*read.columns, "offset"))
