@@ -5,84 +5,27 @@ docs/amqp-events-sink.md is for users; docs/adr/0007-sink-delivery.md has the de
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import StructType
 
-from spark_streams.client import AmqpClient, Publisher, encode_columns
-from spark_streams.errors import OptionError, SchemaError, SparkStreamsError
-from spark_streams.options import SinkOptions, parse_sink_options
-from spark_streams.spark.sink.columns import identify, message_columns
+from spark_streams.client import AmqpClient, Publisher
+from spark_streams.errors import SchemaError
+from spark_streams.options import SinkOptions
+from spark_streams.spark.sink.columns import encoded, identify, message_columns
+from spark_streams.spark.sink.keep_alive import KeepAlive
 from spark_streams.spark.sink.schema import check_schema
-from spark_streams.spark.sink.writer import BatchWriter, StreamWriter, TaskName
+from spark_streams.spark.sink.sink import TaskName, check_once
 
-__all__ = ["AmqpOutlet", "AmqpSink", "batch_writer", "stream_writer"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["AmqpOutlet", "AmqpSink"]
 
 MAX_OPEN_LINKS: Final = 64
 """Sender links a task keeps open when column ``stream`` names many streams; the least recently used one is closed."""
-
-KEEP_ALIVE_S: Final = 1.0
-"""How often an idle connection is served; peers' idle-time-outs are tens of seconds."""
-
-_checked: Final[set[tuple[str, str | None, str]]] = set()
-
-
-def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> BatchWriter:
-    """Return what ``df.write.format("amqp-events")`` runs.
-
-    Args:
-        options: as the user gave them.
-        schema: the DataFrame's, a ``StructType``.
-        overwrite: whether the save mode is ``overwrite``.
-
-    Raises:
-        OptionError: an option is unknown, missing or has a value that cannot be used, or the mode is ``overwrite``.
-        SchemaError: the sink does not know a column or its type.
-        NotFound: there is no such stream.
-        AuthenticationFailed: the peer does not take the credentials.
-    """
-    if overwrite:
-        raise OptionError("mode", "'overwrite' cannot be done, events in a log are never replaced: use mode 'append'")
-    return BatchWriter(_sink(options, schema))
-
-
-def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> StreamWriter:
-    """Return what ``df.writeStream.format("amqp-events")`` runs.
-
-    Args:
-        options: as the user gave them.
-        schema: the DataFrame's, a ``StructType``.
-        overwrite: whether the output mode is ``complete``.
-
-    Raises:
-        OptionError: as ``batch_writer``; the output mode that cannot be done is ``complete``.
-        SchemaError: as ``batch_writer``.
-        NotFound: as ``batch_writer``.
-        AuthenticationFailed: as ``batch_writer``.
-    """
-    if overwrite:
-        raise OptionError(
-            "outputMode",
-            "'complete' cannot be done, events in a log are never replaced: use 'append', or 'update' to add an event "
-            "for each row that changed",
-        )
-    return StreamWriter(_sink(options, schema))
-
-
-def _sink(options: Mapping[str, str], schema: Any) -> AmqpSink:
-    sink = AmqpSink(parse_sink_options(options))
-    check_schema(schema, stream_option=sink.options.stream is not None)
-    sink.check()
-    return sink
 
 
 @dataclass(frozen=True)
@@ -98,29 +41,27 @@ class AmqpSink:
 
     options: SinkOptions
 
-    def check(self) -> None:
-        """Attach to the stream and detach again, so that a wrong name fails on the driver, before any task starts.
+    def check_schema(self, schema: StructType) -> None:
+        """Check the DataFrame's columns; raises as ``check_schema``."""
+        check_schema(schema, stream_option=self.options.stream is not None)
 
-        It is done once a process and stream: Spark makes a writer for every micro-batch. Trouble of the network is
-        left to the tasks, which Spark tries again. Nothing is checked without option ``stream``.
+    def check(self) -> AmqpSink:
+        """Attach to the stream and detach again. Nothing is checked without option ``stream``; see ``Sink``.
 
         Raises:
             NotFound: there is no such stream.
             AuthenticationFailed: the peer does not take the credentials.
             Refused: the peer does not let us send there.
         """
-        endpoint, stream = self.options.endpoint, self.options.stream
-        if stream is None or (endpoint.url, endpoint.username, stream) in _checked:
-            return
-        try:
-            with AmqpClient(endpoint, timeout_ms=self.options.request_timeout_ms) as client:
-                client.publisher(stream, timeout_ms=self.options.request_timeout_ms).close()
-        except SparkStreamsError as fault:
-            if not fault.retriable:
-                raise
-            _log.warning("stream '%s' could not be checked before the write: %s", stream, fault)
-            return
-        _checked.add((endpoint.url, endpoint.username, stream))
+        endpoint, stream, timeout_ms = self.options.endpoint, self.options.stream, self.options.request_timeout_ms
+
+        def attach(name: str) -> None:
+            with AmqpClient(endpoint, timeout_ms=timeout_ms) as client:
+                client.publisher(name, timeout_ms=timeout_ms).close()
+
+        if stream is not None:
+            check_once((endpoint.url, endpoint.username, stream), f"stream '{stream}'", lambda: attach(stream))
+        return self
 
     def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
         """Return the columns to encode, ``message_id`` among them: the row's own, or one derived from its place."""
@@ -151,9 +92,6 @@ class _Chosen:
 class AmqpOutlet:
     """One task's connection, with a sender link to each stream that its rows name; opened by the first rows.
 
-    While the task waits for its next rows a thread keeps the connection alive: a peer drops one that is silent for
-    longer than its idle-time-out, and Spark may well compute for minutes between two batches.
-
     Args:
         options: checked; ``stream``, where it is given, is where all rows go.
     """
@@ -162,11 +100,7 @@ class AmqpOutlet:
         self._options = options
         self._client = AmqpClient(options.endpoint, timeout_ms=options.request_timeout_ms)
         self._publishers: OrderedDict[str, Publisher] = OrderedDict()
-        self._turn = threading.Lock()
-        self._closing = threading.Event()
-        self._fault: SparkStreamsError | None = None
-        self._keeper = threading.Thread(target=self._keep_alive, name="spark-streams-keep-alive", daemon=True)
-        self._keeper.start()
+        self._keep_alive = KeepAlive(self._client.turn)
 
     def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
         """Send rows, in their order within each stream; waits while the peer gives no credit.
@@ -181,11 +115,8 @@ class AmqpOutlet:
         """
         columns = dict(columns)
         streams = columns.pop("stream", None)
-        try:
-            payloads = encode_columns(columns)
-        except SchemaError as fault:
-            raise SchemaError(f"{fault} (counted from {label(0)})") from fault
-        with self._served():
+        payloads = encoded(columns, label)
+        with self._keep_alive.paused():
             if self._options.stream is not None:
                 self._publisher(self._options.stream).send(payloads, label)
                 return
@@ -206,31 +137,14 @@ class AmqpOutlet:
             DeadlineExceeded: it did not settle all within option ``requestTimeout``.
             TransportError: the connection broke.
         """
-        with self._served():
+        with self._keep_alive.paused():
             for publisher in self._publishers.values():
                 publisher.flush()
 
     def close(self) -> None:
         """Disconnect."""
-        self._closing.set()
-        self._keeper.join()
+        self._keep_alive.stop()
         self._client.close()
-
-    @contextmanager
-    def _served(self) -> Iterator[None]:
-        with self._turn:
-            if self._fault is not None:
-                raise self._fault
-            yield
-
-    def _keep_alive(self) -> None:
-        while not self._closing.wait(KEEP_ALIVE_S):
-            with self._turn:
-                try:
-                    self._client.turn()
-                except SparkStreamsError as fault:
-                    self._fault = fault  # told to the task when it comes back
-                    return
 
     def _publisher(self, stream: str) -> Publisher:
         publisher = self._publishers.get(stream)

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_streams.client import AmqpClient
-from spark_streams.options import RedactedOptions, SourceOptions, parse_source, validate
+from spark_streams.options import RedactedOptions, SourceOptions, parse_sink_options, parse_source, validate
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.schemas import spark_schema
 from spark_streams.spark.source.reader import LogSource, StreamReader, batch_reader
@@ -68,12 +68,16 @@ class AmqpEventsDataSource(DataSource):  # type: ignore[misc]
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a batch query."""
-        from spark_streams.sinks import amqp_events
+        from spark_streams.sinks.amqp_events import AmqpSink
 
-        return amqp_events.batch_writer(self.options, schema, overwrite)
+        from spark_streams.spark.sink.writer import batch_writer
+
+        return batch_writer(AmqpSink(parse_sink_options(self.options)), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a stream."""
-        from spark_streams.sinks import amqp_events
+        from spark_streams.sinks.amqp_events import AmqpSink
 
-        return amqp_events.stream_writer(self.options, schema, overwrite)
+        from spark_streams.spark.sink.writer import stream_writer
+
+        return stream_writer(AmqpSink(parse_sink_options(self.options)), schema, overwrite)

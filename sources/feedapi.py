@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_streams.options import RedactedOptions
-from spark_streams.options.feedapi import parse_feed_source, validate_feed
+from spark_streams.options.feedapi import parse_feed_sink, parse_feed_source, validate_feed
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.feed.reader import FeedSource
 from spark_streams.spark.schemas import spark_schema
@@ -59,12 +59,16 @@ class FeedDataSource(DataSource):  # type: ignore[misc]
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a batch query."""
-        from spark_streams.sinks import feedapi
+        from spark_streams.sinks.feedapi import FeedSink
 
-        return feedapi.batch_writer(self.options, schema, overwrite)
+        from spark_streams.spark.sink.writer import batch_writer
+
+        return batch_writer(FeedSink(parse_feed_sink(self.options)), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a stream."""
-        from spark_streams.sinks import feedapi
+        from spark_streams.sinks.feedapi import FeedSink
 
-        return feedapi.stream_writer(self.options, schema, overwrite)
+        from spark_streams.spark.sink.writer import stream_writer
+
+        return stream_writer(FeedSink(parse_feed_sink(self.options)), schema, overwrite)

@@ -17,6 +17,7 @@ from spark_streams.options import (
     RabbitSourceOptions,
     RedactedOptions,
     SourceOptions,
+    parse_rabbit_sink,
     parse_rabbit_source,
     validate_rabbit,
 )
@@ -90,12 +91,16 @@ class RabbitStreamDataSource(DataSource):  # type: ignore[misc]
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a batch query."""
-        from spark_streams.sinks import rabbitmq_stream
+        from spark_streams.sinks.rabbitmq_stream import RabbitSink
 
-        return rabbitmq_stream.batch_writer(self.options, schema, overwrite)
+        from spark_streams.spark.sink.writer import batch_writer
+
+        return batch_writer(RabbitSink(parse_rabbit_sink(self.options)), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a stream."""
-        from spark_streams.sinks import rabbitmq_stream
+        from spark_streams.sinks.rabbitmq_stream import RabbitSink
 
-        return rabbitmq_stream.stream_writer(self.options, schema, overwrite)
+        from spark_streams.spark.sink.writer import stream_writer
+
+        return stream_writer(RabbitSink(parse_rabbit_sink(self.options)), schema, overwrite)

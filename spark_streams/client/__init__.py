@@ -5,11 +5,12 @@
 
 from spark_streams.client.amqp.client import AmqpClient
 from spark_streams.client.amqp.publisher import Publisher
+from spark_streams.client.digested_rows import TaskIdentity
 from spark_streams.client.log_client import Bounds, OffsetWalk, RangeRead, StreamDescription
 from spark_streams.client.rabbitmq.client import RabbitClient
 from spark_streams.client.rabbitmq.pushdown import FilterValues
 from spark_streams.client.rabbitmq.subscription import Consumer
-from spark_streams.client.rabbitmq.task_publisher import RabbitPublishing, TaskIdentity, TaskPublisher
+from spark_streams.client.rabbitmq.task_publisher import RabbitPublishing, TaskPublisher
 from spark_streams.wire.amqp.columns import encode_columns
 
 __all__ = [

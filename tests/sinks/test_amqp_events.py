@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructType
 from spark_streams.sinks import amqp_events as module
-from spark_streams.sinks.amqp_events import MAX_OPEN_LINKS, AmqpOutlet, AmqpSink, batch_writer, stream_writer
+from spark_streams.sinks.amqp_events import MAX_OPEN_LINKS, AmqpOutlet, AmqpSink
 
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -22,7 +22,9 @@ from spark_streams.errors import (
     SparkStreamsError,
 )
 from spark_streams.options import parse_sink_options
-from spark_streams.spark.sink.writer import TaskName
+from spark_streams.spark.sink import sink
+from spark_streams.spark.sink.sink import TaskName
+from spark_streams.spark.sink.writer import batch_writer, stream_writer
 
 OPTIONS = {"url": "amqp://localhost:1", "username": "guest", "password": "hush"}
 TASK = TaskName("q", "0", 0, stable=True)
@@ -83,7 +85,7 @@ class FakeClient:
 def client(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
     FakeClient.sent, FakeClient.open, FakeClient.attached, FakeClient.fault = {}, [], [], None
     monkeypatch.setattr(module, "AmqpClient", FakeClient)
-    monkeypatch.setattr(module, "_checked", set())
+    monkeypatch.setattr(sink, "_checked", {})
     return FakeClient
 
 
@@ -155,10 +157,14 @@ def text_column(name: str = "value") -> StructType:
     return StructType().add(name, StringType())
 
 
+def sink_to(stream: str) -> AmqpSink:
+    return AmqpSink(parse_sink_options(OPTIONS | {"stream": stream}))
+
+
 @pytest.mark.parametrize("make", [batch_writer, stream_writer])
 def test_the_driver_attaches_once_a_process_and_stream(make: Callable[..., object], client: type[FakeClient]) -> None:
     for stream in ("orders", "orders", "refunds", "orders"):
-        make(OPTIONS | {"stream": stream}, text_column(), False)
+        make(sink_to(stream), text_column(), False)
     assert client.attached == ["orders", "refunds"]
     assert client.open == []
 
@@ -170,22 +176,22 @@ def test_the_driver_attaches_once_a_process_and_stream(make: Callable[..., objec
 def test_what_another_try_cannot_heal_fails_on_the_driver(client: type[FakeClient], fault: SparkStreamsError) -> None:
     client.fault = fault
     with pytest.raises(type(fault)):
-        batch_writer(OPTIONS | {"stream": "orders"}, text_column(), False)
+        batch_writer(sink_to("orders"), text_column(), False)
 
 
 def test_trouble_of_the_network_is_left_to_the_tasks(
     client: type[FakeClient], caplog: pytest.LogCaptureFixture
 ) -> None:
     client.fault = ConnectFailed("localhost:1: connection refused")
-    batch_writer(OPTIONS | {"stream": "orders"}, text_column(), False)
+    batch_writer(sink_to("orders"), text_column(), False)
     assert "stream 'orders' could not be checked before the write: localhost:1: connection refused" in caplog.text
     client.fault = None
-    batch_writer(OPTIONS | {"stream": "orders"}, text_column(), False)
+    batch_writer(sink_to("orders"), text_column(), False)
     assert client.attached == ["orders"], "it is checked the next time"
 
 
 def test_what_the_sink_cannot_do_is_refused_before_it_connects(client: type[FakeClient]) -> None:
-    given = OPTIONS | {"stream": "orders"}
+    given = sink_to("orders")
     with pytest.raises(OptionError, match=r"option 'mode': 'overwrite' cannot be done.*use mode 'append'"):
         batch_writer(given, text_column(), True)
     with pytest.raises(OptionError, match=r"option 'outputMode': 'complete' cannot be done.*'append', or 'update'"):
@@ -193,12 +199,12 @@ def test_what_the_sink_cannot_do_is_refused_before_it_connects(client: type[Fake
     with pytest.raises(SchemaError, match=r"unknown column 'vlaue'.*Did you mean 'value'"):
         stream_writer(given, text_column("vlaue"), False)
     with pytest.raises(SchemaError, match="nothing says where the rows go"):
-        stream_writer(OPTIONS, text_column(), False)
+        stream_writer(AmqpSink(parse_sink_options(OPTIONS)), text_column(), False)
     assert client.attached == []
 
 
 def test_writers_are_pickled_without_a_password_in_the_clear(client: type[FakeClient]) -> None:
     for make in (batch_writer, stream_writer):
-        writer = make(OPTIONS | {"stream": "orders"}, text_column(), False)
+        writer = make(sink_to("orders"), text_column(), False)
         assert b"hush" not in pickle.dumps(writer)
         assert "hush" not in repr(writer) + repr(vars(writer))

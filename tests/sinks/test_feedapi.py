@@ -12,7 +12,7 @@ from spark_streams.sinks.feedapi import MAX_PARTITIONS, FeedSink
 from spark_streams.errors import NotFound, OptionError
 from spark_streams.log import ReferenceLog
 from spark_streams.options.feedapi import parse_feed_sink
-from spark_streams.spark.sink.writer import TaskName
+from spark_streams.spark.sink.sink import TaskName
 
 
 def sink_of(folder: Path, stream: str = "orders") -> FeedSink:

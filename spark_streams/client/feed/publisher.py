@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from spark_streams.client.digested_rows import TaskIdentity
 from spark_streams.client.feed.client import PATIENT, pause_for
 from spark_streams.client.feed.errors import first_line
 from spark_streams.client.feed.http import FeedSession
@@ -36,7 +37,7 @@ from spark_streams.errors import (
     SparkStreamsError,
 )
 
-__all__ = ["MAX_BATCH", "MAX_PARTS", "FeedIdentity", "FeedPublisher", "HttpFeed", "Label", "Published", "Target"]
+__all__ = ["MAX_BATCH", "MAX_PARTS", "FeedPublisher", "HttpFeed", "Label", "Published", "Target"]
 
 _log = logging.getLogger(__name__)
 
@@ -48,19 +49,6 @@ MAX_BATCH: Final = (1 << (63 - _PART_BITS)) - 1
 
 Label = Callable[[int], str]
 """Names row i of the rows that it came with."""
-
-
-@dataclass(frozen=True)
-class FeedIdentity:
-    """What a task is on every attempt: it makes publishing exactly once.
-
-    Args:
-        reference: the publisher's, the same for this query and Spark partition in every micro-batch.
-        batch: number of the micro-batch.
-    """
-
-    reference: str
-    batch: int
 
 
 @dataclass(frozen=True)
@@ -191,7 +179,7 @@ class FeedPublisher:
         self,
         target: Target,
         stream: str,
-        identity: FeedIdentity | None,
+        identity: TaskIdentity | None,
         *,
         backoff: Backoff = PATIENT,
         pause: Callable[[float], object] = time.sleep,

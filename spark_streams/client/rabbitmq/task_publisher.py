@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spark_streams.client.digested_rows import TaskIdentity
 from spark_streams.client.hosts import Hosts
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.publisher_pool import PublisherPool
@@ -32,24 +33,11 @@ from spark_streams.errors import OptionError
 from spark_streams.wire.rabbitmq.compression import Compression
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 
-__all__ = ["RabbitPublishing", "TaskIdentity", "TaskPublisher"]
+__all__ = ["RabbitPublishing", "TaskPublisher"]
 
 HELD_IN_FLIGHTS: Final = 10
 """So many times option maxInFlight may be held back while streams are compared: an attempt leaves out no more than was
 under way when it ended, and the option may have been larger then."""
-
-
-@dataclass(frozen=True)
-class TaskIdentity:
-    """What a task is on every attempt: it makes publishing exactly once.
-
-    Args:
-        reference: the publisher's, the same for this query and Spark partition in every micro-batch.
-        batch: number of the micro-batch.
-    """
-
-    reference: str
-    batch: int
 
 
 @dataclass(frozen=True)

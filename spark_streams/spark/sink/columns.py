@@ -6,16 +6,18 @@ the user wrote as ``NULL`` has a type of its own. What leaves here has the types
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_streams.client import encode_columns
+from spark_streams.errors import SchemaError
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, PROPERTIES_TYPE
 
-__all__ = ["SLICE_BYTES", "identify", "message_columns", "slices"]
+__all__ = ["SLICE_BYTES", "encoded", "identify", "message_columns", "slices"]
 
 SLICE_BYTES: Final = 8 << 20
 """Encode about this many bytes of rows at a time: the encoded copy is bounded, whatever Spark's batch holds."""
@@ -76,6 +78,22 @@ def identify(columns: dict[str, pa.Array], prefix: str, first_row: int) -> pa.St
         ids = pc.if_else(columns["message"].is_valid(), pa.scalar(None, pa.string()), ids)
     columns["message_id"] = ids
     return ids
+
+
+def encoded(columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> pa.LargeBinaryArray:
+    """Return the message of each row, encoded.
+
+    Args:
+        columns: as ``encode_columns`` takes them.
+        label: names row i of these in errors.
+
+    Raises:
+        SchemaError: a row cannot be encoded.
+    """
+    try:
+        return encode_columns(columns)
+    except SchemaError as fault:
+        raise SchemaError(f"{fault} (counted from {label(0)})") from fault
 
 
 def _properties(column: pa.StructArray) -> pa.StructArray:

@@ -1,19 +1,12 @@
 """The writers that Spark runs: rows in Arrow batches go out, a commit message says that the peer has them.
 
-Spark's part of every guarantee is **at least once**: a task that fails is tried again, and a micro-batch that was not
-committed is written again after a restart, so rows that were delivered before the fault are handed over a second time.
-What that means is the format's, said by its ``Sink``: what is written again has the same ``TaskName``, and rows of a
-Spark partition that come in the same order again have the same numbers, from which a sink derives ids. By them a reader
-(docs/adr/0007-sink-delivery.md: message-ids) or the log itself (publishing ids) drops what it has.
-
 Spark makes a writer on the driver, pickles it for the tasks, and for ``commit`` and ``abort`` rebuilds a stream's in
 another process: what these know comes in the commit messages alone.
 
-Whether a task was given all of its rows.
-
-Spark gives a task's rows to Python as an Arrow stream through a socket. When the JVM at its other end dies, or stops
-the task, the stream breaks off; pyarrow takes a stream that breaks off between two batches for one that has ended. A
-sink must not: the rows so far would pass for all rows of the task, under ids that belong to other windows or parts.
+A task also checks whether it was given all of its rows (``broke_off``). Spark gives them to Python as an Arrow stream
+through a socket. When the JVM at its other end dies, or stops the task, the stream breaks off; pyarrow takes a stream
+that breaks off between two batches for one that has ended. A sink must not: the rows so far would pass for all rows of
+the task, under ids that belong to other windows or parts.
 """
 
 from __future__ import annotations
@@ -24,23 +17,25 @@ import select
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
-from spark_streams.errors import SparkStreamsError, TransportError
+from spark_streams.errors import OptionError, SparkStreamsError, TransportError
 from spark_streams.spark.log_lines import show_log_lines
 from spark_streams.spark.sink.columns import slices
+from spark_streams.spark.sink.sink import Outlet, Sink, TaskName
 
-__all__ = ["BatchWriter", "Outlet", "Sink", "SinkCommit", "StreamWriter", "TaskName", "broke_off"]
+__all__ = ["BatchWriter", "SinkCommit", "StreamWriter", "batch_writer", "broke_off", "stream_writer"]
 
 
 def broke_off() -> bool:
@@ -80,7 +75,7 @@ def _waitable(file: Any) -> Any:
 
 _log = logging.getLogger(__name__)
 
-_MAX_SHOWN = 100
+_MAX_SHOWN: Final = 100
 """Characters of a key or id in an error: enough to find the row, whatever the key is."""
 
 # DataSourceStreamArrowWriter came with Spark 4.1. Spark 4.0 asks a stream's writer too whether it is a
@@ -90,59 +85,6 @@ _ARROW_STREAM_WRITER: tuple[type, ...] = (
     if hasattr(datasource, "DataSourceStreamArrowWriter")
     else (DataSourceStreamWriter, DataSourceArrowWriter)
 )
-
-
-class Outlet(Protocol):
-    """Where one task's rows go; it lives as long as the task's write."""
-
-    def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
-        """Send rows, waiting while the peer gives no credit.
-
-        Args:
-            columns: of ``Sink.columns``.
-            label: names row i of these columns in errors, also after this call has returned.
-
-        Raises:
-            DeliveryFailed: the peer did not accept a row, of these or of earlier ones.
-            DeadlineExceeded: no credit in time.
-        """
-
-    def flush(self) -> None:
-        """Return once the peer has accepted every row, or raise as ``send``."""
-
-    def close(self) -> None:
-        """Disconnect; what is not settled then may or may not have been stored."""
-
-
-class Sink(Protocol):
-    """What a format tells the writers: picklable, opened once in each task that has rows."""
-
-    def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
-        """Return the columns that ``Outlet.send`` takes.
-
-        Args:
-            rows: of a schema that ``check_schema`` let pass.
-            name: of the task.
-            first_row: number of the first of these rows within the task, counted from 0.
-
-        Returns:
-            ``message_columns`` of the rows, and what the format adds. In errors a row is named by its number, and by
-            ``key`` and ``message_id`` where these columns are there.
-        """
-
-    def open(self, name: TaskName, streaming: bool) -> Outlet:
-        """Connect.
-
-        Args:
-            name: of the task that writes.
-            streaming: whether it writes a micro-batch, which may be written again after a restart; else a batch write.
-
-        Raises:
-            SparkStreamsError: no connection, or the sink cannot keep its promise under this name (``TaskName.stable``).
-        """
-
-    def repetition(self, streaming: bool) -> str:
-        """Return a sentence for the log, without a full stop: what becomes of rows that are written again."""
 
 
 @dataclass(frozen=True)
@@ -166,29 +108,6 @@ class SinkCommit(WriterCommitMessage):  # type: ignore[misc]
     bytes: int = field(default=0, compare=False)
     began_at: float = field(default=0.0, compare=False)
     ended_at: float = field(default=0.0, compare=False)
-
-
-@dataclass(frozen=True)
-class TaskName:
-    """What a task's work is called on every attempt at it.
-
-    Args:
-        query: a streaming query's id, which its checkpoint keeps over restarts, or a random id made for this write.
-        batch: number of the micro-batch; 0 where there is none.
-        partition: number of the Spark partition.
-        stable: whether the work has this name also when it is done again after a restart of the query. It does not in
-            a batch write, nor where Spark hides the query's id from its tasks.
-    """
-
-    query: str
-    batch: str
-    partition: int
-    stable: bool = False
-
-    @property
-    def prefix(self) -> str:
-        """What ids of the task's rows begin with; the row's number from 0 follows."""
-        return f"{self.query}/{self.batch}/{self.partition}/"
 
 
 def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.RecordBatch]) -> SinkCommit:
@@ -250,8 +169,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 
-class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """``df.write``: a task that Spark tries again has the same name, another write never.
+class _Writer:
+    """What the writers have in common.
 
     Args:
         sink: where rows go.
@@ -263,30 +182,34 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         # streaming query is not used even inside foreachBatch: two writes of one micro-batch must not share names.
         self._job = str(uuid.uuid4())
 
+    def _committed(self, what: str, messages: Sequence[SinkCommit | None]) -> None:
+        """Log the end of a write: there is nothing to commit, each row was accepted before its task ended."""
+        show_log_lines()
+        _log.info("%s%s", what, _delivered(messages))
+
+    def _aborted(self, what: str, streaming: bool, messages: Sequence[SinkCommit | None]) -> None:
+        """Log what may have been delivered, since it cannot be taken back."""
+        _log.warning("%s failed: %s", what, _may_have_been_delivered(self._sink, streaming, messages))
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
+    """``df.write``: a task that Spark tries again has the same name, another write never."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """Send the rows of one Spark partition; returns only once the peer has accepted them all."""
         return _deliver(self._sink, TaskName(self._job, "0", TaskContext.get().partitionId()), False, iterator)
 
     def commit(self, messages: Sequence[SinkCommit | None]) -> None:
-        """Note the end of a write: there is nothing to commit, each row was accepted before its task ended."""
-        show_log_lines()
-        _log.info("%s", _delivered(messages))
+        """Note the end of a write."""
+        self._committed("", messages)
 
     def abort(self, messages: Sequence[SinkCommit | None]) -> None:
-        """Log what may have been delivered, since it cannot be taken back."""
-        _log.warning("write %s failed: %s", self._job, _may_have_been_delivered(self._sink, False, messages))
+        """Note a write that failed."""
+        self._aborted(f"write {self._job}", False, messages)
 
 
-class StreamWriter(*_ARROW_STREAM_WRITER):  # type: ignore[misc]
-    """``df.writeStream``: a micro-batch that is written again, also after a restart, has the same task names.
-
-    Args:
-        sink: where rows go.
-    """
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._job = str(uuid.uuid4())
+class StreamWriter(_Writer, *_ARROW_STREAM_WRITER):  # type: ignore[misc]
+    """``df.writeStream``: a micro-batch that is written again, also after a restart, has the same task names."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """Send one Spark partition of one micro-batch; returns only once the peer has accepted its rows."""
@@ -302,13 +225,43 @@ class StreamWriter(*_ARROW_STREAM_WRITER):  # type: ignore[misc]
         return _deliver(self._sink, name, True, iterator)
 
     def commit(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
-        """Note the end of a micro-batch: there is nothing to commit, each row was accepted before its task ended."""
-        show_log_lines()
-        _log.info("batch %d: %s", batchId, _delivered(messages))
+        """Note the end of a micro-batch."""
+        self._committed(f"batch {batchId}: ", messages)
 
     def abort(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
-        """Log what may have been delivered, since it cannot be taken back."""
-        _log.warning("batch %d failed: %s", batchId, _may_have_been_delivered(self._sink, True, messages))
+        """Note a micro-batch that failed."""
+        self._aborted(f"batch {batchId}", True, messages)
+
+
+def batch_writer(sink: Sink, schema: StructType, overwrite: bool) -> BatchWriter:
+    """Return what ``df.write`` runs.
+
+    Args:
+        sink: of the format, by its options.
+        schema: the DataFrame's.
+        overwrite: whether the save mode is ``overwrite``.
+
+    Raises:
+        OptionError: the mode is ``overwrite``; or as ``Sink.check_schema``.
+        SchemaError: as ``Sink.check_schema``.
+        NotFound, AuthenticationFailed, Refused: as ``Sink.check``.
+    """
+    if overwrite:
+        raise OptionError("mode", "'overwrite' cannot be done, events in a log are never replaced: use mode 'append'")
+    sink.check_schema(schema)
+    return BatchWriter(sink.check())
+
+
+def stream_writer(sink: Sink, schema: StructType, overwrite: bool) -> StreamWriter:
+    """Return what ``df.writeStream`` runs; as ``batch_writer``, but that ``overwrite`` is output mode ``complete``."""
+    if overwrite:
+        raise OptionError(
+            "outputMode",
+            "'complete' cannot be done, events in a log are never replaced: use 'append', or 'update' to add an event "
+            "for each row that changed",
+        )
+    sink.check_schema(schema)
+    return StreamWriter(sink.check())
 
 
 def _rows(messages: Sequence[SinkCommit | None]) -> int:

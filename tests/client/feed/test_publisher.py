@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_streams.client.digested_rows import TaskIdentity
 from spark_streams.client.feed import row_parts as parts_module
-from spark_streams.client.feed.publisher import FeedIdentity, FeedPublisher, HttpFeed, Target
+from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed, Target
 from spark_streams.client.feed.row_parts import PART_SCHEMA, Parts
 from spark_streams.client.retry import Backoff
 from spark_streams.endpoint import HTTP_SCHEMES, Secret, parse_url
@@ -25,7 +26,7 @@ from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
 from tests.client.feed.middle import Fault, Middle
 
 PART_ROWS = 40
-IDENTITY = FeedIdentity("spark/query/3", 7)
+IDENTITY = TaskIdentity("spark/query/3", 7)
 QUICK = Backoff(attempts=4, first_ms=1, limit_ms=2)
 
 
@@ -135,10 +136,10 @@ class Feed:
             return FeedFolder(str(self.folder), "orders", 20_000)
         return HttpFeed(parse_url((url or self.server.feed_url) + "/orders", schemes=HTTP_SCHEMES), 20_000)
 
-    def publisher(self, identity: FeedIdentity | None = IDENTITY, target: Target | None = None) -> FeedPublisher:
+    def publisher(self, identity: TaskIdentity | None = IDENTITY, target: Target | None = None) -> FeedPublisher:
         return FeedPublisher(target or self.target(), "orders", identity, backoff=QUICK)
 
-    def publish(self, rows: pa.RecordBatch, identity: FeedIdentity | None = IDENTITY, size: int = 7) -> None:
+    def publish(self, rows: pa.RecordBatch, identity: TaskIdentity | None = IDENTITY, size: int = 7) -> None:
         with contextlib.closing(self.publisher(identity)) as publisher:
             at = 0
             for batch in sliced(rows, size):
@@ -206,8 +207,8 @@ def test_an_attempt_that_is_repeated_adds_nothing(feed: Feed) -> None:
     feed.publish(rows_of(0, 100), size=30)
     feed.publish(rows_of(0, 100), size=100)
     assert feed.stored() == before
-    feed.publish(rows_of(100, 150), FeedIdentity(IDENTITY.reference, IDENTITY.batch + 1))
-    feed.publish(rows_of(150, 160), FeedIdentity("spark/query/4", IDENTITY.batch))
+    feed.publish(rows_of(100, 150), TaskIdentity(IDENTITY.reference, IDENTITY.batch + 1))
+    feed.publish(rows_of(150, 160), TaskIdentity("spark/query/4", IDENTITY.batch))
     assert feed.values() == expected(0, 160)
 
 
@@ -281,9 +282,9 @@ def test_an_attempt_that_died_and_other_rows(feed: Feed) -> None:
 
 
 def test_an_older_checkpoint(feed: Feed) -> None:
-    feed.publish(rows_of(0, 10), FeedIdentity("spark/query/3", 8))
+    feed.publish(rows_of(0, 10), TaskIdentity("spark/query/3", 8))
     with pytest.raises(DeliveryFailed, match="micro-batch 8 of this query already, and this is 7: the checkpoint"):
-        feed.publish(rows_of(10, 20), FeedIdentity("spark/query/3", 7))
+        feed.publish(rows_of(10, 20), TaskIdentity("spark/query/3", 7))
     assert feed.values() == expected(0, 10)
 
 

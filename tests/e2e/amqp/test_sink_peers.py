@@ -21,7 +21,7 @@ from spark_streams.sinks.amqp_events import AmqpOutlet, AmqpSink
 from spark_streams.errors import DeadlineExceeded, DeliveryFailed, NotFound, SchemaError, TransportError
 from spark_streams.options import parse_sink_options
 from spark_streams.spark.sink.columns import identify, message_columns
-from spark_streams.spark.sink.writer import TaskName
+from spark_streams.spark.sink.sink import TaskName
 from spark_streams.testing import eventually
 
 

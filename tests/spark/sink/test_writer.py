@@ -14,7 +14,8 @@ from pyspark.sql import datasource
 from spark_streams.errors import DeliveryFailed, SparkStreamsError
 from spark_streams.spark.sink import writer as module
 from spark_streams.spark.sink.columns import identify, message_columns
-from spark_streams.spark.sink.writer import BatchWriter, SinkCommit, StreamWriter, TaskName
+from spark_streams.spark.sink.sink import TaskName
+from spark_streams.spark.sink.writer import BatchWriter, SinkCommit, StreamWriter
 
 
 @dataclass
