@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from spark_streams.client import RabbitClient, RabbitPublishing, TaskIdentity, TaskPublisher
-from spark_streams.endpoint import Node
 from spark_streams.errors import SchemaError
 from spark_streams.options import RabbitSinkOptions
 from spark_streams.spark.sink.columns import encoded, message_columns
@@ -77,7 +76,7 @@ class RabbitSink:
         chosen = self.options
         routed = chosen.super_stream is not None
 
-        def nodes(name: str) -> tuple[Node, ...]:
+        def nodes(name: str) -> tuple[tuple[str, int], ...]:
             client = RabbitClient(chosen.endpoint, super_stream=routed, timeout_ms=chosen.request_timeout_ms)
             with client:
                 client.check(name)

@@ -1,10 +1,57 @@
-"""What a task publishes exactly once: its identity."""
+"""The rows of a task, cut into parts with a running digest: what exactly-once publishing compares between attempts.
+
+Where a part ends depends on the sequence of the rows alone, not on the batches that they came in, so every attempt at a
+task cuts its rows alike: ``Windows`` after a fixed number of rows, ``Parts`` after a number of rows or of bytes. A
+digest covers the part's rows, all rows of the task before it, and the last part's the end of the task too: other rows,
+another order or another number of them give another digest. Digests are compared with those that earlier runs have
+stored, so what is digested, and in what order, must never change.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
-__all__ = ["TaskIdentity"]
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+__all__ = [
+    "DIGEST_BITS",
+    "MAX_PART_BYTES",
+    "MAX_PART_ROWS",
+    "PART_SCHEMA",
+    "WINDOW_ROWS",
+    "Destinations",
+    "Part",
+    "Parts",
+    "TaskIdentity",
+    "Window",
+    "Windows",
+]
+
+WINDOW_ROWS: Final = 1_024
+"""Rows of a window, unless a sub-entry batch holds more: one checksum covers so many rows."""
+DIGEST_BITS: Final = 10
+"""Of a window: other rows go unnoticed in one case of 1,024."""
+MAX_PART_BYTES: Final = 4 << 20
+"""Of values and keys: far below what a door takes (16 MiB), and enough that a request's own costs do not count."""
+MAX_PART_ROWS: Final = 50_000
+_ROW_BYTES: Final = 16
+"""What a row counts beside its value and key: lengths, timestamp."""
+_END: Final = b"end of the task"
+
+PART_SCHEMA: Final = pa.schema(
+    [("value", pa.large_binary()), ("key", pa.string()), ("timestamp", pa.timestamp("us", tz="UTC"))]
+)
+"""The columns of rows that are published to a feed; key and timestamp may be null."""
+
+Destinations = Mapping[str, NDArray[np.int64]]
+"""Stream to the numbers, within the window and rising, of the rows that go there."""
+
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True)
@@ -18,3 +65,206 @@ class TaskIdentity:
 
     reference: str
     batch: int
+
+
+class _DigestedRows(Generic[_Part]):
+    """Holds the last part back until the end of the task is known, and digests what comes out.
+
+    Args:
+        begin: what the digest begins with: whatever else has to be the same on every attempt.
+    """
+
+    def __init__(self, begin: bytes = b"") -> None:
+        self._held: list[pa.Table] = []
+        self._crc = int(google_crc32c.value(begin))
+        self.rows = 0
+        """How many rows have come out in parts."""
+
+    def finish(self) -> list[_Part]:
+        """Return the last part; none when there was no row."""
+        held, self._held = self._held, []
+        return [self._next(pa.concat_tables(held), _END)] if any(rows.num_rows for rows in held) else []
+
+    def _cut(self, rows: pa.Table, ends: Sequence[int]) -> list[_Part]:
+        """Take rows; return the parts that are certainly not the last one.
+
+        Args:
+            rows: the next ones.
+            ends: where parts end, among the rows that are held and these, for which a further row is there.
+        """
+        self._held.append(rows)
+        if not ends:
+            return []
+        held = pa.concat_tables(self._held)
+        self._held = [held.slice(ends[-1])]
+        return [self._next(held.slice(start, end - start), b"") for start, end in zip([0, *ends], ends, strict=False)]
+
+    def _next(self, rows: pa.Table, end: bytes) -> _Part:
+        part = self._part(rows, end)
+        self.rows += rows.num_rows
+        return part
+
+    def _part(self, rows: pa.Table, end: bytes) -> _Part:
+        """Return a part of these rows; ``end`` belongs to the digest, behind them."""
+        raise NotImplementedError
+
+    def _digest(self, content: bytes) -> None:
+        self._crc = google_crc32c.extend(self._crc, content)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive rows of a task with one digest.
+
+    Args:
+        first_row: number of the first one within the task, from 0.
+        rows: how many.
+        digest: of these and all rows before them; 0 when none was asked for.
+        places: where they go.
+    """
+
+    first_row: int
+    rows: int
+    digest: int
+    places: Destinations
+
+
+class Windows(_DigestedRows[tuple[Window, pa.Table]]):
+    """Cuts the rows of a task into windows of a fixed number of rows; their digests cover where rows go, too.
+
+    Args:
+        place: says where the rows of a window go, given the number of its first row and its rows; called once for each
+            window, in their order.
+        window_rows: rows of a window.
+        begin: as above.
+        digested: whether digests are needed.
+    """
+
+    def __init__(
+        self,
+        place: Callable[[int, pa.Table], Destinations],
+        window_rows: int = WINDOW_ROWS,
+        begin: bytes = b"",
+        digested: bool = True,
+    ) -> None:
+        super().__init__(begin)
+        self.window_rows = window_rows
+        self._place = place
+        self._digested = digested
+
+    def add(self, rows: pa.Table) -> list[tuple[Window, pa.Table]]:
+        """Take rows; return the windows that are certainly not the last one.
+
+        Args:
+            rows: the next rows; the digest covers column ``payload`` (large_binary), the others come along.
+
+        Raises:
+            DeliveryFailed: what ``place`` raises; so does ``finish``.
+        """
+        count = rows.num_rows + sum(held.num_rows for held in self._held)
+        return self._cut(rows, range(self.window_rows, count, self.window_rows))
+
+    def _part(self, rows: pa.Table, end: bytes) -> tuple[Window, pa.Table]:
+        places = self._place(self.rows, rows)
+        if self._digested:
+            for content in _binary(rows.column("payload").combine_chunks()):
+                self._digest(content)
+            for stream in sorted(places):
+                chosen = places[stream]
+                # Most tasks have one stream: all rows, which its name alone says.
+                self._digest(b"%d %b" % (len(chosen), stream.encode()))
+                if len(chosen) < rows.num_rows:
+                    self._digest(chosen.astype("<u4").tobytes())
+            self._digest(end)
+        digest = self._crc >> (32 - DIGEST_BITS) if self._digested else 0
+        return Window(self.rows, rows.num_rows, digest, places), rows
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive rows of a task, published together.
+
+    Args:
+        number: of the part within the task, from 0.
+        first_row: number of its first row within the task, from 0.
+        rows: with ``PART_SCHEMA``.
+        digest: 32 bits: of these and all rows before them.
+    """
+
+    number: int
+    first_row: int
+    rows: pa.RecordBatch
+    digest: int
+
+
+class Parts(_DigestedRows[Part]):
+    """Cuts the rows of a task into parts of ``MAX_PART_ROWS`` or ``MAX_PART_BYTES``, whichever comes first.
+
+    A part ends before the row with which it would have more bytes than that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sizes = np.zeros(0, np.int64)
+        self.last_number = -1
+        """The number of the part that came out last, -1 for none."""
+
+    def add(self, rows: pa.RecordBatch) -> list[Part]:
+        """Take rows with ``PART_SCHEMA``; return the parts that are certainly not the last one."""
+        sizes = np.concatenate([self._sizes, _row_bytes(rows)])
+        ends = _part_ends(sizes)
+        self._sizes = sizes[ends[-1] :] if ends else sizes
+        return self._cut(pa.Table.from_batches([rows]), ends)
+
+    def _part(self, rows: pa.Table, end: bytes) -> Part:
+        columns = [rows.column(name).combine_chunks() for name in PART_SCHEMA.names]
+        for column in columns:
+            for content in _content(column):
+                self._digest(content)
+        self._digest(end)
+        self.last_number += 1
+        batch = pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)
+        return Part(self.last_number, self.rows, batch, self._crc)
+
+
+def _content(column: pa.Array) -> Iterator[bytes]:
+    """Yield bytes that are the same for equal columns, however they lie in memory, and others for other ones."""
+    yield np.packbits(np.asarray(column.is_valid())).tobytes()
+    if pa.types.is_timestamp(column.type):
+        yield np.asarray(column.cast(pa.int64()).fill_null(0)).astype("<i8").tobytes()
+        return
+    binary = column.cast(pa.large_binary())
+    yield from _binary(binary.fill_null(b"") if column.null_count else binary)
+
+
+def _binary(values: pa.LargeBinaryArray) -> Iterator[bytes]:
+    """Yield the lengths of values without null, and then the values."""
+    bounds = _bounds(values)
+    yield np.diff(bounds).astype("<i8").tobytes()
+    content = values.buffers()[2]
+    if content is not None:
+        yield content.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_pybytes()
+
+
+def _bounds(values: pa.LargeBinaryArray) -> NDArray[np.int64]:
+    return np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
+
+
+def _row_bytes(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    keys = rows.column("key").cast(pa.large_binary()).fill_null(b"")
+    return np.diff(_bounds(rows.column("value"))) + np.diff(_bounds(keys)) + _ROW_BYTES
+
+
+def _part_ends(sizes: NDArray[np.int64]) -> list[int]:
+    """Return where parts end for which a further row is there: they cannot be the last one."""
+    total = np.cumsum(sizes)
+    ends: list[int] = []
+    start, before = 0, 0
+    while True:
+        # At least one row, however large it is.
+        end = max(start + 1, int(np.searchsorted(total, before + MAX_PART_BYTES, side="right")))
+        end = min(end, start + MAX_PART_ROWS)
+        if end >= len(sizes):
+            return ends
+        ends.append(end)
+        start, before = end, int(total[end - 1])

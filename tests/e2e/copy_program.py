@@ -61,14 +61,14 @@ def interruptible(format: type, own_name: str, rows: int, step: Step | None) -> 
 
     class Interruptible(StreamWriter):
         def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
-            from spark_streams.client.feed import row_parts
+            from spark_streams.client import digested_rows
 
-            usual = row_parts.MAX_PART_ROWS
-            row_parts.MAX_PART_ROWS = rows
+            usual = digested_rows.MAX_PART_ROWS
+            digested_rows.MAX_PART_ROWS = rows
             try:
                 return super().write(iterator if step is None else step(iterator))
             finally:
-                row_parts.MAX_PART_ROWS = usual  # Spark gives the process to other queries, too
+                digested_rows.MAX_PART_ROWS = usual  # Spark gives the process to other queries, too
 
     class Source(format):  # type: ignore[misc]
         @classmethod

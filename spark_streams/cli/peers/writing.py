@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from spark_streams.cli.peers.peer import TIMEOUT_MS, Peer
 from spark_streams.client import AmqpClient, RabbitClient, RabbitPublishing, TaskPublisher, encode_columns
+from spark_streams.client.digested_rows import PART_SCHEMA
 from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed
-from spark_streams.client.feed.row_parts import PART_SCHEMA
 
 __all__ = ["PeerWriter", "open_writer"]
 

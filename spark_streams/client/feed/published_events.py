@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.client.feed.row_parts import PART_SCHEMA
+from spark_streams.client.digested_rows import PART_SCHEMA
 from spark_streams.errors import SchemaError
 from spark_streams.wire.feed.json_encode import encode_objects
 from spark_streams.wire.feed.json_pointer import extract_text

@@ -20,11 +20,10 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from spark_streams.client.digested_rows import TaskIdentity
+from spark_streams.client.digested_rows import PART_SCHEMA, Part, Parts, TaskIdentity
 from spark_streams.client.feed.client import PATIENT, pause_for
 from spark_streams.client.feed.errors import first_line
 from spark_streams.client.feed.http import FeedSession
-from spark_streams.client.feed.row_parts import PART_SCHEMA, Part, Parts
 from spark_streams.client.retry import Attempts, Backoff
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (

@@ -5,8 +5,8 @@
     id (u64) = batch(28 bits) | row + 1 (26 bits) | digest(10 bits)
 
 ``batch`` is Spark's number of the micro-batch, ``row`` the number of the row within the task, so ids rise with both, as
-deduplication needs them to. ``digest`` says what the rows were and where they went (``row_windows.py``), so the last id
-that a broker has stored tells a retry whether its rows are those of the attempt before.
+deduplication needs them to. ``digest`` says what the rows were and where they went (``digested_rows.py``), so the last
+id that a broker has stored tells a retry whether its rows are those of the attempt before.
 
 docs/adr/0010-rabbitmq-exactly-once.md has the argument.
 """
@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_streams.client.rabbitmq.row_windows import DIGEST_BITS, Window
+from spark_streams.client.digested_rows import DIGEST_BITS, Window
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
 
 __all__ = ["MAX_BATCH", "MAX_ROWS", "LastId", "Resumed", "publishing_ids"]

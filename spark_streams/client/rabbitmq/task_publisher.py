@@ -19,13 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_streams.client.digested_rows import TaskIdentity
+from spark_streams.client.digested_rows import WINDOW_ROWS, Destinations, TaskIdentity, Window, Windows
 from spark_streams.client.hosts import Hosts
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.publisher_pool import PublisherPool
 from spark_streams.client.rabbitmq.publishing_ids import Resumed, publishing_ids
 from spark_streams.client.rabbitmq.routing import Router, Routing, open_router
-from spark_streams.client.rabbitmq.row_windows import WINDOW_ROWS, Destinations, Window, Windows
 from spark_streams.client.rabbitmq.stream_publisher import Entries, Label, query_sequence
 from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint

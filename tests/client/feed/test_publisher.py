@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_streams.client.digested_rows import TaskIdentity
-from spark_streams.client.feed import row_parts as parts_module
+from spark_streams.client import digested_rows as parts_module
+from spark_streams.client.digested_rows import PART_SCHEMA, Parts, TaskIdentity
 from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed, Target
-from spark_streams.client.feed.row_parts import PART_SCHEMA, Parts
 from spark_streams.client.retry import Backoff
 from spark_streams.endpoint import HTTP_SCHEMES, Secret, parse_url
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, DeliveryFailed, NotFound, Refused

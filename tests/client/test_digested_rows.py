@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.client.rabbitmq.row_windows import Destinations, Window, Windows
+from spark_streams.client.digested_rows import Destinations, Window, Windows
 
 ROWS = [b"row %d" % n for n in range(2_500)]
 
