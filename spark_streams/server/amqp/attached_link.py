@@ -1,36 +1,121 @@
-"""What all attached links have in common: how they end."""
+"""What all attached links have in common: what they need of their connection and their node, and how they end."""
 
 from __future__ import annotations
 
 import abc
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-import proton
-
+from spark_streams.errors import UnknownStream
+from spark_streams.log import ReferenceLog
+from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.amqp.consumer_groups import Groups
+from spark_streams.server.amqp.durable_termini import Termini
 from spark_streams.server.amqp.error_conditions import LinkRefused
+from spark_streams.server.amqp.link_states import LinkInput
+from spark_streams.server.amqp.placement import Placement
+from spark_streams.server.amqp.receive_buffer import ReceiveBuffer
+from spark_streams.server.amqp.transfer_block import BlockReader
+from spark_streams.server.appender import Appender
+from spark_streams.server.partition_readers import PartitionReaders
+from spark_streams.server.worker import Worker
 
-if TYPE_CHECKING:
-    from spark_streams.server.amqp.connection import AmqpConnection
-
-__all__ = ["AttachedLink", "refuse"]
+__all__ = ["AttachedLink", "LinkHost", "LinkResources"]
 
 
-def refuse(link: Any, refusal: LinkRefused) -> None:
-    """Answer an attach with a null terminus, and close the link at once. Spec: AMQP 1.0 part 2 §2.6.3."""
-    if link.is_sender:
-        link.target.copy(link.remote_target)
-        link.source.type = proton.Terminus.UNSPECIFIED
-    else:
-        link.source.copy(link.remote_source)
-        link.target.type = proton.Terminus.UNSPECIFIED
-    link.open()
-    link.condition = refusal.condition
-    link.close()
+class LinkResources:
+    """What all links of a node share.
+
+    Args:
+        log: what is served.
+        config: the door's settings.
+        loop: the server's.
+
+    Attributes:
+        readers: of the partitions that consumers read.
+        termini: positions of durable links.
+        groups: consumer groups.
+        placement: which partitions are served here.
+        receive_buffer: where producers' messages are put together.
+        appender: appends them.
+        worker: the thread beside the loop, which reads large messages.
+
+    """
+
+    def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self._log = log
+        self.readers = PartitionReaders(loop, BlockReader)
+        self.termini = Termini(log, loop, config.max_durable_links)
+        self.groups = Groups(log, config.reset_epoch, config.max_groups)
+        self.placement = Placement(config)
+        self.receive_buffer = ReceiveBuffer(config.max_message_bytes)
+        self.appender = Appender(loop, off_loop=log.config.fsync == "always")
+        self.worker = Worker("spark-streams-amqp")
+
+    def is_there(self, stream: str, incarnation: str) -> bool:
+        """Say whether a stream is still the one that a link was attached to."""
+        try:
+            return self._log.stream(stream).incarnation == incarnation
+        except UnknownStream:
+            return False
+
+    def close(self) -> None:
+        """Finish what has begun, and write down what is to be kept."""
+        self.worker.close()
+        self.appender.close()
+        self.termini.close()
+
+
+class LinkHost(Protocol):
+    """What links and their node need of a connection.
+
+    Attributes:
+        user: who the peer is.
+        container: the peer's container-id.
+        write_paused: whether the socket takes no more.
+
+    """
+
+    user: str
+    container: str
+    write_paused: bool
+
+    @property
+    def link_count(self) -> int:
+        """How many links the connection has, without the refused ones."""
+
+    @property
+    def full(self) -> bool:
+        """Whether no more messages should be taken."""
+
+    def serve(self, attached: AttachedLink, happened: LinkInput) -> None:
+        """Have a link served from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
+
+    def refuse(self, link: Any, refusal: LinkRefused) -> None:
+        """Refuse the attach of a ``proton.Link``."""
+
+    def close_link(self, link: Any, refusal: LinkRefused | None) -> None:
+        """Close an attached ``proton.Link``, with an error or without."""
+
+    def wake(self, link: AttachedLink | None = None) -> None:
+        """Have a turn soon, and a link served in it."""
+
+    def blocked(self, link: AttachedLink) -> None:
+        """Serve a link again when bytes have moved."""
+
+    def unfinished(self, more_bytes: int) -> None:
+        """Count bytes of messages of which only some frames have come."""
+
+    def storing(self, more_bytes: int) -> None:
+        """Count bytes of messages that are being stored."""
+
+    def guarded(self, function: Callable[[], None]) -> None:
+        """Call a function of this connection from elsewhere: an exception ends this connection only."""
 
 
 class AttachedLink(abc.ABC):
-    """A link in use.
+    """What serves a link.
 
     Args:
         connection: its connection.
@@ -38,9 +123,13 @@ class AttachedLink(abc.ABC):
         stream: the name of the log; empty of a link that is about none.
         incarnation: the log's incarnation.
 
+    Attributes:
+        ended: whether it has given back what it held, and serves no more.
+        on_end: functions that are called when it ends.
+
     """
 
-    def __init__(self, connection: AmqpConnection, link: Any, stream: str, incarnation: str) -> None:
+    def __init__(self, connection: LinkHost, link: Any, stream: str, incarnation: str) -> None:
         self.connection = connection
         self.link = link
         self.stream = stream
@@ -62,7 +151,7 @@ class AttachedLink(abc.ABC):
         """Take all that has come in, because the link is about to end."""
 
     def end(self, *, closed: bool) -> None:
-        """Let go of everything; nothing is sent after this.
+        """Give back what it holds; nothing is sent after this.
 
         Args:
             closed: whether the peer closed the link, and with it the terminus, rather than only losing it.
@@ -80,15 +169,14 @@ class AttachedLink(abc.ABC):
 
     def fail(self, refusal: LinkRefused) -> None:
         """Close the link with an error."""
-        if not self.ended:
-            self.end(closed=False)
-            self.link.condition = refusal.condition
-            self.link.close()
-            self.connection.wake()
+        self._close(refusal)
 
     def close(self) -> None:
         """Close the link without an error."""
+        self._close(None)
+
+    def _close(self, refusal: LinkRefused | None) -> None:
         if not self.ended:
             self.end(closed=False)
-            self.link.close()
+            self.connection.close_link(self.link, refusal)
             self.connection.wake()

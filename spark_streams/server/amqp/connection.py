@@ -15,14 +15,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import proton
-from cproton_ffi import lib
 
 from spark_streams.server.admission import Admission
-from spark_streams.server.amqp.attached_link import AttachedLink, refuse
-from spark_streams.server.amqp.engine import Engine, address, drop_input
+from spark_streams.server.amqp.attached_link import AttachedLink
+from spark_streams.server.amqp.connection_links import ConnectionLinks
+from spark_streams.server.amqp.engine import Engine, EngineClock, open_connection
 from spark_streams.server.amqp.error_conditions import (
     CONNECTION_FORCED,
     DECODE_ERROR,
@@ -33,11 +33,9 @@ from spark_streams.server.amqp.error_conditions import (
     condition,
 )
 from spark_streams.server.amqp.handshake import Handshake
+from spark_streams.server.amqp.link_states import LinkInput
+from spark_streams.server.amqp.node import Node
 from spark_streams.server.write_timeout import WriteTimeout
-from spark_streams.wire.amqp.event_streams import CAPABILITY, SQL_CAPABILITY
-
-if TYPE_CHECKING:
-    from spark_streams.server.amqp.node import Node
 
 __all__ = ["AmqpConnection"]
 
@@ -63,25 +61,19 @@ class AmqpConnection(asyncio.Protocol):
 
     def __init__(self, node: Node, connections: set[AmqpConnection], container: str, admission: Admission) -> None:
         self.node = node
-        self.links: dict[int, AttachedLink] = {}
         self.write_paused = False
         self.container = ""
         self.user = ""
+        self._links = ConnectionLinks()
         self._connections = connections
         self._own_container = container
         self._admission = admission
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None
         self._engine: Engine | None = None
-        self._dirty: dict[AttachedLink, None] = {}
-        self._blocked: dict[AttachedLink, None] = {}
         self._turn_queued = False
-        self._tick_timer: asyncio.TimerHandle | None = None
         self._taking: WriteTimeout | None = None
-        self._paused_at: float | None = None
-        self._paused_s = 0.0
-        self._refused: dict[int, int] = {}
-        """Links that were refused and that the peer has not detached yet, to their sessions."""
+        self._clock = EngineClock(node.loop, lambda: self.guarded(self._turn))
         self._unfinished_bytes = 0
         self._storing_bytes = 0
         self._linger_timer: asyncio.TimerHandle | None = None
@@ -96,7 +88,7 @@ class AmqpConnection(asyncio.Protocol):
         config = self.node.config
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self._peer = str(peer)
+        self._peer = self._links.peer = str(peer)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._connections.add(self)
         host = peer[0] if isinstance(peer, tuple) else None
@@ -126,7 +118,7 @@ class AmqpConnection(asyncio.Protocol):
         self.write_paused = True
         if self._transport is not None and self._taking is not None:
             self._taking.paused()
-            self._paused_at = self.node.loop.time()
+            self._clock.pause()
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -134,9 +126,7 @@ class AmqpConnection(asyncio.Protocol):
         self.write_paused = False
         if self._taking is not None:
             self._taking.resumed()
-        if self._paused_at is not None:
-            self._paused_s += self.node.loop.time() - self._paused_at
-            self._paused_at = None
+        self._clock.resume()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
         self._unblock()
@@ -149,16 +139,14 @@ class AmqpConnection(asyncio.Protocol):
         self._admission.end()
         if self._taking is not None:
             self._taking.stop()
-        for timer in (self._tick_timer, self._linger_timer):
-            if timer is not None:
-                timer.cancel()
+        self._clock.stop()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         if self._engine is not None:
             # Guarded: a fault in one link must not keep the others from giving back what they hold.
-            self.guarded(self._take_input)
-        self._end_links(list(self.links.values()))
-        self.links.clear()
-        self._dirty.clear()
-        self._blocked.clear()
+            self.guarded(self._links.take_input)
+        self._links.connection_closes()
+        self._links.clear()
         self._transport = None
         self._engine = None
 
@@ -170,26 +158,17 @@ class AmqpConnection(asyncio.Protocol):
         answer = self._handshake.receive(data)
         if answer.refused is not None:
             logger.info("%s: %s", self._peer, answer.refused)
-            self._hang_up(answer.send)
+            self._closing = True
+            self._transport.write(answer.send)
+            self._transport.close()
             return b""
         if answer.send:
             self._transport.write(answer.send)
         if answer.leftover is None:
             return b""
         self.user = self._handshake.user
-        config = self.node.config
-        self._engine = Engine(
-            max_frame_bytes=config.max_frame_bytes,
-            max_sessions=config.max_sessions,
-            idle_timeout_ms=config.idle_timeout_ms,
-        )
+        self._engine = Engine(self.node.config)
         return answer.leftover
-
-    def _hang_up(self, last: bytes) -> None:
-        self._closing = True
-        if self._transport is not None:
-            self._transport.write(last)
-            self._transport.close()
 
     def _stuck(self) -> None:
         logger.info("%s: dropped, it took nothing for %d ms", self._peer, self.node.config.write_timeout_ms)
@@ -226,18 +205,17 @@ class AmqpConnection(asyncio.Protocol):
 
     def wake(self, link: AttachedLink | None = None) -> None:
         """Have a turn soon, and a link served in it."""
-        if link is not None and not link.ended:
-            self._dirty[link] = None
+        if link is not None:
+            self._links.wake(link)
         self._queue_turn()
 
     def blocked(self, link: AttachedLink) -> None:
         """Serve a link again when bytes have moved."""
-        self._blocked[link] = None
+        self._links.block(link)
 
     def _unblock(self) -> None:
-        if self._blocked and not self.write_paused:
-            self._dirty.update(self._blocked)
-            self._blocked.clear()
+        if not self.write_paused:
+            self._links.unblock()
 
     def _queue_turn(self) -> None:
         if not self._turn_queued and self._engine is not None:
@@ -251,20 +229,10 @@ class AmqpConnection(asyncio.Protocol):
     def _turn(self) -> None:
         if self._engine is None:
             return
-        waiting, self._dirty = self._dirty, {}
-        end = self.node.loop.time() + TURN_S
-        while waiting:
-            link = next(iter(waiting))
-            del waiting[link]
-            if not link.ended and link.serve():
-                self._dirty[link] = None
-            if self.node.loop.time() >= end:
-                break
-        # Those that had no turn come before those that want another one.
-        self._dirty = {**waiting, **self._dirty}
+        self._links.have_turn(self.node.loop.time, TURN_S)
         if self._flush():
             self._unblock()
-        if self._dirty:
+        if self._links.due:
             self._queue_turn()
 
     def _flush(self) -> bool:
@@ -273,7 +241,7 @@ class AmqpConnection(asyncio.Protocol):
         if engine is None or transport is None:
             return False
         wrote = False
-        deadline = self._tick_engine(engine)
+        self._clock.tick(engine)
         while not self.write_paused:
             output = engine.output()
             if output is None:
@@ -284,21 +252,7 @@ class AmqpConnection(asyncio.Protocol):
             transport.write(output)
             wrote = True
         self._note()
-        if deadline and (self._tick_timer is None or self._tick_timer.when() > deadline):
-            if self._tick_timer is not None:
-                self._tick_timer.cancel()
-            self._tick_timer = self.node.loop.call_at(deadline, self._tick)
         return wrote
-
-    def _tick_engine(self, engine: Engine) -> float:
-        """Let the engine's time pass, which is the loop's without the pauses; returns when to call again, or 0."""
-        now = self.node.loop.time() if self._paused_at is None else self._paused_at
-        deadline = engine.tick(now - self._paused_s)
-        return deadline + self._paused_s if deadline and self._paused_at is None else 0.0
-
-    def _tick(self) -> None:
-        self._tick_timer = None
-        self.guarded(self._turn)
 
     # --- what the peer does
 
@@ -311,45 +265,37 @@ class AmqpConnection(asyncio.Protocol):
             if not control and not links:
                 return
             # Outcomes first: closing a link frees its deliveries.
-            for delivery in updated.values():
-                link = self.links.get(_link_of(delivery))
-                if link is not None:
-                    link.updated(delivery)
+            self._links.update(updated.values())
             for name, endpoint in control:
                 if name.endswith(("closed", "detached")):
                     # What was sent before the end is taken before it: producers send and close in one breath.
-                    self._take_input()
+                    self._links.take_input()
                 try:
                     getattr(self, "_" + name)(endpoint)
                 except UnicodeDecodeError as fault:
                     self._undecodable(name, fault)
                     return
-            for at in links:
-                touched = self.links.get(at)
-                if touched is not None:
-                    self._dirty[touched] = None
+            self._links.touch(links)
 
-    def _take_input(self) -> None:
-        for link in list(self.links.values()):
-            link.take_input()
+    @property
+    def link_count(self) -> int:
+        """How many links the connection has, without the refused ones."""
+        return self._links.count
 
-    def attached(self, link: AttachedLink) -> None:
-        """Take a link into use."""
-        self.links[address(link.link._impl)] = link
-        self._dirty[link] = None
+    def serve(self, attached: AttachedLink, happened: LinkInput) -> None:
+        """Have a link served from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
+        self._links.serve(attached, happened)
 
     def refuse(self, link: Any, refusal: LinkRefused) -> None:
-        """Refuse a link, and count it: the engine keeps it until the peer has detached it too.
-
-        Its name is free at once: the engine would end the connection of a peer that attaches it again before that.
-        """
-        refuse(link, refusal)
-        self.links.pop(address(link._impl), None)
-        self._refused[address(link._impl)] = address(link.session._impl)
-        link.free()
+        """Refuse an attach; a peer that does not detach what was refused is not served any longer."""
+        self._links.refuse(link, refusal)
         most = self.node.config.max_links
-        if len(self._refused) > most:
+        if self._links.refused > most:
             self._close(RESOURCE_LIMIT, f"more than {most} links were refused, and the peer does not detach them")
+
+    def close_link(self, link: Any, refusal: LinkRefused | None) -> None:
+        """Close an attached link, with an error or without."""
+        self._links.close(link, refusal)
 
     def unfinished(self, more_bytes: int) -> None:
         """Count bytes of messages of which only some frames have come; with too many the connection is closed."""
@@ -374,16 +320,13 @@ class AmqpConnection(asyncio.Protocol):
     def _connection_opened(self, connection: Any) -> None:
         served = self._admission.establish()
         self.container = str(connection.remote_container or "")
-        connection.container = self._own_container
-        connection.offered_capabilities = [proton.symbol(CAPABILITY), proton.symbol(SQL_CAPABILITY)]
-        connection.properties = {proton.symbol("product"): "spark-streams"}
-        connection.open()
+        open_connection(connection, self._own_container)
         if not served:
             most = self.node.config.max_connections
             self._close(RESOURCE_LIMIT, f"this container serves {most} connections, and has as many")
 
     def _connection_closed(self, connection: Any) -> None:
-        self._end_links(list(self.links.values()))
+        self._links.connection_closes()
         connection.close()
 
     def _session_opened(self, session: Any) -> None:
@@ -391,45 +334,19 @@ class AmqpConnection(asyncio.Protocol):
         session.open()
 
     def _session_closed(self, session: Any) -> None:
-        of_session = [link for link in self.links.values() if link.link.session == session]
-        self._end_links(of_session)
-        for link in of_session:
-            self.links.pop(address(link.link._impl), None)
-        ended = address(session._impl)
-        self._refused = {link: home for link, home in self._refused.items() if home != ended}
+        self._links.session_ends(session)
         session.close()
         session.free()
 
     def _link_opened(self, link: Any) -> None:
+        self._links.receive_attach(link)
         self.node.attach(self, link)
 
     def _link_closed(self, link: Any) -> None:
-        self._link_ended(link, closed=True)
+        self._links.peer_ends(link, LinkInput.PEER_CLOSES)
 
     def _link_detached(self, link: Any) -> None:
-        self._link_ended(link, closed=False)
-
-    def _link_ended(self, link: Any, *, closed: bool) -> None:
-        if self._refused.pop(address(link._impl), None) is not None:
-            drop_input(link)  # what came although it had no credit
-            return
-        attached = self.links.pop(address(link._impl), None)
-        if attached is not None:
-            attached.end(closed=closed)
-        if link.state & proton.Endpoint.LOCAL_UNINIT:
-            link.open()  # an attach that was not answered yet has to be before it can be detached
-        if closed:
-            link.close()
-        else:
-            link.detach()
-        link.free()
-
-    def _end_links(self, links: list[AttachedLink]) -> None:
-        for link in links:
-            try:
-                link.end(closed=False)
-            except Exception:
-                logger.exception("%s: a link could not be ended in good order", self._peer)
+        self._links.peer_ends(link, LinkInput.PEER_DETACHES)
 
     # --- the end
 
@@ -458,7 +375,7 @@ class AmqpConnection(asyncio.Protocol):
         engine = self._engine
         if engine is None:
             return
-        self._end_links(list(self.links.values()))
+        self._links.connection_closes()
         if not engine.connection.state & proton.Endpoint.LOCAL_CLOSED:
             engine.connection.condition = condition(name, description)
             engine.connection.close()
@@ -480,7 +397,3 @@ class AmqpConnection(asyncio.Protocol):
             function()
         except Exception:
             self._crashed()
-
-
-def _link_of(delivery: Any) -> int:
-    return address(lib.pn_delivery_link(delivery))

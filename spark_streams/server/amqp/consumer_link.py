@@ -13,7 +13,7 @@ import logging
 import struct
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import proton
 from cproton_ffi import ffi, lib
@@ -21,7 +21,7 @@ from cproton_ffi import ffi, lib
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Stream
 from spark_streams.offsets import format_offset
-from spark_streams.server.amqp.attached_link import AttachedLink
+from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.durable_termini import Terminus, ranges
 from spark_streams.server.amqp.engine import address, is_decided
@@ -33,14 +33,11 @@ from spark_streams.server.amqp.error_conditions import (
     LinkRefused,
 )
 from spark_streams.server.amqp.link_position import LinkPosition
-from spark_streams.server.partition_readers import TransferBlock
+from spark_streams.server.amqp.transfer_block import TransferBlock
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
 from spark_streams.wire.amqp.values import Array, Described, Symbol, UInt, ULong
-
-if TYPE_CHECKING:
-    from spark_streams.server.amqp.connection import AmqpConnection
 
 __all__ = ["ConsumerLink"]
 
@@ -70,8 +67,9 @@ class ConsumerLink(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log.
-        cursors: one for each partition of the link, in order.
-        new_cursor: makes one for a partition that was added later.
+        shared: what the links of the node share.
+        positions: one for each partition of the link, in order.
+        new_position: makes one for a partition that was added later.
         bound: the partition it is bound to, or None.
         claim: its hold on the partition in a consumer group, or None.
         fingerprint: of its filters; kept with a durable terminus.
@@ -82,11 +80,12 @@ class ConsumerLink(AttachedLink):
 
     def __init__(
         self,
-        connection: AmqpConnection,
+        connection: LinkHost,
         link: Any,
         stream: Stream,
-        cursors: dict[str, LinkPosition],
-        new_cursor: Callable[[str], LinkPosition],
+        shared: LinkResources,
+        positions: dict[str, LinkPosition],
+        new_position: Callable[[str], LinkPosition],
         *,
         bound: str | None,
         claim: Claim | None,
@@ -95,9 +94,10 @@ class ConsumerLink(AttachedLink):
         max_unsettled: int,
     ) -> None:
         super().__init__(connection, link, stream.name, stream.incarnation)
-        self.cursors = cursors
+        self.positions = positions
         self._log_stream = stream
-        self._new_cursor = new_cursor
+        self._shared = shared
+        self._new_position = new_position
         self.bound = bound
         self.claim = claim
         self.terminus: Terminus | None = None
@@ -115,7 +115,7 @@ class ConsumerLink(AttachedLink):
         self._changed = False
         self._turn = 0
         self._partition_count = len(stream.partitions)
-        self._order = list(cursors.values())
+        self._order = list(positions.values())
         if claim is not None:
             claim.owner = self
 
@@ -130,7 +130,7 @@ class ConsumerLink(AttachedLink):
         except LinkRefused as refusal:
             self.fail(refusal)
         except (CorruptLog, OSError, ValueError) as fault:
-            if not self.connection.node.is_there(self.stream, self.incarnation):
+            if not self._shared.is_there(self.stream, self.incarnation):
                 self.fail(LinkRefused(RESOURCE_DELETED, f"stream '{self.stream}' was deleted"))
             elif (gone := self._gone()) is not None:
                 self.fail(gone)
@@ -179,27 +179,27 @@ class ConsumerLink(AttachedLink):
         """
         scanned = 0
         for step in range(len(self._order)):
-            cursor = self._order[(self._turn + step) % len(self._order)]
-            if cursor.again:
+            position = self._order[(self._turn + step) % len(self._order)]
+            if position.again:
                 self._turn += step + 1
-                return self._send_again(cursor), 1
-            if not cursor.advance():
+                return self._send_again(position), 1
+            if not position.advance():
                 continue
             scanned += 1
-            taken = cursor.take(limit)
+            taken = position.take(limit)
             if taken is None:
                 continue
             self._turn += step + 1
             block, rows = taken
-            return self._send(cursor, block, rows), scanned
+            return self._send(position, block, rows), scanned
         return 0, scanned
 
-    def _send(self, cursor: LinkPosition, block: TransferBlock, rows: list[int]) -> int:
+    def _send(self, position: LinkPosition, block: TransferBlock, rows: list[int]) -> int:
         block.prepare()
         if self._size_limit and block.largest > self._size_limit:
-            rows = self._within_limit(cursor, block, rows)
+            rows = self._within_limit(position, block, rows)
         if self._changed:
-            self._send_slowly(cursor, block, rows[0], 0)
+            self._send_slowly(position, block, rows[0], 0)
             rows = rows[1:]
             done = 1
         else:
@@ -216,21 +216,21 @@ class ConsumerLink(AttachedLink):
         else:
             offsets = block.offsets[rows].tolist()
             for row, offset in zip(rows, offsets, strict=True):
-                delivery = self._new_delivery(cursor, offset, 0)
+                delivery = self._new_delivery(position, offset, 0)
                 send(link, heads + head_at[row], head_size[row])
                 send(link, values + value_at[row], value_size[row])
                 lib.pn_link_advance(link)
         self._moved()
         return done + len(rows)
 
-    def _new_delivery(self, cursor: LinkPosition, offset: int, deliveries: int) -> Any:
+    def _new_delivery(self, position: LinkPosition, offset: int, deliveries: int) -> Any:
         self._tags += 1
         struct.pack_into(">Q", self._tag_buffer, 0, self._tags)
         delivery = lib.pn_delivery(self._impl, self._tag[0])
-        self._unsettled[address(delivery)] = (cursor, offset, deliveries)
+        self._unsettled[address(delivery)] = (position, offset, deliveries)
         return delivery
 
-    def _send_slowly(self, cursor: LinkPosition, block: TransferBlock, row: int, deliveries: int) -> None:
+    def _send_slowly(self, position: LinkPosition, block: TransferBlock, row: int, deliveries: int) -> None:
         """Send one event whose sections are not those of all others."""
         annotations, stored = block.message(row)
         head = b""
@@ -239,29 +239,29 @@ class ConsumerLink(AttachedLink):
         if self._changed:
             self._changed = False
             described, _ = decode_value(annotations)
-            names = Array(0xA3, tuple(Symbol(name) for name in self.cursors))
+            names = Array(0xA3, tuple(Symbol(name) for name in self.positions))
             annotations = encode_value(Described(ULong(0x71), {**described.value, CHANGED: names}))
         encoded = head + annotations + stored
         if self._presettled:
             delivery = lib.pn_delivery(self._impl, _TAG)
         else:
-            delivery = self._new_delivery(cursor, int(block.offsets[row]), deliveries)
+            delivery = self._new_delivery(position, int(block.offsets[row]), deliveries)
         lib.pn_link_send(self._impl, ffi.from_buffer(encoded), len(encoded))
         if self._presettled:
             lib.pn_delivery_settle(delivery)
         else:
             lib.pn_link_advance(self._impl)
 
-    def _send_again(self, cursor: LinkPosition) -> int:
-        offset, deliveries = cursor.again.popleft()
-        block = cursor.feed.block(offset) if offset >= cursor.feed.partition.first_offset else None
+    def _send_again(self, position: LinkPosition) -> int:
+        offset, deliveries = position.again.popleft()
+        block = position.reader.block(offset) if offset >= position.reader.partition.first_offset else None
         if block is None or block.first > offset:
             return 0  # retention has removed it meanwhile
-        self._send_slowly(cursor, block, offset - block.first, deliveries)
+        self._send_slowly(position, block, offset - block.first, deliveries)
         self._moved()
         return 1
 
-    def _within_limit(self, cursor: LinkPosition, block: TransferBlock, rows: list[int]) -> list[int]:
+    def _within_limit(self, position: LinkPosition, block: TransferBlock, rows: list[int]) -> list[int]:
         """Return the rows before the first that is too large for the peer; refuses when it is the first of all."""
         for index, row in enumerate(rows):
             size = block.head_sizes[row] + block.value_sizes[row]
@@ -270,18 +270,18 @@ class ConsumerLink(AttachedLink):
                 if index == 0:
                     raise LinkRefused(
                         MESSAGE_TOO_LARGE,
-                        f"the event at offset {format_offset(offset)} of partition '{cursor.feed.partition.id}' has "
+                        f"the event at offset {format_offset(offset)} of partition '{position.reader.partition.id}' has "
                         f"{size} bytes, and the receiver's max-message-size is {self._size_limit}",
                     )
-                cursor.back_to(offset)
+                position.back_to(offset)
                 return rows[:index]
         return rows
 
     def _wait_for_events(self) -> bool:
         """Have the next append wake this link; True when one has come meanwhile."""
-        for cursor in self._order:
-            cursor.feed.waiting.add(self._wake)
-        return any(cursor.behind for cursor in self._order)
+        for position in self._order:
+            position.reader.waiting.add(self._wake)
+        return any(position.behind for position in self._order)
 
     def _wake(self) -> None:
         self.connection.wake(self)
@@ -305,30 +305,30 @@ class ConsumerLink(AttachedLink):
         if entry is None or self.ended or not is_decided(delivery):
             return
         del self._unsettled[address(delivery)]
-        cursor, offset, deliveries = entry
+        position, offset, deliveries = entry
         if state == lib.PN_RELEASED:
-            cursor.release(offset, deliveries)
+            position.release(offset, deliveries)
         elif state == lib.PN_MODIFIED:
             disposition = lib.pn_delivery_remote(delivery)
             if not lib.pn_disposition_is_undeliverable(disposition):
-                cursor.release(offset, deliveries + bool(lib.pn_disposition_is_failed(disposition)))
+                position.release(offset, deliveries + bool(lib.pn_disposition_is_failed(disposition)))
         lib.pn_delivery_settle(delivery)
         self._moved()
 
     def _moved(self) -> None:
         if self.terminus is not None:
-            self.connection.node.termini.changed(self.terminus)
+            self._shared.termini.changed(self.terminus)
 
     def snapshot(self) -> dict[str, Any]:
         """Return what a durable terminus keeps."""
-        pending: dict[str, list[int]] = {p: [n for n, _ in c.again] for p, c in self.cursors.items()}
-        for cursor, offset, _ in self._unsettled.values():
-            pending[cursor.feed.partition.id].append(offset)
+        pending: dict[str, list[int]] = {p: [n for n, _ in c.again] for p, c in self.positions.items()}
+        for position, offset, _ in self._unsettled.values():
+            pending[position.reader.partition.id].append(offset)
         return {
             "incarnation": self.incarnation,
             "filter": self._fingerprint,
             "partition": self.bound,
-            "positions": {p: [c.position, c.latest] for p, c in self.cursors.items()},
+            "positions": {p: [c.next_offset, c.latest] for p, c in self.positions.items()},
             "pending": {p: ranges(sorted(offsets)) for p, offsets in pending.items() if offsets},
         }
 
@@ -349,21 +349,21 @@ class ConsumerLink(AttachedLink):
         if self.bound is not None:
             return
         self._partition_count = len(self._log_stream.partitions)
-        added = [name for name in self.connection.node.placement.here(self._log_stream) if name not in self.cursors]
+        added = [name for name in self._shared.placement.here(self._log_stream) if name not in self.positions]
         if added:
-            self.cursors.update({name: self._new_cursor(name) for name in added})
-            self._order = list(self.cursors.values())
+            self.positions.update({name: self._new_position(name) for name in added})
+            self._order = list(self.positions.values())
             self._changed = True
             self.connection.wake(self)
 
     def _gone(self) -> LinkRefused | None:
         names = self._log_stream.partitions
-        for name, cursor in self.cursors.items():
+        for name, position in self.positions.items():
             if name not in names:
                 return LinkRefused(
                     RESOURCE_DELETED,
                     f"partition '{name}' of stream '{self.stream}' is gone: its history was redistributed onto "
-                    f"partitions {', '.join(cursor.feed.partition.successors)}, attach again",
+                    f"partitions {', '.join(position.reader.partition.successors)}, attach again",
                 )
         return None
 
@@ -381,17 +381,16 @@ class ConsumerLink(AttachedLink):
         self.connection.guarded(self.close)
 
     def _released(self, *, closed: bool) -> None:
-        node = self.connection.node
         if self.terminus is not None:
             if closed:
-                node.termini.remove(self.terminus)
+                self._shared.termini.remove(self.terminus)
             else:
-                node.termini.suspend(self.terminus)
-        for cursor in self._order:
-            cursor.feed.waiting.remove(self._wake)
-            node.feeds.release(cursor.feed)
-        self.cursors = {}
+                self._shared.termini.suspend(self.terminus)
+        for position in self._order:
+            position.reader.waiting.remove(self._wake)
+            self._shared.readers.release(position.reader)
+        self.positions = {}
         self._order = []
         self._unsettled.clear()
         if self.claim is not None:
-            node.groups.release(self.claim)
+            self._shared.groups.release(self.claim)

@@ -6,13 +6,21 @@ raises an event for every delivery, and those are only counted against their lin
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 import proton
 from cproton_ffi import ffi, lib
 
-__all__ = ["Engine", "address", "drop_input", "is_decided"]
+from spark_streams.server.amqp.config import AmqpConfig
 
+__all__ = ["Engine", "EngineClock", "address", "is_decided", "open_connection"]
+
+CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
+"""Spec: Event Stream Extensions §3.1 (ES-010)."""
+SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
+"""Spec: AMQP Filter Expressions 1.0 §2.2."""
 _OUTPUT_BYTES: Final = 256 << 10
 
 _CONTROL: Final = {
@@ -37,28 +45,29 @@ def is_decided(delivery: Any) -> bool:
     return bool(lib.pn_delivery_settled(delivery)) or lib.pn_delivery_remote_state(delivery) in outcomes
 
 
-def drop_input(link: proton.Link) -> None:
-    """Settle what has come in on a link and will not be looked at: it counts against the session's window no more."""
-    while delivery := lib.pn_link_current(link._impl):
-        lib.pn_delivery_settle(delivery)
+def open_connection(connection: proton.Connection, container: str) -> None:
+    """Answer the peer's open with the container's id and the extensions that it has."""
+    connection.container = container
+    connection.offered_capabilities = [proton.symbol(CAPABILITY), proton.symbol(SQL_CAPABILITY)]
+    connection.properties = {proton.symbol("product"): "spark-streams"}
+    connection.open()
 
 
 class Engine:
     """One connection's engine, the server's side.
 
     Args:
-        max_frame_bytes: announced in open, enforced by proton.
-        max_sessions: announced as channel-max, enforced by proton.
-        idle_timeout_ms: announced in open, enforced by ``tick``; 0 for none.
+        config: ``max_frame_bytes`` and ``max_sessions`` (channel-max) are announced in open and enforced by proton,
+            ``idle_timeout_ms`` is announced in open and enforced by ``tick``; 0 for none.
 
     """
 
-    def __init__(self, *, max_frame_bytes: int, max_sessions: int, idle_timeout_ms: int) -> None:
+    def __init__(self, config: AmqpConfig) -> None:
         self.transport = proton.Transport(proton.Transport.SERVER)
-        self.transport.max_frame_size = max_frame_bytes
-        self.transport.channel_max = max_sessions - 1
-        if idle_timeout_ms:
-            self.transport.idle_timeout = idle_timeout_ms / 1000
+        self.transport.max_frame_size = config.max_frame_bytes
+        self.transport.channel_max = config.max_sessions - 1
+        if config.idle_timeout_ms:
+            self.transport.idle_timeout = config.idle_timeout_ms / 1000
         self.connection = proton.Connection()
         self._collector = proton.Collector()
         self.connection.collect(self._collector)
@@ -149,3 +158,51 @@ class Engine:
             pop(events)
             event = peek(events)
         return control, links, updated
+
+
+class EngineClock:
+    """The loop's time without the pauses in which nothing is read: a peer that is not heard is not silent.
+
+    Args:
+        loop: the server's.
+        due: called on the loop when the engine wants to be told the time again.
+
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:
+        self._loop = loop
+        self._due = due
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused_at: float | None = None
+        self._paused_s = 0.0
+
+    def pause(self) -> None:
+        """Stand still."""
+        self._paused_at = self._loop.time()
+
+    def resume(self) -> None:
+        """Go on."""
+        if self._paused_at is not None:
+            self._paused_s += self._loop.time() - self._paused_at
+            self._paused_at = None
+
+    def tick(self, engine: Engine) -> None:
+        """Let the engine's time pass, and have ``due`` called at the engine's next deadline."""
+        now = self._loop.time() if self._paused_at is None else self._paused_at
+        deadline = engine.tick(now - self._paused_s)
+        if not deadline or self._paused_at is not None:
+            return
+        deadline += self._paused_s
+        if self._timer is None or self._timer.when() > deadline:
+            self.stop()
+            self._timer = self._loop.call_at(deadline, self._was_due)
+
+    def stop(self) -> None:
+        """Have ``due`` called no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _was_due(self) -> None:
+        self._timer = None
+        self._due()

@@ -29,10 +29,11 @@ Spec: Event Stream Extensions §6 (ES-400 to ES-405); A-29.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from cproton_ffi import ffi, lib
@@ -42,14 +43,11 @@ from spark_streams.log import Partition, StoredBatch, Stream, format_offset
 from spark_streams.log.storage.partition import PartitionClosed
 from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.server.amqp.attach_request import link_properties
-from spark_streams.server.amqp.attached_link import AttachedLink
+from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost
 from spark_streams.server.amqp.engine import is_decided
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.values import Described, Symbol, ULong
-
-if TYPE_CHECKING:
-    from spark_streams.server.amqp.connection import AmqpConnection
 
 __all__ = ["STREAMS", "WITNESSES", "Descriptions", "InfoLink", "list_streams", "read_positions"]
 
@@ -187,7 +185,7 @@ class InfoLink(AttachedLink):
 
     def __init__(
         self,
-        connection: AmqpConnection,
+        connection: LinkHost,
         link: Any,
         stream: Stream | None,
         message: Callable[[], bytes],
@@ -214,7 +212,7 @@ class InfoLink(AttachedLink):
         if lib.pn_link_get_drain(self._impl):
             lib.pn_link_drained(self._impl)
         elif self._may_send():
-            self._timer = self.connection.node.loop.call_later(self._interval_s, self._next)
+            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._next)
         return False
 
     def _may_send(self) -> bool:

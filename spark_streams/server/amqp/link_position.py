@@ -21,7 +21,7 @@ from spark_streams.filters.predicates.conditions import (
     seek,
 )
 from spark_streams.offsets import PaddedDecimalOrder
-from spark_streams.server.partition_readers import READ_BYTES, SEARCHED_BYTES, PartitionReader, TransferBlock
+from spark_streams.server.amqp.transfer_block import READ_BYTES, SEARCHED_BYTES, BlockReader, TransferBlock
 from spark_streams.wire.amqp.columns import MessageBlock as Messages
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
@@ -37,24 +37,24 @@ class LinkPosition:
     """A position in a partition, with a filter.
 
     Args:
-        feed: the partition.
+        reader: of the partition.
         predicate: what the link's filters say; None: only events after ``latest``.
         latest: the event number that ``@latest`` stands for (A-8).
         position: where to go on, for a durable terminus; None begins where the filter allows.
 
     Attributes:
-        position: number of the next event to look at; all below were sent or do not match.
+        next_offset: number of the next event to look at; all below were sent or do not match.
         again: events to be sent once more, as (number, delivery count), ascending.
 
     """
 
     def __init__(
-        self, feed: PartitionReader, predicate: Condition | None, *, latest: int, position: int | None = None
+        self, reader: BlockReader, predicate: Condition | None, *, latest: int, position: int | None = None
     ) -> None:
-        self.feed = feed
+        self.reader = reader
         self.latest = latest
         self.again: deque[tuple[int, int]] = deque()
-        partition = feed.partition
+        partition = reader.partition
         self._filtered = predicate is not None
         self._end = NEVER
         self._quick: Condition = Always(True)
@@ -67,7 +67,7 @@ class LinkPosition:
             self._end = end_of_matches(frozen, _ORDER)
             self._quick, self._deep = by_cost(frozen)
             self._fields = fields_of(frozen)
-        self.position = begin if position is None else position
+        self.next_offset = begin if position is None else position
         self._block: TransferBlock | None = None
         self._rows: list[int] = []
         self._row = 0
@@ -85,13 +85,13 @@ class LinkPosition:
         """
         if self._row < len(self._rows):
             return True
-        partition = self.feed.partition
+        partition = self.reader.partition
         # What retention removed is skipped: a filter speaks about retained events (A-23).
-        position = max(self.position, partition.first_offset)
+        position = max(self.next_offset, partition.first_offset)
         if position >= min(partition.next_offset, self._end):
             self._block, self._rows, self._row = None, [], 0
             return False
-        block = self.feed.block(position, READ_BYTES if self._deep == Always(True) else SEARCHED_BYTES)
+        block = self.reader.block(position, READ_BYTES if self._deep == Always(True) else SEARCHED_BYTES)
         if block is None:
             return False
         first = max(0, position - block.first)
@@ -105,7 +105,7 @@ class LinkPosition:
             self._rows = rows.tolist()
         self._block, self._row = block, 0
         if not self._rows:
-            self.position = self._past
+            self.next_offset = self._past
         return True
 
     def _matching(self, block: TransferBlock, first: int) -> NDArray[np.int64]:
@@ -123,7 +123,7 @@ class LinkPosition:
         return rows[mask(self._deep, offsets, timestamps, _ORDER, columns)]
 
     def _at_time(self, timestamp_ms: int) -> int:
-        partition = self.feed.partition
+        partition = self.reader.partition
         end = partition.next_offset  # before the look: what comes meanwhile was not looked at
         try:
             found = partition.offset_for_time(timestamp_ms)
@@ -136,8 +136,8 @@ class LinkPosition:
         """Whether the log goes on past what was looked at."""
         if self.again or self._row < len(self._rows):
             return True
-        partition = self.feed.partition
-        return max(self.position, partition.first_offset) < min(partition.next_offset, self._end)
+        partition = self.reader.partition
+        return max(self.next_offset, partition.first_offset) < min(partition.next_offset, self._end)
 
     def take(self, limit: int) -> tuple[TransferBlock, list[int]] | None:
         """Take up to ``limit`` matching events that are at hand, and step over them; None when ``advance`` is due."""
@@ -147,14 +147,14 @@ class LinkPosition:
         rows = self._rows[self._row : self._row + limit]
         self._row += len(rows)
         if self._row >= len(self._rows):
-            self.position = self._past
+            self.next_offset = self._past
         else:
-            self.position = int(block.offsets[rows[-1]]) + 1
+            self.next_offset = int(block.offsets[rows[-1]]) + 1
         return block, rows
 
     def back_to(self, offset: int) -> None:
         """Go back to an event that was taken and not sent."""
-        self.position = offset
+        self.next_offset = offset
         self._block, self._rows, self._row = None, [], 0
 
     def release(self, offset: int, deliveries: int) -> None:

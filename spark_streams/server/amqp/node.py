@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import proton
 
@@ -22,9 +23,9 @@ from spark_streams.server.amqp.attach_request import (
     read_attach_request,
     stream_names,
 )
-from spark_streams.server.amqp.attached_link import AttachedLink
+from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.consumer_groups import Claim, Group, Groups
+from spark_streams.server.amqp.consumer_groups import Claim, Group
 from spark_streams.server.amqp.consumer_link import ConsumerLink
 from spark_streams.server.amqp.durable_termini import Resumed, Termini, Terminus, outlives_link
 from spark_streams.server.amqp.error_conditions import (
@@ -41,22 +42,54 @@ from spark_streams.server.amqp.error_conditions import (
 from spark_streams.server.amqp.info_link import STREAMS, WITNESSES, Descriptions, InfoLink, list_streams, read_positions
 from spark_streams.server.amqp.link_filters import LinkFilters, read_filters
 from spark_streams.server.amqp.link_position import LinkPosition
+from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.pending_attach import PendingAttach
-from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.amqp.producer_link import ProducerLink
-from spark_streams.server.amqp.receive_buffer import ReceiveBuffer
-from spark_streams.server.appender import Appender
-from spark_streams.server.partition_readers import PartitionReaders
 from spark_streams.server.permissions import permissions_of
-from spark_streams.server.worker import Worker
-
-if TYPE_CHECKING:
-    from spark_streams.server.amqp.connection import AmqpConnection
 
 __all__ = ["Node"]
 
 FOLLOW_INTERVAL_S: Final = 0.1
 """How soon links notice that partitions were added or their log deleted; the log itself tells nobody."""
+
+
+@dataclass(frozen=True)
+class _Consumer:
+    """An attach of a receiver of events, as it was read.
+
+    Args:
+        connection: the receiver's.
+        link: the ``proton.Link``.
+        stream: the log.
+        filters: of the link.
+        request: its link properties.
+
+    """
+
+    connection: LinkHost
+    link: Any
+    stream: Stream
+    filters: LinkFilters
+    request: AttachRequest
+
+    @property
+    def durable(self) -> bool:
+        """Whether its terminus is to outlive the link."""
+        return outlives_link(self.link.remote_source)
+
+    @property
+    def terminus_key(self) -> str:
+        """What its terminus is known by, if it is durable."""
+        return Termini.key(self.connection.user, self.connection.container, self.link.name)
+
+    @property
+    def none_free(self) -> LinkRefused:
+        """The refusal when all partitions of its consumer group are taken."""
+        return LinkRefused(
+            DETACH_FORCED,
+            f"all {len(self.stream.partitions)} partitions of stream '{self.stream.name}' are taken in consumer group "
+            f"'{self.request.group}'",
+        )
 
 
 class Node:
@@ -67,20 +100,16 @@ class Node:
         config: the door's settings.
         loop: the server's.
 
+    Attributes:
+        shared: what the links share.
+
     """
 
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.log = log
         self.config = config
         self.loop = loop
-        self.feeds = PartitionReaders(loop)
-        self.termini = Termini(log, loop, config.max_durable_links)
-        self.placement = Placement(config)
-        self.groups = Groups(log, config.reset_epoch, config.max_groups)
-        self.intake = ReceiveBuffer(config.max_message_bytes)
-        self._info_interval_s = config.info_interval_ms / 1000
-        self.appender = Appender(loop, off_loop=log.config.fsync == "always")
-        self.aside = Worker("spark-streams-amqp")
+        self.shared = LinkResources(log, config, loop)
         self._descriptions = Descriptions()
         self._links: set[AttachedLink] = set()
         self._known: dict[str, tuple[str, int]] = {}
@@ -88,21 +117,20 @@ class Node:
 
     # --- attaching
 
-    def attach(self, connection: AmqpConnection, link: Any) -> None:
-        """Answer a peer's attach: with a link in use, a place in line, or a refusal."""
+    def attach(self, connection: LinkHost, link: Any) -> None:
+        """Answer a peer's attach: with a link that is served, one that waits, or a refusal."""
         try:
-            if len(connection.links) >= self.config.max_links:
+            if connection.link_count >= self.config.max_links:
                 raise LinkRefused(
-                    RESOURCE_LIMIT, f"the connection has {len(connection.links)} links, the most that it may have"
+                    RESOURCE_LIMIT, f"the connection has {connection.link_count} links, the most that it may have"
                 )
             attached = self._consumer(connection, link) if link.is_sender else self._producer(connection, link)
         except LinkRefused as refusal:
             connection.refuse(link, refusal)
             return
-        if attached is not None:
-            self._attached(connection, attached)
+        self._serve(attached, LinkInput.NO_PARTITION if isinstance(attached, PendingAttach) else LinkInput.ACCEPT)
 
-    def _stream(self, connection: AmqpConnection, action: str, address: str) -> Stream:
+    def _stream(self, connection: LinkHost, action: str, address: str) -> Stream:
         """Return the stream of an address, if the connection's user may ``write`` or ``read`` it.
 
         Raises:
@@ -117,8 +145,8 @@ class Node:
                 return stream
         raise LinkRefused(UNAUTHORIZED, f"user '{connection.user}' may not {action} stream '{address:.200}'")
 
-    def _attached(self, connection: AmqpConnection, attached: AttachedLink) -> None:
-        connection.attached(attached)
+    def _serve(self, attached: AttachedLink, happened: LinkInput = LinkInput.ACCEPT) -> None:
+        attached.connection.serve(attached, happened)
         if not attached.stream:
             return
         self._links.add(attached)
@@ -126,7 +154,7 @@ class Node:
         if self._timer is None:
             self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
 
-    def _producer(self, connection: AmqpConnection, link: Any) -> AttachedLink:
+    def _producer(self, connection: LinkHost, link: Any) -> AttachedLink:
         target = link.remote_target
         if target.type == proton.Terminus.COORDINATOR:
             raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
@@ -135,11 +163,11 @@ class Node:
             self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
             raise LinkRefused(NOT_ALLOWED, "an information source can only be read")
         stream = self._stream(connection, "write", address)
-        bound = self.placement.bound_or_agnostic(stream, read_attach_request(link).partition, writing=True)
+        bound = self.shared.placement.bound_or_agnostic(stream, read_attach_request(link).partition, writing=True)
         open_producer(link, bound, self.config.max_message_bytes)
-        return ProducerLink(connection, link, stream, bound=bound, credit=self.config.producer_credit)
+        return ProducerLink(connection, link, stream, self.shared, bound=bound, credit=self.config.producer_credit)
 
-    def _consumer(self, connection: AmqpConnection, link: Any) -> AttachedLink | None:
+    def _consumer(self, connection: LinkHost, link: Any) -> AttachedLink:
         address = _address(link.remote_source)
         if address.endswith(INFO_SUFFIX):
             return self._info(connection, link, address)
@@ -147,94 +175,73 @@ class Node:
             return self._directory(connection, link)
         stream = self._stream(connection, "read", address)
         filters = read_filters(link.remote_source)
-        wishes = read_attach_request(link)
-        self._check_room(connection, link)
-        if outlives_link(link.remote_source):
-            self.termini.displace(_terminus_key(connection, link))
-        if wishes.group is None:
-            bound = self.placement.bound_or_agnostic(stream, wishes.partition)
-            return self._open_consumer(connection, link, stream, filters, bound, None)
-        if self.config.groups != "dynamic" and wishes.group not in self.config.groups:
-            raise LinkRefused(
-                NOT_FOUND, f"there is no consumer group '{wishes.group}' here, and none is made on the fly"
-            )
-        if wishes.partition is not None:
-            bound = self.placement.bound(stream, wishes.partition)
-            return self._claimed(connection, link, stream, filters, bound, wishes)
-        attached = self._assigned(connection, link, stream, filters, wishes)
-        if attached is None:
-            if self.config.unassigned == "reject":
-                raise _none_free(stream, wishes)
-            place = PendingAttach(
-                connection,
-                link,
-                stream,
-                self._group(connection, stream, wishes),
-                lambda: self._assigned_later(connection, link, stream, filters, wishes),
-                _none_free(stream, wishes),
-                wait_s=self.config.unassigned_wait_ms / 1000,
-            )
-            self._attached(connection, place)
-        return attached
+        attach = _Consumer(connection, link, stream, filters, read_attach_request(link))
+        group, partition = attach.request.group, attach.request.partition
+        self._check_room(attach)
+        if attach.durable:
+            self.shared.termini.displace(attach.terminus_key)
+        if group is None:
+            return self._open_consumer(attach, self.shared.placement.bound_or_agnostic(stream, partition), None)
+        if self.config.groups != "dynamic" and group not in self.config.groups:
+            raise LinkRefused(NOT_FOUND, f"there is no consumer group '{group}' here, and none is made on the fly")
+        if partition is not None:
+            return self._claimed(attach, self.shared.placement.bound(stream, partition))
+        attached = self._assigned(attach)
+        if attached is None and self.config.unassigned == "reject":
+            raise attach.none_free
+        return attached or PendingAttach(
+            connection,
+            link,
+            stream,
+            self.shared.groups,
+            self._group(attach),
+            lambda: self._assigned_later(attach),
+            self._serve,
+            attach.none_free,
+            wait_s=self.config.unassigned_wait_ms / 1000,
+        )
 
-    def _assigned(
-        self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters, wishes: AttachRequest
-    ) -> AttachedLink | None:
+    def _assigned(self, attach: _Consumer) -> AttachedLink | None:
         """Open a receiver of a group on a free partition; None when there is none (ES-205, ES-206)."""
-        free = self.groups.free(self._group(connection, stream, wishes), self.placement.any_here(stream))
+        free = self.shared.groups.free(self._group(attach), self.shared.placement.any_here(attach.stream))
         if not free:
             return None
-        resumed = self._resume(connection, link, stream, filters)
-        bound = resumed.partition if resumed and resumed.partition in free else free[0]
-        return self._claimed(connection, link, stream, filters, bound, wishes)
+        resumed = self._resume(attach)
+        return self._claimed(attach, resumed.partition if resumed and resumed.partition in free else free[0])
 
-    def _assigned_later(
-        self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters, wishes: AttachRequest
-    ) -> AttachedLink | None:
-        """Do the same for one that has waited, while its user may have got further durable links."""
-        self._check_room(connection, link)
-        return self._assigned(connection, link, stream, filters, wishes)
+    def _assigned_later(self, attach: _Consumer) -> AttachedLink | None:
+        """Do the same for an attach that has waited, while its user may have got further durable links."""
+        self._check_room(attach)
+        return self._assigned(attach)
 
-    def _check_room(self, connection: AmqpConnection, link: Any) -> None:
+    def _check_room(self, attach: _Consumer) -> None:
         """See whether a user may have a durable link, if this is one. Raises LinkRefused."""
-        if outlives_link(link.remote_source):
-            self.termini.check_room(_terminus_key(connection, link))
+        if attach.durable:
+            self.shared.termini.check_room(attach.terminus_key)
 
-    def _claimed(
-        self,
-        connection: AmqpConnection,
-        link: Any,
-        stream: Stream,
-        filters: LinkFilters,
-        bound: str,
-        wishes: AttachRequest,
-    ) -> AttachedLink:
+    def _claimed(self, attach: _Consumer, bound: str) -> AttachedLink:
         """Open a receiver of a group on a partition that it is entitled to."""
-        claim = self.groups.claim(self._group(connection, stream, wishes), bound, wishes.epoch)
+        claim = self.shared.groups.claim(self._group(attach), bound, attach.request.epoch)
         try:
-            return self._open_consumer(connection, link, stream, filters, bound, claim)
+            return self._open_consumer(attach, bound, claim)
         except BaseException:
-            self.groups.release(claim)
+            self.shared.groups.release(claim)
             raise
 
-    def _group(self, connection: AmqpConnection, stream: Stream, wishes: AttachRequest) -> Group:
+    def _group(self, attach: _Consumer) -> Group:
         """Return the group that a receiver wants to be in: its user's, unless the settings list it for everybody."""
-        assert wishes.group is not None
-        user = connection.user if self.config.groups == "dynamic" else None
-        return Group(stream.incarnation, wishes.group, user)
+        assert attach.request.group is not None
+        user = attach.connection.user if self.config.groups == "dynamic" else None
+        return Group(attach.stream.incarnation, attach.request.group, user)
 
-    def line_served(self, connection: AmqpConnection, attached: AttachedLink) -> None:
-        """Take into use a link that had stood in line."""
-        self._attached(connection, attached)
-
-    def _info(self, connection: AmqpConnection, link: Any, address: str) -> AttachedLink:
+    def _info(self, connection: LinkHost, link: Any, address: str) -> AttachedLink:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
         return self._open_info(
             connection, link, stream, lambda: self._descriptions.describe(stream, positions, witnessed)
         )
 
-    def _directory(self, connection: AmqpConnection, link: Any) -> AttachedLink:
+    def _directory(self, connection: LinkHost, link: Any) -> AttachedLink:
         """Open a link that tells which streams there are for this user, and no others."""
         permissions = permissions_of(self.config.permissions, connection.user)
 
@@ -245,70 +252,61 @@ class Node:
         return self._open_info(connection, link, None, message)
 
     def _open_info(
-        self, connection: AmqpConnection, link: Any, stream: Stream | None, message: Callable[[], bytes]
+        self, connection: LinkHost, link: Any, stream: Stream | None, message: Callable[[], bytes]
     ) -> InfoLink:
         presettled, most = open_info(link), self.config.max_unsettled
-        interval_s = self._info_interval_s
+        interval_s = self.config.info_interval_ms / 1000
         return InfoLink(
             connection, link, stream, message, presettled=presettled, max_unsettled=most, interval_s=interval_s
         )
 
-    def _open_consumer(
-        self,
-        connection: AmqpConnection,
-        link: Any,
-        stream: Stream,
-        filters: LinkFilters,
-        bound: str | None,
-        claim: Claim | None,
-    ) -> ConsumerLink:
-        resumed = self._resume(connection, link, stream, filters)
-        names = self.placement.here(stream) if bound is None else [bound]
-        source = link.remote_source
-        durable = outlives_link(source)
-        presettled = open_consumer(link, filters, bound, claim, durable=durable)
+    def _open_consumer(self, attach: _Consumer, bound: str | None, claim: Claim | None) -> ConsumerLink:
+        link, stream, durable = attach.link, attach.stream, attach.durable
+        resumed = self._resume(attach)
+        names = self.shared.placement.here(stream) if bound is None else [bound]
+        presettled = open_consumer(link, attach.filters, bound, claim, durable=durable)
         attached = ConsumerLink(
-            connection,
+            attach.connection,
             link,
             stream,
-            {name: self._cursor(stream, name, filters, resumed) for name in names},
-            lambda name: self._cursor(stream, name, filters, None, added=True),
+            self.shared,
+            {name: self._position(attach, name, resumed) for name in names},
+            lambda name: self._position(attach, name, None, added=True),
             bound=bound,
             claim=claim,
-            fingerprint=filters.fingerprint,
+            fingerprint=attach.filters.fingerprint,
             presettled=presettled,
             max_unsettled=self.config.max_unsettled,
         )
         if durable:
+            source = link.remote_source
             never = source.expiry_policy == proton.Terminus.EXPIRE_NEVER
             attached.terminus = Terminus(
-                _terminus_key(connection, link),
-                attached.snapshot,
-                attached.fail,
-                None if never else int(source.timeout),
+                attach.terminus_key, attached.snapshot, attached.fail, None if never else int(source.timeout)
             )
-            self.termini.activate(attached.terminus)
+            self.shared.termini.activate(attached.terminus)
         return attached
 
-    def _cursor(
-        self, stream: Stream, name: str, filters: LinkFilters, resumed: Resumed | None, *, added: bool = False
-    ) -> LinkPosition:
-        partition = stream.partitions[name]
-        known, pending = (None, []) if resumed is None else resumed.on(stream, name)
+    def _position(self, attach: _Consumer, name: str, resumed: Resumed | None, *, added: bool = False) -> LinkPosition:
+        partition = attach.stream.partitions[name]
+        known, pending = (None, []) if resumed is None else resumed.on(attach.stream, name)
         # Of a partition that came after the attach, or while a durable link was away, every event is new.
         added = added or (resumed is not None and resumed.partition is None)
         latest = known[1] if known is not None else 0 if added else partition.next_offset
-        cursor = LinkPosition(
-            self.feeds.use(partition), filters.predicate, latest=latest, position=None if known is None else known[0]
+        position = LinkPosition(
+            self.shared.readers.use(partition),
+            attach.filters.predicate,
+            latest=latest,
+            position=None if known is None else known[0],
         )
         for offset in pending:
-            cursor.release(offset, 0)
-        return cursor
+            position.release(offset, 0)
+        return position
 
-    def _resume(self, connection: AmqpConnection, link: Any, stream: Stream, filters: LinkFilters) -> Resumed | None:
-        if not outlives_link(link.remote_source):
+    def _resume(self, attach: _Consumer) -> Resumed | None:
+        if not attach.durable:
             return None
-        return self.termini.resume(_terminus_key(connection, link), stream.incarnation, filters.fingerprint)
+        return self.shared.termini.resume(attach.terminus_key, attach.stream.incarnation, attach.filters.fingerprint)
 
     # --- what changes while links are attached
 
@@ -319,14 +317,7 @@ class Node:
             UnknownStream: there is no such stream.
 
         """
-        return self.groups.renegotiate(self.log.stream(stream).incarnation, group)
-
-    def is_there(self, stream: str, incarnation: str) -> bool:
-        """Say whether a stream is still the one that a link was attached to."""
-        try:
-            return self.log.stream(stream).incarnation == incarnation
-        except UnknownStream:
-            return False
+        return self.shared.groups.renegotiate(self.log.stream(stream).incarnation, group)
 
     def _follow(self) -> None:
         self._timer = None
@@ -351,9 +342,7 @@ class Node:
         """Write down what is to be kept; all connections have ended before."""
         if self._timer is not None:
             self._timer.cancel()
-        self.aside.close()
-        self.appender.close()
-        self.termini.close()
+        self.shared.close()
 
 
 def _address(terminus: Any) -> str:
@@ -363,15 +352,3 @@ def _address(terminus: Any) -> str:
     if not address:
         raise LinkRefused(INVALID_FIELD, "the terminus has no address: name a stream")
     return str(address)
-
-
-def _terminus_key(connection: AmqpConnection, link: Any) -> str:
-    return Termini.key(connection.user, connection.container, link.name)
-
-
-def _none_free(stream: Stream, wishes: AttachRequest) -> LinkRefused:
-    return LinkRefused(
-        DETACH_FORCED,
-        f"all {len(stream.partitions)} partitions of stream '{stream.name}' are taken in consumer group "
-        f"'{wishes.group}'",
-    )

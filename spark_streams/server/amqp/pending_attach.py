@@ -1,17 +1,15 @@
-"""An attach that waits for a partition of its group to become free (ES-206)."""
+"""An attach that waits for a partition of its consumer group to become free (ES-206)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_streams.log import Stream
-from spark_streams.server.amqp.attached_link import AttachedLink
-from spark_streams.server.amqp.consumer_groups import Group
+from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost
+from spark_streams.server.amqp.consumer_groups import Group, Groups
 from spark_streams.server.amqp.error_conditions import LinkRefused
-
-if TYPE_CHECKING:
-    from spark_streams.server.amqp.connection import AmqpConnection
 
 __all__ = ["PendingAttach"]
 
@@ -22,8 +20,10 @@ class PendingAttach(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log.
+        groups: all groups, which call ``try_again`` when a partition becomes free.
         group: the consumer group.
-        assign: opens the link on a free partition, or answers None.
+        assign: returns what serves the link on a free partition, or None.
+        assigned: takes that into use.
         refusal: what to answer when time is up.
         wait_s: how long that is.
 
@@ -31,22 +31,25 @@ class PendingAttach(AttachedLink):
 
     def __init__(
         self,
-        connection: AmqpConnection,
+        connection: LinkHost,
         link: Any,
         stream: Stream,
+        groups: Groups,
         group: Group,
         assign: Callable[[], AttachedLink | None],
+        assigned: Callable[[AttachedLink], None],
         refusal: LinkRefused,
         *,
         wait_s: float,
     ) -> None:
         super().__init__(connection, link, stream.name, stream.incarnation)
+        self._groups = groups
         self._group = group
         self._assign = assign
+        self._assigned = assigned
         self._trying = False
-        node = connection.node
-        self._timer = node.loop.call_later(wait_s, self.fail, refusal)
-        node.groups.wait(group, self)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self.fail, refusal)
+        groups.wait(group, self)
 
     def serve(self) -> bool:
         """Do nothing: there is no link yet."""
@@ -74,7 +77,7 @@ class PendingAttach(AttachedLink):
             return
         if attached is not None:
             self.end(closed=False)
-            self.connection.node.line_served(self.connection, attached)
+            self._assigned(attached)
             self.connection.wake(attached)
 
     def fail(self, refusal: LinkRefused) -> None:
@@ -86,4 +89,4 @@ class PendingAttach(AttachedLink):
 
     def _released(self, *, closed: bool) -> None:
         self._timer.cancel()
-        self.connection.node.groups.leave(self._group, self)
+        self._groups.leave(self._group, self)

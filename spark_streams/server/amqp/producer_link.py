@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import proton
@@ -24,16 +24,13 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.log.format.batching import LARGE_BYTES
-from spark_streams.server.amqp.attached_link import AttachedLink
+from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.receive_buffer import Received
 from spark_streams.server.amqp.routing import Routed, route
 from spark_streams.server.appender import Batch
 from spark_streams.wire.amqp.columns import Incoming, MessageBlock, incoming_columns
 from spark_streams.wire.amqp.message import decode_message
-
-if TYPE_CHECKING:
-    from spark_streams.server.amqp.connection import AmqpConnection
 
 __all__ = ["ProducerLink"]
 
@@ -56,15 +53,24 @@ class ProducerLink(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log.
+        shared: what the links of the node share.
         bound: the partition it is bound to, or None.
         credit: how many messages the producer may have under way.
 
     """
 
     def __init__(
-        self, connection: AmqpConnection, link: Any, stream: Stream, *, bound: str | None, credit: int
+        self,
+        connection: LinkHost,
+        link: Any,
+        stream: Stream,
+        shared: LinkResources,
+        *,
+        bound: str | None,
+        credit: int,
     ) -> None:
         super().__init__(connection, link, stream.name, stream.incarnation)
+        self._shared = shared
         self.bound = bound
         self._log_stream = stream
         self._window = credit
@@ -92,14 +98,14 @@ class ProducerLink(AttachedLink):
         if self.ended:
             return False
         begun = len(self._begun)
-        intake = self.connection.node.intake
-        taken = intake.take(self._impl, self._begun)
+        buffer = self._shared.receive_buffer
+        taken = buffer.take(self._impl, self._begun)
         if len(self._begun) != begun:
             self.connection.unfinished(len(self._begun) - begun)
         if taken.deliveries:
             self._appending += len(taken.deliveries)
             if self._reading is not None or len(taken.block.buffer) > LARGE_BYTES:
-                intake.give_away()
+                buffer.give_away()
                 self._waiting.append(taken)
                 self._read_next()
             else:
@@ -115,7 +121,7 @@ class ProducerLink(AttachedLink):
         if self._reading is not None or not self._waiting:
             return
         taken = self._waiting.popleft()
-        self._reading = asyncio.ensure_future(self.connection.node.aside.step(self._reader(taken.block)))
+        self._reading = asyncio.ensure_future(self._shared.worker.step(self._reader(taken.block)))
         self._reading.add_done_callback(lambda future: self.connection.guarded(lambda: self._was_read(taken, future)))
 
     def _was_read(self, taken: Received, future: asyncio.Future[_Read]) -> None:
@@ -141,7 +147,7 @@ class ProducerLink(AttachedLink):
 
     def _reader(self, block: MessageBlock) -> Callable[[], _Read]:
         """Return what reads and routes messages, in any thread."""
-        partitions = dict(self.connection.node.placement.open_here(self._log_stream))
+        partitions = dict(self._shared.placement.open_here(self._log_stream))
         created = self._log_stream.config.timestamp_type == "create"
 
         def read() -> _Read:
@@ -204,7 +210,7 @@ class ProducerLink(AttachedLink):
             self._append_anew([deliveries[row] for row in rows.tolist()], values, keys, timestamps, rows)
 
         self.connection.storing(size)
-        self.connection.node.appender.append(partition, Batch(values, keys, timestamps, done))
+        self._shared.appender.append(partition, Batch(values, keys, timestamps, done))
 
     def _append_anew(
         self,
@@ -215,7 +221,7 @@ class ProducerLink(AttachedLink):
         rows: NDArray[np.int64],
     ) -> None:
         """Append rows whose partition was split after they had been routed."""
-        partitions = self.connection.node.placement.open_here(self._log_stream)
+        partitions = self._shared.placement.open_here(self._log_stream)
         names = list(partitions)
         home = self._log_stream.homes_among(names).home
         chosen = keys.take(pa.array(rows)).to_pylist()

@@ -17,10 +17,10 @@ from starlette.types import Receive, Scope, Send
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition
-from spark_streams.server.append_waiters import AppendWaiters
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.pages import Pages
+from spark_streams.server.partition_readers import AppendWaiters
 from spark_streams.server.worker import Worker
 from spark_streams.wire.feed.dialect import NDJSON
 

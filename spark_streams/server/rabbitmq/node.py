@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from spark_streams.log import ReferenceLog
 from spark_streams.log.publisher_sequences import Sequences
 from spark_streams.server.appender import Appender
-from spark_streams.server.partition_readers import PartitionReaders
+from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.rabbitmq.chunk_cache import ChunkCache
 from spark_streams.server.rabbitmq.chunks import Chunks
 from spark_streams.server.rabbitmq.config import RabbitConfig
@@ -49,7 +49,7 @@ class RabbitNode:
         self.topology = Topology(log, config.max_super_stream_partitions, self._disk)
         self.offsets = StoredOffsets(log, loop, self._disk, config.max_stored_offsets)
         self.groups = Groups()
-        self.feeds = PartitionReaders(loop)
+        self.feeds = PartitionReaders(loop, PartitionReader)
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
         self.connections: set[RabbitConnection] = set()
         self.properties = _properties(config)

@@ -150,7 +150,7 @@ def test_one_that_waits_and_cannot_be_served_is_tried_once(nodes: Any, monkeypat
         raise PartitionClosed("the stream was deleted")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Node, "_cursor", gone)
+        patched.setattr(Node, "_position", gone)
         owner.close()
         with pytest.raises(Ended):
             late.peer.pump(lambda: False, 60)

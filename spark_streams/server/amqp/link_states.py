@@ -1,0 +1,93 @@
+"""The states of a link at the AMQP door, and the table of what brings a link from one state to the next.
+
+``ConnectionLinks`` keeps the state of each link of a connection and changes it by this table alone. The picture in
+``docs/how-it-works.md`` is drawn from the table.
+
+A link that is draining stays ``ATTACHED``: drain is a flag of its flow state, which proton keeps. A connection that has
+ended takes the states of its links with it.
+
+Spec: AMQP 1.0 part 2 §2.6.1 to §2.6.6; Event Stream Extensions §4.5 (ES-206).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+__all__ = ["TRANSITIONS", "LinkInput", "LinkState", "next_state"]
+
+
+class LinkState(Enum):
+    """Where a link is in its life; the value is the state's name in pictures and errors."""
+
+    ATTACHING = "attaching"
+    """The peer's attach has come, and the door decides."""
+    WAITING = "waiting for a partition"
+    """The attach is not answered: all partitions of its consumer group are taken."""
+    ATTACHED = "attached"
+    """The attach is answered, and the link is served."""
+    REFUSED = "refused"
+    """The door has answered with a null terminus and closed the link; the peer has not detached it yet."""
+    CLOSING = "closed by the door"
+    """The door has closed an attached link, with or without an error; the peer has not detached it yet."""
+    RELEASED = "released"
+    """The connection is being closed; the link holds nothing any more, and the peer has not detached it yet."""
+    DETACHED = "detached"
+    """The link is gone; a durable terminus is kept."""
+    CLOSED = "closed by the peer"
+    """The link is gone, and with it a durable terminus."""
+
+
+class LinkInput(Enum):
+    """What happens to a link; the value is the arrow's text in pictures and errors."""
+
+    ACCEPT = "the door accepts"
+    NO_PARTITION = "no partition is free"
+    REFUSE = "the door refuses"
+    DOOR_CLOSES = "the door closes"
+    PEER_DETACHES = "the peer detaches"
+    PEER_CLOSES = "the peer closes"
+    SESSION_ENDS = "the session ends"
+    CONNECTION_CLOSES = "the connection closes"
+
+
+TRANSITIONS: Final[Mapping[tuple[LinkState, LinkInput], LinkState]] = {
+    (LinkState.ATTACHING, LinkInput.ACCEPT): LinkState.ATTACHED,
+    (LinkState.ATTACHING, LinkInput.NO_PARTITION): LinkState.WAITING,
+    (LinkState.ATTACHING, LinkInput.REFUSE): LinkState.REFUSED,
+    (LinkState.WAITING, LinkInput.ACCEPT): LinkState.ATTACHED,
+    (LinkState.WAITING, LinkInput.REFUSE): LinkState.REFUSED,
+    (LinkState.WAITING, LinkInput.PEER_DETACHES): LinkState.DETACHED,
+    (LinkState.WAITING, LinkInput.PEER_CLOSES): LinkState.CLOSED,
+    (LinkState.WAITING, LinkInput.SESSION_ENDS): LinkState.DETACHED,
+    (LinkState.WAITING, LinkInput.CONNECTION_CLOSES): LinkState.RELEASED,
+    (LinkState.ATTACHED, LinkInput.DOOR_CLOSES): LinkState.CLOSING,
+    (LinkState.ATTACHED, LinkInput.PEER_DETACHES): LinkState.DETACHED,
+    (LinkState.ATTACHED, LinkInput.PEER_CLOSES): LinkState.CLOSED,
+    (LinkState.ATTACHED, LinkInput.SESSION_ENDS): LinkState.DETACHED,
+    (LinkState.ATTACHED, LinkInput.CONNECTION_CLOSES): LinkState.RELEASED,
+    (LinkState.REFUSED, LinkInput.PEER_DETACHES): LinkState.DETACHED,
+    (LinkState.REFUSED, LinkInput.PEER_CLOSES): LinkState.CLOSED,
+    (LinkState.REFUSED, LinkInput.SESSION_ENDS): LinkState.DETACHED,
+    (LinkState.CLOSING, LinkInput.PEER_DETACHES): LinkState.DETACHED,
+    (LinkState.CLOSING, LinkInput.PEER_CLOSES): LinkState.CLOSED,
+    (LinkState.CLOSING, LinkInput.SESSION_ENDS): LinkState.DETACHED,
+    (LinkState.RELEASED, LinkInput.PEER_DETACHES): LinkState.DETACHED,
+    (LinkState.RELEASED, LinkInput.PEER_CLOSES): LinkState.CLOSED,
+    (LinkState.RELEASED, LinkInput.SESSION_ENDS): LinkState.DETACHED,
+}
+"""State and input to the next state. What is not here does not happen: proton takes no such frame from a peer."""
+
+
+def next_state(state: LinkState, happened: LinkInput) -> LinkState:
+    """Return the state after an input.
+
+    Raises:
+        RuntimeError: the table has no such row, which is a defect of the door.
+
+    """
+    following = TRANSITIONS.get((state, happened))
+    if following is None:
+        raise RuntimeError(f"a link that is {state.value!r} has no row for {happened.value!r} in TRANSITIONS")
+    return following

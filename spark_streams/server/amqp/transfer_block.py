@@ -1,0 +1,173 @@
+"""Stored events in the form in which they are sent as AMQP transfers, and a cache of them for each partition.
+
+A transfer carries two pieces: the delivery annotations section, which the door renders for a whole block at once, and
+the bare message, which is sent from the log's own bytes. A producer of the AMQP door cannot store the sections header
+and delivery annotations: they are for the node, and left out. A RabbitMQ stream gives its readers the bytes that were
+published, so there these sections are stored; when such a message leaves through the AMQP door, the door's own delivery
+annotations replace them.
+
+Spec: AMQP 1.0 part 3 §3.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+import numpy as np
+from cproton_ffi import ffi
+from numpy.typing import NDArray
+
+from spark_streams.log import Partition, Records
+from spark_streams.server.partition_readers import PartitionReader
+from spark_streams.wire.amqp.columns import MessageBlock, delivery_annotations, incoming_columns
+
+__all__ = ["READ_BYTES", "SEARCHED_BYTES", "BlockReader", "TransferBlock"]
+
+READ_BYTES: Final = 256 << 10
+"""Read at a time: enough that decoding in columns pays, little enough that one read does not hold up other links."""
+SEARCHED_BYTES: Final = 1 << 20
+"""Read at a time for a link whose filter looks into messages: most of them are not sent."""
+CACHED_BLOCKS: Final = 4
+"""Links that read a log's tail stand within a block or two of each other."""
+_SMALL_ULONG: Final = 0x53
+_ULONG: Final = 0x80
+_SYMBOLS: Final = (0xA3, 0xB3)
+_HEADER: Final = 0x70
+"""Header; 0x71, delivery annotations, is the other section before the bare message."""
+
+Longs = NDArray[np.int64]
+
+
+class TransferBlock:
+    """Events of a partition in rising order; ``prepare`` makes them ready to be sent.
+
+    Attributes:
+        offsets, timestamps: int64[n], for filters.
+        first, last: the numbers of the first and the last event.
+        heads, head_sizes, values, value_sizes: for each event, where its delivery annotations section starts in
+            ``annotations`` and its bare message in ``buffer``, and how long they are.
+        annotations, buffer: C pointers, which keep their memory alive.
+        largest: bytes of the largest transfer.
+
+    """
+
+    heads: list[int]
+    head_sizes: list[int]
+    values: list[int]
+    value_sizes: list[int]
+    annotations: Any
+    buffer: Any
+    largest: int
+
+    def __init__(self, records: Records, partition: str) -> None:
+        self.offsets = records.offsets
+        self.timestamps = records.timestamps
+        self.first = int(records.offsets[0])
+        self.last = int(records.offsets[-1])
+        self.records = records
+        self._partition = partition
+        self._sections: NDArray[np.uint8] | None = None
+
+    def only(self, rows: NDArray[np.int64]) -> TransferBlock:
+        """Return a block of one or more of these events, by their rising rows."""
+        return TransferBlock(self.records.take(rows), self._partition)
+
+    def prepare(self) -> None:
+        """Render the delivery annotations and find the bare messages, if that was not done."""
+        if self._sections is not None:
+            return
+        records = self.records
+        count = len(records.offsets)
+        starts, sizes, pieces, total = np.empty(count, np.int64), np.empty(count, np.int64), [], 0
+        for rows, sections in delivery_annotations(records.offsets, records.timestamps, self._partition):
+            width = sections.shape[1]
+            starts[rows] = total + width * np.arange(len(rows), dtype=np.int64)
+            sizes[rows] = width
+            pieces.append(sections.reshape(-1))
+            total += sections.size
+        rendered: NDArray[np.uint8] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        self.annotations = ffi.from_buffer(rendered)
+        self.buffer = ffi.from_buffer(records.buffer)
+        self.heads = starts.tolist()
+        self.head_sizes = sizes.tolist()
+        value_starts = _bare_starts(records)
+        self.values = value_starts.tolist()
+        value_sizes = records.value_ends - value_starts
+        self.value_sizes = value_sizes.tolist()
+        self.largest = int((sizes + value_sizes).max())
+        self._sections = rendered
+
+    def message(self, row: int) -> tuple[bytes, bytes]:
+        """Return one event's delivery annotations section and its bare message."""
+        self.prepare()
+        assert self._sections is not None
+        head, value = self.heads[row], self.values[row]
+        return (
+            self._sections[head : head + self.head_sizes[row]].tobytes(),
+            self.records.buffer[value : value + self.value_sizes[row]],
+        )
+
+
+class BlockReader(PartitionReader):
+    """Reads a partition in transfer blocks, and keeps the latest of them for all links.
+
+    Args:
+        partition, loop: see ``PartitionReader``.
+
+    """
+
+    def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(partition, loop)
+        self._blocks: deque[TransferBlock] = deque(maxlen=CACHED_BLOCKS)
+
+    def block(self, offset: int, size: int = READ_BYTES) -> TransferBlock | None:
+        """Return a block that holds the event ``offset``, or begins with the first retained one after it.
+
+        Args:
+            offset: where to read.
+            size: bytes to read where the log has to be read.
+
+        Returns:
+            None at the end of the log.
+
+        Raises:
+            CorruptLog: what is stored there fails its check.
+
+        """
+        for block in self._blocks:
+            if block.first <= offset <= block.last:
+                return block
+        records = self.partition.read(offset, size)
+        if records is None or not len(records.offsets):
+            return None
+        block = TransferBlock(records, self.partition.id)
+        self._blocks.append(block)
+        return block
+
+
+def _bare_starts(records: Records) -> Longs:
+    """Return the first byte of each record's bare message; the record's end where it has none."""
+    starts, ends = records.value_starts, records.value_ends
+    if not records.buffer:
+        return starts
+    raw = np.frombuffer(records.buffer, np.uint8)
+
+    def bytes_at(distance: int) -> NDArray[np.uint8]:
+        found: NDArray[np.uint8] = raw.take(starts + distance, mode="clip")
+        return found
+
+    # Nearly every message begins with a descriptor of one byte, and says something else there.
+    form, code = bytes_at(1), bytes_at(2)
+    suspect = code & 0xFE == _HEADER
+    if not (form == _SMALL_ULONG).all():
+        suspect &= form == _SMALL_ULONG
+        suspect |= (form == _ULONG) & (bytes_at(9) & 0xFE == _HEADER) | np.isin(form, _SYMBOLS)
+    rows = np.flatnonzero(suspect & (ends - starts >= 3))
+    if not len(rows):
+        return starts
+    incoming = incoming_columns(MessageBlock(records.buffer, starts[rows], ends[rows]))
+    found: Longs = starts.copy()
+    found[rows] = np.where(incoming.malformed, starts[rows], incoming.value_starts)
+    return found
