@@ -66,11 +66,11 @@ def door() -> Iterator[tuple[str, psutil.Process]]:
 
 def create(url: str) -> str:
     """Create a stream of a new name."""
-    from spark_streams.client.rabbitmq.connection import Connection
+    from spark_streams.client.rabbitmq.open import open_connection
     from spark_streams.wire.rabbitmq.stream_commands import Create, CreateAnswer
 
     name = f"bench-{secrets.token_hex(4)}"
-    with Connection(endpoint(url), timeout_ms=30_000) as connection:
+    with open_connection(endpoint(url), timeout_ms=30_000) as connection:
         connection.request(Create(name), CreateAnswer, "create")
     return name
 
@@ -118,11 +118,11 @@ def consume(url: str, stream: str) -> float:
 def drain(url: str, stream: str) -> float:
     """Read a whole stream over one connection without decoding messages; return messages per second."""
     from spark_streams.client.rabbitmq.bounds import extent
-    from spark_streams.client.rabbitmq.connection import Connection
+    from spark_streams.client.rabbitmq.open import open_connection
     from spark_streams.client.rabbitmq.subscription import Subscription
     from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, OffsetType
 
-    with Connection(endpoint(url), timeout_ms=30_000) as connection:
+    with open_connection(endpoint(url), timeout_ms=30_000) as connection:
         last = extent(connection, stream).last
         assert last is not None
         begun, records = time.perf_counter(), 0

@@ -18,7 +18,7 @@ import pytest
 
 from spark_streams.client import AmqpClient, RabbitClient
 from spark_streams.client.rabbitmq import cluster
-from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -233,7 +233,7 @@ def test_a_close_of_a_broker(code: int) -> None:
     with (
         broker(key.OPEN, close) as at,
         pytest.raises(Refused) as caught,
-        Connection(signing_in(at), timeout_ms=120_000),
+        open_connection(signing_in(at), timeout_ms=120_000),
     ):
         pass
     assert r"\n2026-01-01" in caught.value.description
@@ -249,7 +249,7 @@ def test_mechanisms_of_a_broker() -> None:
     with (
         Scripted({key.SASL_HANDSHAKE: offer}) as at,
         pytest.raises(AuthenticationFailed) as caught,
-        Connection(signing_in(at), timeout_ms=120_000),
+        open_connection(signing_in(at), timeout_ms=120_000),
     ):
         pass
     holds_none(caught.value)
@@ -259,7 +259,7 @@ def test_properties_of_a_broker() -> None:
     def opened(wire: Wire, number: int, body: bytes, given: bytes) -> None:
         wire.answer(key.OPEN, number, OK, pairs({"cluster": f"{BASIC}{FORGED}", "advertised_host": "127.0.0.1"}))
 
-    with broker(key.OPEN, opened) as at, Connection(signing_in(at), timeout_ms=120_000) as connection:
+    with broker(key.OPEN, opened) as at, open_connection(signing_in(at), timeout_ms=120_000) as connection:
         assert connection.properties["cluster"] == r"***\n2026-01-01 00:00:00 ERROR all is lost"
         assert connection.properties["advertised_host"] == "127.0.0.1"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spark_streams.cli.log.config_file import read_configuration
-from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.endpoint import RABBITMQ_SCHEMES, parse_url
 from spark_streams.options import parse_rabbit_sink, parse_rabbit_source
 from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER
@@ -119,7 +119,7 @@ def test_the_blocks_of_the_source_page(spark: Any, log: Log, tmp_path: Path) -> 
 def test_the_blocks_of_the_sink_page(spark: Any, log: Log, tmp_path: Path) -> None:
     served = log(**{"incoming": 1, "orders-enriched": 3, "totals": 1, "totals-by-region": 1})
     url = url_of(served)
-    with Connection(parse_url(url, schemes=RABBITMQ_SCHEMES), timeout_ms=10_000) as connection:
+    with open_connection(parse_url(url, schemes=RABBITMQ_SCHEMES), timeout_ms=10_000) as connection:
         sales = CreateSuperStream("sales", ("sales-amer", "sales-emea"), ("amer", "emea"))
         connection.request(sales, CreateSuperStreamAnswer, "create")
     served.publish("incoming", [f"c{n % 4}" for n in range(20)])
@@ -157,7 +157,7 @@ def test_the_command_and_the_names_of_the_door_page(tmp_path: Path) -> None:
     assert words[:3] == ["spark-streams", "log", "serve"]
     with serving(tmp_path) as start:
         served = start("--amqp", "0", *words[3:])
-        with Connection(parse_url(url_of(served), schemes=RABBITMQ_SCHEMES), timeout_ms=10_000) as connection:
+        with open_connection(parse_url(url_of(served), schemes=RABBITMQ_SCHEMES), timeout_ms=10_000) as connection:
             from spark_streams.wire.rabbitmq.stream_commands import Partitions, PartitionsAnswer, Route, RouteAnswer
 
             answer = connection.request(Partitions("orders"), PartitionsAnswer, "partitions")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.requests import Request
 
-from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.endpoint import parse_url
 from spark_streams.log import ReferenceLog
 from spark_streams.server import RabbitConfig, ServerThread
@@ -24,7 +24,7 @@ def test_the_reason_of_a_close(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     caplog.set_level(logging.INFO)
     with ReferenceLog(tmp_path) as log, ServerThread(log, None, RabbitConfig(port=0)) as server:
         url = server.urls["rabbitmq-stream"].replace("//", "//guest:guest@")
-        with Connection(parse_url(url, schemes={"rabbitmq-stream"}), timeout_ms=120_000) as connection:
+        with open_connection(parse_url(url, schemes={"rabbitmq-stream"}), timeout_ms=120_000) as connection:
             connection.send(Close(0x10, FORGED).encode())
             eventually(lambda: "closed by the peer" in caplog.text, "the line")
     (line,) = [each.getMessage() for each in caplog.records if "closed by the peer" in each.getMessage()]

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from spark_streams.client.hosts import Hosts, none_of, passes_over
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import is_unavailable, refusal
+from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, LocalProtocolError, Refused, SparkStreamsError
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
@@ -222,7 +223,7 @@ class Cluster:
     def _connect(self, host: Endpoint, connect_ms: int) -> Connection:
         if self._closed:
             raise LocalProtocolError(f"the client of {self._endpoint.address} is closed")
-        connection = Connection(host, timeout_ms=self._timeout_ms, connect_ms=max(1, connect_ms))
+        connection = open_connection(host, timeout_ms=self._timeout_ms, connect_ms=max(1, connect_ms))
         self._connections.append(connection)
         self.was_there = True
         return connection

@@ -2,13 +2,13 @@
 
 How it is used::
 
-    with Connection(endpoint, timeout_ms=30_000) as connection:   # connects, signs in, opens the virtual host
-        answer = connection.request(StreamStats("orders"))        # sends, waits for the answer with its correlation id
-        connection.send(Credit(1, 10).encode())                   # queues bytes; they leave while anything waits
-        event = connection.receive(1.0)                           # the next thing that the broker says of its own
+    with open_connection(endpoint, timeout_ms=30_000) as connection:   # open.py: connects, signs in, opens
+        answer = connection.request(StreamStats("orders"), …)   # sends, waits for the answer with its correlation id
+        connection.send(Credit(1, 10).encode())                 # queues bytes; they leave while anything waits
+        event = connection.receive(1.0)                         # the next command that is no answer
 
-Whatever comes while an answer is waited for is kept for ``receive``, in its order. Heartbeats and the broker's Close
-are dealt with here. Every wait has a deadline.
+What the broker sends while the caller waits for an answer is kept for ``receive``, in its order. The connection handles
+heartbeats and the broker's Close itself. Every wait has a deadline.
 
 Spec: Streams Protocol Reference, "Frame Structure", Close, Heartbeat; docs/specifications.md,
 S-11 to S-14, S-24, S-27, S-151.
@@ -17,18 +17,19 @@ S-11 to S-14, S-24, S-27, S-151.
 from __future__ import annotations
 
 import select
+import socket
 import ssl
 import time
 from collections import deque
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, TypeVar
 
 from spark_streams.client.log_client import PRODUCT
 from spark_streams.client.rabbitmq.errors import close_fault, refusal
-from spark_streams.client.rabbitmq.open import handshake
 from spark_streams.client.retry import Deadline
-from spark_streams.client.tcp import lost, open_socket
+from spark_streams.client.tcp import lost
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import (
     ConnectionLost,
@@ -44,7 +45,7 @@ from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, F
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import MetadataAnswer, Partitions, Route
 
-__all__ = ["MAX_DELIVER_BYTES", "Connection"]
+__all__ = ["MAX_DELIVER_BYTES", "Connection", "Negotiated"]
 
 A = TypeVar("A", bound=Command)
 
@@ -62,28 +63,46 @@ CLOSE_TIMEOUT_MS: Final = 2_000
 """How long the broker may take to answer Close; then the socket is just closed."""
 
 
-class Connection:
-    """An open connection; not for several threads at once.
+@dataclass(frozen=True)
+class Negotiated:
+    """What both sides know of each other once the connection is open.
 
     Args:
-        endpoint: where to, with credentials, virtual host and TLS.
+        properties: the broker's, as it reports them: they may hold our secrets.
+        versions: command key to the highest version that the broker takes; empty where the broker reports none.
+        frame_max_bytes: the largest frame, 0 for no limit.
+        heartbeat_s: 0 for none.
+    """
+
+    properties: Mapping[str, str]
+    versions: Mapping[int, int]
+    frame_max_bytes: int
+    heartbeat_s: int
+
+
+class Connection:
+    """A connection to a broker, open once ``opened`` was called; not for several threads at once.
+
+    Args:
+        endpoint: where the socket leads, with credentials, virtual host and TLS.
+        connected: the socket, which does not block; the connection closes it.
         timeout_ms: how long the broker may take for an answer.
-        connect_ms: how long the network may take to connect, where that is less.
 
     Attributes:
         endpoint: as given.
         broken: the connection is of no further use.
         nodes: those of the cluster that the broker has named, by any answer to Metadata.
         versions: command key to the highest version that the broker takes; empty before RabbitMQ 3.11 or so.
-        properties: what the broker says about itself, ``version`` among it; fit for messages.
+        properties: what the broker reports about itself, ``version`` among it; fit for messages.
         frame_max_bytes: the largest frame that may be sent; 0 for no limit.
         subscription_ids: those that are in use.
-
-    Raises:
-        ConnectFailed, AuthenticationFailed, Refused, DeadlineExceeded, RemoteProtocolError: as they say.
     """
 
-    def __init__(self, endpoint: Endpoint, *, timeout_ms: int, connect_ms: int | None = None) -> None:
+    versions: Mapping[int, int]
+    properties: Mapping[str, str]
+    frame_max_bytes: int
+
+    def __init__(self, endpoint: Endpoint, connected: socket.socket, timeout_ms: int) -> None:
         self.endpoint = endpoint
         self.timeout_ms = timeout_ms
         self.broken = False
@@ -98,20 +117,18 @@ class Connection:
         self._frames = FrameReader(MAX_DELIVER_BYTES)
         self._heard = self._spoke = time.monotonic()
         self._heartbeat_s = 0
-        self._socket = open_socket(endpoint, Deadline(connect_ms or timeout_ms))
+        self._socket = connected
         self._poll = select.poll()
         self._poll.register(self._socket.fileno(), select.POLLIN)
         self._watched = select.POLLIN
-        try:
-            agreed = handshake(self)
-        except BaseException:
-            self.abandon()
-            raise
-        self.versions = agreed.versions
-        self.properties = {told(name): told(value) for name, value in agreed.properties.items()}
-        self._said = agreed.properties  # what is compared; a node may be named as a secret is
-        self.frame_max_bytes = agreed.frame_max_bytes
-        self._heartbeat_s = agreed.heartbeat_s
+
+    def opened(self, negotiated: Negotiated) -> None:
+        """Take what the handshake has negotiated; from now on heartbeats are sent and expected."""
+        self.versions = negotiated.versions
+        self.properties = {told(name): told(value) for name, value in negotiated.properties.items()}
+        self._reported = negotiated.properties  # what is compared; a node may be named as a secret is
+        self.frame_max_bytes = negotiated.frame_max_bytes
+        self._heartbeat_s = negotiated.heartbeat_s
 
     def __enter__(self) -> Connection:
         return self
@@ -124,13 +141,13 @@ class Connection:
     @property
     def advertised(self) -> Node | None:
         """The address by which the broker names the node of this connection to clients; None where it does not tell."""
-        host, port = self._said.get("advertised_host"), self._said.get("advertised_port", "")
+        host, port = self._reported.get("advertised_host"), self._reported.get("advertised_port", "")
         return (host, int(port)) if host and port.isdecimal() and len(port) <= _PORT_DIGITS else None
 
     @property
     def is_reference_log(self) -> bool:
         """Whether the broker is a door of our own log."""
-        return self._said.get("implementation") == PRODUCT
+        return self._reported.get("implementation") == PRODUCT
 
     # --- asking
 

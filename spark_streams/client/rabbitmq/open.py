@@ -1,17 +1,21 @@
-"""Opening a connection: introduce, sign in, tune, open the virtual host, exchange versions.
+"""Opening a connection: connect, introduce, sign in, tune, open the virtual host, exchange versions.
+
+The order is that of ``wire/rabbitmq/handshake_states.py``: each state has one step, whose outcome leads to the next.
 
 Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-21 to S-26.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
+from spark_streams.client.rabbitmq.connection import Connection, Negotiated
 from spark_streams.client.rabbitmq.errors import not_a_broker, refusal
 from spark_streams.client.retry import Deadline
+from spark_streams.client.tcp import open_socket
 from spark_streams.client.tls import WANTS_A_CERTIFICATE
+from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
 from spark_streams.redaction import remember
 from spark_streams.wire.rabbitmq.connection_commands import (
@@ -28,127 +32,171 @@ from spark_streams.wire.rabbitmq.connection_commands import (
     Tune,
     TuneAnswer,
 )
+from spark_streams.wire.rabbitmq.handshake_states import TRANSITIONS, HandshakeInput, HandshakeState
 from spark_streams.wire.rabbitmq.registry import CLIENT_RECEIVES
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
-if TYPE_CHECKING:
-    from spark_streams.client.rabbitmq.connection import Connection
-
-__all__ = ["DEFAULT_LOGIN", "Negotiated", "handshake"]
+__all__ = ["DEFAULT_LOGIN", "open_connection"]
 
 DEFAULT_LOGIN: Final = ("guest", "guest")
-"""User and password where nothing is said of them, as in other clients."""
+"""User and password where the endpoint names none, as in other clients."""
 _VERSIONS_SINCE: Final = (3, 11)
 """Brokers before close a connection that asks for versions: the command is unknown to them."""
+_INTRODUCTION: Final = {
+    "product": "spark-streams",
+    "version": "0.1.0",
+    "platform": "Python",
+    "connection_name": "spark-streams",
+}
 
 
-@dataclass(frozen=True)
-class Negotiated:
-    """What both sides know of each other after the handshake.
+def open_connection(endpoint: Endpoint, *, timeout_ms: int, connect_ms: int | None = None) -> Connection:
+    """Return an open connection.
 
     Args:
-        properties: the broker's, as it says them: they may hold our secrets.
-        versions: command key to the highest version that the broker takes; empty where it does not say.
-        frame_max_bytes: the largest frame, 0 for no limit.
-        heartbeat_s: 0 for none.
-    """
-
-    properties: Mapping[str, str]
-    versions: Mapping[int, int]
-    frame_max_bytes: int
-    heartbeat_s: int
-
-
-def handshake(connection: Connection) -> Negotiated:
-    """Do all steps.
+        endpoint: where to, with credentials, virtual host and TLS.
+        timeout_ms: how long the broker may take for an answer.
+        connect_ms: how long the network may take to connect, where that is less.
 
     Raises:
-        ConnectFailed: the peer is no broker with streams.
+        ConnectFailed: no connection, or the peer is no broker with streams.
         AuthenticationFailed: it does not take the credentials, or offers no mechanism that we may use.
         Refused: it does not let us use the virtual host.
+        ConnectionLost, DeadlineExceeded, RemoteProtocolError: the broker closed the connection, gave no answer in time,
+            or sent what it may not send in this state.
     """
-    endpoint = connection.endpoint
-    where = endpoint.address
+    connection = Connection(endpoint, open_socket(endpoint, Deadline(connect_ms or timeout_ms)), timeout_ms)
     try:
-        properties = connection.request(PeerProperties(_introduction()), PeerPropertiesAnswer, f"{where}: hello")
-    except RemoteProtocolError as fault:
-        raise not_a_broker(endpoint, str(fault)) from fault
-    except ConnectionLost as fault:
-        # A broker that is just going down or coming up does so as well.
-        wants = "wants TLS (rabbitmq-stream+tls)" if endpoint.tls is None else WANTS_A_CERTIFICATE
-        raise ConnectFailed(
-            f"{where}: the peer closed the connection without a word: check that the port in option 'url' is one of "
-            f"RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it {wants}"
-        ) from fault
-    try:
-        _sign_in(connection)
-    except ConnectionLost as fault:
-        raise ConnectionLost(f"sign in to {where}: closed without an answer, as some do whom they refuse") from fault
-    tune = _tune(connection)
-    opened = connection.request(Open(endpoint.vhost), OpenAnswer, f"{where}: open the virtual host '{endpoint.vhost}'")
-    versions: Mapping[int, int] = {}
-    if _version(properties.properties.get("version", "")) >= _VERSIONS_SINCE:
-        versions = connection.request(
-            ExchangeCommandVersions(CLIENT_RECEIVES), ExchangeCommandVersionsAnswer, f"{where}: versions"
-        ).maximum
-    said = {**properties.properties, **opened.properties}
-    return Negotiated(said, versions, tune.frame_max_bytes, tune.heartbeat_s)
+        connection.opened(_Handshake(connection).negotiated())
+    except BaseException:
+        connection.abandon()
+        raise
+    return connection
 
 
-def _introduction() -> dict[str, str]:
-    return {
-        "product": "spark-streams",
-        "version": "0.1.0",
-        "platform": "Python",
-        "connection_name": "spark-streams",
-    }
+class _Handshake:
+    """The client's side of one handshake.
+
+    Args:
+        connection: over which it shakes hands.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._endpoint = connection.endpoint
+        self._where = connection.endpoint.address
+        self._state = HandshakeState.CONNECTED
+        self._version = ""
+        self._properties: dict[str, str] = {}
+        self._mechanisms: tuple[str, ...] = ()
+        self._frame_max_bytes = self._heartbeat_s = 0
+
+    def negotiated(self) -> Negotiated:
+        """Do all steps, and return what they have negotiated; raises as ``open_connection``."""
+        while self._state is not HandshakeState.OPEN:
+            try:
+                outcome = _STEPS[self._state](self)
+            except ConnectionLost as fault:
+                explained = self._explained()
+                if explained is None:
+                    raise
+                raise explained from fault
+            self._state = TRANSITIONS[self._state, outcome]
+        versions: Mapping[int, int] = {}
+        if _numbers(self._version) >= _VERSIONS_SINCE:
+            request = ExchangeCommandVersions(CLIENT_RECEIVES)
+            answer = self._connection.request(request, ExchangeCommandVersionsAnswer, f"{self._where}: versions")
+            versions = answer.maximum
+        return Negotiated(self._properties, versions, self._frame_max_bytes, self._heartbeat_s)
+
+    def _introduce(self) -> HandshakeInput:
+        request, what = PeerProperties(_INTRODUCTION), f"{self._where}: hello"
+        try:
+            properties = self._connection.request(request, PeerPropertiesAnswer, what).properties
+        except RemoteProtocolError as fault:
+            raise not_a_broker(self._endpoint, str(fault)) from fault
+        self._version = properties.get("version", "")
+        self._properties.update(properties)
+        return HandshakeInput.PEER_PROPERTIES
+
+    def _ask_mechanisms(self) -> HandshakeInput:
+        self._mechanisms = self._connection.request(SaslHandshake(), SaslHandshakeAnswer, self._sign_in).mechanisms
+        return HandshakeInput.SASL_HANDSHAKE
+
+    def _authenticate(self) -> HandshakeInput:
+        endpoint, what = self._endpoint, self._sign_in
+        external = endpoint.username is None and endpoint.tls is not None and endpoint.tls.cert_file is not None
+        mechanism = "EXTERNAL" if external else "PLAIN"
+        if mechanism not in self._mechanisms:
+            raise AuthenticationFailed(
+                "sasl-mechanism-not-supported (0x07)",
+                f"the broker does not offer {mechanism}, it offers {', '.join(self._mechanisms) or 'nothing'}",
+                what,
+            )
+        data: bytes | None = None
+        user = DEFAULT_LOGIN[0] if endpoint.username is None else endpoint.username
+        if mechanism == "PLAIN":
+            password = DEFAULT_LOGIN[1]
+            if endpoint.username is not None:
+                password = endpoint.password.reveal() if endpoint.password else ""
+            remember(password, user)
+            data = b"\0" + user.encode() + b"\0" + password.encode()
+        answer = self._connection.ask(SaslAuthenticate(mechanism, data), SaslAuthenticateAnswer, what)
+        if answer.code == ResponseCode.SASL_CHALLENGE:
+            reason = f"{mechanism} needs no second step, and the broker asks one"
+            raise AuthenticationFailed(answer.code_name, reason, what)
+        if not answer.ok:
+            raise refusal(answer.code, what if external else f"{what} as '{user}'")
+        return HandshakeInput.SASL_SUCCESS
+
+    def _tune(self) -> HandshakeInput:
+        deadline = Deadline(self._connection.timeout_ms)
+        while (event := self._connection.receive(deadline.left_s(f"{self._where}: no tune"))) is None:
+            pass
+        if not isinstance(event, Tune):
+            raise RemoteProtocolError(f"{self._where}: expected tune, got {type(event).__name__}")
+        # Taken as it is proposed: the frame size is for what we send, Deliver is not bound by it.
+        self._frame_max_bytes, self._heartbeat_s = event.frame_max_bytes, event.heartbeat_s
+        self._connection.send(TuneAnswer(event.frame_max_bytes, event.heartbeat_s).encode())
+        return HandshakeInput.TUNE
+
+    def _open(self) -> HandshakeInput:
+        request, what = Open(self._endpoint.vhost), f"{self._where}: open the virtual host '{self._endpoint.vhost}'"
+        self._properties.update(self._connection.request(request, OpenAnswer, what).properties)
+        return HandshakeInput.OPEN
+
+    @property
+    def _sign_in(self) -> str:
+        return f"sign in to {self._where}"
+
+    def _explained(self) -> ConnectionLost | ConnectFailed | None:
+        """Return the error for a broker that closes the connection in this state; None for the connection's own."""
+        if self._state is HandshakeState.CONNECTED:
+            # A broker that is just going down or coming up does so as well.
+            tls = "wants TLS (rabbitmq-stream+tls)" if self._endpoint.tls is None else WANTS_A_CERTIFICATE
+            return ConnectFailed(
+                f"{self._where}: the peer closed the connection without a word: check that the port in option 'url' is "
+                f"one of RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it {tls}"
+            )
+        if self._state in (HandshakeState.INTRODUCED, HandshakeState.AUTHENTICATING):
+            return ConnectionLost(f"{self._sign_in}: closed without an answer, as some do whom they refuse")
+        return None
 
 
-def _version(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version; a broker that is not RabbitMQ, or says none, counts as new."""
+_STEPS: Final[Mapping[HandshakeState, Callable[[_Handshake], HandshakeInput]]] = {
+    HandshakeState.CONNECTED: _Handshake._introduce,
+    HandshakeState.INTRODUCED: _Handshake._ask_mechanisms,
+    HandshakeState.AUTHENTICATING: _Handshake._authenticate,
+    HandshakeState.AUTHENTICATED: _Handshake._tune,
+    HandshakeState.TUNED: _Handshake._open,
+}
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version; a broker that is not RabbitMQ, or reports none, counts as new."""
     numbers = []
-    for part in text.split("."):
+    for part in version.split("."):
         if not part.isdigit():
             break
         numbers.append(int(part))
     return tuple(numbers) or _VERSIONS_SINCE
-
-
-def _sign_in(connection: Connection) -> None:
-    endpoint = connection.endpoint
-    what = f"sign in to {endpoint.address}"
-    offered = connection.request(SaslHandshake(), SaslHandshakeAnswer, what).mechanisms
-    external = endpoint.username is None and endpoint.tls is not None and endpoint.tls.cert_file is not None
-    mechanism = "EXTERNAL" if external else "PLAIN"
-    if mechanism not in offered:
-        raise AuthenticationFailed(
-            "sasl-mechanism-not-supported (0x07)",
-            f"the broker does not offer {mechanism}, it offers {', '.join(offered) or 'nothing'}",
-            what,
-        )
-    data: bytes | None = None
-    user = DEFAULT_LOGIN[0] if endpoint.username is None else endpoint.username
-    if mechanism == "PLAIN":
-        password = DEFAULT_LOGIN[1]
-        if endpoint.username is not None:
-            password = endpoint.password.reveal() if endpoint.password else ""
-        remember(password, user)
-        data = b"\0" + user.encode() + b"\0" + password.encode()
-    answer = connection.ask(SaslAuthenticate(mechanism, data), SaslAuthenticateAnswer, what)
-    if answer.code == ResponseCode.SASL_CHALLENGE:
-        raise AuthenticationFailed(answer.code_name, f"{mechanism} needs no second step, and the broker asks one", what)
-    if not answer.ok:
-        raise refusal(answer.code, what if external else f"{what} as '{user}'")
-
-
-def _tune(connection: Connection) -> Tune:
-    deadline = Deadline(connection.timeout_ms)
-    while True:
-        left = deadline.left_s(f"{connection.endpoint.address}: no tune")
-        event = connection.receive(left)
-        if isinstance(event, Tune):
-            # Taken as it is proposed: the frame size is for what we send, Deliver is not bound by it.
-            connection.send(TuneAnswer(event.frame_max_bytes, event.heartbeat_s).encode())
-            return event
-        if event is not None:
-            raise RemoteProtocolError(f"{connection.endpoint.address}: expected tune, got {type(event).__name__}")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from spark_streams.client.digested_rows import WINDOW_ROWS, Destinations, TaskIdentity, Window, Windows
 from spark_streams.client.hosts import Hosts
-from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.client.rabbitmq.publisher_pool import PublisherPool
 from spark_streams.client.rabbitmq.publishing_ids import Resumed, publishing_ids
 from spark_streams.client.rabbitmq.routing import Router, Routing, open_router
@@ -78,7 +78,7 @@ class TaskPublisher:
         self._identity = identity
         hosts = Hosts(endpoint, how.timeout_ms)
         self._connection = retrying(
-            lambda: hosts.connect(lambda host, ms: Connection(host, timeout_ms=how.timeout_ms, connect_ms=ms))
+            lambda: hosts.connect(lambda host, ms: open_connection(host, timeout_ms=how.timeout_ms, connect_ms=ms))
         )
         reference = "" if identity is None else identity.reference
         compression = int(Compression[how.compression.upper()])

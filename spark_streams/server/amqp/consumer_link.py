@@ -270,8 +270,8 @@ class ConsumerLink(AttachedLink):
                 if index == 0:
                     raise LinkRefused(
                         MESSAGE_TOO_LARGE,
-                        f"the event at offset {format_offset(offset)} of partition '{position.reader.partition.id}' has "
-                        f"{size} bytes, and the receiver's max-message-size is {self._size_limit}",
+                        f"the event at offset {format_offset(offset)} of partition "
+                        f"'{position.reader.partition.id}' has {size} bytes, and the receiver's max-message-size is {self._size_limit}",
                     )
                 position.back_to(offset)
                 return rows[:index]

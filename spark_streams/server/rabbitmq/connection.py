@@ -29,7 +29,7 @@ from spark_streams.server.admission import Admission
 from spark_streams.server.permissions import permissions_of
 from spark_streams.server.rabbitmq import dispatch
 from spark_streams.server.rabbitmq.frame_queue import FrameQueue
-from spark_streams.server.rabbitmq.handshake import Handshake, Reply, Step
+from spark_streams.server.rabbitmq.handshake import Handshake, Reply
 from spark_streams.server.rabbitmq.heartbeat import HeartbeatTimer
 from spark_streams.server.rabbitmq.publishers import Publishers
 from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
@@ -47,6 +47,7 @@ from spark_streams.wire.rabbitmq.frames import (
     FrameTooLarge,
     Request,
 )
+from spark_streams.wire.rabbitmq.handshake_states import HandshakeState
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 from spark_streams.wire.rabbitmq.registry import COLUMNAR_KEYS, decode
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
@@ -300,7 +301,7 @@ class RabbitConnection(asyncio.Protocol):
 
     def _shake_hands(self, command: Command) -> None:
         self._reply(self.handshake.receive(command))
-        if self.handshake.step is Step.OPEN:
+        if self.handshake.state is HandshakeState.OPEN:
             self._opened()
 
     def _reply(self, reply: Reply) -> None:

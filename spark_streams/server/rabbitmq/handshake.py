@@ -1,16 +1,8 @@
 """Who the peer is, and what is agreed with it: everything before a connection is open. No sockets here.
 
-::
-
-    step              commands that lead on
-    PEER_PROPERTIES   PeerProperties -> MECHANISMS
-    MECHANISMS        SaslHandshake -> AUTHENTICATE        (PeerProperties again is answered)
-    AUTHENTICATE      SaslAuthenticate -> TUNE, and Tune is sent unasked    (SaslHandshake again is answered)
-    TUNE              Tune -> VIRTUAL_HOST, Open -> OPEN
-    VIRTUAL_HOST      Open -> OPEN
-
-Heartbeats are taken at any step. Whatever else comes at a step ends the connection without a word, as brokers do: a
-peer that is not known is told nothing.
+The states and what leads from one to the next are those of ``wire/rabbitmq/handshake_states.py``. Heartbeats are taken
+in any state. A command that has no row in a state ends the connection without a word, as brokers do: a peer that is not
+known is told nothing. Only PeerProperties and SaslHandshake are answered all the same before it ends.
 
 Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-13, S-21 to S-26.
 """
@@ -19,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any, Final
 
 from spark_streams.server.amqp.handshake import common_name
@@ -39,9 +30,10 @@ from spark_streams.wire.rabbitmq.connection_commands import (
     TuneAnswer,
 )
 from spark_streams.wire.rabbitmq.frames import Command
+from spark_streams.wire.rabbitmq.handshake_states import TRANSITIONS, HandshakeInput, HandshakeState
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
-__all__ = ["Handshake", "Reply", "Step"]
+__all__ = ["Handshake", "Reply"]
 
 VIRTUAL_HOSTS: Final = frozenset({"/"})
 """All there are: the log has one name space."""
@@ -61,20 +53,9 @@ _LATE: Final = frozenset(
 """Refusals that would help somebody who guesses: brokers answer them after three seconds (seen on 4.3)."""
 
 
-class Step(Enum):
-    """What is expected next."""
-
-    PEER_PROPERTIES = auto()
-    MECHANISMS = auto()
-    AUTHENTICATE = auto()
-    TUNE = auto()
-    VIRTUAL_HOST = auto()
-    OPEN = auto()
-
-
 @dataclass(frozen=True)
 class Reply:
-    """What to do about a command.
+    """What the door does about a command.
 
     Args:
         send: frames for the peer.
@@ -88,14 +69,20 @@ class Reply:
 
 
 class Handshake:
-    """The steps of one connection.
+    """The door's side of one connection's handshake.
 
     Args:
         config: users, limits, proposals.
         peer_host: the peer's address, None when it is not known.
         certificate: its verified TLS certificate, in the form of ``ssl.SSLSocket.getpeercert``, or None.
-        server_properties: what the door says about itself.
-        advertised: answers the host and port that clients are told to connect to.
+        server_properties: what the door reports about itself.
+        advertised: returns the host and port that clients are told to connect to.
+
+    Attributes:
+        state: how far the handshake has come.
+        user: who signed in; empty before.
+        frame_max_bytes: the largest frame, as agreed; 0 for no limit.
+        heartbeat_s: the interval of heartbeats, as agreed; 0 for none.
     """
 
     def __init__(
@@ -106,7 +93,7 @@ class Handshake:
         server_properties: Mapping[str, str],
         advertised: Callable[[], tuple[str, int]],
     ) -> None:
-        self.step = Step.PEER_PROPERTIES
+        self.state = HandshakeState.CONNECTED
         self.user = ""
         self.frame_max_bytes = config.frame_max_bytes
         self.heartbeat_s = config.heartbeat_s
@@ -120,7 +107,7 @@ class Handshake:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """Those that this peer may use."""
+        """The names of the SASL mechanisms that this peer may use."""
         demo = [CHALLENGE_DEMO] if self._config.challenge_demo else []
         return (
             *(["EXTERNAL"] if self._identity is not None else []),
@@ -128,28 +115,37 @@ class Handshake:
         )
 
     def receive(self, command: Command) -> Reply:
-        """Take a command of a connection that is not open yet; afterwards ``step`` says what is expected next."""
-        step = self.step
+        """Take a command of a connection that is not open yet; ``state`` is where it has led."""
         if isinstance(command, Heartbeat):
             return Reply()
         if isinstance(command, PeerProperties):
             answer: Command = PeerPropertiesAnswer(command.correlation_id, properties=self._server_properties)
-            return self._to(Step.MECHANISMS, (answer,), step in (Step.PEER_PROPERTIES, Step.MECHANISMS))
+            return Reply((answer,), end=not self._step(HandshakeInput.PEER_PROPERTIES))
         if isinstance(command, SaslHandshake):
             answer = SaslHandshakeAnswer(command.correlation_id, mechanisms=self.mechanisms)
-            return self._to(Step.AUTHENTICATE, (answer,), step in (Step.MECHANISMS, Step.AUTHENTICATE))
-        if isinstance(command, SaslAuthenticate) and step is Step.AUTHENTICATE:
+            return Reply((answer,), end=not self._step(HandshakeInput.SASL_HANDSHAKE))
+        if isinstance(command, SaslAuthenticate) and self._expects(HandshakeInput.SASL_SUCCESS):
             return self._authenticate(command)
-        if isinstance(command, (Tune, TuneAnswer)) and step is Step.TUNE:
+        if isinstance(command, (Tune, TuneAnswer)) and self._step(HandshakeInput.TUNE):
             self.frame_max_bytes = _agreed(self._config.frame_max_bytes, command.frame_max_bytes)
             self.heartbeat_s = _agreed(self._config.heartbeat_s, command.heartbeat_s)
-            return self._to(Step.VIRTUAL_HOST, (), True)
-        if isinstance(command, Open) and step in (Step.TUNE, Step.VIRTUAL_HOST):
+            return Reply()
+        if isinstance(command, Open) and self._expects(HandshakeInput.OPEN):
             return self._open(command)
         return Reply(end=True)
 
+    def _expects(self, received: HandshakeInput) -> bool:
+        return (self.state, received) in TRANSITIONS
+
+    def _step(self, received: HandshakeInput) -> bool:
+        """Go on to the next state; return whether the input has a row in this one."""
+        expected = self._expects(received)
+        if expected:
+            self.state = TRANSITIONS[self.state, received]
+        return expected
+
     def again(self, command: SaslAuthenticate) -> Reply:
-        """Take an authentication on an open connection: a token, or a password, is renewed."""
+        """Take an authentication on an open connection: the peer renews a token or a password."""
         if command.mechanism != self._mechanism:
             return _answered(command, ResponseCode.SASL_CANNOT_CHANGE_MECHANISM)
         code, user = self._check(command)
@@ -159,19 +155,17 @@ class Handshake:
             code = ResponseCode.SASL_CANNOT_CHANGE_USERNAME
         return _answered(command, code)
 
-    def _to(self, step: Step, send: tuple[Command, ...], allowed: bool) -> Reply:
-        if allowed:
-            self.step = step
-        return Reply(send, end=not allowed)
-
     def _authenticate(self, command: SaslAuthenticate) -> Reply:
         code, user = self._check(command)
         if code == ResponseCode.SASL_CHALLENGE:
+            self._step(HandshakeInput.SASL_CHALLENGE)
             return Reply((SaslAuthenticateAnswer(command.correlation_id, code, _CHALLENGE),))
         reply = _answered(command, code)
         if code != ResponseCode.OK:
+            self._step(HandshakeInput.SASL_FAILURE)
             return reply
-        self.user, self._mechanism, self.step = user, command.mechanism, Step.TUNE
+        self._step(HandshakeInput.SASL_SUCCESS)
+        self.user, self._mechanism = user, command.mechanism
         return Reply((*reply.send, Tune(self._config.frame_max_bytes, self._config.heartbeat_s)))
 
     def _check(self, command: SaslAuthenticate) -> tuple[ResponseCode, str]:
@@ -204,11 +198,13 @@ class Handshake:
 
     def _open(self, command: Open) -> Reply:
         if command.virtual_host not in VIRTUAL_HOSTS:
+            self._step(HandshakeInput.OPEN_FAILURE)
             refused = OpenAnswer(command.correlation_id, ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE)
             return Reply((refused,), end=True, late=True)
         host, port = self._advertised()
         properties = {"advertised_host": host, "advertised_port": str(port)}
-        return self._to(Step.OPEN, (OpenAnswer(command.correlation_id, properties=properties),), True)
+        self._step(HandshakeInput.OPEN)
+        return Reply((OpenAnswer(command.correlation_id, properties=properties),))
 
 
 def _agreed(ours: int, theirs: int) -> int:

@@ -14,6 +14,7 @@ import pytest
 from spark_streams.client import RabbitClient
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import refusal
+from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.endpoint import Endpoint, Secret, Tls
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -54,7 +55,7 @@ def ask(connection: Connection) -> StreamStatsAnswer:
 )
 def test_a_peer_that_is_no_broker(greeting: bytes) -> None:
     with Scripted(greeting=greeting) as peer, pytest.raises(ConnectFailed, match=r"does not speak.*5552") as raised:
-        Connection(peer.endpoint, timeout_ms=120_000)
+        open_connection(peer.endpoint, timeout_ms=120_000)
     assert not raised.value.retriable
 
 
@@ -63,7 +64,7 @@ def test_a_peer_that_hangs_up_may_be_a_broker_that_starts() -> None:
         Scripted({key.PEER_PROPERTIES: lambda wire, *_: wire.hang_up()}) as peer,
         pytest.raises(ConnectFailed, match=r"without a word.*wants TLS") as raised,
     ):
-        Connection(peer.endpoint, timeout_ms=120_000)
+        open_connection(peer.endpoint, timeout_ms=120_000)
     assert raised.value.retriable
 
 
@@ -72,7 +73,7 @@ def test_a_peer_that_hangs_up_may_be_a_broker_that_starts() -> None:
 )
 def test_every_step_of_the_handshake_has_a_deadline(step: int) -> None:
     with Scripted({step: lambda *_: None}) as peer, pytest.raises(DeadlineExceeded, match=f"127.0.0.1:{peer.port}"):
-        Connection(peer.endpoint, timeout_ms=300)
+        open_connection(peer.endpoint, timeout_ms=300)
 
 
 def test_a_broker_that_never_tunes() -> None:
@@ -80,19 +81,19 @@ def test_a_broker_that_never_tunes() -> None:
         Scripted({key.SASL_AUTHENTICATE: lambda wire, n, _: wire.answer(key.SASL_AUTHENTICATE, n)}) as peer,
         pytest.raises(DeadlineExceeded, match="no tune"),
     ):
-        Connection(peer.endpoint, timeout_ms=5_000)
+        open_connection(peer.endpoint, timeout_ms=5_000)
 
 
 def test_nobody_listens() -> None:
     with Scripted() as peer:
         endpoint = peer.endpoint
     with pytest.raises(ConnectFailed) as raised:
-        Connection(endpoint, timeout_ms=120_000)
+        open_connection(endpoint, timeout_ms=120_000)
     assert raised.value.retriable
 
 
 def test_versions_are_not_asked_of_brokers_that_would_close(broker: Broker) -> None:
-    with Connection(broker.endpoint, timeout_ms=120_000) as connection:
+    with open_connection(broker.endpoint, timeout_ms=120_000) as connection:
         assert bool(connection.versions) != broker.is_old
         assert (StreamStats.KEY in connection.versions) != broker.is_old
 
@@ -104,7 +105,7 @@ def test_versions_are_not_asked_of_brokers_that_would_close(broker: Broker) -> N
 def test_credentials_that_are_refused(code: int) -> None:
     script = {key.SASL_AUTHENTICATE: lambda wire, n, _: wire.answer(key.SASL_AUTHENTICATE, n, code)}
     with Scripted(script) as peer, pytest.raises(AuthenticationFailed, match=f"0x{code:02x}") as raised:
-        Connection(peer.endpoint, timeout_ms=120_000)
+        open_connection(peer.endpoint, timeout_ms=120_000)
     assert not raised.value.retriable
     assert "Secret" not in str(raised.value)
 
@@ -148,13 +149,13 @@ def test_only_plain_is_spoken_without_a_certificate() -> None:
         Scripted(script) as peer,
         pytest.raises(AuthenticationFailed, match="does not offer PLAIN, it offers EXTERNAL"),
     ):
-        Connection(peer.endpoint, timeout_ms=120_000)
+        open_connection(peer.endpoint, timeout_ms=120_000)
 
 
 def test_a_broker_that_asks_for_a_second_step() -> None:
     script = {key.SASL_AUTHENTICATE: lambda wire, n, _: wire.answer(key.SASL_AUTHENTICATE, n, 0x0A, b"\0\0\0\1x")}
     with Scripted(script) as peer, pytest.raises(AuthenticationFailed, match="second step"):
-        Connection(peer.endpoint, timeout_ms=120_000)
+        open_connection(peer.endpoint, timeout_ms=120_000)
 
 
 def test_tls_with_a_password_and_with_a_certificate(tmp_path: Path, certificates: Path) -> None:
@@ -170,17 +171,17 @@ def test_tls_with_a_password_and_with_a_certificate(tmp_path: Path, certificates
         own = Endpoint(
             "rabbitmq-stream+tls", "127.0.0.1", port, "guest", Secret("guest"), Tls(str(certificates / "ca.pem"))
         )
-        with Connection(own, timeout_ms=120_000) as connection, pytest.raises(NotFound):
+        with open_connection(own, timeout_ms=120_000) as connection, pytest.raises(NotFound):
             ask(connection)
         client = str(certificates / "client.pem")
         external = replace(own, username=None, password=None, tls=Tls(str(certificates / "ca.pem"), client, client))
-        with Connection(external, timeout_ms=120_000) as connection, pytest.raises(NotFound):
+        with open_connection(external, timeout_ms=120_000) as connection, pytest.raises(NotFound):
             ask(connection)
         with pytest.raises(ConnectFailed) as raised:
-            Connection(replace(own, tls=Tls()), timeout_ms=120_000)
+            open_connection(replace(own, tls=Tls()), timeout_ms=120_000)
         assert "verif" in str(raised.value)
         with pytest.raises(ConnectFailed, match="wants TLS"):
-            Connection(replace(own, tls=None), timeout_ms=120_000)
+            open_connection(replace(own, tls=None), timeout_ms=120_000)
 
 
 # --- codes
@@ -194,7 +195,7 @@ def test_every_code_is_an_error_of_its_own(code: int) -> None:
     elif code == 0x02:
         expected = NotFound
     script = {key.STREAM_STATS: lambda wire, n, _: wire.answer(key.STREAM_STATS, n, code, array([]))}
-    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
+    with Scripted(script) as peer, open_connection(peer.endpoint, timeout_ms=120_000) as connection:
         with pytest.raises(PeerError, match=f"stream 's': stats: .*0x{code:02x}") as raised:
             ask(connection)
         assert type(raised.value) is expected
@@ -204,7 +205,11 @@ def test_every_code_is_an_error_of_its_own(code: int) -> None:
 
 def test_a_refusal_may_end_after_its_code() -> None:
     script = {key.STREAM_STATS: lambda wire, n, _: wire.answer(key.STREAM_STATS, n, 0x10)}
-    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection, pytest.raises(Refused):
+    with (
+        Scripted(script) as peer,
+        open_connection(peer.endpoint, timeout_ms=120_000) as connection,
+        pytest.raises(Refused),
+    ):
         ask(connection)
 
 
@@ -219,7 +224,7 @@ def test_what_comes_before_an_answer_is_kept_in_its_order() -> None:
         wire.answer(key.STREAM_STATS, number, 1, stats(first_chunk_id=7))
         wire.send(key.CREDIT | RESPONSE, struct.pack(">HB", 4, 9))
 
-    with Scripted({key.STREAM_STATS: answer}) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
+    with Scripted({key.STREAM_STATS: answer}) as peer, open_connection(peer.endpoint, timeout_ms=120_000) as connection:
         assert ask(connection).values == {"first_chunk_id": 7}
         events = [connection.receive(5) for _ in range(4)]
         assert [e.buffer[e.end - 1 : e.end] for e in events if isinstance(e, Frame)] == [b"a", b"b"]
@@ -235,7 +240,7 @@ def test_a_chunk_may_be_larger_than_a_frame() -> None:
         wire.send(key.DELIVER, deliver(0, [large]))
         wire.answer(key.STREAM_STATS, number, 1, stats())
 
-    with Scripted({key.STREAM_STATS: answer}) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
+    with Scripted({key.STREAM_STATS: answer}) as peer, open_connection(peer.endpoint, timeout_ms=120_000) as connection:
         ask(connection)
         event = connection.receive(5)
         assert isinstance(event, Frame)
@@ -259,7 +264,7 @@ def test_broken_frames_end_the_connection(sent: bytes, fault: type[SparkStreamsE
         wire.raw(sent)
         wire.hang_up()
 
-    with Scripted({key.STREAM_STATS: answer}) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
+    with Scripted({key.STREAM_STATS: answer}) as peer, open_connection(peer.endpoint, timeout_ms=120_000) as connection:
         with pytest.raises(fault, match=words):
             ask(connection)
         assert connection.broken
@@ -271,7 +276,7 @@ def test_an_answer_of_another_kind() -> None:
     script = {key.STREAM_STATS: lambda wire, n, _: wire.answer(key.OPEN, n, 1, array([]))}
     with (
         Scripted(script) as peer,
-        Connection(peer.endpoint, timeout_ms=120_000) as connection,
+        open_connection(peer.endpoint, timeout_ms=120_000) as connection,
         pytest.raises(RemoteProtocolError, match="answered with OpenAnswer"),
     ):
         ask(connection)
@@ -280,7 +285,7 @@ def test_an_answer_of_another_kind() -> None:
 def test_a_connection_without_an_answer_is_given_up() -> None:
     """An answer that comes too late would be taken for another's; and a peer that fell silent may stay so."""
     silent = {key.STREAM_STATS: lambda wire, number, body: None}
-    with Scripted(silent) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
+    with Scripted(silent) as peer, open_connection(peer.endpoint, timeout_ms=120_000) as connection:
         connection.timeout_ms = 300
         with pytest.raises(DeadlineExceeded, match="stream 's': stats: no answer"):
             ask(connection)
@@ -305,7 +310,7 @@ def test_a_broker_that_closes_says_why(code: int, fault: type[PeerError], retria
         closed.set()
 
     script = {key.STREAM_STATS: close, key.CLOSE | RESPONSE: answered}
-    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
+    with Scripted(script) as peer, open_connection(peer.endpoint, timeout_ms=120_000) as connection:
         with pytest.raises(fault, match="the broker closed the connection") as raised:
             ask(connection)
         assert raised.value.retriable == retriable
@@ -318,7 +323,7 @@ def test_closing_is_announced_and_does_not_wait_for_ever(monkeypatch: pytest.Mon
     monkeypatch.setattr("spark_streams.client.rabbitmq.connection.CLOSE_TIMEOUT_MS", 100)
     read = threading.Event()
     with Scripted({key.CLOSE: lambda *_: read.set()}) as peer:
-        connection = Connection(peer.endpoint, timeout_ms=120_000)
+        connection = open_connection(peer.endpoint, timeout_ms=120_000)
         connection.close()
         connection.close()
         assert connection.broken
@@ -346,7 +351,7 @@ def test_a_connection_that_waits_shows_that_it_lives(clients_clock: Any) -> None
         answered.set()
 
     script = {key.SASL_AUTHENTICATE: _tuned(1), key.HEARTBEAT: beat}
-    with Scripted(script) as peer, Connection(peer.endpoint, timeout_ms=120_000) as connection:
+    with Scripted(script) as peer, open_connection(peer.endpoint, timeout_ms=120_000) as connection:
         for _ in range(10):  # five seconds
             clients_clock.now += 0.5
             assert connection.receive(0) is None, "heartbeats are nothing that a caller sees"
@@ -359,7 +364,7 @@ def test_a_connection_that_waits_shows_that_it_lives(clients_clock: Any) -> None
 def test_a_dead_broker_is_noticed(clients_clock: Any) -> None:
     with (
         Scripted({key.SASL_AUTHENTICATE: _tuned(1)}) as peer,
-        Connection(peer.endpoint, timeout_ms=120_000) as connection,
+        open_connection(peer.endpoint, timeout_ms=120_000) as connection,
     ):
         clients_clock.now += 2.9
         assert connection.receive(0) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.errors import NotFound
 from spark_streams.wire.rabbitmq.stream_commands import Partitions, PartitionsAnswer, Route, RouteAnswer
 from tests.client.rabbitmq.scripted import Scripted, Wire
@@ -26,7 +26,7 @@ def test_answers_without_their_bit_are_answers() -> None:
         wire.raw(raw[:8] + struct.pack(">I", number) + raw[12:])
 
     with Scripted({key.PARTITIONS: replay, key.ROUTE: replay}) as broker:
-        connection = Connection(broker.endpoint, timeout_ms=120_000)
+        connection = open_connection(broker.endpoint, timeout_ms=120_000)
         names = tuple(f"golden-super-{n}" for n in range(3))
         assert connection.request(Partitions("golden-super"), PartitionsAnswer, "x").streams == names
         assert connection.request(Route("1", "golden-super"), RouteAnswer, "x").streams == names[1:2]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.client.rabbitmq.routing import Router, Routing, _ByHash, open_router
 from spark_streams.errors import DeliveryFailed, NotFound, Refused
 from tests.client.rabbitmq.brokers import Broker
@@ -66,7 +66,7 @@ def test_rstream_sends_keys_elsewhere_unless_it_is_told() -> None:
     keys: list[str | None] = [f"customer-{n}" for n in range(97)]
     partitions = [f"p{n}" for n in range(12)]
     script = {key.PARTITIONS: listed(partitions)}
-    with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=120_000) as connected:
+    with Scripted(script) as broker, open_connection(broker.endpoint, timeout_ms=120_000) as connected:
         others = placed(open_router(connected, "s", routing="hash"), keys)
         found = placed(open_router(connected, "s", routing="rstream"), keys)
     expected = [int.from_bytes(mmh3.hash_bytes(str(k).encode("utf-16"), SEED), "little") % 12 for k in keys]
@@ -108,7 +108,7 @@ def test_partitions_are_in_the_order_that_the_broker_tells() -> None:
     names = ["s-10", "s-2", "s-1"]
     with (
         Scripted({key.PARTITIONS: listed(names)}) as broker,
-        Connection(broker.endpoint, timeout_ms=120_000) as connected,
+        open_connection(broker.endpoint, timeout_ms=120_000) as connected,
     ):
         router = open_router(connected, "s", routing="hash")
         assert router.partitions == tuple(names)
@@ -122,7 +122,7 @@ def test_partitions_are_in_the_order_that_the_broker_tells() -> None:
 def test_a_super_stream_that_cannot_be_used(code: int, error: type[Exception], routing: Routing) -> None:
     with (
         Scripted({key.PARTITIONS: listed([], code)}) as broker,
-        Connection(broker.endpoint, timeout_ms=120_000) as connected,
+        open_connection(broker.endpoint, timeout_ms=120_000) as connected,
         pytest.raises(error, match="super stream 'orders'"),
     ):
         open_router(connected, "orders", routing)
@@ -131,7 +131,7 @@ def test_a_super_stream_that_cannot_be_used(code: int, error: type[Exception], r
 def test_each_binding_key_is_asked_for_once() -> None:
     routes = Routes({"eu": ["s-0"], "us": ["s-1"], "all": ["s-0", "s-1"]})
     script = {key.PARTITIONS: listed(["s-0", "s-1"]), key.ROUTE: routes}
-    with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=120_000) as connected:
+    with Scripted(script) as broker, open_connection(broker.endpoint, timeout_ms=120_000) as connected:
         router = open_router(connected, "s", routing="key")
         for _ in range(2):
             routed = router.route(pa.array(["eu", "us", "eu", "all", "us"]), named(0))
@@ -141,7 +141,7 @@ def test_each_binding_key_is_asked_for_once() -> None:
 
 def test_a_binding_key_that_leads_nowhere_names_its_first_row() -> None:
     script = {key.PARTITIONS: listed(["s-0"]), key.ROUTE: Routes({"eu": ["s-0"]})}
-    with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=120_000) as connected:
+    with Scripted(script) as broker, open_connection(broker.endpoint, timeout_ms=120_000) as connected:
         router = open_router(connected, "orders", routing="key")
         for _ in range(2):
             with pytest.raises(DeliveryFailed) as caught:
@@ -157,7 +157,7 @@ def test_a_binding_key_that_leads_nowhere_names_its_first_row() -> None:
 @pytest.mark.parametrize("routing", ["hash", "rstream", "key"])
 def test_a_null_key_names_its_row(routing: Routing) -> None:
     script = {key.PARTITIONS: listed(["s-0"]), key.ROUTE: Routes({"eu": ["s-0"]})}
-    with Scripted(script) as broker, Connection(broker.endpoint, timeout_ms=120_000) as connected:
+    with Scripted(script) as broker, open_connection(broker.endpoint, timeout_ms=120_000) as connected:
         router = open_router(connected, "orders", routing)
         with pytest.raises(
             DeliveryFailed, match=r"row 7 was not routed by stream 'orders': unroutable: its key is null"
@@ -177,7 +177,7 @@ def test_super_streams_of_a_broker(broker: Broker) -> None:
         content = text(name) + array([text(n) for n in names]) + array([text(k) for k in keys]) + pairs({})
         assert peer.ask(key.CREATE_SUPER_STREAM, content).code == 1
         try:
-            with Connection(broker.endpoint, timeout_ms=120_000) as connected:
+            with open_connection(broker.endpoint, timeout_ms=120_000) as connected:
                 bound = open_router(connected, name, routing="key")
                 assert bound.partitions == tuple(names)
                 assert placed(bound, ["us", "eu", "us"]) == {0: names[1], 1: names[0], 2: names[1]}

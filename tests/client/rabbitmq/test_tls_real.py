@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Tls, parse_url
 from spark_streams.errors import ConnectFailed, NotFound
 from spark_streams.wire.rabbitmq.stream_commands import StreamStats, StreamStatsAnswer
@@ -29,7 +29,10 @@ def test_by_password_and_by_certificate() -> None:
     certificate = Tls(str(folder / "tls/ca.pem"), str(folder / "tls/client.pem"), str(folder / "tls/client.key"))
     by_certificate = replace(with_password, username=None, password=None, tls=certificate)
     for endpoint in (with_password, by_certificate):
-        with Connection(endpoint, timeout_ms=120_000) as connection, pytest.raises(NotFound, match="does-not-exist"):
+        with (
+            open_connection(endpoint, timeout_ms=120_000) as connection,
+            pytest.raises(NotFound, match="does-not-exist"),
+        ):
             connection.request(StreamStats("no-such-stream"), StreamStatsAnswer, "stats")
     with pytest.raises(ConnectFailed, match="verif"):
-        Connection(replace(with_password, tls=Tls()), timeout_ms=120_000)
+        open_connection(replace(with_password, tls=Tls()), timeout_ms=120_000)
