@@ -106,8 +106,9 @@ demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, sho
 	@bash conf/system-requirements.sh java
 	@$(BIN)/spark-streams demo
 
-docs: $(READY)  ## write the tables of options in docs/ anew from the code
+docs: $(READY)  ## write the tables of options and the pictures of states in docs/ anew from the code
 	@PYTHONPATH=. $(BIN)/python docs/option_tables.py
+	@PYTHONPATH=. $(BIN)/python docs/state_pictures.py
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts

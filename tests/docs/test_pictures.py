@@ -53,7 +53,7 @@ def parsed(pictures: list[str]) -> list[str]:
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed: there is no node on the PATH")
 def test_the_parser_of_mermaid_takes_them() -> None:
     pictures = blocks(PAGE, "mermaid")
-    kinds = {"flowchart": "flowchart-v2", "sequenceDiagram": "sequence"}
+    kinds = {"flowchart": "flowchart-v2", "sequenceDiagram": "sequence", "stateDiagram-v2": "stateDiagram"}
     assert parsed(pictures) == [kinds[picture.split()[0]] for picture in pictures]
     (fault,) = parsed(["flowchart LR\n  subgraph x\n  a --> b\n"])
     assert "Parse error" in fault
@@ -64,7 +64,7 @@ def test_the_pictures_are_of_kinds_that_are_drawn() -> None:
     pictures = blocks(PAGE, "mermaid")
     assert len(pictures) >= 5
     for picture in pictures:
-        assert picture.split()[0] in ("flowchart", "sequenceDiagram")
+        assert picture.split()[0] in ("flowchart", "sequenceDiagram", "stateDiagram-v2")
         closed = re.findall(r"^ *end$", picture, re.MULTILINE)
         assert picture.count("subgraph") == len(closed)
         assert len(re.findall(r"\bend\b", picture)) == len(closed), "the word breaks a picture elsewhere"
