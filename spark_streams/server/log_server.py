@@ -215,7 +215,7 @@ class LogServer:
         self.urls[door] = f"{scheme}://{host}:{listener.getsockname()[1]}"
 
     @property
-    def rabbit_connections(self) -> Collection[RabbitConnection]:
+    def rabbit_connections(self) -> Collection[_Connection]:
         """Those of the RabbitMQ streams door. To be called on the server's loop."""
         return self._rabbit_node.connections if self._rabbit_node is not None else ()
 

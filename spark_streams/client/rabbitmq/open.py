@@ -18,20 +18,7 @@ from spark_streams.client.tls import WANTS_A_CERTIFICATE
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
 from spark_streams.redaction import remember
-from spark_streams.wire.rabbitmq.connection_commands import (
-    ExchangeCommandVersions,
-    ExchangeCommandVersionsAnswer,
-    Open,
-    OpenAnswer,
-    PeerProperties,
-    PeerPropertiesAnswer,
-    SaslAuthenticate,
-    SaslAuthenticateAnswer,
-    SaslHandshake,
-    SaslHandshakeAnswer,
-    Tune,
-    TuneAnswer,
-)
+from spark_streams.wire.rabbitmq import connection_commands as commands
 from spark_streams.wire.rabbitmq.handshake_states import TRANSITIONS, HandshakeInput, HandshakeState
 from spark_streams.wire.rabbitmq.registry import CLIENT_RECEIVES
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
@@ -85,6 +72,7 @@ class _Handshake:
         self._connection = connection
         self._endpoint = connection.endpoint
         self._where = connection.endpoint.address
+        self._sign_in = f"sign in to {self._where}"
         self._state = HandshakeState.CONNECTED
         self._version = ""
         self._properties: dict[str, str] = {}
@@ -104,15 +92,14 @@ class _Handshake:
             self._state = TRANSITIONS[self._state, outcome]
         versions: Mapping[int, int] = {}
         if _numbers(self._version) >= _VERSIONS_SINCE:
-            request = ExchangeCommandVersions(CLIENT_RECEIVES)
-            answer = self._connection.request(request, ExchangeCommandVersionsAnswer, f"{self._where}: versions")
-            versions = answer.maximum
+            request, what = commands.ExchangeCommandVersions(CLIENT_RECEIVES), f"{self._where}: versions"
+            versions = self._connection.request(request, commands.ExchangeCommandVersionsAnswer, what).maximum
         return Negotiated(self._properties, versions, self._frame_max_bytes, self._heartbeat_s)
 
     def _introduce(self) -> HandshakeInput:
-        request, what = PeerProperties(_INTRODUCTION), f"{self._where}: hello"
+        request, what = commands.PeerProperties(_INTRODUCTION), f"{self._where}: hello"
         try:
-            properties = self._connection.request(request, PeerPropertiesAnswer, what).properties
+            properties = self._connection.request(request, commands.PeerPropertiesAnswer, what).properties
         except RemoteProtocolError as fault:
             raise not_a_broker(self._endpoint, str(fault)) from fault
         self._version = properties.get("version", "")
@@ -120,7 +107,8 @@ class _Handshake:
         return HandshakeInput.PEER_PROPERTIES
 
     def _ask_mechanisms(self) -> HandshakeInput:
-        self._mechanisms = self._connection.request(SaslHandshake(), SaslHandshakeAnswer, self._sign_in).mechanisms
+        request, what = commands.SaslHandshake(), self._sign_in
+        self._mechanisms = self._connection.request(request, commands.SaslHandshakeAnswer, what).mechanisms
         return HandshakeInput.SASL_HANDSHAKE
 
     def _authenticate(self) -> HandshakeInput:
@@ -141,7 +129,7 @@ class _Handshake:
                 password = endpoint.password.reveal() if endpoint.password else ""
             remember(password, user)
             data = b"\0" + user.encode() + b"\0" + password.encode()
-        answer = self._connection.ask(SaslAuthenticate(mechanism, data), SaslAuthenticateAnswer, what)
+        answer = self._connection.ask(commands.SaslAuthenticate(mechanism, data), commands.SaslAuthenticateAnswer, what)
         if answer.code == ResponseCode.SASL_CHALLENGE:
             reason = f"{mechanism} needs no second step, and the broker asks one"
             raise AuthenticationFailed(answer.code_name, reason, what)
@@ -153,21 +141,18 @@ class _Handshake:
         deadline = Deadline(self._connection.timeout_ms)
         while (event := self._connection.receive(deadline.left_s(f"{self._where}: no tune"))) is None:
             pass
-        if not isinstance(event, Tune):
+        if not isinstance(event, commands.Tune):
             raise RemoteProtocolError(f"{self._where}: expected tune, got {type(event).__name__}")
         # Taken as it is proposed: the frame size is for what we send, Deliver is not bound by it.
         self._frame_max_bytes, self._heartbeat_s = event.frame_max_bytes, event.heartbeat_s
-        self._connection.send(TuneAnswer(event.frame_max_bytes, event.heartbeat_s).encode())
+        self._connection.send(commands.TuneAnswer(event.frame_max_bytes, event.heartbeat_s).encode())
         return HandshakeInput.TUNE
 
     def _open(self) -> HandshakeInput:
-        request, what = Open(self._endpoint.vhost), f"{self._where}: open the virtual host '{self._endpoint.vhost}'"
-        self._properties.update(self._connection.request(request, OpenAnswer, what).properties)
+        vhost = self._endpoint.vhost
+        request, what = commands.Open(vhost), f"{self._where}: open the virtual host '{vhost}'"
+        self._properties.update(self._connection.request(request, commands.OpenAnswer, what).properties)
         return HandshakeInput.OPEN
-
-    @property
-    def _sign_in(self) -> str:
-        return f"sign in to {self._where}"
 
     def _explained(self) -> ConnectionLost | ConnectFailed | None:
         """Return the error for a broker that closes the connection in this state; None for the connection's own."""

@@ -32,7 +32,7 @@ from spark_streams.log.format.timestamps import from_stored
 from spark_streams.log.storage.batch_walk import notes_of_batch
 from spark_streams.server.rabbitmq.chunk_cache import CachedChunks, Chunk, ChunkCache
 from spark_streams.server.rabbitmq.filter_values import BLOOM_NOTE
-from spark_streams.server.rabbitmq.publishers import PUBLISHERS_NOTE, trailer_bytes
+from spark_streams.server.rabbitmq.publish_append import PUBLISHERS_NOTE, trailer_bytes
 from spark_streams.server.rabbitmq.stored_form import unescape
 from spark_streams.wire.columnar.interleave import Ranges, interleave
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType

@@ -1,13 +1,17 @@
-"""What is done about each command of an open connection."""
+"""What is done about each command of an open session."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.server.rabbitmq import stream_requests, super_stream_requests
+from spark_streams.server.rabbitmq import stream_requests
+from spark_streams.server.rabbitmq.publishers import Publishers
+from spark_streams.server.rabbitmq.session import Session
+from spark_streams.server.rabbitmq.subscriptions import Subscriptions
 from spark_streams.wire.rabbitmq.connection_commands import (
     Close,
     CommandVersions,
@@ -44,19 +48,30 @@ from spark_streams.wire.rabbitmq.stream_commands import (
     StreamStats,
 )
 
-if TYPE_CHECKING:
-    from spark_streams.server.rabbitmq.connection import RabbitConnection
-
-__all__ = ["handle", "handle_large"]
+__all__ = ["OpenSession", "Work", "handle", "handle_large"]
 
 _UNLISTED: Final = frozenset({*range(0x11, 0x16), 0x1A, 0x1B})
 """Commands of the handshake and of the list itself: brokers leave them out."""
 
-
 Work = Coroutine[object, object, None]
 
 
-def handle(connection: RabbitConnection, command: Command) -> Work | None:
+class OpenSession(Session):
+    """A session with all that its commands change."""
+
+    publishers: Publishers
+    subscriptions: Subscriptions
+
+    @abstractmethod
+    def authenticate_again(self, request: SaslAuthenticate) -> None:
+        """Answer an authentication on an open connection; a refusal ends it."""
+
+    @abstractmethod
+    def closed_by_peer(self, request: Close) -> None:
+        """Agree to a Close, and close."""
+
+
+def handle(session: OpenSession, command: Command) -> Work | None:
     """Do what a command asks for.
 
     Returns:
@@ -68,60 +83,56 @@ def handle(connection: RabbitConnection, command: Command) -> Work | None:
     handler = _HANDLERS.get(type(command))
     if handler is None:
         raise RemoteProtocolError(f"{type(command).__name__} on an open connection")
-    return handler(connection, command)
+    return handler(session, command)
 
 
-async def handle_large(connection: RabbitConnection, frame: Frame) -> None:
+async def handle_large(session: OpenSession, frame: Frame) -> None:
     """Do what a large frame asks for: it is read beside the loop.
 
     Raises:
         RemoteProtocolError: as ``handle``; and as ``decode``.
     """
     if (frame.key, frame.version) == (Metadata.KEY, Metadata.VERSION):
-        work: Work | None = stream_requests.long_metadata(connection, frame)
+        work: Work | None = stream_requests.long_metadata(session, frame)
     else:
-        work = handle(connection, await connection.node.aside.step(partial(decode, frame)))
+        work = handle(session, await session.node.aside.step(partial(decode, frame)))
     if work is not None:
         await work
 
 
-def _exchange_versions(connection: RabbitConnection, request: ExchangeCommandVersions) -> None:
-    config = connection.node.config
-    connection.client_versions = {each.key: each.maximum for each in request.commands}
+def _exchange_versions(session: OpenSession, request: ExchangeCommandVersions) -> None:
+    config = session.node.config
+    session.client_versions = {each.key: each.maximum for each in request.commands}
     listed = []
     for each in SERVER_RECEIVES:
         if each.key in config.without or each.key in _UNLISTED:
             continue
         single = each.key == PUBLISH_KEY and not config.filtering
         listed.append(CommandVersions(each.key, 1, 1) if single else each)
-    connection.answer(request, ExchangeCommandVersionsAnswer, commands=tuple(listed))
+    session.answer(request, ExchangeCommandVersionsAnswer, commands=tuple(listed))
 
 
-def _authenticate_again(connection: RabbitConnection, request: SaslAuthenticate) -> None:
-    connection.authenticate_again(connection.handshake.again(request))
-
-
-_HANDLERS: Final[dict[type[Command], Callable[[RabbitConnection, Any], Work | None]]] = {
-    Heartbeat: lambda connection, command: None,
-    Close: lambda connection, command: connection.closed_by_peer(command),
+_HANDLERS: Final[dict[type[Command], Callable[[OpenSession, Any], Work | None]]] = {
+    Heartbeat: lambda session, command: None,
+    Close: lambda session, command: session.closed_by_peer(command),
     ExchangeCommandVersions: _exchange_versions,
-    SaslAuthenticate: _authenticate_again,
-    DeclarePublisher: lambda connection, command: connection.publishers.declare(command),
-    DeletePublisher: lambda connection, command: connection.publishers.delete(command),
-    QueryPublisherSequence: lambda connection, command: connection.publishers.query_sequence(command),
-    Subscribe: lambda connection, command: connection.subscriptions.subscribe(command),
-    Credit: lambda connection, command: connection.subscriptions.credit(command),
-    Unsubscribe: lambda connection, command: connection.subscriptions.unsubscribe(command),
-    ConsumerUpdateAnswer: lambda connection, command: connection.subscriptions.consumer_updated(command),
-    ResolveOffsetSpec: lambda connection, command: connection.subscriptions.resolve(command),
-    Create: stream_requests.create,
-    Delete: stream_requests.delete,
+    SaslAuthenticate: lambda session, command: session.authenticate_again(command),
+    DeclarePublisher: lambda session, command: session.publishers.declare(command),
+    DeletePublisher: lambda session, command: session.publishers.delete(command),
+    QueryPublisherSequence: lambda session, command: session.publishers.query_sequence(command),
+    Subscribe: lambda session, command: session.subscriptions.subscribe(command),
+    Credit: lambda session, command: session.subscriptions.credit(command),
+    Unsubscribe: lambda session, command: session.subscriptions.unsubscribe(command),
+    ConsumerUpdateAnswer: lambda session, command: session.subscriptions.consumer_updated(command),
+    ResolveOffsetSpec: lambda session, command: session.subscriptions.resolve(command),
+    Create: stream_requests.create_stream,
+    Delete: stream_requests.delete_stream,
+    CreateSuperStream: stream_requests.create_super_stream,
+    DeleteSuperStream: stream_requests.delete_super_stream,
     Metadata: stream_requests.metadata,
+    Partitions: stream_requests.partitions,
+    Route: stream_requests.route,
     StreamStats: stream_requests.stats,
     StoreOffset: stream_requests.store_offset,
     QueryOffset: stream_requests.query_offset,
-    CreateSuperStream: super_stream_requests.create,
-    DeleteSuperStream: super_stream_requests.delete,
-    Route: super_stream_requests.route,
-    Partitions: super_stream_requests.partitions,
 }

@@ -1,19 +1,26 @@
-"""What a frame asks for that takes longer than a turn, or waits for the disk."""
+"""What a connection waits for before it handles its next frame: work on the last one, and entries that are stored."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from typing import Final
 
-__all__ = ["FrameQueue"]
+__all__ = ["FrameQueue", "UnconfirmedEntries"]
+
+UNCONFIRMED_BYTES: Final = 16 << 20
+"""So many bytes of entries may be stored at a time before no more frames are handled."""
+_RESUME_AT: Final = 0.75
 
 
 class FrameQueue:
-    """The work of one connection: on one frame at a time, so that the next one finds what it has done.
+    """The work of one connection that takes longer than a turn or waits for the disk: on one frame at a time.
+
+    So the next frame finds what this one has done.
 
     Args:
         loop: the server's.
-        ended: called on the loop when it is over: with what went wrong, or None. Not when it was given up.
+        ended: called on the loop when the work has ended: with its error, or None. Not when it was given up.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ended: Callable[[Exception | None], None]) -> None:
@@ -23,17 +30,17 @@ class FrameQueue:
 
     @property
     def busy(self) -> bool:
-        """Whether it is not over yet."""
+        """Whether there is work that has not ended."""
         return self._task is not None
 
     def begin(self, work: Coroutine[object, object, None]) -> None:
-        """Do what a frame asks for; nothing else is being done."""
+        """Begin the work on a frame; the work on the one before has ended."""
         assert self._task is None
         self._task = self._loop.create_task(work)
         self._task.add_done_callback(self._over)
 
     def give_up(self) -> None:
-        """Leave it as it is: the connection ends."""
+        """Cancel the work: the connection ends."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -41,7 +48,52 @@ class FrameQueue:
     def _over(self, task: asyncio.Task[None]) -> None:
         fault = None if task.cancelled() else task.exception()
         if self._task is not task:
-            return  # given up; whatever it met on its way out concerns nobody
+            return  # given up; an error on its way out concerns nobody
         self._task = None
         assert fault is None or isinstance(fault, Exception)
         self._ended(fault)
+
+
+class UnconfirmedEntries:
+    """The entries of one connection that are being stored (S-106).
+
+    Args:
+        loop: the server's.
+        most: so many entries may be stored at a time before no more frames are handled.
+        resume: called when frames may be handled again.
+
+    Attributes:
+        too_many: whether no more frames may be handled.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, most: int, resume: Callable[[], None]) -> None:
+        self.too_many = False
+        self._loop = loop
+        self._most = most
+        self._resume = resume
+        self._entries = 0
+        self._bytes = 0
+        self._stored: asyncio.Future[None] | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self._entries > 0
+
+    def add(self, entries: int, size: int) -> None:
+        """Count entries that are being stored, and their bytes; negative numbers when they are stored."""
+        self._entries += entries
+        self._bytes += size
+        if not self._entries and self._stored is not None and not self._stored.done():
+            self._stored.set_result(None)
+        used = max(self._entries / self._most, self._bytes / UNCONFIRMED_BYTES)
+        if self.too_many and used <= _RESUME_AT:
+            self.too_many = False
+            self._resume()
+        elif not self.too_many and used > 1:
+            self.too_many = True
+
+    async def none_left(self) -> None:
+        """Wait until all entries are stored; one caller at a time."""
+        if self._entries:
+            self._stored = self._loop.create_future()
+            await self._stored

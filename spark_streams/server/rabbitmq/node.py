@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection
+from typing import Final, Protocol
 
 from spark_streams.log import ReferenceLog
 from spark_streams.log.publisher_sequences import Sequences
@@ -13,19 +13,29 @@ from spark_streams.server.partition_readers import PartitionReader, PartitionRea
 from spark_streams.server.rabbitmq.chunk_cache import ChunkCache
 from spark_streams.server.rabbitmq.chunks import Chunks
 from spark_streams.server.rabbitmq.config import RabbitConfig
-from spark_streams.server.rabbitmq.publishers import PUBLISHERS
+from spark_streams.server.rabbitmq.publish_append import PUBLISHERS
 from spark_streams.server.rabbitmq.single_active import Groups
 from spark_streams.server.rabbitmq.stored_offsets import StoredOffsets
 from spark_streams.server.rabbitmq.topology import Served, Topology
 from spark_streams.server.worker import Worker
 
-if TYPE_CHECKING:
-    from spark_streams.server.rabbitmq.connection import RabbitConnection
-
-__all__ = ["RabbitNode"]
+__all__ = ["ConnectedPeer", "RabbitNode"]
 
 FOLLOW_INTERVAL_S: Final = 0.1
-"""How soon connections notice what other doors did to their streams; the log itself tells nobody."""
+"""How soon connections notice what other doors did to their streams; the log itself reports nothing."""
+
+
+class ConnectedPeer(Protocol):
+    """A connection, as its node and the server see it."""
+
+    def streams_gone(self, streams: Collection[str]) -> None:
+        """Take note of streams that are gone; does not raise."""
+
+    def shut_down(self) -> None:
+        """Close in good order."""
+
+    def drop(self) -> None:
+        """Close the socket without waiting for the peer."""
 
 
 class RabbitNode:
@@ -51,7 +61,7 @@ class RabbitNode:
         self.groups = Groups()
         self.feeds = PartitionReaders(loop, PartitionReader)
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
-        self.connections: set[RabbitConnection] = set()
+        self.connections: set[ConnectedPeer] = set()
         self.properties = _properties(config)
         self._chunks: dict[str, Chunks] = {}
         self._chunk_cache = ChunkCache(log.data_dir)
@@ -66,13 +76,13 @@ class RabbitNode:
 
     # --- connections
 
-    def joined(self, connection: RabbitConnection) -> None:
+    def joined(self, connection: ConnectedPeer) -> None:
         """Count a new connection."""
         if not self.connections:
             self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
         self.connections.add(connection)
 
-    def left(self, connection: RabbitConnection) -> None:
+    def left(self, connection: ConnectedPeer) -> None:
         """Count a connection that has ended."""
         self.connections.discard(connection)
         if not self.connections and self._timer is not None:
@@ -91,7 +101,7 @@ class RabbitNode:
         if not gone:
             return
         for connection in list(self.connections):
-            connection.guarded(functools.partial(connection.streams_gone, gone))
+            connection.streams_gone(gone)
         there = {stream.incarnation for stream in self.log.streams()}
         partitions = {f"{s.incarnation}/{name}" for s in self.log.streams() for name in s.partitions}
         for key in set(gone.values()) - partitions:

@@ -20,26 +20,24 @@ S-101 to S-107; also docs/specifications.md, S-103 to S-105; Streams Protocol Re
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spark_streams.log import NO_TIMESTAMP, Partition
 from spark_streams.log.format.batching import LARGE_ROWS
-from spark_streams.log.format.record_batch import Header
-from spark_streams.log.publisher_sequences import PublisherSequences, SequenceKind
+from spark_streams.log.publisher_sequences import PublisherSequences
 from spark_streams.log.storage.partition import PartitionClosed
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.appender import Batch
-from spark_streams.server.rabbitmq.filter_values import ValueColumn, value_notes
+from spark_streams.server.rabbitmq.publish_append import Ids, Mask, PublishAppend, PublishedRun, Publisher
 from spark_streams.server.rabbitmq.publish_parts import Made, PublishPart, made_of, parts_of, some_of
-from spark_streams.server.rabbitmq.stored_form import Stored, joined
+from spark_streams.server.rabbitmq.session import Session
+from spark_streams.server.rabbitmq.stored_form import joined
+from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import (
     Published,
@@ -58,92 +56,39 @@ from spark_streams.wire.rabbitmq.publisher_commands import (
 )
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
-if TYPE_CHECKING:
-    from spark_streams.server.rabbitmq.connection import RabbitConnection
-    from spark_streams.server.rabbitmq.topology import Served
-
-__all__ = ["PUBLISHERS", "PUBLISHERS_NOTE", "Publishers", "publishers_note", "trailer_bytes"]
-
-PUBLISHERS_NOTE: Final = b"rabbitmq-publishers"
-PUBLISHERS: Final = SequenceKind(PUBLISHERS_NOTE, "rabbitmq-sequences")
-
-
-def publishers_note(sequences: Mapping[str, int]) -> tuple[bytes, bytes]:
-    """Return the note for an append, of references to their last publishing ids."""
-    return PUBLISHERS.note_of(sequences)
-
-
-def trailer_bytes(note: bytes) -> int:
-    """Return how large a chunk's trailer would be at a broker, which has there what the note has (S-53)."""
-    return sum(10 + len(reference.encode()) for reference in json.loads(note))
-
+__all__ = ["Publishers"]
 
 SMALL_BYTES: Final = 16 << 10
 """Frames that are no larger, and inflate to no more, are dealt with on the loop, in some milliseconds at most."""
 TOGETHER_BYTES: Final = 1 << 20
 """Of frames that are read and appended beside the loop at a time."""
 
-Ids = NDArray[np.uint64]
-Mask = NDArray[np.bool_]
-
-
-@dataclass
-class _Publisher:
-    id: int
-    reference: str
-    served: Served
-    failed: bool = False
-    """Whether an append failed: everything later is refused until it is declared anew."""
-
-
-@dataclass(frozen=True)
-class _PublishedRun:
-    """What one Publish frame adds to an append: the entries that are ``kept``, of which there may be none."""
-
-    publisher: _Publisher
-    ids: Ids
-    counts: NDArray[np.int64]
-    kept: Mask
-    stored: Stored | None
-    values: ValueColumn | None
-    failures: int
-
-
-@dataclass
-class _Collected:
-    """What is to be appended to one stream, and the last ids of its references with that."""
-
-    served: Served
-    pieces: list[_PublishedRun] = field(default_factory=list)
-    records: int = 0
-    last: dict[str, int] = field(default_factory=dict)
-
 
 class Publishers:
     """The publishers of one connection.
 
     Args:
-        connection: theirs.
+        session: the connection.
     """
 
-    def __init__(self, connection: RabbitConnection) -> None:
-        self._connection = connection
-        self._open: dict[int, _Publisher] = {}
-        self._collected: dict[str, _Collected] = {}
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._collected: dict[str, PublishAppend] = {}
+        self._open: dict[int, Publisher] = {}
         self._closed = False
 
     # --- commands
 
     def declare(self, request: DeclarePublisher) -> None:
         """Open a publisher, or answer why not."""
-        self._connection.answer(request, DeclarePublisherAnswer, self._declare(request))
+        self._session.answer(request, DeclarePublisherAnswer, self._declare(request))
 
     def _declare(self, request: DeclarePublisher) -> ResponseCode:
-        if not self._connection.may("write", request.stream):
+        if not self._session.may("write", request.stream):
             return ResponseCode.ACCESS_REFUSED
         if len(request.reference.encode()) > MAX_REFERENCE_BYTES or request.publisher_id in self._open:
             return ResponseCode.PRECONDITION_FAILED
-        served = self._connection.node.topology.find(request.stream)
+        served = self._session.node.topology.find(request.stream)
         if served is None:
             return ResponseCode.STREAM_DOES_NOT_EXIST
         if served.partition.closed:
@@ -151,30 +96,28 @@ class Publishers:
         taken = {(p.served.name, p.reference) for p in self._open.values() if p.reference}
         if (served.name, request.reference) in taken:
             return ResponseCode.PRECONDITION_FAILED
-        self._open[request.publisher_id] = _Publisher(request.publisher_id, request.reference, served)
-        self._connection.node.chunks(served)  # they are made of what is published from now on
+        self._open[request.publisher_id] = Publisher(request.publisher_id, request.reference, served)
+        self._session.node.chunks(served)  # they are made of what is published from now on
         return ResponseCode.OK
 
     def delete(self, request: DeletePublisher) -> None:
         """Close a publisher, or answer that there is none."""
         gone = self._open.pop(request.publisher_id, None)
         code = ResponseCode.PUBLISHER_DOES_NOT_EXIST if gone is None else ResponseCode.OK
-        self._connection.answer(request, DeletePublisherAnswer, code)
+        self._session.answer(request, DeletePublisherAnswer, code)
 
     def query_sequence(self, request: QueryPublisherSequence) -> None:
         """Answer the last publishing id of a reference; 0 when there is none."""
         code, sequence = ResponseCode.OK, 0
-        served = self._connection.node.topology.find(request.stream)
-        if not self._connection.may("read", request.stream):
-            code = ResponseCode.ACCESS_REFUSED
-        elif served is None:
-            code = ResponseCode.STREAM_DOES_NOT_EXIST
+        served = self._session.find("read", request.stream)
+        if isinstance(served, ResponseCode):
+            code = served
         else:
             try:
                 sequence = self._line(served).last(request.reference) or 0
             except PartitionClosed:  # another door has just deleted the stream
                 code = ResponseCode.STREAM_DOES_NOT_EXIST
-        self._connection.answer(request, QueryPublisherSequenceAnswer, code, sequence=sequence)
+        self._session.answer(request, QueryPublisherSequenceAnswer, code, sequence=sequence)
 
     def drop(self, streams: Collection[str]) -> set[str]:
         """Close the publishers of streams that are gone; return those that had any."""
@@ -223,7 +166,7 @@ class Publishers:
         return self._publish_large(frames)
 
     async def _publish_large(self, frames: list[Frame]) -> None:
-        node, over = self._connection.node, False
+        node, over = self._session.node, False
         parts = parts_of(frames, node.config.max_sub_batch_bytes)
         while not over:
             async with node.one_publishes:
@@ -249,7 +192,7 @@ class Publishers:
         self.received_all()
         return partitions
 
-    def _taking(self, published: Published) -> _Publisher | None:
+    def _taking(self, published: Published) -> Publisher | None:
         """Return the publisher that takes the good entries, of which there are some; what is not taken is refused."""
         number, ids = published.publisher_id, published.ids
         publisher = self._open.get(number)
@@ -262,7 +205,7 @@ class Publishers:
         self._refuse(number, ids[good:], code)
         return publisher if good else None
 
-    def _collect(self, publisher: _Publisher, published: Published, made: Made | None) -> None:
+    def _collect(self, publisher: Publisher, published: Published, made: Made | None) -> None:
         """Take the good entries; ``made`` is of all their records, None where it is still to be made."""
         entries = len(published.ids) if published.bad_from is None else published.bad_from
         ids, counts = published.ids[:entries], published.counts[:entries]
@@ -279,15 +222,10 @@ class Publishers:
             made = made_of(published, kept, counts)
         elif not kept.all():
             made = made.only(kept, counts)
-        piece = _PublishedRun(publisher, ids, counts, kept, made.stored, made.values, failures)
-        collected = self._collected.setdefault(publisher.served.name, _Collected(publisher.served))
-        collected.pieces.append(piece)
-        collected.records += len(made.stored.values) if made.stored is not None else 0
-        if publisher.reference:
-            highest = int(ids.max())
-            collected.last[publisher.reference] = max(highest, collected.last.get(publisher.reference, highest))
+        run = PublishedRun(publisher, ids, counts, kept, made, failures)
+        self._collected.setdefault(publisher.served.name, PublishAppend(publisher.served)).add(run)
 
-    def _new(self, publisher: _Publisher, ids: Ids) -> Mask:
+    def _new(self, publisher: Publisher, ids: Ids) -> Mask:
         """Return which entries the log does not have yet: ids above all that came before (S-103)."""
         if not publisher.reference:
             return np.ones(len(ids), np.bool_)
@@ -312,73 +250,73 @@ class Publishers:
         for each in collected.values():
             self._append(each)
 
-    def _append(self, collected: _Collected) -> None:
-        served, pieces = collected.served, collected.pieces
-        node = self._connection.node
-        stored = [piece.stored for piece in pieces if piece.stored is not None]
+    def _append(self, collected: PublishAppend) -> None:
+        node, served = self._session.node, collected.served
+        stored = [run.made.stored for run in collected.runs if run.made.stored is not None]
         # The line as it is now: when the append ends the stream may be gone, and with it what a line is read from.
         line = self._line(served)
-        done = partial(self._appended, served, pieces, line)
         if not stored:
             # Only duplicates: they are confirmed once what they repeat is stored.
-            node.appender.after(served.partition, partial(done, 0, []))
+            node.appender.after(served.partition, partial(self._appended, collected, line, 0, []))
             return
         whole = joined(stored)
         count, size = len(whole.values), whole.values.nbytes
-        sequences = _sequences(pieces)
-        line.begin(sequences)
+        line.begin(collected.sequences())
         batch = Batch(
             whole.values,
             pa.nulls(count, pa.binary()) if whole.keys is None else whole.keys,
             np.full(count, NO_TIMESTAMP, np.int64) if whole.timestamps is None else whole.timestamps,
-            partial(done, size),
-            _Notes(pieces, served.filter_bytes),
-            partial(self._due, pieces, line),
-            _groups(pieces),
+            partial(self._appended, collected, line, size),
+            collected.notes,
+            partial(self._due, collected, line),
+            collected.groups(),
         )
-        self._connection.unconfirmed(_entries(pieces), size)
+        self._session.unconfirmed.add(collected.entries(), size)
         node.appender.append(served.partition, batch)
 
     def _line(self, served: Served) -> PublisherSequences:
-        return self._connection.node.sequences.of(served.stream, served.partition)
+        return self._session.node.sequences.of(served.stream, served.partition)
 
-    def _due(self, pieces: list[_PublishedRun], line: PublisherSequences) -> bool:
-        """Say whether no append that these pieces follow has failed meanwhile: a gap could never be filled again."""
+    def _due(self, collected: PublishAppend, line: PublisherSequences) -> bool:
+        """Return whether no append that this one follows has failed meanwhile: a gap could never be filled again."""
         line.all_told()
-        return all(line.failures(p.publisher.reference) == p.failures for p in pieces if p.publisher.reference)
+        references = [(run.publisher.reference, run.failures) for run in collected.runs if run.publisher.reference]
+        return all(line.failures(reference) == failures for reference, failures in references)
 
     def _appended(
-        self,
-        served: Served,
-        pieces: list[_PublishedRun],
-        line: PublisherSequences,
-        size: int,
-        outcomes: list[LinkRefused | None],
+        self, collected: PublishAppend, line: PublisherSequences, size: int, outcomes: list[LinkRefused | None]
     ) -> None:
-        """Tell the publishers what is stored, and what is not."""
+        """Confirm to the publishers what is stored, and refuse what is not.
+
+        Args:
+            collected: the append.
+            line: the ids of its references.
+            size: its bytes.
+            outcomes: of each message, None for a stored one; none when there were only duplicates.
+        """
         if outcomes:
-            self._connection.unconfirmed(-_entries(pieces), -size)
-        sequences = _sequences(pieces)
+            self._session.unconfirmed.add(-collected.entries(), -size)
+        sequences = collected.sequences()
         failed = outcomes.count(None) < len(outcomes)  # as many as messages: no loop over them
         if failed:
             line.fail(sequences)
         elif sequences:
-            line.advance(sequences, self._connection.user)
+            line.advance(sequences, self._session.user)
         confirms: dict[int, list[Ids]] = {}
-        for piece in pieces:
-            reference = piece.publisher.reference
-            if failed or (reference and line.failures(reference) != piece.failures):
-                piece.publisher.failed = True
-                self._refuse(piece.publisher.id, piece.ids, _code_of_failure(served))
+        for run in collected.runs:
+            reference = run.publisher.reference
+            if failed or (reference and line.failures(reference) != run.failures):
+                run.publisher.failed = True
+                self._refuse(run.publisher.id, run.ids, _code_of_failure(collected.served))
             else:
-                confirms.setdefault(piece.publisher.id, []).append(piece.ids)
+                confirms.setdefault(run.publisher.id, []).append(run.ids)
         for publisher_id, ids in confirms.items():
             if not self._closed:
-                self._connection.send(encode_confirm(publisher_id, np.concatenate(ids) if len(ids) > 1 else ids[0]))
+                self._session.send(encode_confirm(publisher_id, np.concatenate(ids) if len(ids) > 1 else ids[0]))
 
     def _refuse(self, publisher_id: int, ids: Ids, code: ResponseCode) -> None:
         if len(ids) and not self._closed:
-            self._connection.send(encode_publish_error(publisher_id, ids, np.full(len(ids), code, np.uint16)))
+            self._session.send(encode_publish_error(publisher_id, ids, np.full(len(ids), code, np.uint16)))
 
 
 def _code_of_failure(served: Served) -> ResponseCode:
@@ -392,50 +330,3 @@ def _code_of_failure(served: Served) -> ResponseCode:
 def _tell(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():  # nobody waits any more when the connection has ended
         waiting.set_result(None)
-
-
-def _groups(pieces: list[_PublishedRun]) -> NDArray[np.int64] | None:
-    """Return the records of each entry: half a sub-entry batch must never be in the log, for a retry to repeat it."""
-    counts = np.concatenate([piece.counts[piece.kept] for piece in pieces])
-    return counts if len(counts) and counts.max() > 1 else None
-
-
-def _entries(pieces: list[_PublishedRun]) -> int:
-    return sum(len(piece.ids) for piece in pieces)
-
-
-@dataclass(frozen=True)
-class _Notes:
-    """What is stored with each batch of an append: the last ids whose records end in it, and its filter values.
-
-    A large append is stored as several batches, and when the process is killed in the middle the first ones stay: none
-    of them may say that an id is there whose records are not.
-    """
-
-    pieces: list[_PublishedRun]
-    filter_bytes: int
-
-    def __call__(self, start: int, stop: int) -> tuple[Header, ...]:
-        sequences: dict[str, int] = {}
-        values: list[tuple[ValueColumn | None, int, int]] = []
-        row = 0
-        for piece in self.pieces:
-            ends = row + np.cumsum(piece.counts[piece.kept])
-            first, row = row, int(ends[-1]) if len(ends) else row
-            if row <= start or first >= stop:
-                continue
-            values.append((piece.values, max(start - first, 0), min(stop, row) - first))
-            whole = int(np.searchsorted(ends, stop, side="right"))
-            if piece.publisher.reference and whole and ends[whole - 1] > start:
-                sequences[piece.publisher.reference] = int(piece.ids[piece.kept][whole - 1])
-        notes = (publishers_note(sequences),) if sequences else ()
-        return notes + value_notes(values, self.filter_bytes)
-
-
-def _sequences(pieces: list[_PublishedRun]) -> dict[str, int]:
-    """Return the last id of each reference among the entries that are stored."""
-    out: dict[str, int] = {}
-    for piece in pieces:
-        if piece.publisher.reference and piece.kept.any():
-            out[piece.publisher.reference] = int(piece.ids[piece.kept].max())
-    return out

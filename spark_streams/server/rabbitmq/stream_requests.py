@@ -1,15 +1,16 @@
-"""Commands about streams: create, delete, where they live, what they hold, how far their consumers came.
+"""Commands about streams and super streams: create, delete, where they live, what they hold, and stored offsets.
 
-Spec: Streams Protocol Reference, Create to MetadataUpdate, StreamStats, StoreOffset, QueryOffset;
-docs/specifications.md, S-111, S-112, S-121, S-122, S-131 to S-133.
+Spec: Streams Protocol Reference, Create to MetadataUpdate, StreamStats, StoreOffset, QueryOffset, Route, Partitions,
+CreateSuperStream, DeleteSuperStream; docs/specifications.md, S-111, S-112, S-121, S-122, S-131 to S-137.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from spark_streams.server.rabbitmq.session import Session
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.wire.rabbitmq.consumer_commands import QueryOffset, QueryOffsetAnswer, StoreOffset
 from spark_streams.wire.rabbitmq.fields import write_fields
@@ -21,20 +22,37 @@ from spark_streams.wire.rabbitmq.stream_commands import (
     Broker,
     Create,
     CreateAnswer,
+    CreateSuperStream,
+    CreateSuperStreamAnswer,
     Delete,
     DeleteAnswer,
+    DeleteSuperStream,
+    DeleteSuperStreamAnswer,
     Metadata,
     MetadataAnswer,
+    Partitions,
+    PartitionsAnswer,
+    Route,
+    RouteAnswer,
     Statistic,
     StreamMetadata,
     StreamStats,
     StreamStatsAnswer,
 )
 
-if TYPE_CHECKING:
-    from spark_streams.server.rabbitmq.connection import RabbitConnection
-
-__all__ = ["create", "delete", "long_metadata", "metadata", "query_offset", "stats", "store_offset"]
+__all__ = [
+    "create_stream",
+    "create_super_stream",
+    "delete_stream",
+    "delete_super_stream",
+    "long_metadata",
+    "metadata",
+    "partitions",
+    "query_offset",
+    "route",
+    "stats",
+    "store_offset",
+]
 
 BROKER = 0
 """Metadata's number of the one broker there is."""
@@ -44,59 +62,78 @@ FEW_NAMES: Final = 256
 Work = Coroutine[object, object, None]
 
 
-async def create(connection: RabbitConnection, request: Create) -> None:
+async def create_stream(session: Session, request: Create) -> None:
     """Create a stream, or answer why not."""
-    if not connection.may("configure", request.stream):
-        code = ResponseCode.ACCESS_REFUSED
-    else:
-        code = await connection.node.topology.create(request.stream, request.arguments)
-    connection.answer(request, CreateAnswer, code)
+    create = partial(session.node.topology.create, request.stream, request.arguments)
+    session.answer(request, CreateAnswer, await _changed(session, [request.stream], create))
 
 
-async def delete(connection: RabbitConnection, request: Delete) -> None:
+async def create_super_stream(session: Session, request: CreateSuperStream) -> None:
+    """Create a super stream with its streams, or answer why not."""
+    node, names = session.node, request.partitions
+    create = partial(node.topology.create_super, request.name, names, request.binding_keys, request.arguments)
+    # With more names than may be, the answer is another refusal.
+    changed = [request.name, *names[: node.config.max_super_stream_partitions]]
+    session.answer(request, CreateSuperStreamAnswer, await _changed(session, changed, create))
+
+
+async def delete_stream(session: Session, request: Delete) -> None:
     """Delete a stream, and tell all connections that use it; or answer why not."""
-    if not connection.may("configure", request.stream):
-        code = ResponseCode.ACCESS_REFUSED
-    else:
-        code = await connection.node.topology.delete(request.stream)
-    connection.answer(request, DeleteAnswer, code)
-    connection.node.follow()
+    delete = partial(session.node.topology.delete, request.stream)
+    session.answer(request, DeleteAnswer, await _changed(session, [request.stream], delete))
+    session.node.follow()
 
 
-def metadata(connection: RabbitConnection, request: Metadata) -> Work | None:
+async def delete_super_stream(session: Session, request: DeleteSuperStream) -> None:
+    """Delete a super stream with its streams, and tell all connections that use them; or answer why not."""
+    delete = partial(session.node.topology.delete_super, request.name)
+    session.answer(request, DeleteSuperStreamAnswer, await _changed(session, [request.name], delete))
+    session.node.follow()
+
+
+async def _changed(
+    session: Session, names: Iterable[str], change: Callable[[], Awaitable[ResponseCode]]
+) -> ResponseCode:
+    """Make a change if the user may configure each of these names; return the code to answer."""
+    if not all(session.may("configure", name) for name in names):
+        return ResponseCode.ACCESS_REFUSED
+    return await change()
+
+
+def metadata(session: Session, request: Metadata) -> Work | None:
     """Answer where streams live: here, or nowhere; or that the user has no business with them, there or not.
 
     A request that names none is answered with all that the user may read, an extension: brokers answer it with none.
     """
     if not request.streams:
-        readable = filter(partial(connection.may, "read"), connection.node.topology.names())
-        return _at_length(connection, request.correlation_id, readable)
+        readable = filter(partial(session.may, "read"), session.node.topology.names())
+        return _at_length(session, request.correlation_id, readable)
     if len(request.streams) > FEW_NAMES:
-        return _at_length(connection, request.correlation_id, request.streams)
-    for frame in _metadata(connection, request.correlation_id, request.streams):
-        connection.send(frame)
+        return _at_length(session, request.correlation_id, request.streams)
+    for frame in _metadata(session, request.correlation_id, request.streams):
+        session.send(frame)
     return None
 
 
-def long_metadata(connection: RabbitConnection, frame: Frame) -> Work:
+def long_metadata(session: Session, frame: Frame) -> Work:
     """Answer a Metadata frame that is so large that its names are read while they are answered."""
-    return _at_length(connection, Metadata.correlation_of(frame), Metadata.names_of(frame))
+    return _at_length(session, Metadata.correlation_of(frame), Metadata.names_of(frame))
 
 
-async def _at_length(connection: RabbitConnection, correlation_id: int, names: Iterable[str]) -> None:
-    found = _metadata(connection, correlation_id, names)
-    while (frame := await connection.node.aside.step(partial(next, found, None))) is not None:
-        connection.send(frame)
+async def _at_length(session: Session, correlation_id: int, names: Iterable[str]) -> None:
+    found = _metadata(session, correlation_id, names)
+    while (frame := await session.node.aside.step(partial(next, found, None))) is not None:
+        session.send(frame)
 
 
-def _metadata(connection: RabbitConnection, correlation_id: int, names: Iterable[str]) -> Iterator[bytes]:
+def _metadata(session: Session, correlation_id: int, names: Iterable[str]) -> Iterator[bytes]:
     """Yield nothing, a step for each few names, and the answer in the end; it may run beside the loop."""
     encoded = bytearray()
     count, here = 0, False
     for count, name in enumerate(names, 1):
-        if not connection.may_anything(name):
+        if not session.may_anything(name):
             found = StreamMetadata(name, ResponseCode.ACCESS_REFUSED, NO_LEADER, ())
-        elif connection.node.topology.find(name) is None:
+        elif session.node.topology.find(name) is None:
             found = StreamMetadata(name, ResponseCode.STREAM_DOES_NOT_EXIST, NO_LEADER, ())
         else:
             found = StreamMetadata(name, ResponseCode.OK, BROKER, ())
@@ -104,62 +141,80 @@ def _metadata(connection: RabbitConnection, correlation_id: int, names: Iterable
         write_fields(encoded, found)
         if not count % FEW_NAMES:
             yield b""
-    brokers = (Broker(BROKER, *connection.advertised()),) if here else ()
+    brokers = (Broker(BROKER, *session.advertised()),) if here else ()
     yield MetadataAnswer.joined(correlation_id, brokers, count, encoded)
 
 
-def stats(connection: RabbitConnection, request: StreamStats) -> None:
+def route(session: Session, request: Route) -> None:
+    """Answer the streams that a binding key leads to; none is an answer too."""
+    found = session.node.topology.route(request.super_stream, request.routing_key)
+    code = _super_stream_code(session, request.super_stream)
+    session.answer(request, RouteAnswer, code, streams=(found or ()) if code == ResponseCode.OK else ())
+
+
+def partitions(session: Session, request: Partitions) -> None:
+    """Answer the streams of a super stream."""
+    found = session.node.topology.super_stream(request.super_stream) or ()
+    code = _super_stream_code(session, request.super_stream)
+    names = tuple(each.name for each in found) if code == ResponseCode.OK else ()
+    session.answer(request, PartitionsAnswer, code, streams=names)
+
+
+def _super_stream_code(session: Session, name: str) -> ResponseCode:
+    """Return whether there is a super stream; only for those who may do something to it, or to one of its streams."""
+    found = session.node.topology.super_stream(name)
+    if not (session.may_anything(name) or any(session.may_anything(served.name) for served in found or ())):
+        return ResponseCode.ACCESS_REFUSED
+    return ResponseCode.STREAM_DOES_NOT_EXIST if found is None else ResponseCode.OK
+
+
+def stats(session: Session, request: StreamStats) -> None:
     """Answer a stream's first and last chunk, and its last offset."""
-    served = connection.node.topology.find(request.stream)
-    if not connection.may("read", request.stream):
-        connection.answer(request, StreamStatsAnswer, ResponseCode.ACCESS_REFUSED)
-    elif served is None:
-        connection.answer(request, StreamStatsAnswer, ResponseCode.STREAM_DOES_NOT_EXIST)
+    served = session.find("read", request.stream)
+    if isinstance(served, ResponseCode):
+        session.answer(request, StreamStatsAnswer, served)
     else:
-        connection.answer(request, StreamStatsAnswer, statistics=_statistics(connection, served))
+        session.answer(request, StreamStatsAnswer, statistics=_statistics(session, served))
 
 
-def _statistics(connection: RabbitConnection, served: Served) -> tuple[Statistic, ...]:
+def _statistics(session: Session, served: Served) -> tuple[Statistic, ...]:
     partition = served.partition
     end = partition.next_offset
     first = last = -1
     if end:
         # Of a log that retention has emptied nothing is left but where it goes on: first and next are the same then.
         first = partition.first_offset
-        last = connection.node.chunks(served).last_id() if first < end else end - 1
+        last = session.node.chunks(served).last_id() if first < end else end - 1
     values = {"first_chunk_id": first, "last_chunk_id": last, "committed_chunk_id": last}
-    if connection.node.config.committed_offset:
+    if session.node.config.committed_offset:
         values["committed_offset"] = end - 1
     return tuple(Statistic(name, value) for name, value in values.items())
 
 
-def store_offset(connection: RabbitConnection, command: StoreOffset) -> None:
+def store_offset(session: Session, command: StoreOffset) -> None:
     """Remember how far a consumer came; what cannot be remembered is dropped without a word (S-111).
 
     A further name of a user who has too many ends the connection: there is no answer that could say so, and a consumer
     must not come back without its offset, believing that it was stored.
     """
-    served = connection.node.topology.find(command.stream)
+    served = session.node.topology.find(command.stream)
     size = len(command.reference.encode())
-    if served is None or size > MAX_REFERENCE_BYTES or not connection.may("write", command.stream):
+    if served is None or size > MAX_REFERENCE_BYTES or not session.may("write", command.stream):
         return
-    if not connection.node.offsets.store(served, command.reference, command.offset, connection.user):
-        most = connection.node.config.max_stored_offsets
-        connection.fail(
+    if not session.node.offsets.store(served, command.reference, command.offset, session.user):
+        most = session.node.config.max_stored_offsets
+        session.fail(
             ResponseCode.PRECONDITION_FAILED,
-            f"user '{connection.user}' has stored offsets under {most} names, and max_stored_offsets is {most}",
+            f"user '{session.user}' has stored offsets under {most} names, and max_stored_offsets is {most}",
         )
 
 
-def query_offset(connection: RabbitConnection, request: QueryOffset) -> None:
+def query_offset(session: Session, request: QueryOffset) -> None:
     """Answer how far a consumer came."""
-    code, offset = ResponseCode.OK, 0
-    served = connection.node.topology.find(request.stream)
-    if not connection.may("read", request.stream):
-        code = ResponseCode.ACCESS_REFUSED
-    elif served is None:
-        code = ResponseCode.STREAM_DOES_NOT_EXIST
+    served = session.find("read", request.stream)
+    if isinstance(served, ResponseCode):
+        code, offset = served, 0
     else:
-        stored = connection.node.offsets.query(served, request.reference)
+        stored = session.node.offsets.query(served, request.reference)
         code, offset = (ResponseCode.NO_OFFSET, 0) if stored is None else (ResponseCode.OK, stored)
-    connection.answer(request, QueryOffsetAnswer, code, offset=offset)
+    session.answer(request, QueryOffsetAnswer, code, offset=offset)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from spark_streams.server.rabbitmq.chunk_parts import runs_of, selection_of
 from spark_streams.server.rabbitmq.chunks import ONE_BATCH, Chunk, Chunks
 from spark_streams.server.rabbitmq.filter_values import Sought
 from spark_streams.server.rabbitmq.prefetch import Prefetch
+from spark_streams.server.rabbitmq.session import Session
+from spark_streams.server.rabbitmq.single_active import Group
+from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbitmq.chunk import SELECTIONS
 from spark_streams.wire.rabbitmq.consumer_commands import (
@@ -36,11 +39,6 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     Subscribe,
     encode_deliver_head,
 )
-
-if TYPE_CHECKING:
-    from spark_streams.server.rabbitmq.connection import RabbitConnection
-    from spark_streams.server.rabbitmq.single_active import Group
-    from spark_streams.server.rabbitmq.topology import Served
 
 __all__ = ["Subscription", "start_offset", "start_record"]
 
@@ -117,7 +115,7 @@ class Subscription:
     """One subscription, which delivers nothing before it is started.
 
     Args:
-        connection: its connection.
+        session: its connection.
         served: the stream.
         request: what the client asked for.
         wake: called on the loop when there is something new.
@@ -131,18 +129,18 @@ class Subscription:
 
     def __init__(
         self,
-        connection: RabbitConnection,
+        session: Session,
         served: Served,
         request: Subscribe,
         wake: Callable[[Subscription], None],
         update: Callable[[Subscription, bool], None],
     ) -> None:
-        node = connection.node
+        node = session.node
         self.number = request.subscription_id
         self.served = served
         self.group: Group | None = None
         self.active = False
-        self._connection = connection
+        self._session = session
         self._chunks = node.chunks(served)
         self._feed = node.feeds.use(served.partition)
         self._wake_up = wake
@@ -152,7 +150,7 @@ class Subscription:
         self._threshold = request.credit // 2 if node.config.half_credit else 0
         self._sending = False
         self._next = 0
-        self._version = connection.deliver_version
+        self._version = session.deliver_version
         properties = request.properties if node.config.filtering else {}
         self._sought = Sought(
             [value.encode() for name, value in properties.items() if name.startswith("filter.")],
@@ -192,7 +190,7 @@ class Subscription:
     def close(self) -> None:
         """Let go of everything."""
         self.stop()
-        self._connection.node.feeds.release(self._feed)
+        self._session.node.feeds.release(self._feed)
 
     def add_credit(self, more: int) -> None:
         """Add the u16 of a Credit command."""
@@ -232,7 +230,7 @@ class Subscription:
         used = 0
         while self._credit > 0:
             if used >= budget or (used and turn.over):
-                self._connection.send_all(pieces)
+                self._session.send_all(pieces)
                 return used, True
             wanted, skipped = self._wanted(turn)
             used += skipped * _SKIP_COST
@@ -242,7 +240,7 @@ class Subscription:
                 break
         self._sending = False
         if pieces:
-            self._connection.send_all(pieces)
+            self._session.send_all(pieces)
             if not self._sought:
                 self._ahead.from_offset(self._next)
         return used, False

@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from spark_streams.errors import LogError
 from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.server.rabbitmq.session import Session
 from spark_streams.server.rabbitmq.single_active import Group
 from spark_streams.server.rabbitmq.subscription import Subscription, start_offset
+from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbitmq.consumer_commands import (
     ConsumerUpdate,
@@ -36,10 +38,6 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     UnsubscribeAnswer,
 )
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-
-if TYPE_CHECKING:
-    from spark_streams.server.rabbitmq.connection import RabbitConnection
-    from spark_streams.server.rabbitmq.topology import Served
 
 __all__ = ["Subscriptions"]
 
@@ -64,11 +62,11 @@ class Subscriptions:
     """The subscriptions of one connection.
 
     Args:
-        connection: theirs.
+        session: the connection.
     """
 
-    def __init__(self, connection: RabbitConnection) -> None:
-        self._connection = connection
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._open: dict[int, Subscription] = {}
         self._due: dict[Subscription, None] = {}
         self._updates: dict[int, _Update] = {}
@@ -87,7 +85,7 @@ class Subscriptions:
         if self._closed:
             return
         if request.offset.type == OffsetType.NONE:
-            self._connection.fail(ResponseCode.UNKNOWN_FRAME, "Subscribe: offset type 0, expected 1 to 5")
+            self._session.fail(ResponseCode.UNKNOWN_FRAME, "Subscribe: offset type 0, expected 1 to 5")
             return
         code, subscription = self._subscribe(request)
         start = 0
@@ -98,7 +96,7 @@ class Subscriptions:
                 code = self._unreadable(request.stream, fault)
                 subscription.close()
                 subscription = None
-        self._connection.answer(request, SubscribeAnswer, code)
+        self._session.answer(request, SubscribeAnswer, code)
         if subscription is None:
             return
         self._open[subscription.number] = subscription
@@ -109,12 +107,9 @@ class Subscriptions:
             self._serve(subscription)
 
     def _subscribe(self, request: Subscribe) -> tuple[ResponseCode, Subscription | None]:
-        node = self._connection.node
-        if not self._connection.may("read", request.stream):
-            return ResponseCode.ACCESS_REFUSED, None
-        served = node.topology.find(request.stream)
-        if served is None:
-            return ResponseCode.STREAM_DOES_NOT_EXIST, None
+        node, served = self._session.node, self._session.find("read", request.stream)
+        if isinstance(served, ResponseCode):
+            return served, None
         if request.subscription_id in self._open:
             return ResponseCode.SUBSCRIPTION_ID_ALREADY_EXISTS, None
         if sum(name.startswith("filter.") for name in request.properties) > node.config.max_filter_values:
@@ -124,7 +119,7 @@ class Subscriptions:
             group = self._group(request, served)
             if group is None:
                 return ResponseCode.PRECONDITION_FAILED, None
-        subscription = Subscription(self._connection, served, request, self._woken, self.update)
+        subscription = Subscription(self._session, served, request, self._woken, self.update)
         subscription.group = group
         return ResponseCode.OK, subscription
 
@@ -135,7 +130,7 @@ class Subscriptions:
             return None
         # As brokers do: with a super stream that it is no partition of, it is a stream like any.
         index = served.index if super_stream is not None and super_stream == served.super_stream else None
-        return self._connection.node.groups.of(served.key, name, index)
+        return self._session.node.groups.of(served.key, name, index)
 
     def credit(self, command: Credit) -> None:
         """Add credit, and deliver; only a refusal is answered."""
@@ -147,35 +142,32 @@ class Subscriptions:
                 self._serve(subscription)
                 return
             code = ResponseCode.PRECONDITION_FAILED
-        self._connection.send(CreditAnswer(code, command.subscription_id).encode())
+        self._session.send(CreditAnswer(code, command.subscription_id).encode())
 
     def unsubscribe(self, request: Unsubscribe) -> None:
         """Close a subscription, or answer that there is none."""
         subscription = self._open.pop(request.subscription_id, None)
         code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST if subscription is None else ResponseCode.OK
-        self._connection.answer(request, UnsubscribeAnswer, code)
+        self._session.answer(request, UnsubscribeAnswer, code)
         if subscription is not None:
             self._end(subscription)
 
     def resolve(self, request: ResolveOffsetSpec) -> None:
         """Answer which offset a starting position means now."""
         if request.offset.type == OffsetType.NONE:
-            self._connection.fail(ResponseCode.UNKNOWN_FRAME, "ResolveOffsetSpec: offset type 0, expected 1 to 5")
+            self._session.fail(ResponseCode.UNKNOWN_FRAME, "ResolveOffsetSpec: offset type 0, expected 1 to 5")
             return
-        node = self._connection.node
         code, offset = ResponseCode.OK, 0
-        served = node.topology.find(request.stream)
-        if not self._connection.may("read", request.stream):
-            code = ResponseCode.ACCESS_REFUSED
-        elif served is None:
-            code = ResponseCode.STREAM_DOES_NOT_EXIST
+        served = self._session.find("read", request.stream)
+        if isinstance(served, ResponseCode):
+            code = served
         else:
             try:
-                offset = start_offset(served.partition, node.chunks(served), request.offset)
+                offset = start_offset(served.partition, self._session.node.chunks(served), request.offset)
             except (LogError, OSError) as fault:
                 code = self._unreadable(request.stream, fault)
         found = OffsetSpecification(OffsetType.OFFSET, offset)
-        self._connection.answer(request, ResolveOffsetSpecAnswer, code, offset=found)
+        self._session.answer(request, ResolveOffsetSpecAnswer, code, offset=found)
 
     def _unreadable(self, stream: str, fault: Exception) -> ResponseCode:
         """Return the code for a log that cannot be read."""
@@ -215,17 +207,17 @@ class Subscriptions:
         if not active:
             subscription.stop()
             self._not_due(subscription)
-        connection = self._connection
-        loop, timeout_ms = connection.node.loop, connection.node.config.consumer_update_timeout_ms
-        number = connection.correlation()
+        session = self._session
+        loop, timeout_ms = session.node.loop, session.node.config.consumer_update_timeout_ms
+        number = session.correlation()
         timer = loop.call_later(timeout_ms / 1000, self._not_answered, subscription)
         self._updates[number] = _Update(subscription, active, timer)
-        connection.send(ConsumerUpdate(subscription.number, int(active), correlation_id=number).encode())
+        session.send(ConsumerUpdate(subscription.number, int(active), correlation_id=number).encode())
 
     def _not_answered(self, subscription: Subscription) -> None:
         name = subscription.served.name
         logger.warning("stream %r: a consumer does not answer ConsumerUpdate, its connection is closed", name)
-        self._connection.fail(ResponseCode.INTERNAL_ERROR, f"no answer to ConsumerUpdate in time, stream {name}")
+        self._session.fail(ResponseCode.INTERNAL_ERROR, f"no answer to ConsumerUpdate in time, stream {name}")
 
     # --- the end of subscriptions
 
@@ -262,7 +254,7 @@ class Subscriptions:
     def _woken(self, subscription: Subscription) -> None:
         """Deliver what was appended."""
         self._due[subscription] = None
-        self._connection.guarded(self._turn)
+        self._session.guarded(self._turn)
 
     def _serve(self, subscription: Subscription) -> None:
         self._due[subscription] = None
@@ -275,7 +267,7 @@ class Subscriptions:
     def _turn(self) -> None:
         """Serve those who may have something to send, one share after the other."""
         budget, turn = TURN_BYTES, Turn()
-        while self._due and not self._connection.congested:
+        while self._due and not self._session.congested:
             subscription = next(iter(self._due))
             del self._due[subscription]
             try:
@@ -295,14 +287,14 @@ class Subscriptions:
     def _queue(self) -> None:
         if not self._queued:
             self._queued = True
-            self._connection.node.loop.call_soon(self._queued_turn)
+            self._session.node.loop.call_soon(self._queued_turn)
 
     def _queued_turn(self) -> None:
         self._queued = False
         if not self._closed:
-            self._connection.guarded(self._turn)
+            self._session.guarded(self._turn)
         if not self._due:
-            self._connection.proceed()
+            self._session.proceed()
 
     def _not_due(self, subscription: Subscription) -> None:
         """Take a subscription out of the turn; when nothing else is to be sent, the frames that wait may go on."""
@@ -315,4 +307,4 @@ class Subscriptions:
         """End the connection: a consumer that is sent nothing more must not take that for the end of the stream."""
         name = subscription.served.name
         logger.error("stream %r cannot be read: %s", name, fault)
-        self._connection.fail(ResponseCode.INTERNAL_ERROR, f"stream {name} cannot be read, see the server's log")
+        self._session.fail(ResponseCode.INTERNAL_ERROR, f"stream {name} cannot be read, see the server's log")

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -228,7 +228,7 @@ class Topology:
             return ResponseCode.STREAM_ALREADY_EXISTS if same else ResponseCode.PRECONDITION_FAILED
         if self._find(name) is not None or stream is not None:
             return ResponseCode.STREAM_ALREADY_EXISTS
-        return await self._create(name, 1, arguments, None, ())
+        return await self._create(name, partial(self._make, name, arguments))
 
     def _has(self, stream: Stream, arguments: Mapping[str, str]) -> bool:
         """Say whether a stream is what ``create`` with these arguments would have made."""
@@ -253,21 +253,14 @@ class Topology:
             return ResponseCode.PRECONDITION_FAILED
         if self._stream(name) is not None or any(self._find(each) is not None for each in (name, *partitions)):
             return ResponseCode.STREAM_ALREADY_EXISTS
-        return await self._create(name, len(partitions), arguments, tuple(partitions), tuple(bindings))
+        return await self._create(name, partial(self._make, name, arguments, tuple(partitions), tuple(bindings)))
 
-    async def _create(
-        self,
-        name: str,
-        count: int,
-        arguments: Mapping[str, str],
-        partitions: tuple[str, ...] | None,
-        bindings: tuple[str, ...],
-    ) -> ResponseCode:
+    async def _create(self, name: str, make: Callable[[], _Record | ResponseCode]) -> ResponseCode:
         if not name or name.startswith(RESERVED_PREFIX):
             return ResponseCode.PRECONDITION_FAILED
         self._coming = name
         try:
-            record = await self._aside.step(partial(self._make, name, count, arguments, partitions, bindings))
+            record = await self._aside.step(make)
         finally:
             self._coming = None
         if isinstance(record, ResponseCode):
@@ -278,14 +271,14 @@ class Topology:
     def _make(
         self,
         name: str,
-        count: int,
         arguments: Mapping[str, str],
-        partitions: tuple[str, ...] | None,
-        bindings: tuple[str, ...],
+        partitions: tuple[str, ...] | None = None,
+        bindings: tuple[str, ...] = (),
     ) -> _Record | ResponseCode:
-        """Make a stream; beside the loop."""
+        """Make a stream of one partition, or a super stream of these partitions; beside the loop."""
         try:
             config = stream_config(arguments, self._log.config.stream)
+            count = 1 if partitions is None else len(partitions)
             stream = self._log.create_stream(name, count, config, partition_names=partitions)
         except StreamExists:
             return ResponseCode.STREAM_ALREADY_EXISTS

@@ -295,7 +295,7 @@ def test_a_full_disk_refuses_what_comes_until_the_publisher_is_declared_anew(
 
 
 def test_a_large_append_notes_the_ids_where_their_records_end(door: Door) -> None:
-    from spark_streams.server.rabbitmq.publishers import PUBLISHERS_NOTE
+    from spark_streams.server.rabbitmq.publish_append import PUBLISHERS_NOTE
 
     stream, peer = door.stream(), door.peer()
     assert peer.declare(1, stream, "ref") == 1

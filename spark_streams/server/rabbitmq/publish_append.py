@@ -1,0 +1,159 @@
+"""One append of published messages: the entries of several Publish frames, and the notes that each batch has of them.
+
+Two kinds of notes: the last publishing ids of the batch's publisher references, and its filter values
+(``filter_values.py``). Ids are stored in the same batch as their messages, so neither is ever there without the other.
+
+Spec: docs/specifications.md, S-53, S-103 to S-105.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_streams.log.format.record_batch import Header
+from spark_streams.log.publisher_sequences import SequenceKind
+from spark_streams.server.rabbitmq.filter_values import ValueColumn, value_notes
+from spark_streams.server.rabbitmq.publish_parts import Made
+from spark_streams.server.rabbitmq.topology import Served
+
+__all__ = [
+    "PUBLISHERS",
+    "PUBLISHERS_NOTE",
+    "Ids",
+    "Mask",
+    "PublishAppend",
+    "PublishedRun",
+    "Publisher",
+    "publishers_note",
+    "trailer_bytes",
+]
+
+PUBLISHERS_NOTE: Final = b"rabbitmq-publishers"
+PUBLISHERS: Final = SequenceKind(PUBLISHERS_NOTE, "rabbitmq-sequences")
+
+Ids = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
+
+
+def publishers_note(sequences: Mapping[str, int]) -> tuple[bytes, bytes]:
+    """Return the note for an append, of references to their last publishing ids."""
+    return PUBLISHERS.note_of(sequences)
+
+
+def trailer_bytes(note: bytes) -> int:
+    """Return how large a chunk's trailer would be at a broker, which has there what the note has (S-53)."""
+    return sum(10 + len(reference.encode()) for reference in json.loads(note))
+
+
+@dataclass
+class Publisher:
+    """An open publisher of a connection.
+
+    Args:
+        id: its number on the connection.
+        reference: its name in the stream, for deduplication; empty for none.
+        served: the stream.
+        failed: whether an append failed: later entries are refused until the publisher is declared again.
+    """
+
+    id: int
+    reference: str
+    served: Served
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """What one Publish frame adds to an append.
+
+    Args:
+        publisher: whose entries they are.
+        ids: uint64[n], the publishing ids of all entries, at least one.
+        counts: int64[n], how many messages each entry has.
+        kept: bool[n], which entries are stored, of which there may be none: the others are duplicates.
+        made: what is stored of the kept entries.
+        failures: how many appends of the reference had failed when the frame came.
+    """
+
+    publisher: Publisher
+    ids: Ids
+    counts: NDArray[np.int64]
+    kept: Mask
+    made: Made
+    failures: int
+
+
+@dataclass
+class PublishAppend:
+    """What is appended to one stream together.
+
+    Args:
+        served: the stream.
+        runs: of its Publish frames, in the order in which they came.
+        records: how many messages they have.
+        last: reference to its highest publishing id among the runs.
+    """
+
+    served: Served
+    runs: list[PublishedRun] = field(default_factory=list)
+    records: int = 0
+    last: dict[str, int] = field(default_factory=dict)
+
+    def add(self, run: PublishedRun) -> None:
+        """Add what a frame has, of which at least one entry is good."""
+        self.runs.append(run)
+        self.records += len(run.made.stored.values) if run.made.stored is not None else 0
+        if run.publisher.reference:
+            highest = int(run.ids.max())
+            self.last[run.publisher.reference] = max(highest, self.last.get(run.publisher.reference, highest))
+
+    def entries(self) -> int:
+        """Return how many entries there are, the duplicates among them."""
+        return sum(len(run.ids) for run in self.runs)
+
+    def groups(self) -> NDArray[np.int64] | None:
+        """Return the records of each stored entry; None when each has one.
+
+        Half a sub-entry batch must never be in the log, for a retry to repeat it.
+        """
+        counts = np.concatenate([run.counts[run.kept] for run in self.runs])
+        return counts if len(counts) and counts.max() > 1 else None
+
+    def sequences(self) -> dict[str, int]:
+        """Return the last id of each reference among the entries that are stored."""
+        out: dict[str, int] = {}
+        for run in self.runs:
+            if run.publisher.reference and run.kept.any():
+                out[run.publisher.reference] = int(run.ids[run.kept].max())
+        return out
+
+    def notes(self, start: int, stop: int) -> tuple[Header, ...]:
+        """Return the notes of a batch: the last ids whose records end in it, and its filter values.
+
+        A large append is stored as several batches, and when the process is killed in the middle the first ones stay:
+        none of them may have an id whose records are not there.
+
+        Args:
+            start: the batch's first record, counted from the append's first one; inclusive.
+            stop: exclusive.
+        """
+        sequences: dict[str, int] = {}
+        values: list[tuple[ValueColumn | None, int, int]] = []
+        row = 0
+        for run in self.runs:
+            ends = row + np.cumsum(run.counts[run.kept])
+            first, row = row, int(ends[-1]) if len(ends) else row
+            if row <= start or first >= stop:
+                continue
+            values.append((run.made.values, max(start - first, 0), min(stop, row) - first))
+            whole = int(np.searchsorted(ends, stop, side="right"))
+            if run.publisher.reference and whole and ends[whole - 1] > start:
+                sequences[run.publisher.reference] = int(run.ids[run.kept][whole - 1])
+        notes = (publishers_note(sequences),) if sequences else ()
+        return notes + value_notes(values, self.served.filter_bytes)

@@ -1,0 +1,130 @@
+"""What commands see of a connection: who the peer is, what it may do, and how it is answered.
+
+Publishers, subscriptions and stream requests work on a ``Session``; ``connection.py`` makes one of a socket.
+
+Spec: docs/specifications.md, S-24.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spark_streams.server.permissions import permissions_of
+from spark_streams.server.rabbitmq.frame_queue import UnconfirmedEntries
+from spark_streams.server.rabbitmq.heartbeat import HeartbeatTimer
+from spark_streams.server.rabbitmq.node import RabbitNode
+from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
+from spark_streams.server.rabbitmq.topology import Served
+from spark_streams.wire.rabbitmq.consumer_commands import DELIVER_KEY
+from spark_streams.wire.rabbitmq.frames import Answer, Request
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+
+__all__ = ["Session"]
+
+
+class Session(ABC):
+    """A connection, as its commands see it.
+
+    Args:
+        node: what the peer is connected to.
+
+    Attributes:
+        node: as given.
+        user: who signed in; empty before the connection is open.
+        client_versions: command key to the highest version that the peer takes; empty until it reports them.
+        congested: whether the peer does not read: nothing should be delivered until ``Subscriptions.resume``.
+        unconfirmed: the entries that are being stored.
+    """
+
+    def __init__(self, node: RabbitNode) -> None:
+        self.node = node
+        self.user = ""
+        self.client_versions: dict[int, int] = {}
+        self.congested = False
+        self.unconfirmed = UnconfirmedEntries(node.loop, node.config.max_unconfirmed, self.proceed)
+        self._transport: asyncio.Transport | None = None
+        self._scattered: ScatteredWriter | None = None
+        self._heartbeat = HeartbeatTimer(node.loop)
+        self._correlation = 0
+
+    # --- who the peer is and what it may do
+
+    @property
+    def deliver_version(self) -> int:
+        """The version of Deliver that the peer takes: 2 only if it reported exactly that (S-24)."""
+        return 2 if self.client_versions.get(DELIVER_KEY) == 2 else 1
+
+    def may(self, action: str, stream: str) -> bool:
+        """Return whether the user may do ``action`` (``configure``, ``write`` or ``read``) to a stream."""
+        permissions = permissions_of(self.node.config.permissions, self.user)
+        return permissions is None or permissions.allow(action, stream)
+
+    def may_anything(self, stream: str) -> bool:
+        """Return whether the user may do anything to a stream; others do not learn whether the stream exists."""
+        return any(self.may(action, stream) for action in ("configure", "write", "read"))
+
+    def find(self, action: str, stream: str) -> Served | ResponseCode:
+        """Return the stream that a command names, or the code that refuses ``action`` on it."""
+        if not self.may(action, stream):
+            return ResponseCode.ACCESS_REFUSED
+        return self.node.topology.find(stream) or ResponseCode.STREAM_DOES_NOT_EXIST
+
+    def advertised(self) -> tuple[str, int]:
+        """Return host and port that clients are told to connect to: configured ones, or where this one came to."""
+        config = self.node.config
+        came_to = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        host, port = came_to[:2] if isinstance(came_to, tuple) else (config.host, config.port)
+        return config.advertised_host or str(host), config.advertised_port or int(port)
+
+    # --- sending
+
+    @property
+    def outgoing_bytes(self) -> int:
+        """How many bytes wait for the peer to read."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def send(self, frames: bytes) -> None:
+        """Send whole frames; they are dropped when the connection has ended."""
+        if self._transport is not None and frames:
+            self._transport.write(frames)
+            self._heartbeat.sent()
+
+    def send_all(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send whole frames that lie in several pieces."""
+        if self._transport is not None and self._scattered is not None:
+            self._scattered.write(pieces)
+            self._heartbeat.sent()
+
+    def answer(self, request: Request, kind: type[Answer], code: int = ResponseCode.OK, **fields: Any) -> None:
+        """Answer a request.
+
+        Args:
+            request: the request.
+            kind: the answer's class.
+            code: its response code.
+            fields: the answer's own fields.
+        """
+        self.send(kind(request.correlation_id, code, **fields).encode())
+
+    def correlation(self) -> int:
+        """Return the correlation id of the next request to the peer, from 0 on."""
+        number = self._correlation
+        self._correlation = (number + 1) % 2**32
+        return number
+
+    # --- the frames that come
+
+    @abstractmethod
+    def proceed(self) -> None:
+        """Handle the frames that have come, as far as that may go now."""
+
+    @abstractmethod
+    def guarded(self, function: Callable[[], None]) -> None:
+        """Call a function of this connection from elsewhere: an error in it ends this connection only."""
+
+    @abstractmethod
+    def fail(self, code: int, reason: str) -> None:
+        """End the connection: Close with a code and a reason, and the socket once the peer has answered."""
