@@ -27,13 +27,11 @@ def register(spark: SparkSession) -> None:
     """
     from pyspark.errors import AnalysisException
 
-    from spark_streams.sources.amqp_events import AmqpEventsDataSource
-    from spark_streams.sources.feedapi import FeedDataSource
-    from spark_streams.sources.rabbitmq_stream import RabbitStreamDataSource
+    from spark_streams.protocols import PROTOCOLS, load
 
-    for source in (AmqpEventsDataSource, RabbitStreamDataSource, FeedDataSource):
+    for protocol in PROTOCOLS.values():
         try:
-            spark.dataSource.register(source)
+            spark.dataSource.register(load(protocol.source))
         except AnalysisException as fault:
             # Spark does not let a format that it found by itself be registered over.
             if "DATA_SOURCE_ALREADY_EXISTS" not in str(fault):

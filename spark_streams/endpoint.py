@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import quote, unquote
 
 from spark_streams.errors import OptionError
+from spark_streams.protocols import PROTOCOLS, protocol_of
 from spark_streams.redaction import told
+from spark_streams.secrets import Secret
 
 __all__ = [
     "AMQP_SCHEMES",
@@ -29,72 +31,21 @@ __all__ = [
     "with_tls_scheme",
 ]
 
-DEFAULT_PORTS: Final = {
-    "amqp": 5672,
-    "amqps": 5671,
-    "rabbitmq-stream": 5552,
-    "rabbitmq-stream+tls": 5551,
-    "http": 80,
-    "https": 443,
-}
-"""The port that a url without one means, by scheme (AMQP, HTTP: IANA; RabbitMQ: its stream plugin)."""
+DEFAULT_PORTS: Final = {scheme: port for entry in PROTOCOLS.values() for scheme, port in entry.ports.items()}
+"""The port that a url without one means, by scheme."""
 
-AMQP_SCHEMES: Final = frozenset({"amqp", "amqps"})
-RABBITMQ_SCHEMES: Final = frozenset({"rabbitmq-stream", "rabbitmq-stream+tls"})
+AMQP_SCHEMES: Final = PROTOCOLS["amqp"].schemes
+RABBITMQ_SCHEMES: Final = PROTOCOLS["rabbitmq-stream"].schemes
 """The schemes whose urls may have a virtual host as their path."""
 
-HTTP_SCHEMES: Final = frozenset({"http", "https"})
+HTTP_SCHEMES: Final = PROTOCOLS["feedapi"].schemes
 """The schemes whose urls may have a path and a query."""
 
 Node = tuple[str, int]
 """Host, without the brackets of an IPv6 address, and port."""
 
-_TLS_SCHEME_OF: Final = {"amqp": "amqps", "rabbitmq-stream": "rabbitmq-stream+tls", "http": "https"}
-_TLS_SCHEMES: Final = frozenset(_TLS_SCHEME_OF.values())
 _USERINFO: Final = re.compile(r"(?<=//).*@", re.DOTALL)
 _BEHIND_SCHEME: Final = re.compile(r"(?<=//).*", re.DOTALL)
-
-
-class Secret:
-    """A string that must not be shown: ``reveal()`` gives it, ``repr`` and ``str`` do not.
-
-    A pickle carries the value, masked (not encrypted) so that it is not found by reading the bytes.
-    """
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        """Return the secret itself."""
-        return self._value
-
-    def __repr__(self) -> str:
-        return "Secret(***)"
-
-    def __str__(self) -> str:
-        return "***"
-
-    def __format__(self, spec: str) -> str:
-        return "***"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._value == self._value
-
-    def __hash__(self) -> int:
-        return hash(self._value)
-
-    def __reduce__(self) -> tuple[Callable[[bytes], Secret], tuple[bytes]]:
-        return _unmask, (_mask(self._value.encode("utf-8", "surrogatepass")),)
-
-
-def _mask(value: bytes) -> bytes:
-    return bytes(b ^ 0xA5 for b in value)
-
-
-def _unmask(masked: bytes) -> Secret:
-    return Secret(_mask(masked).decode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True)
@@ -240,15 +191,17 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
         # Without a scheme that we know, what stands before the first colon may be a user's name: show none of it.
         shown = f"scheme '{scheme}'" if separator and re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme) else "no scheme"
         raise OptionError(option, f"{shown} where one of {_listing(schemes)} was expected, {_example(schemes)}")
+    protocol = protocol_of(scheme)
+    what_follows = "none" if protocol is None else protocol.path
     path = query = ""
-    if scheme in HTTP_SCHEMES:
+    if what_follows == "any":
         rest, path, query = _path_and_query(rest, scheme, option)
     userinfo, at, hostport = rest.rpartition("@")
     shown = redact_url(f"{scheme}://{rest}")
     if not hostport.strip("/") or hostport.startswith("/"):
         raise OptionError(option, f"{shown} names no host, expected {_example((scheme,))}")
     vhost = "/"
-    if scheme in RABBITMQ_SCHEMES:
+    if what_follows == "virtual host":
         hostport, _, host_path = hostport.partition("/")
         vhost = _vhost(host_path, shown, option)
     if re.search(r"[/?#]", hostport.rstrip("/")):
@@ -263,7 +216,7 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
         )
     nodes = [_host_and_port(each, scheme, shown, option) for each in hostport.rstrip("/").split(",")]
     (host, port), *others = dict.fromkeys(nodes)
-    if others and scheme in HTTP_SCHEMES:
+    if others and what_follows == "any":
         raise OptionError(option, f"{shown} lists {len(nodes)} hosts, and a feed has one address")
     if at and re.search(r"[/?#]", userinfo):
         raise OptionError(option, "a '/', '?' or '#' in the user name or password is to be percent-encoded")
@@ -274,7 +227,7 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
         port,
         unquote(user) if at else None,
         Secret(unquote(word)) if colon else None,
-        Tls() if scheme in _TLS_SCHEMES else None,
+        Tls() if protocol is not None and scheme == protocol.tls_scheme else None,
         vhost,
         path,
         Secret(query) if query else None,
@@ -285,7 +238,8 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
 def with_tls_scheme(url: str) -> str:
     """Return ``url`` with the scheme that means TLS in place of its plain one; a url of no such scheme as it is."""
     scheme, separator, rest = url.strip().partition("://")
-    return f"{_TLS_SCHEME_OF.get(scheme.lower(), scheme)}{separator}{rest}"
+    secured = {entry.scheme: entry.tls_scheme for entry in PROTOCOLS.values()}
+    return f"{secured.get(scheme.lower(), scheme)}{separator}{rest}"
 
 
 def _path_and_query(rest: str, scheme: str, option: str) -> tuple[str, str, str]:
@@ -336,7 +290,10 @@ def _host_and_port(hostport: str, scheme: str, shown: str, option: str) -> Node:
     if re.search(r"[\s\\]", host):
         raise OptionError(option, f"{shown} has a blank or backslash in its host, expected {_example((scheme,))}")
     if not port_text:
-        return host, DEFAULT_PORTS[scheme]
+        protocol = protocol_of(scheme)
+        if protocol is None:
+            raise OptionError(option, f"{shown} names no port, and there is none that '{scheme}' means")
+        return host, protocol.ports[scheme]
     if not re.fullmatch(r"[0-9]{1,5}", port_text) or not 1 <= int(port_text) <= 65_535:
         raise OptionError(option, f"{shown} has port '{port_text}', expected a number from 1 to 65535")
     return host, int(port_text)

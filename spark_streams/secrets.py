@@ -1,7 +1,7 @@
-"""Secrets that are read where and when they are used, so that they can be rotated: from a file, or from a callable.
+"""Secrets: texts that are never shown, and those that are read anew when they are used, so that they can be rotated.
 
-They go through plans and pickles as the name of the file or of the function; what is read stays in the process that
-signs in. Every ``reveal`` reads anew.
+A ``FreshSecret`` is read from a file or from a function. It goes through plans and pickles as the name of the file or
+of the function; what is read stays in the process that signs in. Every ``reveal`` reads anew.
 """
 
 from __future__ import annotations
@@ -13,14 +13,55 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from spark_streams.endpoint import Secret
 from spark_streams.errors import OptionError
 
-__all__ = ["CalledSecret", "FileSecret", "FreshSecret"]
+__all__ = ["CalledSecret", "FileSecret", "FreshSecret", "Secret"]
 
 MAX_BYTES: Final = 64 << 10
 """Of a file: what is longer is no password or token, but the wrong file."""
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+class Secret:
+    """A string that must not be shown: ``reveal()`` gives it, ``repr`` and ``str`` do not.
+
+    A pickle carries the value, masked (not encrypted) so that it is not found by reading the bytes.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """Return the secret itself."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __format__(self, spec: str) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Secret], tuple[bytes]]:
+        return _unmask, (_mask(self._value.encode("utf-8", "surrogatepass")),)
+
+
+def _mask(value: bytes) -> bytes:
+    return bytes(b ^ 0xA5 for b in value)
+
+
+def _unmask(masked: bytes) -> Secret:
+    return Secret(_mask(masked).decode("utf-8", "surrogatepass"))
 
 
 class FreshSecret(Secret, abc.ABC):

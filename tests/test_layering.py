@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "spark_streams"
 
 ALLOWED = {
+    "protocols": set(),
     "redaction": set(),
     "errors": {"redaction"},
     "position": {"errors"},
@@ -18,12 +19,12 @@ ALLOWED = {
     "rows": {"errors"},
     "wire": {"offsets", "errors", "redaction"},
     "log": {"wire", "filters", "rows", "offsets", "errors"},
-    "endpoint": {"errors", "redaction"},
-    "secrets": {"endpoint", "errors"},
+    "secrets": {"errors"},
+    "endpoint": {"protocols", "secrets", "errors", "redaction"},
     "filters": {"wire", "rows", "position", "offsets", "errors"},
     "options": {"position", "offsets", "filters", "endpoint", "secrets", "errors"},
     "client": {"wire", "filters", "rows", "position", "offsets", "endpoint", "secrets", "redaction", "errors"},
-    "server": {"wire", "log", "filters", "position", "offsets", "redaction", "errors"},
+    "server": {"protocols", "wire", "log", "filters", "position", "offsets", "redaction", "errors"},
     "spark": {
         *("options", "filters", "rows", "client", "position", "offsets", "endpoint", "errors"),
         *("redaction", "pyspark"),
@@ -31,14 +32,14 @@ ALLOWED = {
     "monitoring": {"spark", "client", "pyspark"},
     "sources": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
     "sinks": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
-    "testing": {"client", "rows", "position", "endpoint", "errors", "pyspark"},
+    "testing": {"protocols", "client", "rows", "position", "endpoint", "errors", "pyspark"},
 }
 """Layer to the layers it may import besides itself; ``cli`` is not here: it may import everything."""
 
 AT_TOP = sorted(ROOT.glob("pyspark_*.py"))
 """The modules that Spark imports by the name of a format."""
 
-ENTRANCES = {"spark_streams/__init__.py": {"sources", "pyspark"}, **{file.name: {"sources"} for file in AT_TOP}}
+ENTRANCES = {"spark_streams/__init__.py": {"protocols", "pyspark"}, **{file.name: {"sources"} for file in AT_TOP}}
 """The modules above all layers, through which Spark and users come in."""
 
 CROSS = {"sources": {"sinks"}, "sinks": {"server"}}

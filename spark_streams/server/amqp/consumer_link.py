@@ -271,7 +271,8 @@ class ConsumerLink(AttachedLink):
                     raise LinkRefused(
                         MESSAGE_TOO_LARGE,
                         f"the event at offset {format_offset(offset)} of partition "
-                        f"'{position.reader.partition.id}' has {size} bytes, and the receiver's max-message-size is {self._size_limit}",
+                        f"'{position.reader.partition.id}' has {size} bytes, "
+                        f"and the receiver's max-message-size is {self._size_limit}",
                     )
                 position.back_to(offset)
                 return rows[:index]

@@ -1,0 +1,145 @@
+"""The protocols: for each one its urls, its format, and the classes that speak it, named and not imported.
+
+An entry is all that the rest of the package knows of a protocol. Urls, the command line, the server, the configuration
+file and ``spark_streams.testing`` go over the entries; a program that adds one before it uses them has one protocol
+more (docs/extending.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, Literal
+
+__all__ = ["PROTOCOLS", "Protocol", "load", "protocol_of", "with_doors"]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One protocol.
+
+    Classes are named as ``package.module:Class``.
+
+    Args:
+        name: its name as a door, as an option of ``spark-streams log serve``, and as a table of its configuration file.
+        format: the name of its format in Spark.
+        scheme: the scheme of its urls.
+        tls_scheme: the scheme of its urls that means TLS.
+        port: the port that a url without one means.
+        tls_port: the same of a url that means TLS.
+        path: what may follow the host in a url: nothing, a virtual host, or any path and query, which is then the
+            stream's address.
+        source: its ``DataSource``.
+        peer: the ``spark_streams.cli.peers.peer.Peer`` by which the command line reads and writes.
+        address: how the command line's help writes a url with its stream; one or more lines.
+        stream_option: the option that names the stream where the url does not.
+        partitioned_option: the option that names it when it has several partitions; None for the same.
+        config: its door's ``DoorConfig``; None when the server has no door for it.
+        door: its ``Door``; None when the server has none.
+        title: what people call the door.
+    """
+
+    name: str
+    format: str
+    scheme: str
+    tls_scheme: str
+    port: int
+    tls_port: int
+    source: str
+    peer: str
+    address: str
+    path: Literal["none", "virtual host", "any"] = "none"
+    stream_option: str = "stream"
+    partitioned_option: str | None = None
+    config: str | None = None
+    door: str | None = None
+    title: str = ""
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Scheme to the port that a url without one means."""
+        return {self.scheme: self.port, self.tls_scheme: self.tls_port}
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """The schemes of its urls."""
+        return frozenset(self.ports)
+
+
+PROTOCOLS: Final = {
+    entry.name: entry
+    for entry in (
+        Protocol(
+            name="amqp",
+            format="amqp-events",
+            scheme="amqp",
+            tls_scheme="amqps",
+            port=5672,  # IANA, as those of HTTP
+            tls_port=5671,
+            source="spark_streams.sources.amqp_events:AmqpEventsDataSource",
+            peer="spark_streams.cli.peers.amqp:AmqpPeer",
+            address="amqp://[user:password@]host[:port]#STREAM             or amqps://",
+            config="spark_streams.server.amqp.config:AmqpConfig",
+            door="spark_streams.server.amqp.door:AmqpDoor",
+            title="AMQP door",
+        ),
+        Protocol(
+            name="rabbitmq-stream",
+            format="rabbitmq-stream",
+            scheme="rabbitmq-stream",
+            tls_scheme="rabbitmq-stream+tls",
+            port=5552,  # RabbitMQ's stream plugin
+            tls_port=5551,
+            source="spark_streams.sources.rabbitmq_stream:RabbitStreamDataSource",
+            peer="spark_streams.cli.peers.rabbitmq:RabbitPeer",
+            address="""rabbitmq-stream://[user:password@]host[:port]#STREAM  or rabbitmq-stream+tls://;
+                                                        a stream or a super stream;
+                                                        both may list hosts: host:port,host:port""",
+            path="virtual host",
+            partitioned_option="superStream",
+            config="spark_streams.server.rabbitmq.config:RabbitConfig",
+            door="spark_streams.server.rabbitmq.door:RabbitDoor",
+            title="RabbitMQ streams door",
+        ),
+        Protocol(
+            name="feedapi",
+            format="feedapi",
+            scheme="http",
+            tls_scheme="https",
+            port=80,
+            tls_port=443,
+            source="spark_streams.sources.feedapi:FeedDataSource",
+            peer="spark_streams.cli.peers.feed:FeedPeer",
+            address="http://host[:port]/path/of/the/feed                   or https://",
+            path="any",
+            config="spark_streams.server.feed.config:FeedConfig",
+            door="spark_streams.server.feed.door:HttpDoor",
+            title="FeedAPI door (HTTP)",
+        ),
+    )
+}
+"""Name to entry, in the order in which they are listed everywhere."""
+
+
+def protocol_of(scheme: str) -> Protocol | None:
+    """Return the protocol whose urls have a scheme; None: the scheme is that of a format without an entry."""
+    return next((entry for entry in PROTOCOLS.values() if scheme in entry.schemes), None)
+
+
+def with_doors() -> Iterable[Protocol]:
+    """Return the protocols that the server has a door for."""
+    return [entry for entry in PROTOCOLS.values() if entry.door is not None]
+
+
+def load(name: str | None) -> Any:
+    """Return the class that an entry names.
+
+    Raises:
+        LookupError: it names none.
+        ImportError, AttributeError: there is no such module, or no such class in it.
+    """
+    if name is None:
+        raise LookupError("the protocol names no such class")
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
