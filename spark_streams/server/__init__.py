@@ -3,9 +3,9 @@
 from spark_streams.server.amqp.config import AmqpConfig, Redirect
 from spark_streams.server.feed.config import BearerToken, FeedConfig
 from spark_streams.server.log_server import LogServer
-from spark_streams.server.permissions import Permissions
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from spark_streams.server.thread import ServerThread
+from spark_streams.server.users import Permissions
 
 __all__ = [
     "AmqpConfig",

@@ -20,11 +20,11 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from spark_streams.server.tls import TlsFiles
+from spark_streams.server.door_config import DoorConfig
 
-__all__ = ["BACKLOG", "Admission", "AdmissionControl", "DoorSettings", "Sockets", "allow_descriptors"]
+__all__ = ["BACKLOG", "Admission", "AdmissionControl", "Sockets", "allow_descriptors"]
 
 BACKLOG: Final = 256
 """Connections that the system keeps until they are accepted, and that are accepted in one turn."""
@@ -54,34 +54,6 @@ def allow_descriptors(connections: int, files: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed * SHARE_OF_DESCRIPTORS < connections:
         logger.warning("the system allows %d open files: too few for %d connections", allowed, connections)
-
-
-class DoorSettings(TlsFiles, Protocol):
-    """Settings that all doors have, in the same words."""
-
-    @property
-    def host(self) -> str:
-        """Address to bind to."""
-
-    @property
-    def port(self) -> int:
-        """TCP port; 0 takes any free one."""
-
-    @property
-    def max_connections(self) -> int:
-        """How many established ones are served at a time."""
-
-    @property
-    def max_handshakes(self) -> int:
-        """How many may be on the way to that at a time."""
-
-    @property
-    def handshake_timeout_ms(self) -> int:
-        """How long that may take."""
-
-    @property
-    def write_timeout_ms(self) -> int:
-        """How long a peer may take nothing of what it is sent."""
 
 
 class Sockets:
@@ -121,7 +93,7 @@ class AdmissionControl:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        settings: DoorSettings,
+        settings: DoorConfig,
         context: ssl.SSLContext | None,
         sockets: Sockets,
         descriptors: int = 1,

@@ -1,51 +1,19 @@
 """Whether a door may listen where it is told to: beyond loopback only if it asks for credentials.
 
-It is decided for all doors before any of them listens: they have the same streams behind them.
+The server decides it for all doors before any of them listens: they have the same streams behind them.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
-from dataclasses import dataclass
-from typing import Final, Protocol
 
-from spark_streams.server.users import UserSettings, is_loopback
+from spark_streams.server.door_config import DoorConfig, Unguarded
+from spark_streams.server.users import is_loopback
 
-__all__ = ["DEFAULT_USER", "NO_USERS", "DoorExposed", "ExposedSettings", "Unguarded", "exposed"]
+__all__ = ["DoorExposed", "exposed", "may_listen"]
 
-
-@dataclass(frozen=True)
-class Unguarded:
-    """Why a door would let in strangers.
-
-    Args:
-        problem: in words.
-        setting: what is to be set of the door's settings: ``users``, ``tokens or users``, or ``allow_anonymous``,
-            which is to be unset.
-    """
-
-    problem: str
-    setting: str
-
-
-NO_USERS: Final = Unguarded("nobody but guest is named who may sign in", "users")
-DEFAULT_USER: Final = Unguarded("guest may come from there with password guest, which everybody knows", "users")
-
-
-class ExposedSettings(UserSettings, Protocol):
-    """What all doors' settings say about it."""
-
-    @property
-    def host(self) -> str:
-        """Address to bind to."""
-
-    @property
-    def port(self) -> int:
-        """TCP port."""
-
-    @property
-    def unguarded(self) -> Unguarded | None:
-        """Why strangers would be let in; None when they would not."""
+logger = logging.getLogger("spark_streams.server")
 
 
 class DoorExposed(ValueError):
@@ -72,7 +40,7 @@ class DoorExposed(ValueError):
         )
 
 
-def exposed(door: str, settings: ExposedSettings) -> DoorExposed | None:
+def exposed(door: str, settings: DoorConfig) -> DoorExposed | None:
     """Return why a door must not be opened unless it is to be ``insecure``; None when it may.
 
     Raises:
@@ -90,3 +58,23 @@ def exposed(door: str, settings: ExposedSettings) -> DoorExposed | None:
         return None
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return DoorExposed(door, f"{host}:{settings.port}", unguarded)
+
+
+def may_listen(door: str, config: DoorConfig) -> None:
+    """Say that a door may be opened where its settings say; of one that is ``insecure`` there is a warning.
+
+    Raises:
+        DoorExposed: it would listen beyond loopback and let in strangers, and is not ``insecure``.
+        OSError: the host's name cannot be resolved.
+    """
+    fault = exposed(door, config)
+    if fault is None:
+        return
+    if not config.insecure:
+        raise fault
+    logger.warning(
+        "INSECURE: the door %s listens on %s, which other machines reach, and %s: strangers are let in",
+        door,
+        fault.where,
+        fault.unguarded.problem,
+    )

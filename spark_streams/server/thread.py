@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.door_config import DoorConfig
+from spark_streams.server.doors import DoorArguments, DoorUrls
 from spark_streams.server.log_server import LogServer
-from spark_streams.server.rabbitmq.config import RabbitConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["ServerThread"]
 
@@ -22,28 +24,18 @@ T = TypeVar("T")
 START_TIMEOUT_S = 30.0
 
 
-class ServerThread:
+class ServerThread(DoorUrls):
     """A ``LogServer`` that runs while the context is open.
 
     Args:
         log: the log; it stays open.
-        amqp: settings of the AMQP door; None leaves it shut.
-        rabbit: settings of the RabbitMQ streams door; None leaves it shut.
-        feed: settings of the FeedAPI door; None leaves it shut.
-
+        configs: which doors, as ``LogServer`` takes them.
+        doors: likewise.
     """
 
-    def __init__(
-        self,
-        log: ReferenceLog,
-        amqp: AmqpConfig | None = None,
-        rabbit: RabbitConfig | None = None,
-        feed: FeedConfig | None = None,
-    ) -> None:
+    def __init__(self, log: ReferenceLog, *configs: DoorConfig | None, **doors: Unpack[DoorArguments]) -> None:
         self.log = log
-        self.server = LogServer(log, amqp, rabbit, feed)
-        self._amqp = amqp
-        self._rabbit = rabbit
+        self.server = LogServer(log, *configs, **doors)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -87,20 +79,16 @@ class ServerThread:
         """Door to where it listens, without credentials."""
         return self.server.urls
 
-    @property
-    def amqp_url(self) -> str:
-        """The AMQP door's URL with the first user's credentials in it, for tests."""
-        return _signed_in(self.urls["amqp"], self._amqp.users if self._amqp is not None else {})
+    def url(self, door: str) -> str:
+        """Return a door's URL with the first user's credentials in it.
 
-    @property
-    def rabbit_url(self) -> str:
-        """The RabbitMQ streams door's URL with the first user's credentials in it, for tests."""
-        return _signed_in(self.urls["rabbitmq-stream"], self._rabbit.users if self._rabbit is not None else {})
-
-    @property
-    def feed_url(self) -> str:
-        """The FeedAPI door's URL; a feed's name follows behind a slash. Tokens have no place in it."""
-        return self.urls["feedapi"]
+        Raises:
+            KeyError: there is no such door, or it is not open.
+        """
+        scheme, _, where = self.urls[door].partition("://")
+        for user, password in self.server.door(door).config.users.items():
+            return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{where}"
+        return self.urls[door]
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function on the server's loop and return its result."""
@@ -124,10 +112,3 @@ class ServerThread:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def _signed_in(url: str, users: Mapping[str, str]) -> str:
-    scheme, _, where = url.partition("://")
-    for user, password in users.items():
-        return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{where}"
-    return url

@@ -1,51 +1,77 @@
-"""Who is let in, in the words of all doors: users with their passwords, and who of them only from this machine.
-
-As RabbitMQ has it, ``guest`` comes from a loopback address or not at all, whatever it signs in with.
-"""
+"""Who is let in, in the words of all doors: users with their passwords, and what each of them may do."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Collection, Mapping
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 __all__ = [
-    "DEFAULT_USERS",
+    "ACTIONS",
+    "ANONYMOUS",
+    "EVERYBODY_ELSE",
     "LOOPBACK",
-    "LOOPBACK_USERS",
-    "UserSettings",
-    "has_default_user",
-    "has_own_users",
+    "Permissions",
+    "StreamPatterns",
     "is_loopback",
     "knows",
-    "may_come_from",
+    "permissions_of",
 ]
 
-DEFAULT_USERS: Final[Mapping[str, str]] = {"guest": "guest"}
-"""Whom doors that ask for a user know when nobody says otherwise; the password is no secret."""
-LOOPBACK_USERS: Final = frozenset({"guest"})
+ACTIONS: Final = ("configure", "write", "read")
+"""What a user may do to a stream."""
+EVERYBODY_ELSE: Final = "*"
+"""Whose permissions are those of every user who has none of its own."""
+ANONYMOUS: Final = "anonymous"
+"""Who signs in with nothing."""
 LOOPBACK: Final = frozenset({"127.0.0.0/8", "::1"})
 
 
-class UserSettings(Protocol):
-    """What a door's settings say about users; the names are those of ``AmqpConfig``."""
+class StreamPatterns:
+    """For each action a regular expression over stream names, which has to match whole names.
 
-    @property
-    def users(self) -> Mapping[str, str]:
-        """User name to password."""
+    Raises:
+        ValueError: one is no regular expression; the message names the action.
+    """
 
-    @property
-    def loopback_users(self) -> frozenset[str]:
-        """Users that are let in from loopback addresses only."""
+    configure: str
+    write: str
+    read: str
 
-    @property
-    def loopback(self) -> frozenset[str]:
-        """Addresses and networks that count as such."""
+    def __post_init__(self) -> None:
+        for action in ACTIONS:
+            try:
+                re.compile(getattr(self, action))
+            except re.error as fault:
+                raise ValueError(f"{action} is {getattr(self, action)!r}, no regular expression: {fault}") from fault
 
-    @property
-    def insecure(self) -> bool:
-        """Whether these users are let in from everywhere all the same."""
+    def allow(self, action: str, stream: str) -> bool:
+        """Say whether ``action`` (``configure``, ``write`` or ``read``) is allowed."""
+        pattern: str = getattr(self, action)
+        return re.fullmatch(pattern, stream) is not None
+
+
+@dataclass(frozen=True)
+class Permissions(StreamPatterns):
+    """What one user may do, by regular expressions over stream names, which have to match whole names.
+
+    Args:
+        configure: create and delete.
+        write: publish, and store offsets.
+        read: subscribe, and ask for what a stream holds, for stored offsets and sequences.
+    """
+
+    configure: str = ".*"
+    write: str = ".*"
+    read: str = ".*"
+
+
+def permissions_of(permissions: Mapping[str, Permissions], user: str) -> Permissions | None:
+    """Return what a user may do: what is said of it, else of everybody else; None: everything."""
+    return permissions.get(user, permissions.get(EVERYBODY_ELSE))
 
 
 def knows(users: Mapping[str, str], user: str, password: bytes) -> bool:
@@ -53,11 +79,6 @@ def knows(users: Mapping[str, str], user: str, password: bytes) -> bool:
     expected = users.get(user)
     same = hmac.compare_digest((expected or "").encode(), password)
     return same and expected is not None
-
-
-def may_come_from(settings: UserSettings, user: str, peer_host: str | None) -> bool:
-    """Say whether a user is let in from an address; None is one that is not known."""
-    return settings.insecure or user not in settings.loopback_users or is_loopback(peer_host, settings.loopback)
 
 
 def is_loopback(host: str | None, networks: Collection[str] = LOOPBACK) -> bool:
@@ -68,16 +89,3 @@ def is_loopback(host: str | None, networks: Collection[str] = LOOPBACK) -> bool:
         return False
     plain = getattr(address, "ipv4_mapped", None) or address
     return any(plain in ipaddress.ip_network(network) for network in networks)
-
-
-def has_own_users(settings: UserSettings) -> bool:
-    """Say whether somebody may come from another machine with a password that is not everybody's."""
-    return settings.users != DEFAULT_USERS and any(user not in settings.loopback_users for user in settings.users)
-
-
-def has_default_user(settings: UserSettings) -> bool:
-    """Say whether somebody may come from another machine with a password that is everybody's."""
-    return any(
-        settings.users.get(user) == password and user not in settings.loopback_users
-        for user, password in DEFAULT_USERS.items()
-    )

@@ -15,9 +15,10 @@ from types import TracebackType
 from typing import Final
 from urllib.parse import urlsplit
 
+from spark_streams.protocols import with_doors
+
 __all__ = ["LogProcess"]
 
-DOORS: Final = ("amqp", "rabbitmq-stream", "feedapi")
 _SETTINGS: Final = "[log]\nretention_check_ms = 200\n"
 """Nobody wants to wait 10 s, the default, for what retention does."""
 _SHOWN: Final = 2_000
@@ -51,7 +52,7 @@ class LogProcess:
         self._arguments = tuple(arguments)
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._ports = dict.fromkeys(DOORS, 0)
+        self._ports = {protocol.name: 0 for protocol in with_doors()}
         self.urls: dict[str, str] = {}
         """Door (``amqp``, ``rabbitmq-stream``, ``feedapi``) to where it listens, without credentials."""
 

@@ -14,6 +14,7 @@ import requests
 from spark_streams.client import AmqpClient, RangeRead, encode_columns
 from spark_streams.endpoint import parse_url
 from spark_streams.position import EARLIEST
+from spark_streams.protocols import PROTOCOLS
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.testing.log_process import LogProcess
 
@@ -113,16 +114,15 @@ class LogStream:
         Raises:
             ValueError: another format.
         """
-        if format == "amqp-events":
-            found = {"url": _signed_in(self.process.urls["amqp"]), "stream": self.name}
-        elif format == "rabbitmq-stream":
-            which = "stream" if self.partitions == 1 else "superStream"
-            found = {"url": _signed_in(self.process.urls["rabbitmq-stream"]), which: self.name}
-        elif format == "feedapi":
-            found = {"url": f"{self.process.urls['feedapi']}/{self.name}"}
-        else:
-            raise ValueError(f"'{format}' is no format: expected amqp-events, rabbitmq-stream or feedapi")
-        return found | more
+        found = next((entry for entry in PROTOCOLS.values() if entry.format == format and entry.door), None)
+        if found is None:
+            known = [entry.format for entry in PROTOCOLS.values() if entry.door]
+            raise ValueError(f"'{format}' is no format: expected {', '.join(known[:-1])} or {known[-1]}")
+        url = self.process.urls[found.name]
+        if found.path == "any":
+            return {"url": f"{url}/{self.name}"} | more
+        which = found.stream_option if self.partitions == 1 else found.partitioned_option or found.stream_option
+        return {"url": _signed_in(url), which: self.name} | more
 
     def produce(self, events: Iterable[object]) -> int:
         """Append events, in their order; returns when the log has them.

@@ -204,7 +204,7 @@ def test_the_settings_of_the_amqp_door(tmp_path: Path) -> None:
 
     (block,) = blocks("docs/amqp-events-door.md", "toml")
     (tmp_path / "log.toml").write_text(block)
-    amqp = read_configuration(tmp_path / "log.toml").amqp
+    amqp = read_configuration(tmp_path / "log.toml").doors["amqp"]
     assert amqp.users == {"writer": "secret", "reader": "another secret"}
     assert amqp.permissions.keys() == {"reader"}
     assert amqp.permissions["reader"].allow("read", "orders-2") and not amqp.permissions["reader"].allow("write", "x")

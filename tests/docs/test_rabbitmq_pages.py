@@ -172,9 +172,11 @@ def test_the_settings_of_the_door_page(tmp_path: Path) -> None:
     first, second = blocks(DOOR, "toml")
     (tmp_path / "log.toml").write_text(first)
     (tmp_path / "tls.toml").write_text(second)
-    settings = read_configuration(tmp_path / "log.toml").rabbitmq_stream
+    settings = read_configuration(tmp_path / "log.toml").doors["rabbitmq-stream"]
     assert settings.permissions == {"reader": Permissions("", "", "orders.*")}
-    assert read_configuration(tmp_path / "tls.toml").rabbitmq_stream.tls_client_ca == str(tmp_path / "clients-ca.pem")
+    assert read_configuration(tmp_path / "tls.toml").doors["rabbitmq-stream"].tls_client_ca == str(
+        tmp_path / "clients-ca.pem"
+    )
     with serving(tmp_path) as start:
         served = start("--config", "log.toml", "--rabbitmq-stream", "0")
         url = served.doors[FORMAT]

@@ -20,7 +20,7 @@ from spark_streams.log import LogConfig, ReferenceLog
 from spark_streams.options import parse_source
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
-from spark_streams.server.permissions import permissions_of
+from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.columns import encode_columns
 from tests.certificate_authority import Authority
 from tests.docs.pages import ROOT, blocks
@@ -54,7 +54,7 @@ def test_each_option_of_the_page_is_one() -> None:
 def test_the_permissions_of_the_page(tmp_path: Path) -> None:
     (block,) = blocks("docs/security.md", "toml")
     (tmp_path / "log.toml").write_text(block)
-    amqp = read_configuration(tmp_path / "log.toml").amqp
+    amqp = read_configuration(tmp_path / "log.toml").doors["amqp"]
     reader, other = permissions_of(amqp.permissions, "reader"), permissions_of(amqp.permissions, "somebody")
     assert reader is not None and reader.allow("read", "orders") and not reader.allow("write", "orders")
     assert other is not None and not any(other.allow(each, "orders") for each in ("configure", "write", "read"))
@@ -67,7 +67,7 @@ def test_the_command_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "reader.password").write_text("secret\n")
     (tmp_path / "log.toml").write_text(settings)
-    permissions = read_configuration(tmp_path / "log.toml").amqp.permissions
+    permissions = read_configuration(tmp_path / "log.toml").doors["amqp"].permissions
     certificate, key = Authority(tmp_path, "ca").issue("log")
     with ReferenceLog(tmp_path / "log") as log:
         for stream in ("orders", "payroll"):
@@ -89,7 +89,7 @@ def test_the_command_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_permissions_of_the_page_are_read(tmp_path: Path) -> None:
     (said,) = blocks("docs/security.md", "toml")
     (tmp_path / "log.toml").write_text(said)
-    permissions = read_configuration(tmp_path / "log.toml").amqp.permissions
+    permissions = read_configuration(tmp_path / "log.toml").doors["amqp"].permissions
     reader, others = permissions_of(permissions, "reader"), permissions_of(permissions, "somebody")
     assert reader is not None and others is not None
     asked = [(action, stream) for action in ("configure", "write", "read") for stream in ("orders", "payroll")]

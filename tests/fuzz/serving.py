@@ -75,10 +75,9 @@ def forget_peak() -> None:
 
 
 def connections(server: ServerThread) -> int:
-    inner = server.server
-    http = inner._http
-    requests = 0 if http is None else len(http._server.server_state.connections)
-    return len(list(inner._connections())) + requests
+    door = server.server.door
+    requests = door("feedapi").server._server.server_state.connections
+    return sum(map(len, (door("amqp").connections, door("rabbitmq-stream").connections, requests)))
 
 
 def main(folder: str, variant: int) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, RabbitConfig, ServerThread
-from spark_streams.server.exposure import DoorExposed, exposed
-from spark_streams.server.log_server import may_listen
+from spark_streams.server.exposure import DoorExposed, exposed, may_listen
 from spark_streams.server.users import is_loopback
 
 OWN = {"writer": "secret"}

@@ -1,4 +1,4 @@
-"""The configuration file of ``spark-streams log serve``: TOML to the settings of log and door.
+"""The configuration file of ``spark-streams log serve``: TOML to the settings of the log and its doors.
 
 ::
 
@@ -7,12 +7,10 @@
     [permissions.NAME]       configure, write, read, at every door
     [log]                    LogConfig
     [log.stream]             StreamConfig of streams that say nothing else
-    [amqp]                   AmqpConfig
-    [amqp.users]             NAME = "PASSWORD", at this door; and so for each door
-    [amqp.permissions.NAME]  configure, write, read, at this door in place of [permissions.NAME]; and so for each door
+    [DOOR]                   the door's settings; DOOR is amqp, rabbitmq-stream, feedapi
+    [DOOR.users]             NAME = "PASSWORD", at this door
+    [DOOR.permissions.NAME]  configure, write, read, at this door in place of [permissions.NAME]
     [[amqp.redirects]]       stream, partition, and the fields of Redirect
-    [rabbitmq-stream]        RabbitConfig
-    [feedapi]                FeedConfig
     [feedapi.tokens.NAME]    token, configure, write, read
     [[streams]]              name, partitions, and any key of [log.stream]
 
@@ -24,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -32,21 +30,19 @@ from typing import Any, Final, Literal, NoReturn, TypeVar, get_args, get_origin,
 from spark_streams.cli.credentials import warn_if_others_may_read
 from spark_streams.errors import NameTaken, OptionError
 from spark_streams.log import LogConfig, ReferenceLog, StreamConfig
-from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, Permissions, RabbitConfig, Redirect
+from spark_streams.protocols import load, with_doors
+from spark_streams.server import BearerToken, Permissions, Redirect
+from spark_streams.server.door_config import DEFAULT_USERS, DoorConfig
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["AMQP", "FEEDAPI", "RABBITMQ_STREAM", "Configuration", "StreamRequest", "read_configuration"]
+__all__ = ["Configuration", "StreamRequest", "read_configuration"]
 
 _T = TypeVar("_T")
 
-AMQP: Final = "amqp"
-RABBITMQ_STREAM: Final = "rabbitmq-stream"
-FEEDAPI: Final = "feedapi"
-"""The doors, by the names of their tables."""
 _OPTION: Final = "--config"
 _PATHS: Final = ("tls_cert", "tls_key", "tls_client_ca")
 """Keys whose values are files: relative ones are beside the configuration file."""
@@ -86,6 +82,10 @@ class StreamRequest:
             )
 
 
+def _defaults() -> dict[str, DoorConfig]:
+    return {protocol.name: load(protocol.config)() for protocol in with_doors()}
+
+
 @dataclass(frozen=True)
 class Configuration:
     """What a configuration file says; with no file, the defaults.
@@ -93,20 +93,16 @@ class Configuration:
     Args:
         data_dir: where the log lives; None: temporary.
         log: settings of the log.
-        amqp: settings of the AMQP door.
-        rabbitmq_stream: settings of the RabbitMQ streams door.
-        feedapi: settings of the FeedAPI door.
+        doors: door to its settings, of every door that there is.
         streams: streams to create.
-        doors: those that the file has a table for.
+        named: the doors that the file has a table for.
     """
 
     data_dir: Path | None = None
     log: LogConfig = field(default_factory=LogConfig)
-    amqp: AmqpConfig = field(default_factory=AmqpConfig)
-    rabbitmq_stream: RabbitConfig = field(default_factory=RabbitConfig)
-    feedapi: FeedConfig = field(default_factory=FeedConfig)
+    doors: Mapping[str, DoorConfig] = field(default_factory=_defaults)
     streams: tuple[StreamRequest, ...] = ()
-    doors: frozenset[str] = field(default=frozenset(), compare=False)
+    named: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 def read_configuration(path: Path) -> Configuration:
@@ -123,8 +119,8 @@ def read_configuration(path: Path) -> Configuration:
     except tomllib.TOMLDecodeError as fault:
         raise OptionError(_OPTION, f"{path} is no TOML: {fault}") from fault
     read = _Reader(path).configuration(content)
-    users = {**read.amqp.users, **read.rabbitmq_stream.users, **read.feedapi.users}
-    if read.feedapi.tokens or any(password != "guest" for password in users.values()):
+    passwords = {password for door in read.doors.values() for password in door.users.values()}
+    if passwords - set(DEFAULT_USERS.values()) or any(getattr(door, "tokens", ()) for door in read.doors.values()):
         warn_if_others_may_read(path)
     return read
 
@@ -137,7 +133,8 @@ class _Reader:
         self._of_all_doors: dict[str, Any] = {}
 
     def configuration(self, content: Mapping[str, Any]) -> Configuration:
-        self._known("", content, ("data_dir", "users", "permissions", "log", AMQP, RABBITMQ_STREAM, FEEDAPI, "streams"))
+        doors = {protocol.name: load(protocol.config) for protocol in with_doors()}
+        self._known("", content, ("data_dir", "users", "permissions", "log", *doors, "streams"))
         self._of_all_doors = self._users("", {key: content[key] for key in ("users", "permissions") if key in content})
         data_dir = content.get("data_dir")
         if data_dir is not None:
@@ -147,45 +144,43 @@ class _Reader:
         return Configuration(
             data_dir=None if data_dir is None else self._path.parent / data_dir,
             log=self._settings(LogConfig, "log", log, stream=stream),
-            amqp=self._amqp(dict(self._table(AMQP, content.get(AMQP, {})))),
-            rabbitmq_stream=self._rabbit(dict(self._table(RABBITMQ_STREAM, content.get(RABBITMQ_STREAM, {})))),
-            feedapi=self._feedapi(dict(self._table(FEEDAPI, content.get(FEEDAPI, {})))),
-            doors=frozenset({AMQP, RABBITMQ_STREAM, FEEDAPI} & set(content)),
+            doors={door: self._door(door, kind, content.get(door, {})) for door, kind in doors.items()},
+            named=frozenset(doors.keys() & content.keys()),
             streams=tuple(
                 self._stream(f"streams[{n}]", dict(entry), stream)
                 for n, entry in enumerate(self._tables("streams", content.get("streams", [])))
             ),
         )
 
-    def _amqp(self, table: dict[str, Any]) -> AmqpConfig:
-        taken = self._users_of(AMQP, table)
-        if "groups" in table:
-            groups = table.pop("groups")
-            if groups != "dynamic" and not (isinstance(groups, list) and all(isinstance(g, str) for g in groups)):
-                self._fail("amqp.groups", f'is {groups!r}, expected "dynamic" or a list of names')
-            taken["groups"] = groups if groups == "dynamic" else frozenset(groups)
-        if "redirects" in table:
-            entries = self._tables("amqp.redirects", table.pop("redirects"))
-            taken["redirects"] = dict(self._redirect(f"amqp.redirects[{n}]", dict(e)) for n, e in enumerate(entries))
-        self._beside(table)
-        return self._settings(AmqpConfig, AMQP, table, **taken)
+    def _door(self, door: str, kind: type[DoorConfig], said: Any) -> DoorConfig:
+        table = dict(self._table(door, said))
+        taken = self._users_of(door, table)
+        apart: dict[str, Callable[[str, Any], Any]] = {
+            "groups": self._groups,
+            "redirects": self._redirects,
+            "tokens": self._tokens,
+        }
+        for each in dataclasses.fields(kind):
+            if each.name in apart and each.name in table:
+                taken[each.name] = apart[each.name](f"{door}.{each.name}", table.pop(each.name))
+        for key in _PATHS:  # relative to the configuration file's folder
+            if isinstance(table.get(key), str):
+                table[key] = str(self._path.parent / table[key])
+        return self._settings(kind, door, table, **taken)
 
-    def _rabbit(self, table: dict[str, Any]) -> RabbitConfig:
-        taken = self._users_of(RABBITMQ_STREAM, table)
-        self._beside(table)
-        return self._settings(RabbitConfig, RABBITMQ_STREAM, table, **taken)
+    def _groups(self, section: str, groups: Any) -> str | frozenset[str]:
+        if groups != "dynamic" and not (isinstance(groups, list) and all(isinstance(g, str) for g in groups)):
+            self._fail(section, f'is {groups!r}, expected "dynamic" or a list of names')
+        return "dynamic" if groups == "dynamic" else frozenset(groups)
 
-    def _feedapi(self, table: dict[str, Any]) -> FeedConfig:
-        taken = self._users_of(FEEDAPI, table)
-        if "tokens" in table:
-            section = f"{FEEDAPI}.tokens"
-            tokens = self._table(section, table.pop("tokens"))
-            taken["tokens"] = tuple(
-                self._token(f"{section}.{name}", dict(self._table(f"{section}.{name}", said)))
-                for name, said in tokens.items()
-            )
-        self._beside(table)
-        return self._settings(FeedConfig, FEEDAPI, table, **taken)
+    def _redirects(self, section: str, said: Any) -> dict[tuple[str, str], Redirect]:
+        return dict(self._redirect(f"{section}[{n}]", dict(e)) for n, e in enumerate(self._tables(section, said)))
+
+    def _tokens(self, section: str, said: Any) -> tuple[BearerToken, ...]:
+        return tuple(
+            self._token(f"{section}.{name}", dict(self._table(f"{section}.{name}", token)))
+            for name, token in self._table(section, said).items()
+        )
 
     def _token(self, section: str, table: dict[str, Any]) -> BearerToken:
         token = table.pop("token", None)
@@ -214,12 +209,6 @@ class _Reader:
             }
         return taken
 
-    def _beside(self, table: dict[str, Any]) -> None:
-        """Make file names relative to the configuration file's folder."""
-        for key in _PATHS:
-            if isinstance(table.get(key), str):
-                table[key] = str(self._path.parent / table[key])
-
     def _redirect(self, section: str, entry: dict[str, Any]) -> tuple[tuple[str, str], Redirect]:
         fields = {"stream": str, "partition": str, **get_type_hints(Redirect)}
         self._known(section, entry, fields)
@@ -241,8 +230,9 @@ class _Reader:
 
     def _settings(self, kind: type[_T], section: str, table: Mapping[str, Any], **taken: Any) -> _T:
         """Return a dataclass of ``kind`` from a table; ``taken`` are fields that were read already."""
+        names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
         hints = get_type_hints(kind)
-        self._known(section, table, tuple(hints))
+        self._known(section, table, names)
         for key, value in table.items():
             self._check(f"{section}.{key}", value, hints[key])
         sets = {key: frozenset(value) for key, value in table.items() if get_origin(hints[key]) is frozenset}

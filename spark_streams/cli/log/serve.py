@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import gc
 import json
 import os
@@ -13,30 +14,23 @@ import signal
 import ssl
 import sys
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 import click
 
 from spark_streams.cli.arguments import credentials, listen, stream_request
 from spark_streams.cli.credentials import tokens_of, users_of
-from spark_streams.cli.log.config_file import (
-    AMQP,
-    FEEDAPI,
-    RABBITMQ_STREAM,
-    Configuration,
-    StreamRequest,
-    read_configuration,
-)
+from spark_streams.cli.log.config_file import Configuration, StreamRequest, read_configuration
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
-from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, LogServer, RabbitConfig
+from spark_streams.protocols import PROTOCOLS, load, with_doors
+from spark_streams.server import BearerToken, LogServer
 from spark_streams.server.admission import allow_descriptors
+from spark_streams.server.door import Door, DoorShut
 from spark_streams.server.exposure import exposed
-from spark_streams.server.log_server import DoorShut
 
 __all__ = ["serve"]
 
@@ -80,30 +74,32 @@ def _bearers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
         raise click.BadParameter(str(fault)) from fault
 
 
+def _door_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each door to a command, which gets where each is to listen as ``where``, by its name."""
+    doors = {protocol.name: protocol.name.replace("-", "_") for protocol in with_doors()}
+
+    @functools.wraps(command)
+    def with_doors_named(**named: Any) -> Any:
+        return command(where={door: named.pop(parameter) for door, parameter in doors.items()}, **named)
+
+    for protocol in reversed(list(with_doors())):
+        config = load(protocol.config)
+        with_doors_named = click.option(
+            f"--{protocol.name}",
+            type=listen,
+            metavar="[HOST:]PORT",
+            help=f"Where the {protocol.title} listens; port 0 is any free one.  [default: {config.host}:{config.port}]",
+        )(with_doors_named)
+    return with_doors_named
+
+
 @click.command(epilog=_EPILOG)
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where the log lives; without it the data is temporary.",
 )
-@click.option(
-    "--amqp",
-    type=listen,
-    metavar="[HOST:]PORT",
-    help="Where the AMQP door listens; port 0 is any free one.  [default: 127.0.0.1:5672]",
-)
-@click.option(
-    "--rabbitmq-stream",
-    type=listen,
-    metavar="[HOST:]PORT",
-    help="Where the RabbitMQ streams door listens; port 0 is any free one.  [default: 127.0.0.1:5552]",
-)
-@click.option(
-    "--feedapi",
-    type=listen,
-    metavar="[HOST:]PORT",
-    help="Where the FeedAPI door (HTTP) listens; port 0 is any free one.  [default: 127.0.0.1:8080]",
-)
+@_door_options
 @click.option(
     "--stream",
     "streams",
@@ -166,9 +162,7 @@ def _bearers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
 )
 def serve(
     data_dir: Path | None,
-    amqp: tuple[str, int] | None,
-    rabbitmq_stream: tuple[str, int] | None,
-    feedapi: tuple[str, int] | None,
+    where: dict[str, tuple[str, int] | None],
     streams: tuple[StreamRequest, ...],
     users: tuple[tuple[str, str], ...],
     user_file: Path | None,
@@ -188,45 +182,19 @@ def serve(
     named_users = (users_of(user_file) if user_file is not None else {}) | dict(users)
     named_tokens = (tokens_of(token_file) if token_file is not None else ()) + tokens
     common |= ({"users": named_users} if named_users else {}) | ({"insecure": True} if insecure else {})
-    bearers: dict[str, Any] = {"tokens": named_tokens} if named_tokens else {}
-    asked = {AMQP: amqp, RABBITMQ_STREAM: rabbitmq_stream, FEEDAPI: feedapi}
-    named = said.doors | {door for door, where in asked.items() if where is not None} or frozenset(asked)
-    doors = _Doors(
-        amqp=_door(said.amqp, amqp, common) if AMQP in named else None,
-        rabbitmq_stream=_door(said.rabbitmq_stream, rabbitmq_stream, common) if RABBITMQ_STREAM in named else None,
-        feedapi=_door(said.feedapi, feedapi, common | bearers) if FEEDAPI in named else None,
-    )
+    named = said.named | {door for door, place in where.items() if place is not None} or where
+    doors = [_door(door, said, place, common, named_tokens) for door, place in where.items() if door in named]
     _check_exposure(doors)
     signal.signal(signal.SIGTERM, _stopped_early)
     sys.setswitchinterval(SWITCH_S)
     _give_memory_back()
-    allow_descriptors(doors.descriptors, FILES_OF_A_PARTITION * said.log.max_partitions)
+    connections = sum(door.descriptors * (door.config.max_connections + door.config.max_handshakes) for door in doors)
+    allow_descriptors(connections, FILES_OF_A_PARTITION * said.log.max_partitions)
     with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
         for request in (*said.streams, *streams):
             request.ensure(log)
         with _left_out_of_collections():
             asyncio.run(_serve(log, doors, until_stdin_closes))
-
-
-@dataclass(frozen=True)
-class _Doors:
-    """The doors to open."""
-
-    amqp: AmqpConfig | None
-    rabbitmq_stream: RabbitConfig | None
-    feedapi: FeedConfig | None
-
-    @property
-    def descriptors(self) -> int:
-        """How many connections there may be, of all doors; twice as many for RabbitMQ, whose take two."""
-        doors = (self.amqp, self.rabbitmq_stream, self.rabbitmq_stream, self.feedapi)
-        return sum(door.max_connections + door.max_handshakes for door in doors if door is not None)
-
-    @property
-    def named(self) -> dict[str, AmqpConfig | RabbitConfig | FeedConfig]:
-        """Name to settings of those that are to be opened."""
-        doors = {AMQP: self.amqp, RABBITMQ_STREAM: self.rabbitmq_stream, FEEDAPI: self.feedapi}
-        return {name: door for name, door in doors.items() if door is not None}
 
 
 _MISSING: Final = {
@@ -237,18 +205,18 @@ _MISSING: Final = {
 """What is to be done on the command line about a setting that would let in strangers."""
 
 
-def _check_exposure(doors: _Doors) -> None:
+def _check_exposure(doors: list[Door]) -> None:
     """Refuse to open doors that would let in strangers, before there is a log.
 
     Raises:
         OptionError: names the door, and the option that is missing.
     """
-    for name, door in doors.named.items():
+    for door in doors:
         with contextlib.suppress(OSError):  # a host's name that cannot be resolved: the door says so
-            fault = exposed(name, door)
-            if fault is not None and not door.insecure:
+            fault = exposed(door.name, door.config)
+            if fault is not None and not door.config.insecure:
                 raise OptionError(
-                    f"--{name}",
+                    f"--{door.name}",
                     f"{fault.where} can be reached from other machines, and {fault.unguarded.problem}: "
                     f"{_MISSING[fault.unguarded.setting]}, listen on 127.0.0.1, or say --insecure to let in everybody",
                 )
@@ -265,14 +233,22 @@ grow to 64 MiB with what is freed): what is as large as that goes back to the sy
 FILES_OF_A_PARTITION = 4
 """Segment, index and recovery point, and one to spare."""
 
-_Config = TypeVar("_Config", AmqpConfig, RabbitConfig, FeedConfig)
 
-
-def _door(config: _Config, where: tuple[str, int] | None, common: dict[str, Any]) -> _Config:
+def _door(
+    name: str,
+    said: Configuration,
+    where: tuple[str, int] | None,
+    common: dict[str, Any],
+    tokens: tuple[BearerToken, ...],
+) -> Door:
+    """Return a door with the settings of the configuration file and what the command line says instead."""
     changes = dict(common)
     if where is not None:
         changes["host"], changes["port"] = where
-    return dataclasses.replace(config, **changes)
+    if tokens and hasattr(said.doors[name], "tokens"):
+        changes["tokens"] = tokens
+    door: Door = load(PROTOCOLS[name].door)(dataclasses.replace(said.doors[name], **changes))
+    return door
 
 
 def _give_memory_back() -> None:
@@ -309,7 +285,7 @@ def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> No
     loop.call_soon_threadsafe(stop.set)
 
 
-async def _serve(log: ReferenceLog, doors: _Doors, until_stdin_closes: bool) -> None:
+async def _serve(log: ReferenceLog, doors: list[Door], until_stdin_closes: bool) -> None:
     """Serve until SIGTERM or SIGINT, or the end of standard input."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -317,11 +293,11 @@ async def _serve(log: ReferenceLog, doors: _Doors, until_stdin_closes: bool) -> 
         loop.add_signal_handler(number, stop.set)
     if until_stdin_closes:
         threading.Thread(target=_at_end_of_stdin, args=(loop, stop), daemon=True).start()
-    server = LogServer(log, doors.amqp, doors.rabbitmq_stream, doors.feedapi)
+    server = LogServer(log, doors=doors)
     try:
         await server.start()
     except DoorShut as fault:
-        door = doors.named[fault.door]
+        door = server.door(fault.door).config
         if isinstance(fault.reason, ssl.SSLError):
             raise OptionError(
                 "--tls-cert", f"{door.tls_cert} with key {door.tls_key} cannot be used: {fault.reason}"

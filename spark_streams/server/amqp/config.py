@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
-from spark_streams.server.exposure import DEFAULT_USER, NO_USERS, Unguarded
-from spark_streams.server.permissions import Permissions
-from spark_streams.server.users import DEFAULT_USERS, LOOPBACK, LOOPBACK_USERS, has_default_user, has_own_users
+from spark_streams.server.door_config import DoorConfig, Unguarded
 
 __all__ = ["AmqpConfig", "Redirect"]
 
@@ -39,7 +35,7 @@ class Redirect:
 
 
 @dataclass(frozen=True)
-class AmqpConfig:
+class AmqpConfig(DoorConfig):
     """How the AMQP door listens, whom it lets in, and what it limits.
 
     Args:
@@ -85,32 +81,23 @@ class AmqpConfig:
 
     """
 
-    host: str = "127.0.0.1"
+    protocol: ClassVar = "amqp"
+    positive: ClassVar = (
+        "max_message_bytes", "max_links", "max_sessions", "max_durable_links", "max_groups", "max_unsettled",
+    )  # fmt: skip
+
     port: int = 5672
-    users: Mapping[str, str] = field(default_factory=lambda: dict(DEFAULT_USERS), repr=False)
-    permissions: Mapping[str, Permissions] = field(default_factory=dict)
-    loopback_users: frozenset[str] = LOOPBACK_USERS
-    loopback: frozenset[str] = LOOPBACK
     allow_anonymous: bool = False
-    insecure: bool = False
-    tls_cert: str | os.PathLike[str] | None = None
-    tls_key: str | os.PathLike[str] | None = None
-    tls_client_ca: str | os.PathLike[str] | None = None
-    tls_client_required: bool = False
     max_frame_bytes: int = 32_768
     max_message_bytes: int = 16 << 20
     max_links: int = 1_024
     max_sessions: int = 256
     max_durable_links: int = 1_000
     max_groups: int = 1_000
-    max_connections: int = 1_024
-    max_handshakes: int = 512
     max_unsettled: int = 10_000
     producer_credit: int = 2_000
     session_bytes: int = 64 << 20
     idle_timeout_ms: int = 60_000
-    handshake_timeout_ms: int = 10_000
-    write_timeout_ms: int = 60_000
     info_interval_ms: int = 100
     groups: Literal["dynamic"] | frozenset[str] = "dynamic"
     unassigned: Literal["reject", "wait"] = "reject"
@@ -120,40 +107,17 @@ class AmqpConfig:
     redirects: Mapping[tuple[str, str], Redirect] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.max_frame_bytes < MIN_FRAME_BYTES:
             raise ValueError(f"max_frame_bytes is {self.max_frame_bytes}, expected at least {MIN_FRAME_BYTES}")
-        for name in (
-            "max_message_bytes",
-            "max_links",
-            "max_sessions",
-            "max_durable_links",
-            "max_groups",
-            "max_connections",
-            "max_handshakes",
-            "max_unsettled",
-            "handshake_timeout_ms",
-            "write_timeout_ms",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
         if self.producer_credit < 1 or self.session_bytes < 4 * self.max_frame_bytes:
             raise ValueError("producer_credit must be at least 1, and session_bytes at least four frames")
         if self.unassigned not in ("reject", "wait"):
             raise ValueError(f"unassigned is {self.unassigned!r}, expected 'reject' or 'wait'")
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key are needed together")
-        if self.tls_client_ca is not None and self.tls_cert is None:
-            raise ValueError("tls_client_ca needs tls_cert and tls_key")
-        if self.tls_client_required and self.tls_client_ca is None:
-            raise ValueError("tls_client_required needs tls_client_ca")
-        for network in self.loopback:
-            ipaddress.ip_network(network)
 
     @property
     def unguarded(self) -> Unguarded | None:
         """Why strangers from another machine would be let in; None when they would not."""
         if self.allow_anonymous:
             return Unguarded("allow_anonymous lets in everybody", "allow_anonymous")
-        if has_default_user(self) and not self.tls_client_required:
-            return DEFAULT_USER
-        return None if self.tls_client_ca is not None or has_own_users(self) else NO_USERS
+        return super().unguarded

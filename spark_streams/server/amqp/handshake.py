@@ -8,8 +8,7 @@ from typing import Any
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.permissions import ANONYMOUS
-from spark_streams.server.users import knows, may_come_from
+from spark_streams.server.users import ANONYMOUS, knows
 from spark_streams.wire.amqp.sasl import SASL_HEADER, SaslServer
 
 __all__ = ["Answer", "Handshake", "common_name"]
@@ -44,7 +43,7 @@ class Handshake:
         self._peer_host = peer_host
         self._kept_out = ""
         identity = common_name(certificate)
-        if identity is not None and not may_come_from(config, identity, peer_host):
+        if identity is not None and not config.admits(identity, peer_host):
             identity = None
         mechanisms = ["EXTERNAL"] if identity is not None else []
         if config.users:
@@ -75,7 +74,7 @@ class Handshake:
     def _check_plain(self, user: str, password: str) -> bool:
         if not knows(self._config.users, user, password.encode()):
             return False
-        if not may_come_from(self._config, user, self._peer_host):
+        if not self._config.admits(user, self._peer_host):
             self._kept_out = f"user '{user}' is one of loopback_users, who may come from this machine alone"
             return False
         return True

@@ -45,7 +45,7 @@ from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.pending_attach import PendingAttach
 from spark_streams.server.amqp.producer_link import ProducerLink
-from spark_streams.server.permissions import permissions_of
+from spark_streams.server.users import permissions_of
 
 __all__ = ["Node"]
 

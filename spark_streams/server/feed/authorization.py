@@ -14,8 +14,7 @@ from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.http_requests import HttpError
-from spark_streams.server.permissions import ANONYMOUS, permissions_of
-from spark_streams.server.users import knows, may_come_from
+from spark_streams.server.users import ANONYMOUS, knows, permissions_of
 
 __all__ = ["Authorization"]
 
@@ -139,7 +138,7 @@ class Authorization:
             user = colon = password = ""
         if not colon or not knows(self._config.users, user, password.encode()):
             raise self._refusal("user or password are not known here")
-        if not may_come_from(self._config, user, peer_host):
+        if not self._config.admits(user, peer_host):
             raise self._refusal(f"user '{user}' is let in from the door's own machine alone")
         return self._permitted(user)
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import ClassVar, Literal
 
-from spark_streams.server.exposure import DEFAULT_USER, Unguarded
-from spark_streams.server.permissions import Permissions
-from spark_streams.server.users import LOOPBACK, LOOPBACK_USERS, has_default_user, has_own_users
+from spark_streams.server.door_config import DoorConfig, Unguarded, expect_at_least
+from spark_streams.server.users import StreamPatterns
 
 __all__ = ["BearerToken", "FeedConfig"]
 
-ACTIONS: Final = ("configure", "write", "read")
-
 
 @dataclass(frozen=True)
-class BearerToken:
+class BearerToken(StreamPatterns):
     """A token that clients show, and what it allows, by regular expressions that have to match whole stream names.
 
     Args:
@@ -37,20 +32,13 @@ class BearerToken:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[!-~]+", self.token):
             raise ValueError("a token is not printable ASCII without spaces (it is not shown here)")
-        for action in ACTIONS:
-            try:
-                re.compile(getattr(self, action))
-            except re.error as fault:
-                raise ValueError(f"{action} is {getattr(self, action)!r}, no regular expression: {fault}") from fault
+        super().__post_init__()
 
-    def allows(self, action: str, stream: str) -> bool:
-        """Say whether ``action`` (``configure``, ``write`` or ``read``) is allowed."""
-        pattern: str = getattr(self, action)
-        return re.fullmatch(pattern, stream) is not None
+    allows = StreamPatterns.allow
 
 
 @dataclass(frozen=True)
-class FeedConfig:
+class FeedConfig(DoorConfig):
     """How the FeedAPI door listens, whom it lets in, and what it limits.
 
     Args:
@@ -100,18 +88,16 @@ class FeedConfig:
             the user (or token) that has most loses the one that wrote longest ago.
     """
 
-    host: str = "127.0.0.1"
+    protocol: ClassVar = "feedapi"
+    positive: ClassVar = (
+        "page_size", "max_page_size", "max_page_bytes", "checkpoint_events", "checkpoint_interval_ms", "scan_bytes",
+        "body_timeout_ms", "idle_timeout_ms", "max_head_bytes", "max_body_bytes", "max_body_events", "bodies_bytes",
+        "max_partitions", "max_publishers",
+    )  # fmt: skip
+
     port: int = 8080
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
-    permissions: Mapping[str, Permissions] = field(default_factory=dict)
-    loopback_users: frozenset[str] = LOOPBACK_USERS
-    loopback: frozenset[str] = LOOPBACK
     tokens: tuple[BearerToken | str, ...] = field(default=(), repr=False)
-    insecure: bool = False
-    tls_cert: str | os.PathLike[str] | None = None
-    tls_key: str | os.PathLike[str] | None = None
-    tls_client_ca: str | os.PathLike[str] | None = None
-    tls_client_required: bool = False
     dialect: Literal["v2a", "v2b"] = "v2a"
     go_numbers: bool = False
     exactly_once: bool = False
@@ -124,12 +110,8 @@ class FeedConfig:
     gzip_min_bytes: int = 64 << 10
     cache_bytes: int = 64 << 20
     scan_bytes: int = 16 << 20
-    handshake_timeout_ms: int = 10_000
     body_timeout_ms: int = 60_000
     idle_timeout_ms: int = 75_000
-    write_timeout_ms: int = 60_000
-    max_connections: int = 1_024
-    max_handshakes: int = 512
     max_head_bytes: int = 65_536
     max_body_bytes: int = 16 << 20
     max_body_events: int = 1_000_000
@@ -138,55 +120,20 @@ class FeedConfig:
     max_publishers: int = 10_000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        expect_at_least(0, self, "max_stream_ms", "gzip_min_bytes", "cache_bytes")
         if self.dialect not in ("v2a", "v2b"):
             raise ValueError(f"dialect is {self.dialect!r}, expected 'v2a' or 'v2b'")
-        for name in (
-            "page_size",
-            "max_page_size",
-            "max_page_bytes",
-            "checkpoint_events",
-            "checkpoint_interval_ms",
-            "scan_bytes",
-            "handshake_timeout_ms",
-            "body_timeout_ms",
-            "idle_timeout_ms",
-            "write_timeout_ms",
-            "max_connections",
-            "max_handshakes",
-            "max_head_bytes",
-            "max_body_bytes",
-            "max_body_events",
-            "bodies_bytes",
-            "max_partitions",
-            "max_publishers",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
-        for name in ("max_stream_ms", "gzip_min_bytes", "cache_bytes"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 0")
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key are needed together")
-        if self.tls_client_ca is not None and self.tls_cert is None:
-            raise ValueError("tls_client_ca needs tls_cert and tls_key")
-        if self.tls_client_required and self.tls_client_ca is None:
-            raise ValueError("tls_client_required needs tls_client_ca")
         for token in self.tokens:
             if isinstance(token, str):
                 BearerToken(token)
-        for network in self.loopback:
-            ipaddress.ip_network(network)
 
     @property
     def bearers(self) -> tuple[BearerToken, ...]:
         """The tokens with what they allow."""
         return tuple(BearerToken(each) if isinstance(each, str) else each for each in self.tokens)
 
-    @property
-    def unguarded(self) -> Unguarded | None:
-        """Why strangers from another machine would be let in; None when they would not."""
-        if has_default_user(self) and not self.tls_client_required:
-            return DEFAULT_USER
-        if self.tokens or self.tls_client_required or has_own_users(self):
+    def _without_credentials(self) -> Unguarded | None:
+        if self.tokens or self.tls_client_required or self.has_own_users:
             return None
         return Unguarded("it asks nobody from there for a token or a password", "tokens or users")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
-from spark_streams.server.exposure import DEFAULT_USER, NO_USERS, Unguarded
-from spark_streams.server.permissions import Permissions
-from spark_streams.server.users import DEFAULT_USERS, LOOPBACK, LOOPBACK_USERS, has_default_user, has_own_users
+from spark_streams.server.door_config import DoorConfig
 from spark_streams.wire.rabbitmq.frames import DEFAULT_FRAME_MAX_BYTES, INITIAL_FRAME_MAX_BYTES
 
 __all__ = ["RabbitConfig"]
 
 
 @dataclass(frozen=True)
-class RabbitConfig:
+class RabbitConfig(DoorConfig):
     """How the RabbitMQ streams door listens, whom it lets in, and what it limits.
 
     Args:
@@ -60,27 +56,20 @@ class RabbitConfig:
         filtering: take Publish 2 (RabbitMQ from 3.13).
     """
 
-    host: str = "127.0.0.1"
+    protocol: ClassVar = "rabbitmq-stream"
+    positive: ClassVar = (
+        "max_publishers", "max_stored_offsets", "max_filter_values", "max_sub_batch_bytes", "max_unconfirmed",
+        "max_outgoing_bytes",
+    )  # fmt: skip
+
     port: int = 5552
-    users: Mapping[str, str] = field(default_factory=lambda: dict(DEFAULT_USERS), repr=False)
-    permissions: Mapping[str, Permissions] = field(default_factory=dict)
-    loopback_users: frozenset[str] = LOOPBACK_USERS
-    loopback: frozenset[str] = LOOPBACK
-    insecure: bool = False
-    tls_cert: str | os.PathLike[str] | None = None
-    tls_key: str | os.PathLike[str] | None = None
-    tls_client_ca: str | os.PathLike[str] | None = None
-    tls_client_required: bool = False
+    write_timeout_ms: int = 120_000
     challenge_demo: bool = False
     advertised_host: str | None = None
     advertised_port: int | None = None
     frame_max_bytes: int = DEFAULT_FRAME_MAX_BYTES
     heartbeat_s: int = 60
-    handshake_timeout_ms: int = 10_000
-    write_timeout_ms: int = 120_000
     authentication_delay_ms: int = 500
-    max_connections: int = 1_024
-    max_handshakes: int = 512
     max_super_stream_partitions: int = 1_000
     max_publishers: int = 255
     max_stored_offsets: int = 10_000
@@ -96,34 +85,6 @@ class RabbitConfig:
     filtering: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if 0 < self.frame_max_bytes < INITIAL_FRAME_MAX_BYTES:
             raise ValueError(f"frame_max_bytes is {self.frame_max_bytes}, expected 0 or {INITIAL_FRAME_MAX_BYTES} up")
-        for name in (
-            "max_connections",
-            "max_handshakes",
-            "max_publishers",
-            "max_stored_offsets",
-            "max_filter_values",
-            "max_sub_batch_bytes",
-            "max_unconfirmed",
-            "max_outgoing_bytes",
-            "handshake_timeout_ms",
-            "write_timeout_ms",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key are needed together")
-        if self.tls_client_ca is not None and self.tls_cert is None:
-            raise ValueError("tls_client_ca needs tls_cert and tls_key")
-        if self.tls_client_required and self.tls_client_ca is None:
-            raise ValueError("tls_client_required needs tls_client_ca")
-        for network in self.loopback:
-            ipaddress.ip_network(network)
-
-    @property
-    def unguarded(self) -> Unguarded | None:
-        """Why strangers from another machine would be let in; None when they would not."""
-        if has_default_user(self) and not self.tls_client_required:
-            return DEFAULT_USER
-        return None if self.tls_client_ca is not None or has_own_users(self) else NO_USERS

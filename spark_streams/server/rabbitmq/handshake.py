@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from spark_streams.server.amqp.handshake import common_name
 from spark_streams.server.rabbitmq.config import RabbitConfig
-from spark_streams.server.users import knows, may_come_from
+from spark_streams.server.users import knows
 from spark_streams.wire.rabbitmq.connection_commands import (
     Heartbeat,
     Open,
@@ -189,7 +189,7 @@ class Handshake:
             user, known = words[1].decode("utf-8", "replace"), self._knows(words[1], words[2])
         if not known:
             return ResponseCode.AUTHENTICATION_FAILURE, user
-        if not may_come_from(self._config, user, self._peer_host):
+        if not self._config.admits(user, self._peer_host):
             return ResponseCode.SASL_AUTHENTICATION_FAILURE_LOOPBACK, user
         return ResponseCode.OK, user
 

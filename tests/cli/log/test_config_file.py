@@ -62,17 +62,19 @@ def test_what_is_commented_out_can_be_put_in(tmp_path: Path) -> None:
     read = read_configuration(file)
     assert read.data_dir == tmp_path / "../data"
     assert read.log.stream.retention_max_age_ms == 604_800_000
-    assert read.amqp.tls_cert == str(tmp_path / "server.pem")
-    assert read.amqp.redirects[("orders", "3")] == Redirect("log-2.example.com", "10.0.0.2", 5672, "orders")
-    for door in (read.amqp, read.rabbitmq_stream, read.feedapi):
+    assert read.doors["amqp"].tls_cert == str(tmp_path / "server.pem")
+    assert read.doors["amqp"].redirects[("orders", "3")] == Redirect("log-2.example.com", "10.0.0.2", 5672, "orders")
+    for door in (read.doors["amqp"], read.doors["rabbitmq-stream"], read.doors["feedapi"]):
         assert door.users == {"writer": "secret"}
         assert door.permissions == {"reader": Permissions("", "", "orders.*")}
-    assert read.rabbitmq_stream.tls_client_ca == str(tmp_path / "clients-ca.pem")
-    assert read.rabbitmq_stream.advertised_port == 5552
-    assert all(door.tls_client_required for door in (read.amqp, read.rabbitmq_stream, read.feedapi))
-    assert read.feedapi.tls_key == str(tmp_path / "server.key")
-    assert read.feedapi.bearers == (BearerToken("secret", "", "", "orders.*"),)
-    assert read.doors == {"amqp", "rabbitmq-stream", "feedapi"}
+    assert read.doors["rabbitmq-stream"].tls_client_ca == str(tmp_path / "clients-ca.pem")
+    assert read.doors["rabbitmq-stream"].advertised_port == 5552
+    assert all(
+        door.tls_client_required for door in (read.doors["amqp"], read.doors["rabbitmq-stream"], read.doors["feedapi"])
+    )
+    assert read.doors["feedapi"].tls_key == str(tmp_path / "server.key")
+    assert read.doors["feedapi"].bearers == (BearerToken("secret", "", "", "orders.*"),)
+    assert read.named == {"amqp", "rabbitmq-stream", "feedapi"}
     (stream,) = read.streams
     assert (stream.name, stream.partitions) == ("orders", 4)
     assert stream.config is not None and stream.config.timestamp_type == "create"
@@ -113,8 +115,13 @@ def test_every_key_sets_its_field(tmp_path: Path, table: str, kind: type, name: 
     file = tmp_path / "log.toml"
     file.write_text(f"[{table}]\n{name} = {toml(wanted)}\n")
     read = read_configuration(file)
-    parts = {"log": read.log, "log.stream": read.log.stream, "amqp": read.amqp, "feedapi": read.feedapi}
-    part = parts.get(table, read.rabbitmq_stream)
+    parts = {
+        "log": read.log,
+        "log.stream": read.log.stream,
+        "amqp": read.doors["amqp"],
+        "feedapi": read.doors["feedapi"],
+    }
+    part = parts.get(table, read.doors["rabbitmq-stream"])
     assert getattr(part, name) == wanted != default
 
 
@@ -130,9 +137,9 @@ def test_a_door_is_named_by_its_table(tmp_path: Path) -> None:
     file = tmp_path / "log.toml"
     file.write_text('[rabbitmq-stream.users]\nann = "first"\n')
     read = read_configuration(file)
-    assert read.doors == {"rabbitmq-stream"} and dict(read.rabbitmq_stream.users) == {"ann": "first"}
+    assert read.named == {"rabbitmq-stream"} and dict(read.doors["rabbitmq-stream"].users) == {"ann": "first"}
     file.write_text("[log]\n")
-    assert read_configuration(file).doors == frozenset()
+    assert read_configuration(file).named == frozenset()
 
 
 def test_users_of_all_doors_and_those_of_one(tmp_path: Path) -> None:
@@ -143,18 +150,22 @@ def test_users_of_all_doors_and_those_of_one(tmp_path: Path) -> None:
         '[feedapi.users]\nbob = "other"\ncarl = "third"\n'
     )
     read = read_configuration(file)
-    assert read.amqp.users == read.rabbitmq_stream.users == {"ann": "first", "bob": "second"}
-    assert read.feedapi.users == {"ann": "first", "bob": "other", "carl": "third"}
+    assert read.doors["amqp"].users == read.doors["rabbitmq-stream"].users == {"ann": "first", "bob": "second"}
+    assert read.doors["feedapi"].users == {"ann": "first", "bob": "other", "carl": "third"}
     nobody = Permissions(read="")
-    assert read.amqp.permissions == read.feedapi.permissions == {"ann": Permissions(read="orders"), "*": nobody}
-    assert read.rabbitmq_stream.permissions == {"ann": Permissions(read="orders-[0-9]"), "*": nobody}
-    assert read.doors == {"amqp", "rabbitmq-stream", "feedapi"}
+    assert (
+        read.doors["amqp"].permissions
+        == read.doors["feedapi"].permissions
+        == {"ann": Permissions(read="orders"), "*": nobody}
+    )
+    assert read.doors["rabbitmq-stream"].permissions == {"ann": Permissions(read="orders-[0-9]"), "*": nobody}
+    assert read.named == {"amqp", "rabbitmq-stream", "feedapi"}
 
 
 def test_users_and_groups(tmp_path: Path) -> None:
     file = tmp_path / "log.toml"
     file.write_text('[amqp]\ngroups = ["a", "b"]\n[amqp.users]\nann = "first"\n')
-    read = read_configuration(file).amqp
+    read = read_configuration(file).doors["amqp"]
     assert read.groups == frozenset({"a", "b"}) and dict(read.users) == {"ann": "first"}
 
 

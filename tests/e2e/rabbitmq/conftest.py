@@ -85,7 +85,7 @@ class Embedded(Broker):
 
     @contextmanager
     def hidden(self, super_stream: str, partition: str) -> Iterator[None]:
-        topology = self.server.server._rabbit_node.topology
+        topology = self.server.server.door("rabbitmq-stream").node.topology
         known = topology.super_stream
 
         def without(name: str) -> Any:
@@ -99,7 +99,7 @@ class Embedded(Broker):
     @contextmanager
     def gone(self, partition: str) -> Iterator[None]:
         """Deny that there is a stream, which a super stream goes on to name as its partition."""
-        topology = self.server.server._rabbit_node.topology
+        topology = self.server.server.door("rabbitmq-stream").node.topology
         known = topology.find
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(topology, "find", lambda name: None if name == partition else known(name))

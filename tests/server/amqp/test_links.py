@@ -222,7 +222,7 @@ def test_a_receiver_that_does_not_read_holds_up_nobody_and_no_memory(start: Star
     reader = peer_of(server)
     assert len(reader.receiver("orders", filter=EARLIEST).take(20)) == 20
     deadline = time.monotonic() + 240
-    while server.call(lambda: [c.write_paused for c in server.server._amqp_connections]).count(True) != 1:
+    while server.call(lambda: [c.write_paused for c in server.server.door("amqp").connections]).count(True) != 1:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     idle.drop()
@@ -252,7 +252,7 @@ def test_a_durable_terminus_is_kept_for_its_timeout(start: Start, timeout_s: int
     first.pause(0.05)
     first.drop()
     deadline = time.monotonic() + 240
-    while server.call(lambda: len(server.server._amqp_connections)):
+    while server.call(lambda: len(server.server.door("amqp").connections)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     time.sleep(0.1 if resumes else 1.3)
@@ -319,11 +319,11 @@ def test_connections_that_ended_leave_nothing_behind(start: Start) -> None:
         peer.receiver("orders", filter=EARLIEST, properties={symbol("event-streams-consumer-group"): "g"}).take(1)
         (peer.close if n % 2 else peer.drop)()
     deadline = time.monotonic() + 240
-    while server.call(lambda: len(server.server._amqp_connections)) and time.monotonic() < deadline:
+    while server.call(lambda: len(server.server.door("amqp").connections)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    node = server.server._node
+    node = server.server.door("amqp").node
     assert node is not None
-    assert not server.server._amqp_connections and not node._links and not node.shared.readers._readers
+    assert not server.server.door("amqp").connections and not node._links and not node.shared.readers._readers
     incarnation = server.log.stream("orders").incarnation
     assert node.shared.groups.free(Group(incarnation, "g", "guest"), ["0", "1"]) == ["0", "1"]
     assert [p._listeners for p in server.log.stream("orders").partitions.values()] == [[], []]

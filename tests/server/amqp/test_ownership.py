@@ -133,7 +133,7 @@ def test_termini_of_streams_that_are_gone_go_at_the_start(nodes: Any) -> None:
     attached(node, "bob", "lobby").detach()
     kept_before(node, "orders", 5)
     node.server.call(lambda: node.log.delete_stream("orders"))
-    node.server.call(lambda: Termini(node.log, node.server.server._node.loop, most=9))
+    node.server.call(lambda: Termini(node.log, node.server.server.door("amqp").node.loop, most=9))
     assert [key for key, _ in node.log.state.items("amqp-termini")] == ['["bob", "reader", "mine"]']
 
 
@@ -146,7 +146,7 @@ def test_a_terminus_that_timed_out_does_not_become_what_an_earlier_release_kept(
     key = '["alice", "reader", "mine"]'
     kept = json.loads(node.log.state.get("amqp-termini", key))
     node.log.state.put("amqp-termini", key, json.dumps({**kept, "expires_ms": 1}).encode())
-    node.server.call(lambda: Termini(node.log, node.server.server._node.loop, most=9))
+    node.server.call(lambda: Termini(node.log, node.server.server.door("amqp").node.loop, most=9))
     assert attached(node, "alice").bodies()[0] == b"0"
 
 
@@ -209,7 +209,7 @@ def test_durable_links_are_counted_over_restarts_and_those_that_are_gone_are_not
     attached(node, "alice").detach()
     attached(node, "alice", "lobby", name="other").detach()
     attached(node, "bob").detach()
-    loop = node.server.server._node.loop
+    loop = node.server.server.door("amqp").node.loop
     key = Termini.key("alice", "reader", "third")
     again = node.server.call(lambda: Termini(node.log, loop, most=2))
     with pytest.raises(LinkRefused):

@@ -39,9 +39,9 @@ def connections(server: ServerThread) -> dict[str, list[Any]]:
     doors = server.server
     return server.call(
         lambda: {
-            "amqp": [each._transport for each in doors._amqp_connections],
-            "rabbitmq-stream": [each._transport for each in doors.rabbit_connections],
-            "feedapi": [each.transport for each in doors._http._server.server_state.connections],  # type: ignore[union-attr]
+            "amqp": [each._transport for each in doors.door("amqp").connections],
+            "rabbitmq-stream": [each._transport for each in doors.door("rabbitmq-stream").connections],
+            "feedapi": [each.transport for each in doors.door("feedapi").server._server.server_state.connections],
         }
     )
 

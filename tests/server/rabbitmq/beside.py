@@ -48,4 +48,4 @@ def until(condition: Callable[[], bool]) -> None:
 
 def gone(door: Any, connections: int) -> None:
     """Return when the door has only so many connections left."""
-    until(lambda: door.server.call(lambda: len(door.server.server.rabbit_connections)) <= connections)
+    until(lambda: door.server.call(lambda: len(door.server.server.door("rabbitmq-stream").connections)) <= connections)

@@ -434,7 +434,7 @@ def test_a_large_backlog_does_not_hold_up_other_connections(door: Any) -> None:
 
 
 def _connections(door: Any) -> list[Any]:
-    return list(door.server.server._rabbit_node.connections)
+    return list(door.server.server.door("rabbitmq-stream").node.connections)
 
 
 def _buffered(door: Any) -> int:
@@ -476,7 +476,7 @@ def test_what_ended_leaves_nothing_behind(doors: Callable[..., Any]) -> None:
     peers[1].close()
     assert door.peer().delete(other) == 1
     peers[2].barrier(stream)
-    partition, node = door.partition(stream), door.server.server._rabbit_node
+    partition, node = door.partition(stream), door.server.server.door("rabbitmq-stream").node
     assert len(node.feeds._readers) == 1
     assert len(partition._listeners) == 1
     for peer in peers:

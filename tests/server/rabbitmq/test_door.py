@@ -364,7 +364,7 @@ def test_external_over_tls(doors: Callable[..., Any], tmp_path: Path) -> None:
     peer.tune()
     assert peer.ask(OPEN, text("/")).code == 1
     assert peer.create("orders") == 1
-    users = door.server.call(lambda: {each.user for each in door.server.server.rabbit_connections})
+    users = door.server.call(lambda: {each.user for each in door.server.server.door("rabbitmq-stream").connections})
     assert "ann" in users
 
 

@@ -129,7 +129,7 @@ def test_a_peer_that_takes_nothing_is_dropped(doors: Callable[..., Any], clock: 
     peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     peer.open()
     peer.send(7, struct.pack(">IB", 5, 1) + text(stream) + FIRST + struct.pack(">H", 100))
-    (connection,) = door.server.call(lambda: set(door.server.server.rabbit_connections))
+    (connection,) = door.server.call(lambda: set(door.server.server.door("rabbitmq-stream").connections))
     for _ in range(100):
         # It goes on to say that it lives, but reads nothing.
         try:
@@ -137,9 +137,9 @@ def test_a_peer_that_takes_nothing_is_dropped(doors: Callable[..., Any], clock: 
         except OSError:
             break
         pass_time(door, clock, 0.5)
-        if door.server.call(lambda: connection not in door.server.server.rabbit_connections):
+        if door.server.call(lambda: connection not in door.server.server.door("rabbitmq-stream").connections):
             break
-    assert door.server.call(lambda: connection not in door.server.server.rabbit_connections)
+    assert door.server.call(lambda: connection not in door.server.server.door("rabbitmq-stream").connections)
 
 
 def test_what_waits_for_a_slow_reader_is_bounded(doors: Callable[..., Any]) -> None:
@@ -150,7 +150,7 @@ def test_what_waits_for_a_slow_reader_is_bounded(doors: Callable[..., Any]) -> N
     peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     peer.open()
     assert peer.subscribe(1, stream, FIRST, credit=100) == 1
-    (connection,) = door.server.call(lambda: set(door.server.server.rabbit_connections))
+    (connection,) = door.server.call(lambda: set(door.server.server.door("rabbitmq-stream").connections))
     # What the system takes for a peer that does not read is less than the 40 MB of the stream.
     until(lambda: door.server.call(lambda: connection.outgoing_bytes > 0))
     held = 0
@@ -166,7 +166,7 @@ def test_requests_without_reading_are_not_answered_without_end(doors: Callable[.
     peer = door.connect()
     peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
     peer.open()
-    (connection,) = door.server.call(lambda: set(door.server.server.rabbit_connections))
+    (connection,) = door.server.call(lambda: set(door.server.server.door("rabbitmq-stream").connections))
     body = struct.pack(">I", 1) + array([text("n" * 200)] * 4_000)
     request = struct.pack(">IHH", len(body) + 4, METADATA, 1) + body
     peer.socket.settimeout(0.5)

@@ -55,7 +55,7 @@ def receive(door: Any, content: bytes) -> None:
     """Give the door's only connection so much in one read."""
 
     def receive_on_loop() -> None:
-        (connection,) = door.server.server.rabbit_connections
+        (connection,) = door.server.server.door("rabbitmq-stream").connections
         connection.data_received(content)
 
     door.server.call(receive_on_loop)
@@ -207,7 +207,9 @@ def test_a_large_frame_is_stored_though_its_connection_is_lost_meanwhile(door: A
     bad.publish(1, large())
     bad.publish(1, [plain(LARGE + 1, b"and what came behind it")])
     working.reached()
-    door.server.call(lambda: [c._transport.abort() for c in door.server.server.rabbit_connections if c._work.busy])
+    door.server.call(
+        lambda: [c._transport.abort() for c in door.server.server.door("rabbitmq-stream").connections if c._work.busy]
+    )
     working.let_go()
     gone(door, connections=0)
     assert door.partition(stream).next_offset >= LARGE

@@ -51,7 +51,7 @@ def test_a_user_stores_offsets_under_so_many_names(doors: Callable[..., Any]) ->
     ann.ask(METADATA, array([]))
     assert [stored("a", "orders"), stored("b", "orders")] == [9, 9]
     door.log.delete_stream("other")
-    door.server.call(door.server.server._rabbit_node.follow)
+    door.server.call(door.server.server.door("rabbitmq-stream").node.follow)
     peer = door.peer()
     store(peer, "c", "orders", 5)
     peer.ask(METADATA, array([]))

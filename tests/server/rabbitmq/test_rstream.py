@@ -300,7 +300,11 @@ def test_connections_that_break(door: Any) -> None:
         for number in range(3):
             await sent(writer, b"%d" % number)
             await until(lambda count=number + 1: len(set(got.bodies[stream])) == count)
-            door.server.call(lambda: [connection.drop() for connection in list(door.server.server.rabbit_connections)])
+            door.server.call(
+                lambda: [
+                    connection.drop() for connection in list(door.server.server.door("rabbitmq-stream").connections)
+                ]
+            )
         await sent(writer, b"3")
         await until(lambda: b"3" in got.bodies[stream])
         assert set(got.bodies[stream]) == {b"0", b"1", b"2", b"3"}
@@ -447,7 +451,7 @@ def test_tls(doors: Callable[..., Any], tmp_path: Path, mechanism: Any) -> None:
         reader = consumer(door, **secured)
         await reader.subscribe("orders", got, offset_specification=FROM_FIRST)
         await until(lambda: got.count() == 1)
-        users = door.server.call(lambda: {each.user for each in door.server.server.rabbit_connections})
+        users = door.server.call(lambda: {each.user for each in door.server.server.door("rabbitmq-stream").connections})
         assert users == {"guest" if mechanism is rstream.SlasMechanism.MechanismPlain else "ann"}
         await reader.close()
 

@@ -386,7 +386,7 @@ def test_groups_leave_nothing_behind(doors: Callable[..., Any]) -> None:
     for number in range(3):
         assert peer.subscribe(number, stream, FIRST, 10, group(f"group-{number}")) == 1
         activated(peer, number)
-    groups = door.server.server._rabbit_node.groups
+    groups = door.server.server.door("rabbitmq-stream").node.groups
 
     def count() -> int:
         return int(door.server.call(lambda: len(groups)))

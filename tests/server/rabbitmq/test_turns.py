@@ -258,7 +258,9 @@ def test_a_super_stream_is_made_whole_when_who_wanted_it_has_gone(door: Any, hol
     making = hold(type(door.log), "create_stream")
     bad.send(CREATE_SUPER_STREAM, struct.pack(">I", 7) + create_super(["a", "b"]))
     making.reached()
-    door.server.call(lambda: [c.fail(1, "gone") for c in door.server.server.rabbit_connections if c._work.busy])
+    door.server.call(
+        lambda: [c.fail(1, "gone") for c in door.server.server.door("rabbitmq-stream").connections if c._work.busy]
+    )
     assert bad.expect(CLOSE).body[:2] == b"\0\1"
     making.let_go()
     asked = array([text("a"), text("b")])
@@ -308,7 +310,7 @@ def test_many_stored_offsets_are_written_together(door: Any, monkeypatch: pytest
     bad.socket.sendall(b"".join(flood))
     bad.barrier(stream)
     assert written == [MAX_WAITING, MAX_WAITING]
-    door.server.call(door.server.server._rabbit_node.offsets.write)
+    door.server.call(door.server.server.door("rabbitmq-stream").node.offsets.write)
     assert written == [MAX_WAITING, MAX_WAITING, 500]
 
 
@@ -362,7 +364,7 @@ def test_what_comes_behind_a_broken_frame_is_not_looked_at_when_the_connection_i
     peer.socket.sendall(frame(CREATE, b"\xff" * 20_000))
     peer.send(CREATE, struct.pack(">I", 7) + text("behind") + pairs({}))
     reading.reached()
-    (connection,) = door.server.server.rabbit_connections
+    (connection,) = door.server.server.door("rabbitmq-stream").connections
     door.server.call(lambda: connection._transport.abort())  # as when a heartbeat cannot be written
     until(lambda: connection._transport is None)
     reading.let_go()

@@ -1,0 +1,137 @@
+"""The settings that all doors have: where a door listens, whom it lets in, TLS, and how many connections it serves."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from spark_streams.server.users import LOOPBACK, Permissions, is_loopback
+
+__all__ = ["DEFAULT_USER", "DEFAULT_USERS", "NO_USERS", "DoorConfig", "Unguarded", "expect_at_least"]
+
+DEFAULT_USERS: Final[Mapping[str, str]] = {"guest": "guest"}
+"""Whom doors that ask for a user know when nobody says otherwise; the password is no secret."""
+LOOPBACK_USERS: Final = frozenset({"guest"})
+
+
+@dataclass(frozen=True)
+class Unguarded:
+    """Why a door would let in strangers.
+
+    Args:
+        problem: in words.
+        setting: what is to be set of the door's settings: ``users``, ``tokens or users``, or ``allow_anonymous``,
+            which is to be unset.
+    """
+
+    problem: str
+    setting: str
+
+
+NO_USERS: Final = Unguarded("nobody but guest is named who may sign in", "users")
+DEFAULT_USER: Final = Unguarded("guest may come from there with password guest, which everybody knows", "users")
+
+
+@dataclass(frozen=True)
+class DoorConfig:
+    """How a door listens, whom it lets in, and what it limits; each door's own settings follow these.
+
+    Args:
+        host: address to bind to.
+        port: TCP port; 0 takes any free one.
+        users: user name to password.
+        permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
+        loopback_users: users that are let in from loopback addresses only, by password or certificate. As RabbitMQ has
+            it, ``guest`` is one.
+        loopback: addresses and networks that count as such.
+        insecure: listen beyond loopback even if that lets in strangers, and let in ``loopback_users`` from everywhere.
+        tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
+        tls_key: PEM file with its private key.
+        tls_client_ca: PEM file of the authorities whose client certificates are taken.
+        tls_client_required: turn away a peer that shows no client certificate, before it may say anything.
+        max_connections: connections that are served at a time.
+        max_handshakes: connections that may not have been opened yet at a time; a further one takes the place of the
+            oldest.
+        handshake_timeout_ms: how long a connection may take until it is opened, TLS included.
+        write_timeout_ms: a peer that takes nothing of what it is sent for this long is dropped.
+
+    Attributes:
+        protocol: the name of the protocol that the door speaks, in ``spark_streams.protocols``.
+        positive: the names of the settings that are at least 1.
+
+    Raises:
+        ValueError: a setting that cannot be; the message names it and what was expected.
+    """
+
+    protocol: ClassVar[str]
+    positive: ClassVar[tuple[str, ...]] = (
+        "max_connections",
+        "max_handshakes",
+        "handshake_timeout_ms",
+        "write_timeout_ms",
+    )
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    users: Mapping[str, str] = field(default_factory=lambda: dict(DEFAULT_USERS), repr=False)
+    permissions: Mapping[str, Permissions] = field(default_factory=dict)
+    loopback_users: frozenset[str] = LOOPBACK_USERS
+    loopback: frozenset[str] = LOOPBACK
+    insecure: bool = False
+    tls_cert: str | os.PathLike[str] | None = None
+    tls_key: str | os.PathLike[str] | None = None
+    tls_client_ca: str | os.PathLike[str] | None = None
+    tls_client_required: bool = False
+    max_connections: int = 1_024
+    max_handshakes: int = 512
+    handshake_timeout_ms: int = 10_000
+    write_timeout_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        expect_at_least(1, self, *DoorConfig.positive, *self.positive)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key are needed together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        if self.tls_client_required and self.tls_client_ca is None:
+            raise ValueError("tls_client_required needs tls_client_ca")
+        for network in self.loopback:
+            ipaddress.ip_network(network)
+
+    def admits(self, user: str, peer_host: str | None) -> bool:
+        """Say whether a user is let in from an address; None is an address that is not known."""
+        return self.insecure or user not in self.loopback_users or is_loopback(peer_host, self.loopback)
+
+    @property
+    def has_own_users(self) -> bool:
+        """Whether somebody may come from another machine with a password that is not everybody's."""
+        return self.users != DEFAULT_USERS and any(user not in self.loopback_users for user in self.users)
+
+    @property
+    def unguarded(self) -> Unguarded | None:
+        """Why strangers from another machine would be let in; None when they would not."""
+        default = any(
+            self.users.get(user) == password and user not in self.loopback_users
+            for user, password in DEFAULT_USERS.items()
+        )
+        if default and not self.tls_client_required:
+            return DEFAULT_USER
+        return self._without_credentials()
+
+    def _without_credentials(self) -> Unguarded | None:
+        """Return why nobody has to show credentials; None when everybody has to."""
+        return None if self.tls_client_ca is not None or self.has_own_users else NO_USERS
+
+
+def expect_at_least(least: int, config: DoorConfig, *names: str) -> None:
+    """Check settings that are numbers.
+
+    Raises:
+        ValueError: one is less; the message names it.
+    """
+    for name in names:
+        if getattr(config, name) < least:
+            raise ValueError(f"{name} is {getattr(config, name)}, expected at least {least}")

@@ -1,0 +1,51 @@
+"""The RabbitMQ streams door: a node that listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from spark_streams.log import ReferenceLog
+from spark_streams.server.admission import Sockets
+from spark_streams.server.door import TcpDoor
+from spark_streams.server.rabbitmq.config import RabbitConfig
+from spark_streams.server.rabbitmq.connection import RabbitConnection
+from spark_streams.server.rabbitmq.node import RabbitNode
+
+__all__ = ["RabbitDoor"]
+
+
+class RabbitDoor(TcpDoor):
+    """The RabbitMQ streams door.
+
+    Args:
+        config: its settings.
+
+    Attributes:
+        node: what its connections share; None while the door is not open.
+    """
+
+    config: RabbitConfig
+
+    def __init__(self, config: RabbitConfig) -> None:
+        super().__init__(config)
+        # Without TLS a connection writes past its transport, by a descriptor of its own.
+        self.descriptors = 2 if config.tls_cert is None else 1
+        self.node: RabbitNode | None = None
+
+    @property
+    def connections(self) -> Collection[RabbitConnection]:
+        """Those that there are. To be called on the server's loop."""
+        return self.node.connections if self.node is not None else ()
+
+    async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
+        """Listen; see ``Door.open``."""
+        node = self.node = RabbitNode(log, self.config, asyncio.get_running_loop())
+        await self.listen(sockets, lambda admission: RabbitConnection(node, admission))
+
+    async def close(self) -> None:
+        """Send Close to each client, and write down offsets and sequences."""
+        await self.end_connections()
+        node, self.node = self.node, None
+        if node is not None:
+            node.close()
