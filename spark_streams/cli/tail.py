@@ -16,8 +16,14 @@ import pyarrow as pa
 
 from spark_streams.cli.credentials import password_option, tls_options
 from spark_streams.cli.errors import INTERRUPTED
-from spark_streams.cli.peers.peer import PEER_EPILOG, partitions_option, read_peer, token_options
-from spark_streams.cli.peers.reading import POSITIONS_EPILOG, open_reader
+from spark_streams.cli.peers.peer import (
+    PEER_EPILOG,
+    POSITIONS_EPILOG,
+    ReadRequest,
+    partitions_option,
+    read_peer,
+    token_options,
+)
 from spark_streams.endpoint import Tls
 from spark_streams.rows import COMMON_SCHEMA
 
@@ -76,7 +82,7 @@ def tail(
     left = count
     interrupted = Interrupted()
     peer = read_peer(url, stream, tls, token, token_file=token_file, password_file=password_file, partitions=partitions)
-    with open_reader(peer, start, partition, _COLUMNS) as reader:
+    with peer.open_reader(ReadRequest(start, partition, _COLUMNS)) as reader:
         while True:
             for batch in reader.new_events():
                 if interrupted:

@@ -7,9 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_streams.cli.peers.peer import Peer, read_peer
-from spark_streams.cli.peers.reading import open_reader
-from spark_streams.cli.peers.writing import open_writer
+from spark_streams.cli.peers.peer import Peer, ReadRequest, read_peer
 from spark_streams.errors import SparkStreamsError
 from spark_streams.rows import COMMON_SCHEMA
 from tests.fuzz.serving import FUZZED, WITNESS
@@ -25,7 +23,7 @@ def peer_of(urls: dict[str, Any], door: str, stream: str) -> Peer:
 
 
 def read_all(peer: Peer) -> list[bytes]:
-    with open_reader(peer, "earliest", None, ("value",)) as reader:
+    with peer.open_reader(ReadRequest("earliest", None, ("value",))) as reader:
         return [value for batch in reader.new_events() for value in batch.column("value").to_pylist()]
 
 
@@ -40,7 +38,7 @@ def check_witness(urls: dict[str, Any]) -> str | None:
     number = next(_numbers)
     written = b'{"witness":%d}' % number
     try:
-        with open_writer(peer_of(urls, DOORS[number % 3], WITNESS)) as writer:
+        with peer_of(urls, DOORS[number % 3], WITNESS).open_writer() as writer:
             writer.send(_row(written))
             writer.flush()
         read = {door: read_all(peer_of(urls, door, WITNESS)) for door in DOORS}

@@ -14,13 +14,21 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from spark_streams.cli.credentials import password_option, tls_options
 from spark_streams.cli.errors import INTERRUPTED
-from spark_streams.cli.peers.peer import PEER_EPILOG, partitions_option, read_peer, speaks_tls, token_options
-from spark_streams.cli.peers.reading import POSITIONS_EPILOG, PeerReader, open_reader
-from spark_streams.cli.peers.writing import PeerWriter, open_writer
+from spark_streams.cli.peers.peer import (
+    PEER_EPILOG,
+    POSITIONS_EPILOG,
+    Peer,
+    PeerReader,
+    PeerWriter,
+    ReadRequest,
+    partitions_option,
+    read_peer,
+    speaks_tls,
+    token_options,
+)
 from spark_streams.cli.tail import Interrupted
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError, PositionLost, SparkStreamsError
-from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
 
 __all__ = ["copy"]
 
@@ -90,30 +98,26 @@ def copy(
     """Copy a stream from one peer to another, between any two protocols."""
     # Where one of the two urls says TLS, the other one means what it says, too.
     both = speaks_tls(source) == speaks_tls(target)
-    origin = read_peer(
-        source,
-        tls=tls if both or speaks_tls(source) else None,
-        token=from_token,
-        token_file=from_token_file,
-        password_file=from_password_file,
-        side="FROM",
-        partitions=partitions,
-    )
-    destination = read_peer(
-        target,
-        tls=tls if both or speaks_tls(target) else None,
-        token=to_token,
-        token_file=to_token_file,
-        password_file=to_password_file,
-        side="TO",
-    )
+
+    def side(name: str, url: str, password_file: str | None, token: str | None, token_file: str | None) -> Peer:
+        return read_peer(
+            url,
+            tls=tls if both or speaks_tls(url) else None,
+            token=token,
+            token_file=token_file,
+            password_file=password_file,
+            side=name,
+            partitions=partitions if name == "FROM" else None,
+        )
+
+    origin = side("FROM", source, from_password_file, from_token, from_token_file)
+    destination = side("TO", target, to_password_file, to_token, to_token_file)
     if str(origin) == str(destination):
         raise OptionError("TO", f"is {destination}, which is what is read: expected another stream")
     interrupted = Interrupted()
-    columns = COMMON_SCHEMA.names if origin.is_feed else MESSAGE_SCHEMA.names
     with (
-        open_writer(destination) as writer,
-        open_reader(origin, start, partition, tuple(columns), fail_on_loss=not allow_loss) as reader,
+        destination.open_writer() as writer,
+        origin.open_reader(ReadRequest(start, partition, origin.columns, not allow_loss)) as reader,
     ):
         job = _Job(reader, writer)
         try:

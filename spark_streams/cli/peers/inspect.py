@@ -5,26 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from spark_streams.cli.credentials import password_option, tls_options
-from spark_streams.cli.peers.peer import PEER_EPILOG, TIMEOUT_MS, Peer, partitions_option, read_peer, token_options
-from spark_streams.client import AmqpClient, RabbitClient
+from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, partitions_option, read_peer, token_options
 from spark_streams.endpoint import Tls
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError
-from spark_streams.position import EARLIEST
 
 __all__ = ["inspect"]
 
-_NO_LIST: Final = {
-    False: "AMQP has no way to ask a peer which event streams it has",
-    True: "the RabbitMQ stream protocol has no command that lists the streams of a broker",
-}
-"""Why streams have to be named where the peer is not our log: of AMQP, and of a RabbitMQ broker."""
 _EPILOG = f"""{PEER_EPILOG}
 \b
 Without a STREAM, in the URL or after it, all streams that the user may read are
@@ -106,11 +99,11 @@ def _all(peer: Peer, streams: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         for each in (peer, *(replace(peer, stream=name) for name in streams[1:])):
             yield _stream(each)
         return
-    found = _peer(peer)
+    found = peer.about()
     if found is None:
         yield _stream(peer)
         return
-    yield found
+    yield {"url": str(peer.endpoint), "stream": None, **found}
     for name in found["streams"] or ():
         try:
             yield _stream(peer.named(name))
@@ -164,81 +157,5 @@ def _print_unavailable(console: Console, found: dict[str, Any]) -> None:
         console.print(f"partition {partition} of {found['stream']} is not there: {why}", soft_wrap=True)
 
 
-def _peer(peer: Peer) -> dict[str, Any] | None:
-    """Return what a peer says of itself, and its streams, or why they are not known; None: the address is a feed's."""
-    about: dict[str, Any] = {"url": str(peer.endpoint), "stream": None}
-    if peer.is_feed:
-        with peer.feed_client() as feeds:
-            names = feeds.streams()
-        return None if names is None else {**about, "kind": "feeds", "peer": {}, "streams": names}
-    with (RabbitClient if peer.is_rabbit else AmqpClient)(peer.endpoint, timeout_ms=TIMEOUT_MS) as client:
-        told, names = client.capabilities(), client.streams()
-    about |= {"kind": "RabbitMQ broker" if peer.is_rabbit else "AMQP peer", "peer": dict(told), "streams": names}
-    if names is None:
-        name_them = f"Name those to show: spark-streams inspect {peer.endpoint.url} STREAM..."
-        about["why"] = f"{_NO_LIST[peer.is_rabbit]}. {name_them}"
-    return about
-
-
 def _stream(peer: Peer) -> dict[str, Any]:
-    return _feed(peer) if peer.is_feed else _log(peer)
-
-
-def _log(peer: Peer) -> dict[str, Any]:
-    with peer.log_client() as client:
-        description = client.describe(peer.stream)
-        events = client.remaining(peer.stream, dict.fromkeys(description.partitions, EARLIEST))
-        told = client.capabilities()
-    about: dict[str, Any] = dict(told)
-    if description.incarnation is not None:
-        about["created as"] = description.incarnation
-    kind = "AMQP event stream"
-    if peer.is_rabbit:
-        # The one partition of a stream is the stream itself.
-        plain = {*description.partitions, *description.unavailable} == {peer.stream}
-        kind = "RabbitMQ stream" if plain else "RabbitMQ super stream"
-    rows = sorted(description.partitions.items(), key=lambda item: (len(item[0]), item[0]))
-    return {
-        "url": str(peer.endpoint),
-        "stream": peer.stream,
-        "kind": kind,
-        "peer": about,
-        "partitions": [
-            {
-                "partition": name,
-                "events": events.get(name),
-                "earliest": bounds.earliest,
-                "latest": bounds.latest,
-                "removed up to": bounds.truncated,
-            }
-            for name, bounds in rows
-        ],
-        "unavailable": description.unavailable,
-    }
-
-
-def _feed(peer: Peer) -> dict[str, Any]:
-    with peer.feed_client() as client:
-        discovery = client.discover()
-        assert client.dialect is not None
-        about: dict[str, Any] = {
-            "dialect": client.dialect.value,
-            "exactly once": _yes(discovery.exactly_once),
-            "long responses (stream)": _yes(discovery.stream),
-            "filters": list(discovery.filters),
-        }
-        rows = [
-            {
-                "partition": str(p.id),
-                "closed": _yes(p.closed),
-                "last cursor": p.last_cursor or client.last_cursor(p.id),
-                "starts after": p.starts_after,
-                "cursors from": ", ".join(map(str, p.cursor_from)) or None,
-            }
-            for p in discovery.partitions
-        ]
-    return {"url": str(peer.endpoint), "stream": peer.stream, "kind": "feed", "peer": about, "partitions": rows}
-
-
-def _yes(answer: bool) -> str:
-    return "yes" if answer else "no"
+    return {"url": str(peer.endpoint), "stream": peer.stream, **peer.describe()}

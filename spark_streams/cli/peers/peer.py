@@ -1,105 +1,294 @@
-"""Who a command speaks with: a url, and the stream in it; the url's scheme says the protocol."""
+"""What a command speaks with: a stream of a peer, which it reads, writes and describes, whatever the protocol.
+
+A url's scheme says the protocol, and ``spark_streams.protocols`` the class that speaks it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
-from urllib.parse import quote
+from types import TracebackType
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import click
+import pyarrow as pa
 
-from spark_streams.cli.credentials import CREDENTIALS_EPILOG, Environment, endpoint_of, secret_of
-from spark_streams.client import AmqpClient, RabbitClient
-from spark_streams.client.feed.client import FeedAddress, FeedClient
-from spark_streams.endpoint import AMQP_SCHEMES, HTTP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret, Tls
-from spark_streams.errors import NotFound, OptionError
-from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.cli.credentials import CREDENTIALS_EPILOG, Environment, endpoint_of
+from spark_streams.endpoint import Endpoint, Tls
+from spark_streams.errors import OptionError
+from spark_streams.protocols import PROTOCOLS, load, protocol_of
+from spark_streams.rows import MESSAGE_SCHEMA
 
-__all__ = ["ALL_SCHEMES", "PEER_EPILOG", "Peer", "partitions_option", "read_peer", "speaks_tls", "token_options"]
+__all__ = [
+    "PEER_EPILOG",
+    "POSITIONS_EPILOG",
+    "TIMEOUT_MS",
+    "Peer",
+    "PeerArguments",
+    "PeerReader",
+    "PeerWriter",
+    "ReadRequest",
+    "partitions_option",
+    "read_peer",
+    "speaks_tls",
+    "token_options",
+]
 
-ALL_SCHEMES: Final = (*AMQP_SCHEMES, *RABBITMQ_SCHEMES, *HTTP_SCHEMES)
 TIMEOUT_MS: Final = 30_000
-MAX_LINE_BYTES: Final = 64 << 20
+_ADDRESSES: Final = "\n".join(f"  {protocol.address}" for protocol in PROTOCOLS.values())
 PEER_EPILOG: Final = f"""\b
 A peer is
-  amqp://[user:password@]host[:port]#STREAM             or amqps://
-  rabbitmq-stream://[user:password@]host[:port]#STREAM  or rabbitmq-stream+tls://;
-                                                        a stream or a super stream;
-                                                        both may list hosts: host:port,host:port
-  http://host[:port]/path/of/the/feed                   or https://
+{_ADDRESSES}
 
 {CREDENTIALS_EPILOG}"""
+POSITIONS_EPILOG: Final = """\b
+--from takes:
+  earliest          all that is retained
+  latest            what comes from now on
+  offset:OFFSET     this event and what follows; needs --partition; not of feeds
+  after:OFFSET      what follows this event; needs --partition; a feed's cursor
+  timestamp:WHEN    from the first event not earlier than WHEN, which is milliseconds
+                    since 1970 (negative before it) or ISO 8601; not of feeds
+
+\b
+Within a partition events come in their order; between partitions there is none.
+"""
+
+_Context = TypeVar("_Context", bound="_Closing")
 
 
 @dataclass(frozen=True)
-class Peer:
+class ReadRequest:
+    """What to read of a stream.
+
+    Args:
+        start: where to begin, as the epilog says.
+        only: the one partition that is wanted, or None.
+        columns: of ``spark_streams.rows``; feeds have those of ``COMMON_SCHEMA`` only.
+        fail_on_loss: whether events that are gone end the reading with ``PositionLost``; else a warning tells of them.
+    """
+
+    start: str
+    only: str | None
+    columns: tuple[str, ...]
+    fail_on_loss: bool = False
+
+    @property
+    def columns_read(self) -> tuple[str, ...]:
+        """The columns, and the offset, which says where reading stands."""
+        return self.columns if "offset" in self.columns else (*self.columns, "offset")
+
+    @property
+    def position(self) -> tuple[str, str]:
+        """The word of ``start``, and what follows its colon.
+
+        Raises:
+            OptionError: it is no position, or one that means nothing without a partition.
+        """
+        word, colon, operand = self.start.partition(":")
+        if self.start in ("earliest", "latest"):
+            return self.start, ""
+        if word in ("offset", "after") and operand:
+            if self.only is None:
+                raise OptionError("--from", f"'{self.start}': an offset means nothing without --partition")
+            return word, operand
+        if word == "timestamp" and colon:
+            return word, operand
+        raise OptionError(
+            "--from", f"'{self.start}' is none of earliest, latest, offset:OFFSET, after:OFFSET, timestamp:WHEN"
+        )
+
+
+class _Client(Protocol):
+    def close(self) -> None: ...
+
+
+class _Closing:
+    """What closes a client at the end of its context.
+
+    Args:
+        client: is closed with this.
+    """
+
+    def __init__(self, client: _Client) -> None:
+        self._client = client
+
+    def __enter__(self: _Context) -> _Context:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+
+class PeerReader(_Closing, ABC):
+    """Where reading stands in each partition of one stream.
+
+    Args:
+        client: is closed with this, and when reading cannot begin.
+        stream: the stream's name.
+        request: what to read.
+    """
+
+    def __init__(self, client: _Client, stream: str, request: ReadRequest) -> None:
+        super().__init__(client)
+        self._stream = stream
+        self._request = request
+        try:
+            self._begin()
+        except BaseException:
+            client.close()
+            raise
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Find out where reading begins in each partition."""
+
+    @property
+    @abstractmethod
+    def positions(self) -> dict[str, str]:
+        """Partition to where reading goes on, as ``--from`` takes it."""
+
+    @abstractmethod
+    def new_events(self) -> Iterator[pa.RecordBatch]:
+        """Yield what there is to read up to the ends of now, partition by partition."""
+
+    @abstractmethod
+    def left(self) -> int | None:
+        """Return how many events there are to read now, None where the peer does not tell."""
+
+
+class PeerWriter(_Closing, ABC):
+    """Takes rows, in their order: at least once, and confirmed when ``flush`` returns."""
+
+    _rows = 0
+
+    @abstractmethod
+    def send(self, rows: pa.RecordBatch) -> None:
+        """Send rows, with columns of ``MESSAGE_SCHEMA``; those that a feed does not have are left out there."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Return once the peer has confirmed everything."""
+
+    def _label(self, rows: pa.RecordBatch) -> Callable[[int], str]:
+        """Return what names rows in errors: by their number, from 1, over all that were sent."""
+        first, self._rows = self._rows + 1, self._rows + rows.num_rows
+        return lambda row: f"event {first + row}"
+
+
+@dataclass(frozen=True)
+class PeerArguments:
+    """What a command was given about a peer beside its url.
+
+    Args:
+        stream: the stream, where it is given apart from the url.
+        fragment: the stream that the url names, or an empty text.
+        token: bearer token of a feed.
+        token_file: a file with it.
+        environment: where else secrets are looked for.
+        prefix: what the names of the command's options about this peer begin with.
+        partitions: what ``--partitions`` says.
+        needs_stream: whether a url that names no stream is an error.
+    """
+
+    stream: str | None
+    fragment: str
+    token: str | None
+    token_file: str | None
+    environment: Environment
+    prefix: str
+    partitions: int | None
+    needs_stream: bool
+
+
+@dataclass(frozen=True)
+class Peer(ABC):
     """One stream of one peer.
 
     Args:
         endpoint: where it is.
         stream: its name there; of a feed the one that it is listed under, else the last part of its address. Empty
             where only the peer itself is meant.
-        partitions: of a feed that speaks version 1, how many it has; None of any other peer.
+
+    Attributes:
+        columns: those that its events have.
     """
 
     endpoint: Endpoint
     stream: str
-    partitions: int | None = None
 
-    @property
-    def is_feed(self) -> bool:
-        """Whether it is a feed."""
-        return self.endpoint.scheme in HTTP_SCHEMES
+    columns: ClassVar[tuple[str, ...]] = tuple(MESSAGE_SCHEMA.names)
 
-    @property
-    def is_rabbit(self) -> bool:
-        """Whether it is a stream of a RabbitMQ broker."""
-        return self.endpoint.scheme in RABBITMQ_SCHEMES
+    @classmethod
+    def read(cls, endpoint: Endpoint, given: PeerArguments) -> Peer:
+        """Return the peer that a command means.
+
+        Raises:
+            OptionError: no stream is named, or two are, or an argument is not for this protocol.
+        """
+        if given.partitions is not None:
+            raise OptionError("--partitions", f"is for feeds of version 1: {endpoint.url} tells how many it has")
+        if given.fragment and given.stream:
+            raise OptionError(
+                "URL", f"names stream '{given.fragment}', and the arguments name '{given.stream}': expected one of them"
+            )
+        name = given.stream or given.fragment
+        if not name and given.needs_stream:
+            raise OptionError("URL", f"{endpoint.url} names no stream, expected {endpoint.url}#STREAM")
+        return cls(endpoint, name)
 
     @property
     def names_stream(self) -> bool:
-        """Whether it is one stream; what has no path may be a feed, or the root of several."""
-        return bool(self.endpoint.path.strip("/")) if self.is_feed else bool(self.stream)
+        """Whether it is one stream."""
+        return bool(self.stream)
 
     def named(self, stream: str) -> Peer:
         """Return a stream of this peer, whose url names none.
 
         Raises:
-            OptionError: a feed's name that no url can hold: ``.`` and ``..`` are taken out of its path.
+            OptionError: the protocol's urls cannot hold the name.
         """
-        if self.is_feed and {".", ".."} & {*stream.split("/")}:
-            raise OptionError("URL", f"feed '{stream}' cannot be asked for: '.' and '..' are no parts of an address")
-        endpoint = replace(self.endpoint, path=f"/{quote(stream)}") if self.is_feed else self.endpoint
-        return replace(self, stream=stream, endpoint=endpoint)
+        return replace(self, stream=stream)
 
     def __str__(self) -> str:
-        return f"{self.endpoint.url}#{self.stream}" if self.stream and not self.is_feed else self.endpoint.url
+        return f"{self.endpoint.url}#{self.stream}" if self.stream else self.endpoint.url
 
-    def log_client(self) -> AmqpClient | RabbitClient:
-        """Return a client of what is no feed.
+    @abstractmethod
+    def open_reader(self, request: ReadRequest) -> PeerReader:
+        """Return a reader; to be closed.
 
         Raises:
-            NotFound, SparkStreamsError: RabbitMQ was asked whether the name is a stream's or a super stream's.
+            OptionError: a position that is none, or that the peer does not know.
+            NotFound, SparkStreamsError: there is no such stream or partition, or the peer cannot be asked.
         """
-        if self.is_rabbit:
-            return RabbitClient(self.endpoint, super_stream=self.is_super_stream(), timeout_ms=TIMEOUT_MS)
-        return AmqpClient(self.endpoint, timeout_ms=TIMEOUT_MS)
 
-    def feed_client(self) -> FeedClient:
-        """Return a client of a feed: of version 1 where its number of partitions is told, else of what it speaks."""
-        dialect = None if self.partitions is None else Dialect.V1
-        where = (self.endpoint, self.stream, dialect, self.partitions)
-        return FeedClient(FeedAddress(*where, {}, None, TIMEOUT_MS, MAX_LINE_BYTES))
+    @abstractmethod
+    def open_writer(self) -> PeerWriter:
+        """Return a writer; to be closed.
 
-    def is_super_stream(self) -> bool:
-        """Ask RabbitMQ whether the name is a super stream's; one that is neither is taken for a stream."""
-        with RabbitClient(self.endpoint, super_stream=True, timeout_ms=TIMEOUT_MS) as client:
-            try:
-                client.partitions(self.stream)
-            except NotFound:
-                return False
-        return True
+        Raises:
+            NotFound: there is no such stream.
+            SparkStreamsError: the peer cannot be reached, or takes nothing.
+        """
+
+    @abstractmethod
+    def about(self) -> dict[str, Any] | None:
+        """Return what the peer says of itself; None: the address is a stream's.
+
+        It has ``kind``, ``peer`` (facts) and ``streams``, their names; where these are None, ``why`` says why.
+        """
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what the peer says of the stream: ``kind``, ``peer`` (facts) and ``partitions``, a row for each.
+
+        Raises:
+            NotFound: there is no such stream.
+            SparkStreamsError: the peer cannot be asked.
+        """
 
 
 def read_peer(
@@ -136,33 +325,24 @@ def read_peer(
     endpoint = endpoint_of(
         where,
         tls,
-        ALL_SCHEMES,
+        [scheme for protocol in PROTOCOLS.values() for scheme in protocol.schemes],
         password_file=password_file,
         password_option=f"{prefix}password-file",
         environment=environment,
     )
-    if endpoint.scheme in HTTP_SCHEMES:
-        if fragment or stream:
-            raise OptionError("URL", f"{endpoint.url}: the address of a feed names it already: leave the stream out")
-        if token is not None and token_file is not None:
-            raise OptionError(f"{prefix}token-file", f"cannot be used together with {prefix}token: give one of them")
-        found = Secret(token) if token else secret_of("TOKEN", token_file, environment, f"{prefix}token-file")
-        if found is not None:
-            endpoint = endpoint.with_token(found)
-        return Peer(endpoint, endpoint.path.rstrip("/").rpartition("/")[2] or endpoint.address, partitions)
-    if partitions is not None:
-        raise OptionError("--partitions", f"is for feeds of version 1: {endpoint.url} tells how many it has")
-    if fragment and stream:
-        raise OptionError("URL", f"names stream '{fragment}', and the arguments name '{stream}': expected one of them")
-    name = stream or fragment
-    if not name and needs_stream:
-        raise OptionError("URL", f"{endpoint.url} names no stream, expected {endpoint.url}#STREAM")
-    return Peer(endpoint, name)
+    protocol = protocol_of(endpoint.scheme)
+    assert protocol is not None, "parse_url takes the schemes of the protocols only"
+    kind: type[Peer] = load(protocol.peer)
+    return kind.read(
+        endpoint,
+        PeerArguments(stream, fragment, token, token_file, environment, prefix, partitions, needs_stream),
+    )
 
 
 def speaks_tls(url: str) -> bool:
     """Say whether a url's scheme means TLS."""
-    return url.strip().partition("://")[0].lower() in ("amqps", "rabbitmq-stream+tls", "https")
+    scheme = url.strip().partition("://")[0].lower()
+    return any(scheme == protocol.tls_scheme for protocol in PROTOCOLS.values())
 
 
 def partitions_option(of: str = "a feed") -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_streams.client.amqp.connection import CAPABILITY, Connection
+from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import Link, StartRefused, attach_receiver
 from spark_streams.client.amqp.offset_filters import StartFilter
 from spark_streams.client.amqp.pushdown import PushedFilter, is_about_filters, nothing_pushed, push
@@ -21,6 +21,7 @@ from spark_streams.client.log_client import RangeRead
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.filters.tree import Expression
+from spark_streams.wire.amqp.event_streams import CAPABILITY
 
 __all__ = ["FilteredReceiver", "Receivers", "Source"]
 

@@ -10,7 +10,7 @@ from spark_streams.server.admission import Sockets
 from spark_streams.server.door import TcpDoor
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from spark_streams.server.rabbitmq.connection import RabbitConnection
-from spark_streams.server.rabbitmq.node import RabbitNode
+from spark_streams.server.rabbitmq.node import ConnectedPeer, RabbitNode
 
 __all__ = ["RabbitDoor"]
 
@@ -34,7 +34,7 @@ class RabbitDoor(TcpDoor):
         self.node: RabbitNode | None = None
 
     @property
-    def connections(self) -> Collection[RabbitConnection]:
+    def connections(self) -> Collection[ConnectedPeer]:
         """Those that there are. To be called on the server's loop."""
         return self.node.connections if self.node is not None else ()
 

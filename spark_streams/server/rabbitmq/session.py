@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spark_streams.server.permissions import permissions_of
 from spark_streams.server.rabbitmq.frame_queue import UnconfirmedEntries
 from spark_streams.server.rabbitmq.heartbeat import HeartbeatTimer
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
 from spark_streams.server.rabbitmq.topology import Served
+from spark_streams.server.users import permissions_of
 from spark_streams.wire.rabbitmq.consumer_commands import DELIVER_KEY
 from spark_streams.wire.rabbitmq.frames import Answer, Request
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode

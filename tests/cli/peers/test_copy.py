@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from spark_streams.cli.peers.reading import PeerReader, open_reader
+from spark_streams.cli.peers.log_peer import LogPeer
+from spark_streams.cli.peers.peer import PeerReader, ReadRequest
 from spark_streams.errors import PositionLost
 from spark_streams.testing import LogStream, StreamFactory, eventually
 from tests.cli.conftest import Ran
@@ -184,8 +184,10 @@ def test_what_came_before_a_loss_is_confirmed(reference_log: StreamFactory, monk
     origin, copies = reference_log.create(), reference_log.create("copies")
     origin.produce(["a", "b"])
 
-    def open_it(*words: Any, **more: Any) -> PeerReader:
-        reader = open_reader(*words, **more)
+    open_reader = LogPeer.open_reader
+
+    def open_it(peer: LogPeer, request: ReadRequest) -> PeerReader:
+        reader = open_reader(peer, request)
         events = reader.new_events
 
         def then_lose() -> Iterator[pa.RecordBatch]:
@@ -195,7 +197,7 @@ def test_what_came_before_a_loss_is_confirmed(reference_log: StreamFactory, monk
         reader.new_events = then_lose  # type: ignore[method-assign]
         return reader
 
-    monkeypatch.setattr(sys.modules["spark_streams.cli.peers.copy"], "open_reader", open_it)
+    monkeypatch.setattr(LogPeer, "open_reader", open_it)
     done = run("copy", url(origin, "amqp"), url(copies, "feedapi"))
     assert done.exit_code == 1
     positions = json.loads(done.stderr.strip().splitlines()[-2])
@@ -209,13 +211,15 @@ def test_a_stream_that_was_created_anew_is_not_gone_on_with(
     origin, copies = reference_log.create(), reference_log.create("copies")
     origin.produce(["a", "b"])
 
-    def open_it(*words: Any, **more: Any) -> PeerReader:
-        reader = open_reader(*words, **more)
+    open_reader = LogPeer.open_reader
+
+    def open_it(peer: LogPeer, request: ReadRequest) -> PeerReader:
+        reader = open_reader(peer, request)
         origin.delete()
         origin.create()
         return reader
 
-    monkeypatch.setattr(sys.modules["spark_streams.cli.peers.copy"], "open_reader", open_it)
+    monkeypatch.setattr(LogPeer, "open_reader", open_it)
     done = run("copy", url(origin, "amqp"), url(copies, "feedapi"))
     assert (done.exit_code, copies.values()) == (1, [])
     assert "it was deleted and created again under its name: copy the new one with --from earliest" in done.stderr

@@ -1,0 +1,184 @@
+"""Feeds as peers of the command line: what they tell, and how they are read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from spark_streams.cli.credentials import secret_of
+from spark_streams.cli.peers.peer import TIMEOUT_MS, Peer, PeerArguments, PeerReader, PeerWriter, ReadRequest
+from spark_streams.client.digested_rows import PART_SCHEMA
+from spark_streams.client.feed.client import FeedAddress, FeedClient
+from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed
+from spark_streams.client.feed.range_reader import BEGINNING, FeedRange, scan
+from spark_streams.client.feed.row_decoder import FeedRows
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import NotFound, OptionError
+from spark_streams.rows import COMMON_SCHEMA
+from spark_streams.secrets import Secret
+from spark_streams.wire.feed.dialect import Dialect
+
+__all__ = ["FeedPeer"]
+
+MAX_LINE_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class FeedPeer(Peer):
+    """A feed; what has no path may be a feed, or the root of several.
+
+    Args:
+        partitions: of one that speaks version 1, how many it has; None of any other.
+    """
+
+    partitions: int | None = None
+
+    columns: ClassVar = tuple(COMMON_SCHEMA.names)
+
+    @classmethod
+    def read(cls, endpoint: Endpoint, given: PeerArguments) -> Peer:
+        """Return the feed that a command means; see ``Peer.read``."""
+        if given.fragment or given.stream:
+            raise OptionError("URL", f"{endpoint.url}: the address of a feed names it already: leave the stream out")
+        option = f"{given.prefix}token-file"
+        if given.token is not None and given.token_file is not None:
+            raise OptionError(option, f"cannot be used together with {given.prefix}token: give one of them")
+        found = Secret(given.token) if given.token else secret_of("TOKEN", given.token_file, given.environment, option)
+        if found is not None:
+            endpoint = endpoint.with_token(found)
+        return cls(endpoint, endpoint.path.rstrip("/").rpartition("/")[2] or endpoint.address, given.partitions)
+
+    @property
+    def names_stream(self) -> bool:
+        """Whether it is one feed for sure."""
+        return bool(self.endpoint.path.strip("/"))
+
+    def named(self, stream: str) -> Peer:
+        """Return a feed of this peer; ``.`` and ``..`` are taken out of a url's path, so that none can be named so."""
+        if {".", ".."} & {*stream.split("/")}:
+            raise OptionError("URL", f"feed '{stream}' cannot be asked for: '.' and '..' are no parts of an address")
+        return replace(self, stream=stream, endpoint=replace(self.endpoint, path=f"/{quote(stream)}"))
+
+    def __str__(self) -> str:
+        return self.endpoint.url
+
+    def client(self) -> FeedClient:
+        """Return a client: of version 1 where its number of partitions is told, else of what the feed speaks."""
+        dialect = None if self.partitions is None else Dialect.V1
+        where = (self.endpoint, self.stream, dialect, self.partitions)
+        return FeedClient(FeedAddress(*where, {}, None, TIMEOUT_MS, MAX_LINE_BYTES))
+
+    def open_reader(self, request: ReadRequest) -> PeerReader:
+        """Return a reader; see ``Peer.open_reader``."""
+        return _FeedReader(self.client(), self.stream, request)
+
+    def open_writer(self) -> PeerWriter:
+        """Return a writer; see ``Peer.open_writer``."""
+        return _FeedWriter(self)
+
+    def about(self) -> dict[str, Any] | None:
+        """Return the names of the feeds; None: the address is a feed's."""
+        with self.client() as feeds:
+            names = feeds.streams()
+        return None if names is None else {"kind": "feeds", "peer": {}, "streams": names}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the feed says of itself; see ``Peer.describe``."""
+        with self.client() as client:
+            discovery = client.discover()
+            assert client.dialect is not None
+            about: dict[str, Any] = {
+                "dialect": client.dialect.value,
+                "exactly once": _yes(discovery.exactly_once),
+                "long responses (stream)": _yes(discovery.stream),
+                "filters": list(discovery.filters),
+            }
+            rows = [
+                {
+                    "partition": str(p.id),
+                    "closed": _yes(p.closed),
+                    "last cursor": p.last_cursor or client.last_cursor(p.id),
+                    "starts after": p.starts_after,
+                    "cursors from": ", ".join(map(str, p.cursor_from)) or None,
+                }
+                for p in discovery.partitions
+            ]
+        return {"kind": "feed", "peer": about, "partitions": rows}
+
+
+class _FeedReader(PeerReader):
+    """A reader of a feed, whose end is a page without events."""
+
+    _client: FeedClient
+
+    @property
+    def positions(self) -> dict[str, str]:
+        return {p: "earliest" if c == BEGINNING else f"after:{c}" for p, c in self._cursors.items()}
+
+    def left(self) -> int | None:
+        return None
+
+    def new_events(self) -> Iterator[pa.RecordBatch]:
+        for partition in self._partitions():
+            cursor = self._cursors.setdefault(partition, BEGINNING)
+            end = self._client.last_cursor(int(partition))
+            rows = FeedRows(self._stream, int(partition), self._request.columns_read)
+            wanted = FeedRange(int(partition), cursor, (end,))
+            for batch in scan(self._client, wanted, rows, fail_on_data_loss=self._request.fail_on_loss):
+                self._cursors[partition] = batch.column("offset")[-1].as_py()
+                yield batch
+            self._cursors[partition] = end
+
+    def _partitions(self) -> list[str]:
+        names = [str(p.id) for p in self._client.discover().partitions]
+        only = self._request.only
+        if only is None:
+            return names
+        if only not in names:
+            raise NotFound("no partition", f"there are: {', '.join(names)}", f"feed '{self._stream}' '{only}'")
+        return [only]
+
+    def _begin(self) -> None:
+        word, operand = self._request.position
+        if word in ("offset", "timestamp"):
+            raise OptionError(
+                "--from", f"'{self._request.start}': a feed starts at earliest, at latest, or after:CURSOR"
+            )
+        place: Callable[[str], str] = {
+            "earliest": lambda _: BEGINNING,
+            "latest": lambda partition: self._client.last_cursor(int(partition)),
+            "after": lambda _: operand,
+        }[word]
+        self._cursors = {partition: place(partition) for partition in self._partitions()}
+
+
+class _FeedWriter(PeerWriter):
+    """A publisher of feeds holds its last part back until the end, so there is one for each flush."""
+
+    def __init__(self, peer: FeedPeer) -> None:
+        self._stream = peer.stream
+        self._target = HttpFeed(peer.endpoint, TIMEOUT_MS)
+        super().__init__(self._target)
+        try:
+            self._target.check()
+        except BaseException:
+            self._target.close()
+            raise
+        self._publisher = FeedPublisher(self._target, self._stream, None)
+
+    def send(self, rows: pa.RecordBatch) -> None:
+        columns = [rows.column(field.name).cast(field.type) for field in PART_SCHEMA]
+        batch = pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)
+        self._publisher.send(batch, self._label(rows))
+
+    def flush(self) -> None:
+        self._publisher.flush()
+        self._publisher = FeedPublisher(self._target, self._stream, None)
+
+
+def _yes(answer: bool) -> str:
+    return "yes" if answer else "no"

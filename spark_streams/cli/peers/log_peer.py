@@ -1,0 +1,166 @@
+"""What AMQP event logs and RabbitMQ streams have in common as peers: partitions that tell where they end."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from spark_streams.cli.peers.peer import Peer, PeerReader, ReadRequest
+from spark_streams.client import AmqpClient, Bounds, RabbitClient, RangeRead, StreamDescription, encode_columns
+from spark_streams.errors import NotFound, OptionError, PositionLost
+from spark_streams.options.positions import numbered_position
+from spark_streams.options.values import instant_ms
+from spark_streams.position import EARLIEST, After, At, Earliest
+
+__all__ = ["LogPeer", "messages"]
+
+
+class LogPeer(Peer):
+    """A stream of a peer whose client is a ``LogClient``.
+
+    Attributes:
+        kind: what the peer itself is called.
+        no_list: why streams have to be named where the peer does not list them.
+    """
+
+    kind: ClassVar[str]
+    no_list: ClassVar[str]
+
+    @abstractmethod
+    def client(self) -> AmqpClient | RabbitClient:
+        """Return a client of the stream; to be closed.
+
+        Raises:
+            NotFound, SparkStreamsError: the peer was asked what the name is.
+        """
+
+    def peer_client(self) -> AmqpClient | RabbitClient:
+        """Return a client of the peer itself; to be closed."""
+        return self.client()
+
+    def stream_kind(self, description: StreamDescription) -> str:
+        """Return what the stream is called."""
+        raise NotImplementedError
+
+    def open_reader(self, request: ReadRequest) -> PeerReader:
+        """Return a reader; see ``Peer.open_reader``."""
+        return _LogReader(self.client(), self.stream, request)
+
+    def about(self) -> dict[str, Any] | None:
+        """Return what the peer says of itself, and its streams, or why they are not known."""
+        with self.peer_client() as client:
+            told, names = client.capabilities(), client.streams()
+        about: dict[str, Any] = {"kind": self.kind, "peer": dict(told), "streams": names}
+        if names is None:
+            name_them = f"Name those to show: spark-streams inspect {self.endpoint.url} STREAM..."
+            about["why"] = f"{self.no_list}. {name_them}"
+        return about
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the peer says of the stream; see ``Peer.describe``."""
+        with self.client() as client:
+            description = client.describe(self.stream)
+            events = client.remaining(self.stream, dict.fromkeys(description.partitions, EARLIEST))
+            told = client.capabilities()
+        about: dict[str, Any] = dict(told)
+        if description.incarnation is not None:
+            about["created as"] = description.incarnation
+        rows = sorted(description.partitions.items(), key=lambda item: (len(item[0]), item[0]))
+        return {
+            "kind": self.stream_kind(description),
+            "peer": about,
+            "partitions": [
+                {
+                    "partition": name,
+                    "events": events.get(name),
+                    "earliest": bounds.earliest,
+                    "latest": bounds.latest,
+                    "removed up to": bounds.truncated,
+                }
+                for name, bounds in rows
+            ],
+            "unavailable": description.unavailable,
+        }
+
+
+class _LogReader(PeerReader):
+    """A reader of such a stream."""
+
+    _client: AmqpClient | RabbitClient
+
+    def _begin(self) -> None:
+        described = self._client.describe(self._stream)
+        self._incarnation = described.incarnation
+        bounds = self._partitions()
+        self._positions = {p: self._position(p, bounds[p], described) for p in bounds}
+
+    @property
+    def positions(self) -> dict[str, str]:
+        words = {At: "offset:", After: "after:"}
+        return {
+            p: "earliest" if isinstance(at, Earliest) else f"{words[type(at)]}{at.offset}"
+            for p, at in self._positions.items()
+        }
+
+    def left(self) -> int | None:
+        counts = self._client.remaining(self._stream, self._positions).values()
+        return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
+
+    def new_events(self) -> Iterator[pa.RecordBatch]:
+        for partition, bounds in self._partitions().items():
+            position = self._positions.get(partition, EARLIEST)
+            if bounds.latest is None or (isinstance(position, (At, After)) and _beyond(position, bounds.latest)):
+                continue
+            where = (self._stream, partition, position, bounds.latest)
+            read = RangeRead(*where, self._request.columns_read, fail_on_data_loss=self._request.fail_on_loss)
+            for batch in self._client.fetch(read):
+                self._positions[partition] = After(batch.column("offset")[-1].as_py())
+                yield batch
+            self._positions[partition] = After(bounds.latest)
+
+    def _partitions(self) -> dict[str, Bounds]:
+        """Return the partitions that are wanted, and their bounds now."""
+        description = self._client.describe(self._stream)
+        if description.incarnation != self._incarnation:
+            raise PositionLost(
+                self._stream, None, "in the stream as it was", "it was deleted and created again under its name"
+            )
+        only, partitions = self._request.only, description.partitions
+        if only is None:
+            return dict(sorted(partitions.items(), key=lambda item: (len(item[0]), item[0])))
+        if only not in partitions:
+            known = ", ".join(sorted(partitions))
+            raise NotFound("amqp:not-found", f"there are: {known}", f"stream '{self._stream}' partition '{only}'")
+        return {only: partitions[only]}
+
+    def _position(self, partition: str, bounds: Bounds, described: StreamDescription) -> Earliest | At | After:
+        end = EARLIEST if bounds.latest is None else After(bounds.latest)
+        word, operand = self._request.position
+        if word == "earliest":
+            return EARLIEST
+        if word == "latest":
+            return end
+        if word == "timestamp":
+            found = self._client.first_at_time(self._stream, partition, instant_ms("--from", operand))
+            return end if found is None else At(found)
+        if self._client.numeric_offsets:
+            position = numbered_position("--from", partition, {"at" if word == "offset" else "after": operand})
+            assert isinstance(position, (At, After))
+            return position
+        fault = described.no_offset(operand)
+        if fault is not None:
+            raise OptionError("--from", f"'{self._request.start}': {fault}")
+        return At(operand) if word == "offset" else After(operand)
+
+
+def _beyond(position: At | After, latest: str) -> bool:
+    return position.offset > latest or (isinstance(position, After) and position.offset == latest)
+
+
+def messages(rows: pa.RecordBatch) -> pa.LargeBinaryArray:
+    """Encode rows as Spark's sinks do; stream, partition, offset and timestamp are the other side's to say."""
+    names = [n for n in rows.schema.names if n not in ("stream", "partition", "offset", "timestamp")]
+    return encode_columns({name: rows.column(name) for name in names})
