@@ -1,4 +1,4 @@
-"""The answering attach: termini, settlement modes and link properties that are in force.
+"""Answers an attach: sets the termini, settlement modes and link properties that are in force, and opens the link.
 
 Spec: AMQP 1.0 part 3 §3.5.3, §3.5.4; Event Stream Extensions §4.6.1 to §4.6.3 (ES-105, ES-209).
 """
@@ -17,7 +17,7 @@ __all__ = ["open_consumer", "open_info", "open_producer"]
 
 
 def open_producer(link: Any, bound: str | None, max_message_bytes: int) -> None:
-    """Open a link that events come in on."""
+    """Open a link on which the peer sends events."""
     link.source.copy(link.remote_source)
     link.target.copy(link.remote_target)
     link.target.durability = proton.Terminus.NONDURABLE
@@ -29,10 +29,10 @@ def open_producer(link: Any, bound: str | None, max_message_bytes: int) -> None:
 
 
 def open_consumer(link: Any, filters: LinkFilters, bound: str | None, claim: Claim | None, *, durable: bool) -> bool:
-    """Open a link that events go out on.
+    """Open a link on which the door sends events.
 
     Returns:
-        Whether deliveries are sent settled: only where the receiver asks for just that.
+        Whether the door sends deliveries settled, which it does only where the receiver requests it.
     """
     link.source.copy(link.remote_source)
     link.source.filter.clear()
@@ -51,7 +51,7 @@ def open_consumer(link: Any, filters: LinkFilters, bound: str | None, claim: Cla
 
 
 def open_info(link: Any) -> bool:
-    """Open a link of an information source; returns the same."""
+    """Open a link of an information source; return whether the door sends deliveries settled."""
     link.source.copy(link.remote_source)
     link.source.filter.clear()
     link.source.durability = proton.Terminus.NONDURABLE

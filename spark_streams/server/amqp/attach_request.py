@@ -1,4 +1,4 @@
-"""What a peer asks for in an attach, read and checked: address, link properties.
+"""Reads and checks what a peer requests in an attach: the address and the link properties.
 
 Spec: Event Stream Extensions §4.6.1 to §4.6.3, §6; A-2, A-5, A-26, A-28.
 """
@@ -20,37 +20,29 @@ from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITI
 __all__ = [
     "INFO_SUFFIX",
     "AttachRequest",
-    "decoded",
     "find_stream",
     "link_properties",
     "read_attach_request",
+    "read_value",
     "stream_names",
 ]
 
 INFO_SUFFIX: Final = "/$info"
 
-_INTEGERS: Final = (
-    int,
-    proton.ulong,
-    proton.uint,
-    proton.ushort,
-    proton.ubyte,
-    proton.int32,
-    proton.short,
-    proton.byte,
-)
+_UNSIGNED: Final = (proton.ulong, proton.uint, proton.ushort, proton.ubyte)
+_SIGNED: Final = (int, proton.int32, proton.short, proton.byte)
 _MAX_EPOCH: Final = 2**63 - 1
-"""The epoch is told as an AMQP long (A-2)."""
+"""The answer gives the epoch as an AMQP long (A-2)."""
 
 
 @dataclass(frozen=True)
 class AttachRequest:
-    """The link properties that mean something here.
+    """The link properties that the door knows.
 
     Args:
-        partition: to bind the link to, or None.
-        group: the consumer group, or None.
-        epoch: or None.
+        partition: the identifier of the partition to bind the link to, or None.
+        group: the name of the consumer group, or None.
+        epoch: the epoch within the group, 0 to 2^63-1, or None.
 
     """
 
@@ -59,17 +51,18 @@ class AttachRequest:
     epoch: int | None
 
 
-def decoded(decode: Callable[[], Any], what: str) -> Any:
-    """Return a value that the peer sent, as proton makes Python objects of it.
+def read_value(decode: Callable[[], Any], what: str) -> Any:
+    """Return a value that the peer sent, as a Python object.
 
-    Not every AMQP value has one: map keys may be lists, and nesting has no bound. That costs the link, nothing else.
+    proton has no Python object for some AMQP values: map keys may be lists, and nesting has no bound. Such a value
+    costs the link and nothing else.
 
     Args:
-        decode: reads it.
-        what: for the refusal.
+        decode: reads the value with proton.
+        what: the value's name in the refusal.
 
     Raises:
-        LinkRefused: there is no Python object for it (amqp:invalid-field).
+        LinkRefused: there is no Python object for the value (amqp:invalid-field).
 
     """
     try:
@@ -79,13 +72,13 @@ def decoded(decode: Callable[[], Any], what: str) -> Any:
 
 
 def link_properties(link: Any) -> dict[str, Any]:
-    """Return the properties of a peer's attach.
+    """Return the properties of a peer's attach by name.
 
     Raises:
-        LinkRefused: they cannot be decoded (amqp:invalid-field).
+        LinkRefused: the properties cannot be decoded (amqp:invalid-field).
 
     """
-    properties = decoded(lambda: link.remote_properties, "the link properties")
+    properties = read_value(lambda: link.remote_properties, "the link properties")
     return {str(k): v for k, v in properties.items()} if isinstance(properties, Mapping) else {}
 
 
@@ -93,7 +86,7 @@ def read_attach_request(link: Any) -> AttachRequest:
     """Read the link properties of an attach; group and epoch count only for receivers (A-28).
 
     Raises:
-        LinkRefused: a property has a type or value that it cannot have, or there is an epoch without a group (A-26).
+        LinkRefused: a property has a wrong type or value, or there is an epoch without a group (A-26).
 
     """
     properties = link_properties(link)
@@ -107,7 +100,7 @@ def read_attach_request(link: Any) -> AttachRequest:
     if group is not None and (not isinstance(group, str) or not group):
         raise LinkRefused(INVALID_FIELD, f"link property {CONSUMER_GROUP} is no name: expected a string")
     if epoch is not None:
-        if type(epoch) not in _INTEGERS or not 0 <= epoch <= _MAX_EPOCH:
+        if type(epoch) not in (*_UNSIGNED, *_SIGNED) or not 0 <= epoch <= _MAX_EPOCH:
             raise LinkRefused(
                 INVALID_FIELD,
                 f"link property {EPOCH} is {epoch!r:.40} ({_kind(epoch)}): expected an integer from 0 to 2^63-1",
@@ -127,7 +120,7 @@ def find_stream(log: ReferenceLog, address: str) -> Stream:
     """Return the stream of an address; see ``stream_names``.
 
     Raises:
-        LinkRefused: there is none (amqp:not-found).
+        LinkRefused: there is no such stream (amqp:not-found).
 
     """
     for name in stream_names(address):

@@ -33,6 +33,7 @@ class LinkResources:
         loop: the server's.
 
     Attributes:
+        config: the door's settings.
         readers: of the partitions that consumers read.
         termini: positions of durable links.
         groups: consumer groups.
@@ -45,6 +46,7 @@ class LinkResources:
 
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log
+        self.config = config
         self.readers = PartitionReaders(loop, BlockReader)
         self.termini = Termini(log, loop, config.max_durable_links)
         self.groups = Groups(log, config.reset_epoch, config.max_groups)
@@ -87,10 +89,10 @@ class LinkHost(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether no more messages should be taken."""
+        """Whether links must take no more messages."""
 
-    def serve(self, attached: AttachedLink, happened: LinkInput) -> None:
-        """Have a link served from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
+    def serve(self, attached: AttachedLink, link_input: LinkInput) -> None:
+        """Serve a link from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
 
     def refuse(self, link: Any, refusal: LinkRefused) -> None:
         """Refuse the attach of a ``proton.Link``."""
@@ -99,10 +101,10 @@ class LinkHost(Protocol):
         """Close an attached ``proton.Link``, with an error or without."""
 
     def wake(self, link: AttachedLink | None = None) -> None:
-        """Have a turn soon, and a link served in it."""
+        """Queue a turn of this connection, and serve a link in it."""
 
     def blocked(self, link: AttachedLink) -> None:
-        """Serve a link again when bytes have moved."""
+        """Serve a link again when bytes have been written."""
 
     def unfinished(self, more_bytes: int) -> None:
         """Count bytes of messages of which only some frames have come."""
@@ -124,7 +126,7 @@ class AttachedLink(abc.ABC):
         incarnation: the log's incarnation.
 
     Attributes:
-        ended: whether it has given back what it held, and serves no more.
+        ended: whether it has released what it held, and serves no more.
         on_end: functions that are called when it ends.
 
     """
@@ -142,19 +144,19 @@ class AttachedLink(abc.ABC):
         """Do a bounded part of what there is to do now; return whether there is more to do at once."""
 
     def updated(self, delivery: Any) -> None:  # noqa: B027  only consumers have outgoing deliveries to follow
-        """Take note that the peer changed the state of an outgoing delivery (a C pointer)."""
+        """Handle a new state that the peer gave an outgoing delivery (a C pointer)."""
 
     def follow(self) -> None:  # noqa: B027  only agnostic consumers care
-        """Take note that the log's partitions may have changed."""
+        """Handle a possible change of the log's partitions."""
 
     def take_input(self) -> None:  # noqa: B027  only producers have input
         """Take all that has come in, because the link is about to end."""
 
     def end(self, *, closed: bool) -> None:
-        """Give back what it holds; nothing is sent after this.
+        """Release what the link holds; nothing is sent after this.
 
         Args:
-            closed: whether the peer closed the link, and with it the terminus, rather than only losing it.
+            closed: whether the peer closed the link, and with it the terminus; False: the link was detached or lost.
 
         """
         if not self.ended:
@@ -165,7 +167,7 @@ class AttachedLink(abc.ABC):
 
     @abc.abstractmethod
     def _released(self, *, closed: bool) -> None:
-        """Give back what the link holds."""
+        """Release what the link holds."""
 
     def fail(self, refusal: LinkRefused) -> None:
         """Close the link with an error."""

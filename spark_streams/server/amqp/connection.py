@@ -2,12 +2,12 @@
 
 ::
 
-    data_received -> SaslServer -> Engine.push -> what happened -> links.serve -> Engine.output -> transport.write
+    data_received -> SaslServer -> Engine.push -> Engine.events -> link.serve -> Engine.output -> transport.write
 
 One turn of the loop takes what has come, serves each link that has something to do with a bounded share, and writes.
 While a link has more to do, further turns are queued behind those of other connections. While the socket takes no more
-(pause_writing), consumers are not served and nothing is read: what a peer asks for and does not take is not collected.
-The engine's clock stands still meanwhile, so that a peer which is not heard is not taken for silent.
+(pause_writing), consumers are not served and nothing is read: what a peer requests and does not take is not collected.
+The engine's clock stands still meanwhile, so that a peer whose bytes are not read does not count as silent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from spark_streams.server.amqp.error_conditions import (
     INTERNAL_ERROR,
     RESOURCE_LIMIT,
     LinkRefused,
-    condition,
 )
 from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.link_states import LinkInput
@@ -41,21 +40,26 @@ __all__ = ["AmqpConnection"]
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
 TURN_S: Final = 0.005
-"""How long a connection goes on serving its links before others have their turn."""
+"""Seconds for which a connection serves its links before others have their turn."""
 LINGER_S: Final = 2.0
-"""How long a peer may take to read what it is told at the end."""
+"""Seconds in which a peer may read the last frames before its socket is dropped."""
 
 logger = logging.getLogger("spark_streams.server")
 
 
 class AmqpConnection(asyncio.Protocol):
-    """A peer.
+    """One connection of the door, and the ``LinkHost`` of its links.
 
     Args:
-        node: what links are attached to.
-        connections: those that are served; this one adds and removes itself.
+        node: links are attached to it.
+        connections: the door's connections; this one adds and removes itself.
         container: the server's container-id.
-        admission: its place at the door.
+        admission: the connection's place among those that the door may have.
+
+    Attributes:
+        user: who the peer is, once SASL is over.
+        container: the peer's container-id.
+        write_paused: whether the socket takes no more.
 
     """
 
@@ -83,7 +87,7 @@ class AmqpConnection(asyncio.Protocol):
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with the SASL layer."""
+        """Begin with the SASL layer; asyncio calls it."""
         assert isinstance(transport, asyncio.Transport)
         config = self.node.config
         self._transport = transport
@@ -133,7 +137,7 @@ class AmqpConnection(asyncio.Protocol):
         self._queue_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of everything."""
+        """Release what the connection and its links hold."""
         self._closing = True
         self._connections.discard(self)
         self._admission.end()
@@ -153,7 +157,7 @@ class AmqpConnection(asyncio.Protocol):
     # --- SASL
 
     def _authenticate(self, data: bytes) -> bytes:
-        """Feed the SASL layer; returns what came after it."""
+        """Give bytes to the SASL layer; return the bytes that follow it."""
         assert self._handshake is not None and self._transport is not None
         answer = self._handshake.receive(data)
         if answer.refused is not None:
@@ -189,28 +193,19 @@ class AmqpConnection(asyncio.Protocol):
         self._unblock()
         self._turn()
         if self._engine is not None and not self._closing and not engine.accepts_input:
-            self._broken_input(engine)
-
-    def _broken_input(self, engine: Engine) -> None:
-        """End a connection whose bytes the engine does not take any more; not every fault makes it say so itself."""
-        if not engine.connection.state & proton.Endpoint.REMOTE_CLOSED:
-            self._close(FRAMING_ERROR, "the bytes are no AMQP 1.0 frames")
-        self._end_transport()
-
-    def _undecodable(self, name: str, fault: UnicodeDecodeError) -> None:
-        """End a connection that sends strings which are none: proton only finds out when they are asked for."""
-        logger.info("%s: %s: a string that is no UTF-8: %s", self._peer, name, fault)
-        self._close(DECODE_ERROR, "a string is no UTF-8")
-        self._end_transport()
+            # The engine does not announce every fault itself.
+            if not engine.connection.state & proton.Endpoint.REMOTE_CLOSED:
+                self._close(FRAMING_ERROR, "the bytes are no AMQP 1.0 frames")
+            self._end_transport()
 
     def wake(self, link: AttachedLink | None = None) -> None:
-        """Have a turn soon, and a link served in it."""
+        """Queue a turn of this connection, and serve a link in it."""
         if link is not None:
             self._links.wake(link)
         self._queue_turn()
 
     def blocked(self, link: AttachedLink) -> None:
-        """Serve a link again when bytes have moved."""
+        """Serve a link again when bytes have been written."""
         self._links.block(link)
 
     def _unblock(self) -> None:
@@ -257,11 +252,11 @@ class AmqpConnection(asyncio.Protocol):
     # --- what the peer does
 
     def _note(self) -> None:
-        """Handle what has happened in the engine."""
+        """Handle the events of the engine."""
         engine = self._engine
         assert engine is not None
         while True:
-            control, links, updated = engine.happened()
+            control, links, updated = engine.events()
             if not control and not links:
                 return
             # Outcomes first: closing a link frees its deliveries.
@@ -273,7 +268,10 @@ class AmqpConnection(asyncio.Protocol):
                 try:
                     getattr(self, "_" + name)(endpoint)
                 except UnicodeDecodeError as fault:
-                    self._undecodable(name, fault)
+                    # proton finds out when the string is read.
+                    logger.info("%s: %s: a string that is no UTF-8: %s", self._peer, name, fault)
+                    self._close(DECODE_ERROR, "a string is no UTF-8")
+                    self._end_transport()
                     return
             self._links.touch(links)
 
@@ -282,12 +280,12 @@ class AmqpConnection(asyncio.Protocol):
         """How many links the connection has, without the refused ones."""
         return self._links.count
 
-    def serve(self, attached: AttachedLink, happened: LinkInput) -> None:
-        """Have a link served from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
-        self._links.serve(attached, happened)
+    def serve(self, attached: AttachedLink, link_input: LinkInput) -> None:
+        """Serve a link from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
+        self._links.serve(attached, link_input)
 
     def refuse(self, link: Any, refusal: LinkRefused) -> None:
-        """Refuse an attach; a peer that does not detach what was refused is not served any longer."""
+        """Refuse an attach; close the connection of a peer that does not detach refused links."""
         self._links.refuse(link, refusal)
         most = self.node.config.max_links
         if self._links.refused > most:
@@ -305,7 +303,7 @@ class AmqpConnection(asyncio.Protocol):
             self._close(RESOURCE_LIMIT, f"unfinished messages of the connection have more than {most} bytes")
 
     def storing(self, more_bytes: int) -> None:
-        """Count bytes of messages that are being stored; links that found it ``full`` are served when it is no more."""
+        """Count bytes of messages that are being stored; links that were ``full`` are served when there is room."""
         before = self.full
         self._storing_bytes += more_bytes
         if before and not self.full:
@@ -314,7 +312,7 @@ class AmqpConnection(asyncio.Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether no more messages should be taken: the engine holds what comes, as much as a session may have."""
+        """Whether links must take no more messages: the engine holds up to ``session_bytes`` of what comes."""
         return self._storing_bytes >= self.node.config.session_bytes
 
     def _connection_opened(self, connection: Any) -> None:
@@ -377,7 +375,7 @@ class AmqpConnection(asyncio.Protocol):
             return
         self._links.connection_closes()
         if not engine.connection.state & proton.Endpoint.LOCAL_CLOSED:
-            engine.connection.condition = condition(name, description)
+            engine.connection.condition = LinkRefused(name, description).condition
             engine.connection.close()
         self._flush()
         self._linger()
@@ -392,7 +390,7 @@ class AmqpConnection(asyncio.Protocol):
         self._end_transport()
 
     def guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of this connection from elsewhere: what goes wrong in it ends this connection only."""
+        """Call a function of this connection from elsewhere: an exception in it ends this connection only."""
         try:
             function()
         except Exception:

@@ -5,7 +5,7 @@ before and after. A refused link has a state and nothing that serves it: the eng
 it too.
 
 A link that has something to do is due. Each turn of the connection serves the links that are due, each a bounded share;
-a link that waits for room in the socket or in memory is blocked, and due again when bytes have moved.
+a link that waits for room in the socket or in memory is blocked, and due again when bytes have been written.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class ConnectionLinks:
         self._states[at] = LinkState.ATTACHING
         self._sessions[at] = address(link.session._impl)
 
-    def serve(self, attached: AttachedLink, happened: LinkInput) -> None:
-        """Have a link served from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
+    def serve(self, attached: AttachedLink, link_input: LinkInput) -> None:
+        """Serve a link from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
         at = address(attached.link._impl)
-        self._enter(at, happened)
+        self._enter(at, link_input)
         self._served[at] = attached
         self._due[attached] = None
 
@@ -95,11 +95,11 @@ class ConnectionLinks:
             link.condition = refusal.condition
         link.close()
 
-    def peer_ends(self, link: proton.Link, happened: LinkInput) -> None:
+    def peer_ends(self, link: proton.Link, link_input: LinkInput) -> None:
         """Answer the peer's detach: ``PEER_DETACHES``, or ``PEER_CLOSES`` where it ends the terminus too."""
         at = address(link._impl)
         before = self._states[at]
-        after = self._enter(at, happened)
+        after = self._enter(at, link_input)
         attached = self._served.pop(at, None)
         if attached is None:
             _drop_input(link)  # what came although a refused link has no credit
@@ -114,7 +114,7 @@ class ConnectionLinks:
         link.free()
 
     def session_ends(self, session: proton.Session) -> None:
-        """Let go of the links of a session that the peer has ended."""
+        """End the links of a session that the peer has ended."""
         ended = address(session._impl)
         links = [at for at, home in self._sessions.items() if home == ended]
         self._end(links, LinkInput.SESSION_ENDS)
@@ -122,7 +122,7 @@ class ConnectionLinks:
             self._served.pop(at, None)
 
     def connection_closes(self) -> None:
-        """Let go of what the links hold; the connection is closed on one side or both, or lost."""
+        """Release what the links hold; the connection is closed on one side or both, or lost."""
         holding = [at for at, state in self._states.items() if (state, LinkInput.CONNECTION_CLOSES) in TRANSITIONS]
         self._end(holding, LinkInput.CONNECTION_CLOSES)
 
@@ -131,22 +131,22 @@ class ConnectionLinks:
         for kept in (self._served, self._states, self._sessions, self._due, self._blocked):
             kept.clear()
 
-    def _enter(self, at: int, happened: LinkInput) -> LinkState:
-        state = next_state(self._states[at], happened)
+    def _enter(self, at: int, link_input: LinkInput) -> LinkState:
+        state = next_state(self._states[at], link_input)
         if state in (LinkState.DETACHED, LinkState.CLOSED):
             del self._states[at], self._sessions[at]
         else:
             self._states[at] = state
         return state
 
-    def _end(self, links: Iterable[int], happened: LinkInput) -> None:
-        """End links without the peer's detach; a fault in one does not keep the others from giving back what they hold.
+    def _end(self, links: Iterable[int], link_input: LinkInput) -> None:
+        """End links without the peer's detach; a fault in one does not keep the others from releasing what they hold.
 
-        Those that wait come first: a partition that one of the others gives back must not go to them.
+        Those that wait come first: a partition that one of the others releases must not go to them.
         """
         for at in sorted(links, key=lambda at: self._states[at] is not LinkState.WAITING):
             try:
-                self._enter(at, happened)
+                self._enter(at, link_input)
                 attached = self._served.get(at)
                 if attached is not None:
                     attached.end(closed=False)
@@ -197,7 +197,7 @@ class ConnectionLinks:
         self._due = {**waiting, **self._due}
 
     def update(self, deliveries: Iterable[Any]) -> None:
-        """Tell links which outgoing deliveries (C pointers) the peer has changed the state of."""
+        """Pass on outgoing deliveries (C pointers) whose state the peer has changed."""
         for delivery in deliveries:
             attached = self._served.get(address(lib.pn_delivery_link(delivery)))
             if attached is not None:

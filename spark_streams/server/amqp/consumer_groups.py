@@ -1,15 +1,15 @@
-"""Consumer groups: who owns which partition of a log, and with which epoch.
+"""Consumer groups: which link owns which partition of a log, and with which epoch.
 
 ::
 
     claim(partition)  no owner            -> owner, epoch max(stored, given)               A-27
-                      owner, epoch > its  -> the owner is told ``stolen`` and closed, new owner
+                      owner, epoch > its  -> the owner is closed with ``stolen``, new owner
                       owner, otherwise    -> refused, amqp:resource-locked
     claim(any)        a free partition    -> owner
-                      none                -> refused, amqp:link:detach-forced, or waits in line
+                      none                -> refused, amqp:link:detach-forced, or waits
 
-A group that is made as it is named belongs to the user who names it: another user's group of that name is another one.
-Groups that the settings list are everybody's who may read the log.
+A group that comes into being as a link names it belongs to the link's user: another user's group of that name is
+another group. Groups that the settings list belong to all who may read the log.
 
 Spec: Event Stream Extensions §4.5 (ES-200 to ES-212), A-2, A-19, A-26 to A-28.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from spark_streams.log import ReferenceLog
@@ -35,9 +35,9 @@ class Group(NamedTuple):
     """A group of a log.
 
     Args:
-        incarnation: the log's; a log that was deleted and made again has other groups.
-        name: its name.
-        user: whose it is; None: everybody's.
+        incarnation: the log's; a log that is deleted and created again has other groups.
+        name: the group's name.
+        user: the user that it belongs to; None: all users.
     """
 
     incarnation: str
@@ -49,17 +49,17 @@ class Owner(Protocol):
     """A link that holds a claim."""
 
     def stolen(self, epoch: int) -> None:
-        """End the link: a claim with this epoch has displaced it."""
+        """End the link, since a claim with this epoch has displaced it."""
 
     def renegotiate(self) -> None:
-        """End the link gracefully, for the group to be distributed anew."""
+        """End the link without an error, so that the group's partitions are assigned again."""
 
 
 class Waiter(Protocol):
     """An attach that waits for a partition to become free."""
 
     def try_again(self) -> None:
-        """Claim once more; stays in line when there is still none."""
+        """Claim once more; the attach goes on waiting when there is still no free partition."""
 
 
 @dataclass
@@ -72,18 +72,13 @@ class Claim:
     owner: Owner | None = None
 
 
-@dataclass
-class _Line:
-    waiters: list[Waiter] = field(default_factory=list)
-
-
 class Groups:
     """All groups of all logs.
 
     Args:
         log: its state store keeps epochs when they are not reset.
         reset_epoch: whether an epoch counter goes back to 0 when no link remains.
-        most: how many one user may have: groups with members, and groups of which an epoch is kept.
+        most: how many groups one user may have, counting groups with members and groups whose epoch is kept.
 
     """
 
@@ -91,10 +86,10 @@ class Groups:
         self._log = log
         self._reset = reset_epoch
         self._claims: dict[tuple[Group, str], Claim] = {}
-        self._lines: dict[Group, _Line] = {}
+        self._waiting: dict[Group, list[Waiter]] = {}
         self._most = most
         self._uses: dict[str | None, Counter[Group]] = {}
-        """User to its groups, each with how many partitions of it are claimed or have an epoch kept."""
+        """User to groups, each with the number of its partitions that are claimed or whose epoch is kept."""
         there = {stream.incarnation for stream in log.streams()}
         for key, _ in log.state.items(NAMESPACE):
             group = _group(key)
@@ -104,16 +99,16 @@ class Groups:
                 log.state.drop(NAMESPACE, key)
 
     def claim(self, group: Group, partition: str, epoch: int | None) -> Claim:
-        """Take a partition; the displaced owner, if any, is ended before this returns.
+        """Claim a partition for a group; this ends the displaced owner, if there is one.
 
         Args:
-            group: whose partition it is to be.
-            partition: which.
-            epoch: as the link gave it, or None.
+            group: the group.
+            partition: the partition's identifier.
+            epoch: the epoch that the link gave, or None.
 
         Raises:
-            LinkRefused: another link has it, and the epoch is not above its own; or its user has as many groups as it
-                may have. Nothing has changed then.
+            LinkRefused: another link owns the partition with the same or a greater epoch; or the user has as many
+                groups as it may have; or the epoch cannot be recorded. Nothing has changed then.
 
         """
         self._check_room(group)
@@ -148,34 +143,35 @@ class Groups:
         return claim
 
     def free(self, group: Group, partitions: Iterable[str]) -> list[str]:
-        """Return those of the partitions that nobody in the group has."""
+        """Return the partitions that no link of the group owns."""
         return [p for p in partitions if (group, p) not in self._claims]
 
     def release(self, claim: Claim) -> None:
-        """Give a partition back; who waits is served in the order of coming. A displaced claim changes nothing."""
+        """Give a partition back; attaches that wait try again in the order in which they came.
+
+        A displaced claim changes nothing.
+        """
         if self._claims.get((claim.group, claim.partition)) is not claim:
             return
         del self._claims[claim.group, claim.partition]
         self._used(claim.group, -1)
-        line = self._lines.get(claim.group)
-        if line is not None:
-            for waiter in list(line.waiters):
-                waiter.try_again()
+        for waiter in list(self._waiting.get(claim.group, ())):
+            waiter.try_again()
 
     def wait(self, group: Group, waiter: Waiter) -> None:
-        """Stand in line."""
-        self._lines.setdefault(group, _Line()).waiters.append(waiter)
+        """Add an attach that waits for a partition of a group."""
+        self._waiting.setdefault(group, []).append(waiter)
 
     def leave(self, group: Group, waiter: Waiter) -> None:
-        """Leave the line."""
-        line = self._lines.get(group)
-        if line is not None and waiter in line.waiters:
-            line.waiters.remove(waiter)
-            if not line.waiters:
-                del self._lines[group]
+        """Remove an attach that waits no more."""
+        waiting = self._waiting.get(group, [])
+        if waiter in waiting:
+            waiting.remove(waiter)
+            if not waiting:
+                del self._waiting[group]
 
     def renegotiate(self, incarnation: str, name: str) -> int:
-        """Gracefully end all links of the groups of a name, each user's (ES-107, ES-207); returns how many."""
+        """End all links of every user's group of a name without an error (ES-107, ES-207); return how many."""
         claims = [claim for (group, _), claim in self._claims.items() if group[:2] == (incarnation, name)]
         for claim in claims:
             if claim.owner is not None:
@@ -217,7 +213,7 @@ def _key(group: Group, partition: str) -> str:
 
 
 def _group(key: str) -> Group:
-    """Return the group that a key is about."""
+    """Return the group of a key."""
     if key.startswith("["):
         incarnation, user, name, _ = json.loads(key)
         return Group(incarnation, name, user)

@@ -1,9 +1,9 @@
-"""A link that delivers events: bound to one partition, or fed from all of them in turn.
+"""A link on which the door sends events: of one partition, or of all partitions in turn.
 
 Delivery state: a presettled delivery is done when it is sent. Otherwise ``accepted``, ``rejected``, ``modified`` with
-undeliverable-here, and settling without an outcome all mean done; ``released`` and ``modified`` bring the event again
-on the same link, in offset order and before any later event that was not sent yet, ``modified`` with delivery-failed
-counting it in the header's delivery-count.
+undeliverable-here, and settling without an outcome all mean done. After ``released`` and other ``modified`` outcomes
+the link sends the event again, in offset order and before any later event that it has not sent yet; ``modified`` with
+delivery-failed adds one to the header's delivery-count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import functools
 import logging
 import struct
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import proton
@@ -23,7 +22,7 @@ from spark_streams.log import Stream
 from spark_streams.offsets import format_offset
 from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
 from spark_streams.server.amqp.consumer_groups import Claim
-from spark_streams.server.amqp.durable_termini import Terminus, ranges
+from spark_streams.server.amqp.durable_termini import Resumed, Terminus, ranges
 from spark_streams.server.amqp.engine import address, is_decided
 from spark_streams.server.amqp.error_conditions import (
     INTERNAL_ERROR,
@@ -32,7 +31,8 @@ from spark_streams.server.amqp.error_conditions import (
     STOLEN,
     LinkRefused,
 )
-from spark_streams.server.amqp.link_position import LinkPosition
+from spark_streams.server.amqp.link_filters import LinkFilters
+from spark_streams.server.amqp.link_position import LinkPosition, open_position
 from spark_streams.server.amqp.transfer_block import TransferBlock
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.encode import encode_value
@@ -48,9 +48,9 @@ EVENTS_PER_PARTITION: Final = 256
 QUEUED_BYTES: Final = 512 << 10
 """Bytes that one session may have queued inside the engine; more would only grow memory."""
 BLOCKS_PER_TURN: Final = 8
-"""How many blocks a filter that matches nothing may skip in one turn."""
+"""Blocks that a filter without matches may skip in one turn."""
 SCAN_S: Final = 0.005
-"""How long a turn may go on that only skips: what a filter costs is up to the peer that wrote it."""
+"""Seconds for which a turn may only skip: the cost of a filter is up to the peer that wrote it."""
 
 CHANGED: Final = Symbol(ASSIGNED_KEYS[0])
 """The section's name; its text says "assigned" (A-1)."""
@@ -68,13 +68,15 @@ class ConsumerLink(AttachedLink):
         connection, link: see ``AttachedLink``.
         stream: the log.
         shared: what the links of the node share.
-        positions: one for each partition of the link, in order.
-        new_position: makes one for a partition that was added later.
-        bound: the partition it is bound to, or None.
-        claim: its hold on the partition in a consumer group, or None.
-        fingerprint: of its filters; kept with a durable terminus.
+        filters: of the link.
+        resumed: what a durable terminus has kept, or None.
+        bound: the partition that the link is bound to, or None.
+        claim: its claim to the partition in a consumer group, or None.
         presettled: whether deliveries are sent settled.
-        max_unsettled: how many may be unsettled.
+
+    Attributes:
+        positions: partition to the link's position in it, in the order of the log's partitions.
+        terminus: its durable terminus, or None.
 
     """
 
@@ -84,26 +86,22 @@ class ConsumerLink(AttachedLink):
         link: Any,
         stream: Stream,
         shared: LinkResources,
-        positions: dict[str, LinkPosition],
-        new_position: Callable[[str], LinkPosition],
+        filters: LinkFilters,
+        resumed: Resumed | None,
         *,
         bound: str | None,
         claim: Claim | None,
-        fingerprint: str,
         presettled: bool,
-        max_unsettled: int,
     ) -> None:
         super().__init__(connection, link, stream.name, stream.incarnation)
-        self.positions = positions
         self._log_stream = stream
         self._shared = shared
-        self._new_position = new_position
         self.bound = bound
         self.claim = claim
         self.terminus: Terminus | None = None
-        self._fingerprint = fingerprint
+        self._filters = filters
         self._presettled = presettled
-        self._max_unsettled = max_unsettled
+        self._max_unsettled = shared.config.max_unsettled
         self._impl = link._impl
         self._session = lib.pn_link_session(self._impl)
         self._size_limit = int(lib.pn_link_remote_max_message_size(self._impl))
@@ -115,9 +113,15 @@ class ConsumerLink(AttachedLink):
         self._changed = False
         self._turn = 0
         self._partition_count = len(stream.partitions)
-        self._order = list(positions.values())
+        names = shared.placement.here(stream) if bound is None else [bound]
+        self.positions = {name: self._position(name, resumed) for name in names}
+        self._order = list(self.positions.values())
         if claim is not None:
             claim.owner = self
+
+    def _position(self, name: str, resumed: Resumed | None, *, added: bool = False) -> LinkPosition:
+        readers, predicate = self._shared.readers, self._filters.predicate
+        return open_position(readers, self._log_stream, name, predicate, resumed, added=added)
 
     # --- sending
 
@@ -279,7 +283,7 @@ class ConsumerLink(AttachedLink):
         return rows
 
     def _wait_for_events(self) -> bool:
-        """Have the next append wake this link; True when one has come meanwhile."""
+        """Ask for a wake-up at the next append; return whether an append has come meanwhile."""
         for position in self._order:
             position.reader.waiting.add(self._wake)
         return any(position.behind for position in self._order)
@@ -288,7 +292,7 @@ class ConsumerLink(AttachedLink):
         self.connection.wake(self)
 
     def _drained(self) -> None:
-        """Tell a draining receiver that there is nothing more: all it can have is on its way. Spec: §2.6.7."""
+        """Give back the credit of a draining receiver when all matching events are on their way. Spec: §2.6.7."""
         if not lib.pn_link_get_drain(self._impl):
             return
         if lib.pn_link_queued(self._impl):
@@ -297,10 +301,10 @@ class ConsumerLink(AttachedLink):
             lib.pn_link_drained(self._impl)
             self.connection.wake()
 
-    # --- what the peer says
+    # --- what the peer does
 
     def updated(self, delivery: Any) -> None:
-        """Handle an outcome."""
+        """Handle the outcome of a delivery."""
         state = lib.pn_delivery_remote_state(delivery)
         entry = self._unsettled.get(address(delivery))
         if entry is None or self.ended or not is_decided(delivery):
@@ -321,25 +325,25 @@ class ConsumerLink(AttachedLink):
             self._shared.termini.changed(self.terminus)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a durable terminus keeps."""
+        """Return the state that a durable terminus keeps."""
         pending: dict[str, list[int]] = {p: [n for n, _ in c.again] for p, c in self.positions.items()}
         for position, offset, _ in self._unsettled.values():
             pending[position.reader.partition.id].append(offset)
         return {
             "incarnation": self.incarnation,
-            "filter": self._fingerprint,
+            "filter": self._filters.fingerprint,
             "partition": self.bound,
             "positions": {p: [c.next_offset, c.latest] for p, c in self.positions.items()},
             "pending": {p: ranges(sorted(offsets)) for p, offsets in pending.items() if offsets},
         }
 
-    # --- what the node says
+    # --- what the node does
 
     def follow(self) -> None:
-        """Take up partitions that were added to the log; an agnostic receiver is told with its next event (ES-121).
+        """Send from added partitions too; an agnostic receiver gets their names with its next event (ES-121).
 
-        One whose history was redistributed ends the link: the numbers of its events mean nothing on the others. A
-        durable receiver that comes back goes on there where it was.
+        A partition whose history was redistributed ends the link: the offsets of its events mean nothing on the
+        partitions that replace it. A durable receiver that attaches again goes on at the translated position.
         """
         if self.ended:
             return
@@ -352,7 +356,7 @@ class ConsumerLink(AttachedLink):
         self._partition_count = len(self._log_stream.partitions)
         added = [name for name in self._shared.placement.here(self._log_stream) if name not in self.positions]
         if added:
-            self.positions.update({name: self._new_position(name) for name in added})
+            self.positions.update({name: self._position(name, None, added=True) for name in added})
             self._order = list(self.positions.values())
             self._changed = True
             self.connection.wake(self)
@@ -378,7 +382,7 @@ class ConsumerLink(AttachedLink):
         self.connection.guarded(functools.partial(self.fail, refusal))
 
     def renegotiate(self) -> None:
-        """End the link gracefully (ES-207)."""
+        """End the link without an error (ES-207)."""
         self.connection.guarded(self.close)
 
     def _released(self, *, closed: bool) -> None:

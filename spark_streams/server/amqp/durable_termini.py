@@ -1,14 +1,14 @@
-"""Durable source termini: where a receiver stood when its link was cut, so that the next attach goes on there.
+"""Durable source termini: keeps the positions of a receiver whose link has ended, for its next attach.
 
 A terminus is durable when its durability is not ``none`` and it is to outlive the link: expiry-policy ``never``, or a
-timeout. It belongs to the user who made it, and is known by the peer's container-id and the link's name, which another
-user may choose too: that is another terminus. What is kept is the position in each partition and
-the events below it that were sent and not settled: they are sent again, what was settled is not. State is written soon
-after it changes, and at once when the link, the connection or the server ends in order; a server that is killed
-between may repeat events that were settled in its last tenth of a second, and never leaves one out.
+timeout. Its key is the user, the peer's container-id and the link's name; the same names of another user are another
+terminus. It keeps the position in each partition and the events below the position that were sent and not settled:
+these are sent again, settled events are not. The state is written soon after it changes, and at once when the link, the
+connection or the server ends in order. A server that is killed between may repeat events that were settled in its last
+tenth of a second, and never omits one.
 
-Earlier releases kept no user. What they wrote is where any user begins that may read the stream and asks by the same
-names, and nobody changes it: one user's link takes nothing from another's that comes back later.
+Earlier releases kept no user. Every user who may read the stream and attaches by the same names begins at what they
+wrote, and no link changes it: one user's link takes nothing from another user's that attaches later.
 
 Spec: AMQP 1.0 part 3 §3.5.5, §3.5.6; Event Stream Extensions §3.2 (ES-016).
 """
@@ -34,7 +34,7 @@ __all__ = ["Resumed", "Termini", "Terminus", "outlives_link", "ranges"]
 NAMESPACE: Final = "amqp-termini"
 SAVE_DELAY_S: Final = 0.1
 RETRY_S: Final = 1.0
-"""How soon what the system refused is tried again."""
+"""Seconds after which a write that the system refused is tried again."""
 _VERSION: Final = 1
 
 logger = logging.getLogger("spark_streams.server")
@@ -42,10 +42,10 @@ logger = logging.getLogger("spark_streams.server")
 
 @dataclass(frozen=True)
 class Resumed:
-    """What is known of a terminus from before.
+    """The kept state of a terminus.
 
     Args:
-        partition: the one it is bound to, or None.
+        partition: the partition that the link was bound to, or None.
         positions: partition to (next event to look at, what ``@latest`` stands for).
         pending: partition to the events below its position that are to be sent again, ascending.
 
@@ -56,10 +56,10 @@ class Resumed:
     pending: dict[str, list[int]]
 
     def on(self, stream: Stream, name: str) -> tuple[tuple[int, int] | None, list[int]]:
-        """Return the position in a partition and what is to be sent again, translated where it was split meanwhile.
+        """Return the position in a partition and the events to send again, translated where it was split meanwhile.
 
         Raises:
-            CorruptLog: what is stored about the split fails its check.
+            CorruptLog: the record of the split fails its check.
         """
         if name in self.positions:
             return self.positions[name], self.pending.get(name, [])
@@ -78,8 +78,8 @@ class Terminus:
 
     Args:
         key: user, container-id and link name.
-        snapshot: answers the state to keep; see ``Termini.save``.
-        displaced: ends the link when the same terminus is attached anew.
+        snapshot: returns the state to keep; see ``Termini.save``.
+        displaced: ends the link when the same terminus is attached again.
         timeout_s: how long it is kept without a link; None for ever.
 
     """
@@ -92,7 +92,7 @@ class Terminus:
 
 
 def outlives_link(source: Any) -> bool:
-    """Say whether a peer's source asks for a terminus that is kept when its link ends."""
+    """Return whether a peer's source requests a terminus that is kept when its link ends."""
     if source.durability == proton.Terminus.NONDURABLE:
         return False
     return bool(source.expiry_policy == proton.Terminus.EXPIRE_NEVER or source.timeout > 0)
@@ -125,7 +125,7 @@ class Termini:
         self._active: dict[str, Terminus] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._unwritten: dict[str, bytes | None] = {}
-        """Key to what the system did not let us write; None: it is to be forgotten."""
+        """Key to the state whose write the system refused; None: a delete that it refused."""
         self._most = most
         self._of: dict[str, dict[str, tuple[str, int | None]]] = {}
         """User to the keys of its termini, each with the log's incarnation and when it expires."""
@@ -139,10 +139,10 @@ class Termini:
         return json.dumps([user, container, link])
 
     def check_room(self, key: str) -> None:
-        """See whether a user may have this terminus, which may be a further one.
+        """Check that a user may have this terminus, which may be a new one.
 
         Raises:
-            LinkRefused: it has as many as a user may have (amqp:resource-limit-exceeded).
+            LinkRefused: the user has as many as a user may have (amqp:resource-limit-exceeded).
         """
         user = _user(key)
         kept = self._of.get(user, {})
@@ -157,13 +157,13 @@ class Termini:
             )
 
     def displace(self, key: str) -> None:
-        """End the link that has this terminus now, if any: a peer that comes back may be faster than its old socket."""
+        """End the link that has this terminus now, if any: a peer may attach again before its old socket is closed."""
         terminus = self._active.get(key)
         if terminus is not None:
             terminus.displaced(LinkRefused(STOLEN, "the same container attached a link of this name anew"))
 
     def resume(self, key: str, incarnation: str, fingerprint: str) -> Resumed | None:
-        """Return what is kept under a key; None when there is nothing that fits the log and the filters of the link."""
+        """Return the kept state of a key; None when none fits the log and the filters of the link."""
         stored = self._unwritten[key] if key in self._unwritten else self._log.state.get(NAMESPACE, key)
         if stored is None:
             stored = self._log.state.get(NAMESPACE, _without_user(key))
@@ -182,12 +182,12 @@ class Termini:
         )
 
     def activate(self, terminus: Terminus) -> None:
-        """Take a terminus into use, and write it down."""
+        """Take a terminus into use, and write its state."""
         self._active[terminus.key] = terminus
         self.save(terminus)
 
     def changed(self, terminus: Terminus) -> None:
-        """Note that a terminus has moved; it is written soon."""
+        """Note a change of a terminus; its state is written soon."""
         terminus.dirty = True
         self._write_later(RETRY_S if self._unwritten else SAVE_DELAY_S)
 
@@ -196,11 +196,11 @@ class Termini:
             self._timer = self._loop.call_later(seconds, self._save_dirty)
 
     def save(self, terminus: Terminus, *, suspended: bool = False) -> None:
-        """Write a terminus down now.
+        """Write the state of a terminus now.
 
         Args:
-            terminus: which; its snapshot has the keys incarnation, filter, partition, positions and pending.
-            suspended: whether its link is gone, so that its timeout begins.
+            terminus: the terminus; its snapshot has the keys incarnation, filter, partition, positions and pending.
+            suspended: whether its link has ended, so that its timeout begins.
 
         """
         terminus.dirty = False
@@ -210,12 +210,12 @@ class Termini:
         self._keep(terminus.key, kept)
 
     def _keep(self, key: str, kept: dict[str, Any] | None) -> None:
-        """Note and write down what is known under a key, None for nothing."""
+        """Note and write the state of a key; None deletes it."""
         self._note(key, kept)
         self._write(key, None if kept is None else json.dumps(kept).encode())
 
     def _write(self, key: str, content: bytes | None) -> None:
-        """Write down what is known under a key; what the system refuses is tried again."""
+        """Write the state of a key; a write that the system refuses is tried again."""
         try:
             if content is None:
                 self._log.state.delete(NAMESPACE, key)
@@ -238,19 +238,19 @@ class Termini:
             self.save(terminus, suspended=True)
 
     def remove(self, terminus: Terminus) -> None:
-        """Forget a terminus: its link was closed."""
+        """Delete a terminus whose link was closed by the peer."""
         if self._active.get(terminus.key) is terminus:
             del self._active[terminus.key]
             self._keep(terminus.key, self._nothing(terminus.key, terminus.snapshot()["incarnation"]))
 
     def _nothing(self, key: str, incarnation: str) -> dict[str, Any] | None:
-        """Return what says that a user's terminus is no more: a mark where an earlier release left one, else None."""
+        """Return the state of a deleted terminus: a mark where an earlier release left a state, else None."""
         if self._log.state.get(NAMESPACE, _without_user(key)) is None:
             return None
         return {"version": _VERSION, "incarnation": incarnation, "ended": True}
 
     def _note(self, key: str, kept: dict[str, Any] | None) -> None:
-        """Keep count of what a user has."""
+        """Count the termini of a user."""
         of_user = self._of.setdefault(_user(key), {})
         if kept is None:
             of_user.pop(key, None)
@@ -258,7 +258,7 @@ class Termini:
             of_user[key] = (kept["incarnation"], kept.get("expires_ms"))
 
     def _remove_old(self, kept: Iterable[dict[str, tuple[str, int | None]]]) -> None:
-        """Forget what timed out, and whose stream is gone."""
+        """Delete termini that timed out or whose stream is gone."""
         now_ms = time.time() * 1000
         there = {stream.incarnation for stream in self._log.streams()}
         for key, (incarnation, expires_ms) in [entry for of_user in kept for entry in of_user.items()]:
@@ -268,7 +268,7 @@ class Termini:
                 self._keep(key, self._nothing(key, incarnation) if _has_user(key) else None)
 
     def close(self) -> None:
-        """Write down what is not yet."""
+        """Write all states that are not written yet."""
         self._save_dirty()
         if self._timer is not None:
             self._timer.cancel()
@@ -289,10 +289,10 @@ def _has_user(key: str) -> bool:
 
 
 def _user(key: str) -> str:
-    """Return whose a terminus is; those of earlier releases, which had no users, are counted for nobody."""
+    """Return the user of a terminus; empty for those of earlier releases, which had no users."""
     return str(json.loads(key)[0]) if _has_user(key) else ""
 
 
 def _without_user(key: str) -> str:
-    """Return the key under which an earlier release kept what a key stands for."""
+    """Return the key under which an earlier release kept the terminus of a key."""
     return json.dumps(json.loads(key)[1:])

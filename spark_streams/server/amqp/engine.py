@@ -1,7 +1,7 @@
-"""proton's engine as a sans-IO library: bytes in, bytes out, and what happened in between.
+"""Drives proton's engine without I/O: takes bytes, gives bytes, and lists the events between them.
 
-Events are read off the collector in C types. Only those of the control plane become Python objects: a busy connection
-raises an event for every delivery, and those are only counted against their link.
+Events are read from the collector in C types. Only events about connections, sessions and attaches become Python
+objects: a busy connection raises an event for every delivery, and these are only noted for their link.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def address(pointer: Any) -> int:
 
 
 def is_decided(delivery: Any) -> bool:
-    """Say whether the receiver of an outgoing delivery (a C pointer) has settled it, or told an outcome."""
+    """Return whether the receiver of an outgoing delivery (a C pointer) has settled it or given it an outcome."""
     outcomes = (lib.PN_ACCEPTED, lib.PN_REJECTED, lib.PN_RELEASED, lib.PN_MODIFIED)
     return bool(lib.pn_delivery_settled(delivery)) or lib.pn_delivery_remote_state(delivery) in outcomes
 
@@ -83,10 +83,10 @@ class Engine:
 
         Args:
             received: the bytes.
-            start: index of the first one that was not taken yet.
+            start: index of the first byte that the engine has not taken yet.
 
         Returns:
-            How many were taken; -1 when the engine takes no more at all.
+            How many bytes it took; -1 when it takes no more at all.
 
         """
         return int(lib.pn_transport_push(self._transport, ffi.from_buffer(received) + start, len(received) - start))
@@ -95,7 +95,7 @@ class Engine:
         """Take bytes for the peer out of the engine.
 
         Returns:
-            Some bytes, none when nothing is pending now, None when nothing ever will be.
+            Bytes; empty when nothing is pending now, None when nothing ever will be.
 
         """
         pending = lib.pn_transport_pending(self._transport)
@@ -111,7 +111,7 @@ class Engine:
         return taken
 
     def input_ended(self) -> None:
-        """Say that the peer sends no more."""
+        """Tell the engine that the peer sends no more."""
         self.transport.close_tail()
 
     @property
@@ -120,11 +120,11 @@ class Engine:
         return bool(lib.pn_transport_capacity(self._transport) >= 0)
 
     def tick(self, now_s: float) -> float:
-        """Let time pass; returns when to call again, in the same clock's seconds, or 0."""
+        """Let time pass; return when to call again, in seconds of the same clock, or 0 for never."""
         return float(self.transport.tick(now_s))
 
-    def happened(self) -> tuple[list[tuple[str, Any]], dict[int, Any], dict[int, Any]]:
-        """Return what has happened since the last call.
+    def events(self) -> tuple[list[tuple[str, Any]], dict[int, Any], dict[int, Any]]:
+        """Return the events since the last call.
 
         Returns:
             Control events as (name, ``proton`` endpoint) in their order; the links with flow or deliveries, by address;
@@ -165,7 +165,7 @@ class EngineClock:
 
     Args:
         loop: the server's.
-        due: called on the loop when the engine wants to be told the time again.
+        due: called on the loop at the engine's next deadline.
 
     """
 

@@ -1,4 +1,4 @@
-"""AMQP error conditions that the door answers with, and the exceptions that carry them to where they are sent.
+"""The AMQP error conditions of the door, and the exception that carries one to where it is sent.
 
 Spec: AMQP 1.0 part 2 §2.8.15 to §2.8.18; Event Stream Extensions as decided in A-19 to A-21.
 """
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import proton
 
-__all__ = ["LinkRefused", "condition"]
+__all__ = ["LinkRefused"]
 
 INTERNAL_ERROR: Final = "amqp:internal-error"
 NOT_FOUND: Final = "amqp:not-found"
@@ -31,11 +31,11 @@ MESSAGE_TOO_LARGE: Final = "amqp:link:message-size-exceeded"
 
 
 class LinkRefused(Exception):
-    """An attach is refused, or an attached link has to end, for a reason that the peer is told.
+    """An attach is refused, or an attached link must end, for a reason that is sent to the peer.
 
     Args:
-        name: the condition's symbol.
-        description: what was wrong, what was expected, what to do; never a secret.
+        name: the condition's symbol, such as ``amqp:not-found``.
+        description: what was wrong, what was expected and what to do; it holds no secret.
         info: further facts, symbol to value.
 
     """
@@ -49,10 +49,5 @@ class LinkRefused(Exception):
     @property
     def condition(self) -> Any:
         """The ``proton.Condition`` to send."""
-        return condition(self.name, self.description, self.info)
-
-
-def condition(name: str, description: str, info: Mapping[str, Any] | None = None) -> Any:
-    """Return a ``proton.Condition``."""
-    table = {proton.symbol(key): value for key, value in info.items()} if info else None
-    return proton.Condition(name, description, table)
+        info = {proton.symbol(key): value for key, value in self.info.items()} if self.info else None
+        return proton.Condition(self.name, self.description, info)

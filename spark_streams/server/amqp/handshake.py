@@ -1,4 +1,4 @@
-"""The SASL layer of one connection: who the peer is, before the engine sees a byte."""
+"""The SASL layer of one connection: finds out the peer's user before the engine gets a byte."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Answer", "Handshake", "common_name"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What to do with what has come.
+    """What follows from bytes of the peer.
 
     Args:
-        send: bytes for the peer.
-        refused: why the connection is to be closed after them, or None.
+        send: bytes to send to the peer.
+        refused: why the connection must be closed after ``send``, or None.
         leftover: once the layer is over, the bytes that belong to the engine; None before.
     """
 
@@ -30,10 +30,10 @@ class Answer:
 
 
 class Handshake:
-    """The layer, the server's side.
+    """The server's side of the SASL layer.
 
     Args:
-        config: users, and whether anonymous peers are let in.
+        config: the users, and whether anonymous peers may connect.
         peer_host: the peer's address, None when it is not known.
         certificate: the peer's verified TLS certificate, in the form of ``ssl.SSLSocket.getpeercert``, or None.
     """
@@ -54,11 +54,11 @@ class Handshake:
 
     @property
     def user(self) -> str:
-        """Who the peer is, once the layer is over; one that gave no credentials is ``anonymous``."""
+        """The peer's user, once the layer is over; ``anonymous`` without credentials."""
         return self._sasl.identity or ANONYMOUS
 
     def receive(self, received: bytes) -> Answer:
-        """Take bytes from the peer."""
+        """Take bytes from the peer; return what follows from them."""
         try:
             send = self._sasl.receive(received)
         except RemoteProtocolError as fault:

@@ -12,14 +12,14 @@
           "x-opt-starts-after"      symbol              the closed partition with what came before its first event
           "x-opt-cursor-from"       list of symbols     partitions that left, whose events were redistributed onto it
                                                         and others; the last two only where there are some
-          "x-opt-remaining"         ulong               only for partitions that the attach asked about, see below
-          "x-opt-witness"           string              likewise, where the event that was asked about is retained
-      "x-opt-incarnation"   string, another one whenever the log is created anew
+          "x-opt-remaining"         ulong               only for partitions that the attach names, see below
+          "x-opt-witness"           string              likewise, where the named event is retained
+      "x-opt-incarnation"   string, another one for each creation of the log
 
-A receiver whose attach has the link property ``x-opt-positions``, a map of partition to offset or ``@earliest``, is
-told how many retained events come after each. With ``x-opt-witnesses``, a map of up to 64 partitions to offsets, it is
-told what tells that event from any other one at its offset: in an older copy of the log that was written on, it is
-another.
+With the link property ``x-opt-positions``, a map of partition to offset or ``@earliest``, a receiver's messages say how
+many retained events come after each. With ``x-opt-witnesses``, a map of up to 64 partitions to offsets, they have a
+witness of the event at each offset: a text that differs for another event at the same offset, as in an older copy of
+the log to which other events were appended.
 
 The address ``$streams`` is an information source about the container, an extension: its messages are an amqp-value map
 with ``x-opt-streams``, the sorted names, strings, of the streams that the user may read.
@@ -43,7 +43,7 @@ from spark_streams.log import Partition, StoredBatch, Stream, format_offset
 from spark_streams.log.storage.partition import PartitionClosed
 from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.server.amqp.attach_request import link_properties
-from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost
+from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
 from spark_streams.server.amqp.engine import is_decided
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
 from spark_streams.wire.amqp.encode import encode_value
@@ -54,7 +54,7 @@ __all__ = ["STREAMS", "WITNESSES", "Descriptions", "InfoLink", "list_streams", "
 POSITIONS: Final = "x-opt-positions"
 WITNESSES: Final = "x-opt-witnesses"
 MAX_WITNESSES: Final = 64
-"""Of one message: each is looked up in the log's files, which a turn of the loop has no time for more of."""
+"""Limit of one message: each is looked up in the log's files, and a turn of the loop has no time for more."""
 STREAMS: Final = "$streams"
 """The address of the information source about the container."""
 _AMQP_VALUE: Final = ULong(0x77)
@@ -66,7 +66,7 @@ _ORDER: Final = PaddedDecimalOrder()
 
 
 def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
-    """Return what an attach asks about: partition to an offset, or to ``@earliest`` or ``@latest`` to count from.
+    """Return a link property that maps partitions to offsets, ``@earliest`` or ``@latest``.
 
     Args:
         link: the receiver's.
@@ -76,16 +76,18 @@ def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
         LinkRefused: the property is no map of symbols.
 
     """
-    asked = link_properties(link).get(name)
-    if asked is None:
+    positions = link_properties(link).get(name)
+    if positions is None:
         return {}
-    if not isinstance(asked, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in asked.items()):
+    if not isinstance(positions, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, str) for k, v in positions.items()
+    ):
         raise LinkRefused(INVALID_FIELD, f"link property {name}: expected a map of partition to offset")
-    return {str(k): str(v) for k, v in asked.items()}
+    return {str(k): str(v) for k, v in positions.items()}
 
 
 class Descriptions:
-    """What partitions say of themselves, encoded; kept, as of many partitions few change from message to message."""
+    """Encodes the descriptions of partitions, and keeps them: few of many partitions change between two messages."""
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Partition, tuple[tuple[int, int, bool], int, bytes]] = WeakKeyDictionary()
@@ -95,8 +97,9 @@ class Descriptions:
 
         Args:
             stream: the log.
-            positions: partition to what events are counted after.
-            witnessed: partition to the offset of an event whose witness is wanted; the first ``MAX_WITNESSES`` count.
+            positions: partition to the offset after which events are counted.
+            witnessed: partition to the offset of an event whose witness is requested; the first ``MAX_WITNESSES``
+                count.
         """
         witnessed = dict(islice(witnessed.items(), MAX_WITNESSES))
         items = [
@@ -121,15 +124,15 @@ class Descriptions:
             pairs = b"".join(encode_value(name) + encode_value(value) for name, value in entry.items())
             known = self._known[partition] = (state, 2 * len(entry), pairs)
         _, count, pairs = known
-        asked: dict[str, object] = {}
+        requested: dict[str, object] = {}
         if after is not None:
             begin = first if after == "@earliest" else end if after == "@latest" else max(first, _ORDER.upper(after))
-            asked["x-opt-remaining"] = ULong(max(0, end - begin))
+            requested["x-opt-remaining"] = ULong(max(0, end - begin))
         batch = None if witnessed is None else _batch(partition, witnessed)
         if batch is not None:
-            asked["x-opt-witness"] = batch.witness
-        more = b"".join(encode_value(name) + encode_value(value) for name, value in asked.items())
-        return _compound(_MAP32, count + 2 * len(asked), pairs + more)
+            requested["x-opt-witness"] = batch.witness
+        more = b"".join(encode_value(name) + encode_value(value) for name, value in requested.items())
+        return _compound(_MAP32, count + 2 * len(requested), pairs + more)
 
 
 def _compound(constructor: bytes, count: int, content: bytes) -> bytes:
@@ -143,7 +146,7 @@ def list_streams(names: Iterable[str]) -> bytes:
 
 
 def _entry(partition: Partition, first: int, end: int) -> dict[str, object]:
-    """Return what is said of a partition, but for what an attach asked about."""
+    """Return the description of a partition without what an attach requests."""
     entry: dict[str, object] = {
         "partition": Symbol(partition.id),
         "earliest-offset": Symbol(format_offset(first)) if first < end else None,
@@ -166,7 +169,7 @@ def _batch(partition: Partition, offset: str) -> StoredBatch | None:
     try:
         return partition.batch_with(number)
     except (CorruptLog, PartitionClosed):
-        return None  # whoever reads it is told
+        return None  # a receiver of the partition gets the error
 
 
 class InfoLink(AttachedLink):
@@ -175,11 +178,10 @@ class InfoLink(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log; None: the source is about the container.
-        message: returns the encoded message, about what is there now.
-        presettled: whether messages are sent settled, as the receiver asks. Otherwise they are settled when it says
-            anything of them: a picture of the moment is not sent again.
-        max_unsettled: how many may be unsettled.
-        interval_s: between messages when one grant of credit asks for several.
+        shared: what the links of the node share.
+        message: returns the encoded message about the present state.
+        presettled: whether messages are sent settled, as the receiver requests. Otherwise each is settled when the
+            receiver gives it any outcome: a description of the moment is not sent again.
 
     """
 
@@ -188,23 +190,22 @@ class InfoLink(AttachedLink):
         connection: LinkHost,
         link: Any,
         stream: Stream | None,
+        shared: LinkResources,
         message: Callable[[], bytes],
         *,
         presettled: bool,
-        max_unsettled: int,
-        interval_s: float,
     ) -> None:
         super().__init__(connection, link, *(("", "") if stream is None else (stream.name, stream.incarnation)))
         self._message = message
         self._presettled = presettled
-        self._max_unsettled = max_unsettled
-        self._interval_s = interval_s
+        self._max_unsettled = shared.config.max_unsettled
+        self._interval_s = shared.config.info_interval_ms / 1000
         self._impl = link._impl
         self._timer: Any = None
         self._sent = 0
 
     def serve(self) -> bool:
-        """Send one message, and the others that credit asks for a little apart; a draining receiver gets one."""
+        """Send one message; further ones that credit allows follow at intervals. A draining receiver gets one."""
         if self.ended or self._timer is not None:
             return False
         if self._may_send():
@@ -224,7 +225,7 @@ class InfoLink(AttachedLink):
         self.connection.wake(self)
 
     def updated(self, delivery: Any) -> None:
-        """Settle what the receiver has settled, or has said something of."""
+        """Settle a delivery that the receiver has settled or given an outcome."""
         if not self.ended and is_decided(delivery):
             lib.pn_delivery_settle(delivery)
             self.connection.wake(self)

@@ -1,4 +1,4 @@
-"""The filter set of an attach: what is in force, what is left out of the echo, what is refused.
+"""Reads the filter set of an attach: which filters are in force and echoed, which are ignored, which are refused.
 
 Spec: Event Stream Extensions §5.2; AMQP Filter Expressions 1.0 §2.2, §6 (``amqp:sql-filter`` alone); AMQP 1.0 part 3
 §3.5.8; A-10 (all are ANDed), A-21, A-22.
@@ -6,6 +6,7 @@ Spec: Event Stream Extensions §5.2; AMQP Filter Expressions 1.0 §2.2, §6 (``a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,7 +16,7 @@ import proton
 from spark_streams.errors import FilterError
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.event_streams import Condition, and_, annotations_predicate, parse_sql
-from spark_streams.server.amqp.attach_request import decoded
+from spark_streams.server.amqp.attach_request import read_value
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
 from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, FULL_SQL_FILTER, SQL_FILTER
 
@@ -30,8 +31,8 @@ class LinkFilters:
     """The filters of one link.
 
     Args:
-        predicate: their conjunction; None when there is none in force.
-        echo: name to described value, of those in force.
+        predicate: the conjunction of the filters; None when no filter is in force.
+        echo: name to described value of the filters in force, for the answer.
 
     """
 
@@ -40,7 +41,7 @@ class LinkFilters:
 
     @property
     def fingerprint(self) -> str:
-        """A text that is equal for equal filters: a durable terminus goes on only with the filters it had."""
+        """A text that is equal for equal filters: a durable terminus resumes only with the filters that it had."""
         return repr(self.predicate)
 
 
@@ -56,7 +57,7 @@ def read_filters(terminus: Any) -> LinkFilters:
     """
     stored = terminus.filter
     stored.rewind()
-    found = decoded(stored.get_object, "the source's filter") if stored.next() is not None else None
+    found = read_value(stored.get_object, "the source's filter") if stored.next() is not None else None
     if found is None:
         return LinkFilters(None, {})
     if not isinstance(found, Mapping):
@@ -66,22 +67,16 @@ def read_filters(terminus: Any) -> LinkFilters:
     for name, described in found.items():
         if not isinstance(described, proton.Described):
             continue
-        if _is(described.descriptor, ANNOTATIONS_FILTER):
-            predicates.append(_annotations(str(name), described.value))
-        elif _is(described.descriptor, SQL_FILTER):
-            predicates.append(_sql(str(name), described.value, parse_sql))
-        elif _is(described.descriptor, FULL_SQL_FILTER):
-            predicates.append(_sql(str(name), described.value, parse_amqp_sql))
-        else:
-            continue
-        echo[name] = described
+        for descriptor, read in _KNOWN:
+            if _is(described.descriptor, *descriptor):
+                predicates.append(read(str(name), described.value))
+                echo[name] = described
     return LinkFilters(and_(predicates) if predicates else None, echo)
 
 
-def _is(descriptor: Any, known: tuple[int, str]) -> bool:
-    code, name = known
+def _is(descriptor: Any, code: int, symbol: str) -> bool:
     if isinstance(descriptor, proton.symbol):
-        return str(descriptor) == name
+        return str(descriptor) == symbol
     return isinstance(descriptor, int) and not isinstance(descriptor, bool) and int(descriptor) == code
 
 
@@ -92,7 +87,7 @@ def _annotations(name: str, value: Any) -> Condition:
     for key, bound in value.items():
         if not isinstance(key, str):
             raise _invalid(name, f"{key!r:.80} is no symbol")
-        # proton's timestamp, ulong … are ints and its symbol is a str; a bool or any other value is told as it is.
+        # proton's timestamp, ulong … are ints and its symbol is a str; a bool or any other value stays as it is.
         entries[str(key)] = str(bound) if isinstance(bound, str) else bound
     try:
         return annotations_predicate(entries)
@@ -100,7 +95,7 @@ def _annotations(name: str, value: Any) -> Condition:
         raise _invalid(name, str(fault)) from fault
 
 
-def _sql(name: str, value: Any, parse: Callable[[str], Condition]) -> Condition:
+def _sql(parse: Callable[[str], Condition], name: str, value: Any) -> Condition:
     if not isinstance(value, str) or isinstance(value, proton.symbol):
         raise _invalid(name, f"its value is {_kind(value)}: expected a string")
     if len(value) > _MAX_SQL_CHARACTERS:
@@ -117,3 +112,11 @@ def _kind(value: Any) -> str:
 
 def _invalid(name: str, problem: str) -> LinkRefused:
     return LinkRefused(INVALID_FIELD, f"filter '{name}': {problem}")
+
+
+_KNOWN: Final = (
+    (ANNOTATIONS_FILTER, _annotations),
+    (SQL_FILTER, functools.partial(_sql, parse_sql)),
+    (FULL_SQL_FILTER, functools.partial(_sql, parse_amqp_sql)),
+)
+"""The descriptor of each known filter, and the function that reads its value."""

@@ -1,4 +1,4 @@
-"""Where one link stands in one partition: the next event to look at, and which events match."""
+"""The position of one link in one partition: finds the next events that match the link's filters."""
 
 from __future__ import annotations
 
@@ -20,31 +20,34 @@ from spark_streams.filters.predicates.conditions import (
     mask,
     seek,
 )
+from spark_streams.log import Stream
 from spark_streams.offsets import PaddedDecimalOrder
+from spark_streams.server.amqp.durable_termini import Resumed
 from spark_streams.server.amqp.transfer_block import READ_BYTES, SEARCHED_BYTES, BlockReader, TransferBlock
+from spark_streams.server.partition_readers import PartitionReaders
 from spark_streams.wire.amqp.columns import MessageBlock as Messages
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 
-__all__ = ["LinkPosition"]
+__all__ = ["LinkPosition", "open_position"]
 
 _ORDER: Final = PaddedDecimalOrder()
 _SPARSE: Final = 4
-"""A block of which no more than one in so many events matches is not made ready whole, only what matches."""
+"""Of a block in which at most one in so many events matches, only the matching events are prepared."""
 
 
 class LinkPosition:
     """A position in a partition, with a filter.
 
     Args:
-        reader: of the partition.
-        predicate: what the link's filters say; None: only events after ``latest``.
-        latest: the event number that ``@latest`` stands for (A-8).
-        position: where to go on, for a durable terminus; None begins where the filter allows.
+        reader: the partition's reader.
+        predicate: the conjunction of the link's filters; None: all events from ``latest`` on.
+        latest: the offset that ``@latest`` stands for (A-8).
+        position: the offset at which a durable terminus goes on; None begins at the first offset that can match.
 
     Attributes:
-        next_offset: number of the next event to look at; all below were sent or do not match.
-        again: events to be sent once more, as (number, delivery count), ascending.
+        next_offset: offset of the next event to look at; all events below were sent or do not match.
+        again: events to send again, as (offset, delivery count), ascending.
 
     """
 
@@ -74,13 +77,13 @@ class LinkPosition:
         self._past = 0
 
     def advance(self) -> bool:
-        """Have matching events at hand, reading and skipping at most one block.
+        """Find matching events; read and skip at most one block.
 
         Returns:
-            Whether there are some, or whether calling again may find some; False at the end of what there is now.
+            True when there are matching events, or when the next call may find some; False at the end of the log.
 
         Raises:
-            CorruptLog: what is stored cannot be served.
+            CorruptLog: the stored bytes fail their check.
 
         """
         if self._row < len(self._rows):
@@ -109,7 +112,7 @@ class LinkPosition:
         return True
 
     def _matching(self, block: TransferBlock, first: int) -> NDArray[np.int64]:
-        """Return the rows from ``first`` on that match; only where offset and timestamp do is the message read."""
+        """Return the rows from ``first`` on that match; read messages only where offset and timestamp match."""
         offsets, timestamps = block.offsets[first:], block.timestamps[first:]
         rows: NDArray[np.int64] = np.flatnonzero(mask(self._quick, offsets, timestamps, _ORDER)) + first
         if not rows.size or self._deep == Always(True):
@@ -128,19 +131,19 @@ class LinkPosition:
         try:
             found = partition.offset_for_time(timestamp_ms)
         except (CorruptLog, OSError):
-            return 0  # reading will say it
+            return 0  # reading raises it
         return end if found is None else found[0]
 
     @property
     def behind(self) -> bool:
-        """Whether the log goes on past what was looked at."""
+        """Whether there are events that ``advance`` has not looked at or that wait to be sent."""
         if self.again or self._row < len(self._rows):
             return True
         partition = self.reader.partition
         return max(self.next_offset, partition.first_offset) < min(partition.next_offset, self._end)
 
     def take(self, limit: int) -> tuple[TransferBlock, list[int]] | None:
-        """Take up to ``limit`` matching events that are at hand, and step over them; None when ``advance`` is due."""
+        """Return up to ``limit`` matching events, as a block and rows, and step over them; None: call ``advance``."""
         block = self._block
         if block is None or self._row >= len(self._rows):
             return None
@@ -153,18 +156,53 @@ class LinkPosition:
         return block, rows
 
     def back_to(self, offset: int) -> None:
-        """Go back to an event that was taken and not sent."""
+        """Go back to the offset of an event that was taken and not sent."""
         self.next_offset = offset
         self._block, self._rows, self._row = None, [], 0
 
     def release(self, offset: int, deliveries: int) -> None:
-        """Have an event sent again, before any that was not sent yet.
+        """Send an event again before any event that was not sent yet.
 
         Args:
-            offset: its number.
+            offset: the event's offset.
             deliveries: how many deliveries of it have failed.
 
         """
         self.again.append((offset, deliveries))
         if len(self.again) > 1 and self.again[-2][0] > offset:
             self.again = deque(sorted(self.again))
+
+
+def open_position(
+    readers: PartitionReaders[BlockReader],
+    stream: Stream,
+    name: str,
+    predicate: Condition | None,
+    resumed: Resumed | None,
+    *,
+    added: bool,
+) -> LinkPosition:
+    """Return the position at which a link begins in a partition; its reader must be given back to ``readers``.
+
+    Args:
+        readers: of the node.
+        stream: the log.
+        name: the partition's identifier.
+        predicate: see ``LinkPosition``.
+        resumed: what the link's durable terminus has kept, or None.
+        added: whether the partition was added to the log after the attach.
+
+    Raises:
+        CorruptLog: the record of a split of the partition fails its check.
+
+    """
+    partition = stream.partitions[name]
+    known, pending = (None, []) if resumed is None else resumed.on(stream, name)
+    # Of a partition that came after the attach, or while a durable link was away, every event is new.
+    added = added or (resumed is not None and resumed.partition is None)
+    latest = known[1] if known is not None else 0 if added else partition.next_offset
+    next_offset = None if known is None else known[0]
+    position = LinkPosition(readers.use(partition), predicate, latest=latest, position=next_offset)
+    for offset in pending:
+        position.release(offset, 0)
+    return position

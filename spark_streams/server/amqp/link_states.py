@@ -80,14 +80,14 @@ TRANSITIONS: Final[Mapping[tuple[LinkState, LinkInput], LinkState]] = {
 """State and input to the next state. What is not here does not happen: proton takes no such frame from a peer."""
 
 
-def next_state(state: LinkState, happened: LinkInput) -> LinkState:
+def next_state(state: LinkState, link_input: LinkInput) -> LinkState:
     """Return the state after an input.
 
     Raises:
         RuntimeError: the table has no such row, which is a defect of the door.
 
     """
-    following = TRANSITIONS.get((state, happened))
+    following = TRANSITIONS.get((state, link_input))
     if following is None:
-        raise RuntimeError(f"a link that is {state.value!r} has no row for {happened.value!r} in TRANSITIONS")
+        raise RuntimeError(f"a link that is {state.value!r} has no row for {link_input.value!r} in TRANSITIONS")
     return following

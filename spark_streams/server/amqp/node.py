@@ -1,4 +1,4 @@
-"""The event log node: which links are attached, to what, and with which properties.
+"""The event log node: answers attaches, and keeps the links that are attached to logs.
 
 Spec: Event Stream Extensions §3.2, §4; AMQP 1.0 part 2 §2.6.3 (refusal), part 3 §3.5 (termini).
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,7 +40,6 @@ from spark_streams.server.amqp.error_conditions import (
 )
 from spark_streams.server.amqp.info_link import STREAMS, WITNESSES, Descriptions, InfoLink, list_streams, read_positions
 from spark_streams.server.amqp.link_filters import LinkFilters, read_filters
-from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.pending_attach import PendingAttach
 from spark_streams.server.amqp.producer_link import ProducerLink
@@ -50,7 +48,7 @@ from spark_streams.server.users import permissions_of
 __all__ = ["Node"]
 
 FOLLOW_INTERVAL_S: Final = 0.1
-"""How soon links notice that partitions were added or their log deleted; the log itself tells nobody."""
+"""Seconds between looks at the partitions of the logs; the log itself announces no change."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class Node:
         loop: the server's.
 
     Attributes:
-        shared: what the links share.
+        shared: what all links of the node share.
 
     """
 
@@ -145,8 +143,8 @@ class Node:
                 return stream
         raise LinkRefused(UNAUTHORIZED, f"user '{connection.user}' may not {action} stream '{address:.200}'")
 
-    def _serve(self, attached: AttachedLink, happened: LinkInput = LinkInput.ACCEPT) -> None:
-        attached.connection.serve(attached, happened)
+    def _serve(self, attached: AttachedLink, link_input: LinkInput = LinkInput.ACCEPT) -> None:
+        attached.connection.serve(attached, link_input)
         if not attached.stream:
             return
         self._links.add(attached)
@@ -165,7 +163,7 @@ class Node:
         stream = self._stream(connection, "write", address)
         bound = self.shared.placement.bound_or_agnostic(stream, read_attach_request(link).partition, writing=True)
         open_producer(link, bound, self.config.max_message_bytes)
-        return ProducerLink(connection, link, stream, self.shared, bound=bound, credit=self.config.producer_credit)
+        return ProducerLink(connection, link, stream, self.shared, bound=bound)
 
     def _consumer(self, connection: LinkHost, link: Any) -> AttachedLink:
         address = _address(link.remote_source)
@@ -215,12 +213,17 @@ class Node:
         return self._assigned(attach)
 
     def _check_room(self, attach: _Consumer) -> None:
-        """See whether a user may have a durable link, if this is one. Raises LinkRefused."""
+        """Check that a user may have this link if it is durable.
+
+        Raises:
+            LinkRefused: the user has as many as it may have.
+
+        """
         if attach.durable:
             self.shared.termini.check_room(attach.terminus_key)
 
     def _claimed(self, attach: _Consumer, bound: str) -> AttachedLink:
-        """Open a receiver of a group on a partition that it is entitled to."""
+        """Claim a partition for a receiver of a group, and open the receiver."""
         claim = self.shared.groups.claim(self._group(attach), bound, attach.request.epoch)
         try:
             return self._open_consumer(attach, bound, claim)
@@ -229,7 +232,7 @@ class Node:
             raise
 
     def _group(self, attach: _Consumer) -> Group:
-        """Return the group that a receiver wants to be in: its user's, unless the settings list it for everybody."""
+        """Return the group that a receiver requests: its user's, unless the settings list it for all users."""
         assert attach.request.group is not None
         user = attach.connection.user if self.config.groups == "dynamic" else None
         return Group(attach.stream.incarnation, attach.request.group, user)
@@ -237,46 +240,36 @@ class Node:
     def _info(self, connection: LinkHost, link: Any, address: str) -> AttachedLink:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
-        return self._open_info(
-            connection, link, stream, lambda: self._descriptions.describe(stream, positions, witnessed)
-        )
+
+        def message() -> bytes:
+            return self._descriptions.describe(stream, positions, witnessed)
+
+        return InfoLink(connection, link, stream, self.shared, message, presettled=open_info(link))
 
     def _directory(self, connection: LinkHost, link: Any) -> AttachedLink:
-        """Open a link that tells which streams there are for this user, and no others."""
+        """Open a link whose messages list the streams that this user may read."""
         permissions = permissions_of(self.config.permissions, connection.user)
 
         def message() -> bytes:
             names = (stream.name for stream in self.log.streams())
             return list_streams(n for n in names if permissions is None or permissions.allow("read", n))
 
-        return self._open_info(connection, link, None, message)
-
-    def _open_info(
-        self, connection: LinkHost, link: Any, stream: Stream | None, message: Callable[[], bytes]
-    ) -> InfoLink:
-        presettled, most = open_info(link), self.config.max_unsettled
-        interval_s = self.config.info_interval_ms / 1000
-        return InfoLink(
-            connection, link, stream, message, presettled=presettled, max_unsettled=most, interval_s=interval_s
-        )
+        return InfoLink(connection, link, None, self.shared, message, presettled=open_info(link))
 
     def _open_consumer(self, attach: _Consumer, bound: str | None, claim: Claim | None) -> ConsumerLink:
         link, stream, durable = attach.link, attach.stream, attach.durable
         resumed = self._resume(attach)
-        names = self.shared.placement.here(stream) if bound is None else [bound]
         presettled = open_consumer(link, attach.filters, bound, claim, durable=durable)
         attached = ConsumerLink(
             attach.connection,
             link,
             stream,
             self.shared,
-            {name: self._position(attach, name, resumed) for name in names},
-            lambda name: self._position(attach, name, None, added=True),
+            attach.filters,
+            resumed,
             bound=bound,
             claim=claim,
-            fingerprint=attach.filters.fingerprint,
             presettled=presettled,
-            max_unsettled=self.config.max_unsettled,
         )
         if durable:
             source = link.remote_source
@@ -287,22 +280,6 @@ class Node:
             self.shared.termini.activate(attached.terminus)
         return attached
 
-    def _position(self, attach: _Consumer, name: str, resumed: Resumed | None, *, added: bool = False) -> LinkPosition:
-        partition = attach.stream.partitions[name]
-        known, pending = (None, []) if resumed is None else resumed.on(attach.stream, name)
-        # Of a partition that came after the attach, or while a durable link was away, every event is new.
-        added = added or (resumed is not None and resumed.partition is None)
-        latest = known[1] if known is not None else 0 if added else partition.next_offset
-        position = LinkPosition(
-            self.shared.readers.use(partition),
-            attach.filters.predicate,
-            latest=latest,
-            position=None if known is None else known[0],
-        )
-        for offset in pending:
-            position.release(offset, 0)
-        return position
-
     def _resume(self, attach: _Consumer) -> Resumed | None:
         if not attach.durable:
             return None
@@ -311,7 +288,7 @@ class Node:
     # --- what changes while links are attached
 
     def renegotiate(self, stream: str, group: str) -> int:
-        """Gracefully close all links of a group (ES-107, ES-207); returns how many.
+        """Close all links of a group without an error (ES-107, ES-207); return how many.
 
         Raises:
             UnknownStream: there is no such stream.
@@ -339,7 +316,7 @@ class Node:
             self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
 
     def close(self) -> None:
-        """Write down what is to be kept; all connections have ended before."""
+        """Write what must be kept; all connections have ended before."""
         if self._timer is not None:
             self._timer.cancel()
         self.shared.close()

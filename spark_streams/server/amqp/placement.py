@@ -1,4 +1,4 @@
-"""Which partitions of a log are here, and which one a link gets.
+"""Decides which partitions of a log this container serves, and which partition a link is bound to.
 
 Spec: Event Stream Extensions §4.1, §4.3 (ES-101 to ES-106).
 """
@@ -11,11 +11,11 @@ from spark_streams.log import Partition, Stream
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.error_conditions import NOT_ALLOWED, NOT_FOUND, REDIRECT, LinkRefused
 
-__all__ = ["Placement", "ended"]
+__all__ = ["Placement", "split_refusal"]
 
 
-def ended(partition: Partition) -> LinkRefused:
-    """Return why nothing can be appended to a partition that was split."""
+def split_refusal(partition: Partition) -> LinkRefused:
+    """Return the refusal of an append to a partition that was split."""
     return LinkRefused(
         NOT_ALLOWED,
         f"partition '{partition.id}' takes no more events: it was split into partitions "
@@ -27,7 +27,7 @@ class Placement:
     """The partitions that this container serves.
 
     Args:
-        config: redirects, and whether links that do not ask are bound.
+        config: the redirects, and whether links that request no partition are bound.
     """
 
     def __init__(self, config: AmqpConfig) -> None:
@@ -60,32 +60,32 @@ class Placement:
             self._redirect(stream, next(iter(stream.partitions)))
         return names
 
-    def bound(self, stream: Stream, asked: str) -> str:
-        """Return the partition that a link asks to be bound to.
+    def bound(self, stream: Stream, requested: str) -> str:
+        """Return the partition to which a link requests to be bound.
 
         Raises:
-            LinkRefused: there is none of that name, or another container has it.
+            LinkRefused: there is no such partition (amqp:not-found), or another container has it (amqp:link:redirect).
         """
-        if asked not in stream.partitions:
-            raise LinkRefused(NOT_FOUND, f"stream '{stream.name}' has no partition '{asked:.80}'")
-        self._redirect(stream, asked)
-        return asked
+        if requested not in stream.partitions:
+            raise LinkRefused(NOT_FOUND, f"stream '{stream.name}' has no partition '{requested:.80}'")
+        self._redirect(stream, requested)
+        return requested
 
-    def bound_or_agnostic(self, stream: Stream, asked: str | None, *, writing: bool = False) -> str | None:
-        """Return the partition to bind a link to that may be left agnostic, or None.
+    def bound_or_agnostic(self, stream: Stream, requested: str | None, *, writing: bool = False) -> str | None:
+        """Return the partition to which a link is bound, or None for an agnostic link.
 
         Args:
             stream: the log.
-            asked: the partition that the link asks for, or None.
-            writing: whether events are to be appended, which only open partitions take.
+            requested: the partition that the link requests, or None.
+            writing: whether the link appends events, which only open partitions take.
 
         Raises:
             LinkRefused: see ``bound`` and ``any_here``; or the partition takes no more events.
         """
-        if asked is not None:
-            name = self.bound(stream, asked)
+        if requested is not None:
+            name = self.bound(stream, requested)
             if writing and stream.partitions[name].closed:
-                raise ended(stream.partitions[name])
+                raise split_refusal(stream.partitions[name])
             return name
         names = self.any_here(stream)
         if writing:

@@ -1,10 +1,10 @@
-"""A link that takes events in: routed in columns, one append for each partition and turn, acknowledged after it.
+"""A link on which a producer sends events: it routes them in columns and appends once for each partition and turn.
 
-An event is accepted when its append has returned, which with fsync policy ``always`` means that it is on the disk.
-A large message is read in the thread beside the loop; what its link brings meanwhile waits behind it.
+The link accepts an event when its append has returned, which with fsync policy ``always`` means that the event is on
+the disk. A large message is read in the thread beside the loop; later messages of its link wait behind it.
 
-Where an event must be rejected, the outcome says why; an event that was sent settled cannot be rejected, so its link is
-closed with the error instead: nothing is dropped silently.
+The outcome of a rejected event gives the reason. An event that was sent settled cannot be rejected, so the link is
+closed with the error instead: no event is dropped silently.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ logger = logging.getLogger("spark_streams.server")
 
 
 class _Read(NamedTuple):
-    """What messages say, and which of these partitions each goes to."""
+    """Messages in columns, their routes, and the partitions that the routes index."""
 
     incoming: Incoming
     routed: Routed
@@ -54,8 +54,7 @@ class ProducerLink(AttachedLink):
         connection, link: see ``AttachedLink``.
         stream: the log.
         shared: what the links of the node share.
-        bound: the partition it is bound to, or None.
-        credit: how many messages the producer may have under way.
+        bound: the partition that the link is bound to, or None.
 
     """
 
@@ -67,13 +66,12 @@ class ProducerLink(AttachedLink):
         shared: LinkResources,
         *,
         bound: str | None,
-        credit: int,
     ) -> None:
         super().__init__(connection, link, stream.name, stream.incarnation)
         self._shared = shared
         self.bound = bound
         self._log_stream = stream
-        self._window = credit
+        self._window = shared.config.producer_credit
         self._impl = link._impl
         self._begun = bytearray()
         self._appending = 0
@@ -90,7 +88,7 @@ class ProducerLink(AttachedLink):
         return self._reading is None and self._take()
 
     def take_input(self) -> None:
-        """Take all that has come in, because the link is about to end."""
+        """Store all messages that have come, because the link is about to end."""
         while self._take():
             pass
 
@@ -109,7 +107,7 @@ class ProducerLink(AttachedLink):
                 self._waiting.append(taken)
                 self._read_next()
             else:
-                self._store(taken, self._read(taken.block))
+                self._store(taken, self._reader(taken.block)())
         if taken.refusal is not None:
             self.fail(taken.refusal)
         else:
@@ -117,7 +115,7 @@ class ProducerLink(AttachedLink):
         return taken.more and not self.ended
 
     def _read_next(self) -> None:
-        """Have what waits read in the thread beside the loop, in its order, whether the link is there then or not."""
+        """Read the messages that wait in the thread beside the loop, in their order, even if the link has ended."""
         if self._reading is not None or not self._waiting:
             return
         taken = self._waiting.popleft()
@@ -142,11 +140,8 @@ class ProducerLink(AttachedLink):
         if free > self._window // 2 or free == self._window:
             lib.pn_link_flow(self._impl, free)
 
-    def _read(self, block: MessageBlock) -> _Read:
-        return self._reader(block)()
-
     def _reader(self, block: MessageBlock) -> Callable[[], _Read]:
-        """Return what reads and routes messages, in any thread."""
+        """Return a function that reads and routes messages in any thread."""
         partitions = dict(self._shared.placement.open_here(self._log_stream))
         created = self._log_stream.config.timestamp_type == "create"
 
@@ -194,7 +189,7 @@ class ProducerLink(AttachedLink):
         timestamps: NDArray[np.int64],
         free: NDArray[np.bool_],
     ) -> None:
-        """Append to a partition; ``free`` are the events that may go to another one if it is split meanwhile."""
+        """Append to a partition; ``free`` marks events that may go to another one if this one is split meanwhile."""
         size = values.nbytes
 
         def done(outcomes: list[LinkRefused | None]) -> None:
@@ -203,9 +198,9 @@ class ProducerLink(AttachedLink):
                 self._appended(deliveries, outcomes)
                 return
             late = np.array([outcome is not None and outcome.name == RESOURCE_DELETED for outcome in outcomes]) & free
-            told = np.flatnonzero(~late).tolist()
-            if told:
-                self._appended([deliveries[row] for row in told], [outcomes[row] for row in told])
+            others = np.flatnonzero(~late).tolist()
+            if others:
+                self._appended([deliveries[row] for row in others], [outcomes[row] for row in others])
             rows = np.flatnonzero(late)
             self._append_anew([deliveries[row] for row in rows.tolist()], values, keys, timestamps, rows)
 
@@ -220,7 +215,7 @@ class ProducerLink(AttachedLink):
         timestamps: NDArray[np.int64],
         rows: NDArray[np.int64],
     ) -> None:
-        """Append rows whose partition was split after they had been routed."""
+        """Append rows whose partition was split after they were routed."""
         partitions = self._shared.placement.open_here(self._log_stream)
         names = list(partitions)
         home = self._log_stream.homes_among(names).home
@@ -240,7 +235,7 @@ class ProducerLink(AttachedLink):
 
     def _appended(self, deliveries: list[Any], outcomes: list[LinkRefused | None]) -> None:
         if self.ended:
-            return  # the link is gone, and with it whom to tell
+            return  # the link has ended: there is nobody to send the outcome to
         self._settle(deliveries, outcomes)
         if not self.ended:
             self._top_up()

@@ -1,4 +1,4 @@
-"""Whole messages out of the engine, back to back in one buffer that all producers' links share."""
+"""Takes whole messages out of the engine, back to back into one buffer that all producers' links share."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _KEPT_BYTES: Final = 4 << 20
 
 @dataclass
 class Received:
-    """What one turn of a producer's link brought.
+    """What one turn of a producer's link has received.
 
     Args:
-        block: the whole messages; their memory is used again by the next turn, unless it is given away.
-        deliveries: C pointers, None for a message that the peer had settled.
-        refusal: why the link has to end after these messages, or None.
-        more: whether further messages may be at hand.
+        block: the whole messages; the next turn uses their memory again, unless it is given away.
+        deliveries: C pointers, one for each message; None for a message that the peer sent settled.
+        refusal: why the link must end after these messages, or None.
+        more: whether the engine may have further messages.
 
     """
 
@@ -37,10 +37,10 @@ class Received:
 
 
 class ReceiveBuffer:
-    """The buffer.
+    """The buffer of all producers' links of a node.
 
     Args:
-        max_message_bytes: the largest message taken.
+        max_message_bytes: size of the largest message that is taken.
 
     """
 
@@ -53,19 +53,15 @@ class ReceiveBuffer:
         self._start = ffi.cast("char *", self._memory.ctypes.data)
 
     def take(self, link: Any, begun: bytearray) -> Received:
-        """Take what a receiving link has, a bounded part of it.
+        """Take a bounded part of the messages that a receiving link has.
 
         Args:
             link: the ``pn_link_t``.
-            begun: the bytes of a message of which only some frames have come; kept by the caller from turn to turn.
+            begun: the bytes of a message of which only some frames have come; the caller keeps it from turn to turn.
 
         """
-        current, recv, settle, advance = (
-            lib.pn_link_current,
-            lib.pn_link_recv,
-            lib.pn_delivery_settle,
-            lib.pn_link_advance,
-        )
+        current, recv = lib.pn_link_current, lib.pn_link_recv
+        settle, advance = lib.pn_delivery_settle, lib.pn_link_advance
         if len(self._memory) > _KEPT_BYTES:
             self._allocate(MAX_BYTES + (64 << 10))
         ends: list[int] = []
@@ -117,7 +113,7 @@ class ReceiveBuffer:
         return Received(MessageBlock(self._memory[:size], starts, stops), deliveries, refusal, more)
 
     def give_away(self) -> None:
-        """Have the next turn use other memory: who has taken what is in this one keeps it."""
+        """Use other memory from the next turn on: what the last turn returned keeps its memory."""
         self._allocate(MAX_BYTES + (64 << 10))
 
     def _grow(self, used: int, needed: int) -> None:

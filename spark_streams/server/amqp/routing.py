@@ -1,4 +1,4 @@
-"""To which partition each of a producer's events goes.
+"""Routes a producer's events: decides the partition of each event.
 
 In this order (Event Stream Extensions §4.2, §4.6.6, §4.6.7):
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from spark_streams.log import Stream
 from spark_streams.server.amqp.error_conditions import DECODE_ERROR, NOT_ALLOWED, NOT_FOUND, LinkRefused
-from spark_streams.server.amqp.placement import ended
+from spark_streams.server.amqp.placement import split_refusal
 from spark_streams.wire.amqp.columns import Incoming
 
 __all__ = ["Routed", "route"]
@@ -32,12 +32,12 @@ REJECTED = -1
 
 @dataclass(frozen=True)
 class Routed:
-    """Where a block's events go.
+    """The routes of a block of events.
 
     Args:
-        partitions: for each event an index into the partitions that were given, or -1.
-        rejections: why, for each event with -1.
-        turn: how many events were given out in turn.
+        partitions: int64[n], for each event an index into the given partitions, or -1 for a rejected event.
+        rejections: row to refusal, for each event with -1.
+        turn: how many events of the link were routed in turn so far.
 
     """
 
@@ -50,11 +50,11 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
     """Route a block of events.
 
     Args:
-        incoming: what the events say.
+        incoming: the events in columns.
         stream: the log.
-        partitions: the identifiers of those that take events.
+        partitions: identifiers of the partitions that take events.
         bound: the partition of the link, or None.
-        turn: how many events were given out in turn before.
+        turn: how many events of the link were routed in turn before.
 
     """
     count = len(incoming.malformed)
@@ -117,5 +117,5 @@ def _target_refused(stream: Stream, name: str, index: dict[str, int], bound: str
 def _none_taken(stream: Stream, name: str) -> LinkRefused:
     partition = stream.partitions.get(name)
     if partition is not None and partition.closed:
-        return ended(partition)
+        return split_refusal(partition)
     return LinkRefused(NOT_FOUND, f"the event's target partition '{name}' does not exist")

@@ -26,9 +26,9 @@ from spark_streams.wire.amqp.columns import MessageBlock, delivery_annotations, 
 __all__ = ["READ_BYTES", "SEARCHED_BYTES", "BlockReader", "TransferBlock"]
 
 READ_BYTES: Final = 256 << 10
-"""Read at a time: enough that decoding in columns pays, little enough that one read does not hold up other links."""
+"""Bytes of one read: enough that decoding in columns pays, few enough that one read does not delay other links."""
 SEARCHED_BYTES: Final = 1 << 20
-"""Read at a time for a link whose filter looks into messages: most of them are not sent."""
+"""Bytes of one read for a link whose filter reads messages: most of them are not sent."""
 CACHED_BLOCKS: Final = 4
 """Links that read a log's tail stand within a block or two of each other."""
 _SMALL_ULONG: Final = 0x53
@@ -41,11 +41,11 @@ Longs = NDArray[np.int64]
 
 
 class TransferBlock:
-    """Events of a partition in rising order; ``prepare`` makes them ready to be sent.
+    """Events of a partition in rising order; ``prepare`` makes them ready to send.
 
     Attributes:
         offsets, timestamps: int64[n], for filters.
-        first, last: the numbers of the first and the last event.
+        first, last: the offsets of the first and the last event.
         heads, head_sizes, values, value_sizes: for each event, where its delivery annotations section starts in
             ``annotations`` and its bare message in ``buffer``, and how long they are.
         annotations, buffer: C pointers, which keep their memory alive.
@@ -75,7 +75,7 @@ class TransferBlock:
         return TransferBlock(self.records.take(rows), self._partition)
 
     def prepare(self) -> None:
-        """Render the delivery annotations and find the bare messages, if that was not done."""
+        """Render the delivery annotations and find the bare messages, once."""
         if self._sections is not None:
             return
         records = self.records
@@ -133,7 +133,7 @@ class BlockReader(PartitionReader):
             None at the end of the log.
 
         Raises:
-            CorruptLog: what is stored there fails its check.
+            CorruptLog: the stored bytes fail their check.
 
         """
         for block in self._blocks:

@@ -136,7 +136,7 @@ def test_es_206_none_free_waits_where_configured(nodes: Any) -> None:
 def test_one_that_waits_and_cannot_be_served_is_tried_once(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when its stream is deleted just now; the claim that is given back was offered to the same link again."""
     from spark_streams.log.storage.partition import PartitionClosed
-    from spark_streams.server.amqp.node import Node
+    from spark_streams.server.amqp.consumer_link import ConsumerLink
 
     node = nodes(unassigned="wait", unassigned_wait_ms=600_000)
     node.create(partitions=1)
@@ -150,7 +150,7 @@ def test_one_that_waits_and_cannot_be_served_is_tried_once(nodes: Any, monkeypat
         raise PartitionClosed("the stream was deleted")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Node, "_position", gone)
+        patched.setattr(ConsumerLink, "_position", gone)
         owner.close()
         with pytest.raises(Ended):
             late.peer.pump(lambda: False, 60)
