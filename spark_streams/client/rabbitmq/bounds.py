@@ -1,4 +1,4 @@
-"""What a stream retains, and when: asked in the best way that the broker has, exact on every version.
+"""Finds what a stream retains, and from which time on: by the best request that the broker has, exact on every version.
 
 ::
 
@@ -7,8 +7,8 @@
     3.11        StreamStats               the last user chunk's end          the last chunk's time, then a probe
     before      a probe at `first`        the last user chunk's end          likewise
 
-A probe is a subscription with one credit. That nothing came is never concluded from a silence: a request that is sent
-behind the subscription is answered after whatever the broker found (``Subscription.barrier``).
+A probe is a subscription with one credit. A silence never means that nothing came: the broker answers a request behind
+the subscription after it has sent whatever it found (``Subscription.barrier``).
 
 Spec: docs/specifications.md, S-61 to S-65, S-121, S-122.
 """
@@ -41,10 +41,10 @@ __all__ = ["Extent", "chunk_at", "extent", "first_at_time", "probe", "settled", 
 _FIRST: Final = OffsetSpecification(OffsetType.FIRST)
 _LAST: Final = OffsetSpecification(OffsetType.LAST)
 _EVERY_KIND: Final = {"chunk_selector": "all"}
-"""The property of a subscription that has tracking chunks delivered too; brokers know it, documents do not tell it."""
+"""The property of a subscription that gets tracking chunks too; brokers know it, documents do not."""
 _TRIES: Final = 20
 _PAUSE_S: Final = 0.05
-"""The last chunk may not be committed yet; it is looked for again this many times."""
+"""The last chunk may not be committed yet: so often the client looks for it again."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def extent(connection: Connection, stream: str) -> Extent:
     """Ask what a stream holds now.
 
     Raises:
-        Refused: stream-not-available: the node does not know it yet (``faults.is_unavailable``).
+        Refused: stream-not-available: the node does not know it yet (``errors.is_unavailable``).
         PeerError: the broker refused, with the code's name: there is no such stream, no permission …
         RemoteProtocolError: an offset above 2^63-1.
     """
@@ -81,15 +81,15 @@ def extent(connection: Connection, stream: str) -> Extent:
 
 
 def settled(connection: Connection, stream: str, had: dict[tuple[str, str], int]) -> Extent:
-    """Ask the leader what a stream holds, all that it had when it was first asked included.
+    """Ask the leader what a stream holds; include all that it had at the first request.
 
     A leader that was just elected learns from the other members what is committed, those that are behind included:
-    for a moment it tells less than the leader before it told.
+    for a moment it reports less than the leader before it.
 
     Args:
         connection: to the leader.
         stream: which.
-        had: what each leader had, by stream and address, to be kept while it is asked again.
+        had: what each leader had, by stream and address; the caller keeps it for the next call.
 
     Raises:
         Refused: stream-not-available: not all of that is committed yet.
@@ -109,7 +109,7 @@ def _stats(connection: Connection, stream: str) -> Mapping[str, int]:
 
 
 def _not_ready(stream: str, why: str) -> PeerError:
-    """Return the error for a node that cannot tell yet: other members may, and itself soon."""
+    """Return the error for a node that does not know yet: other members may, and itself soon."""
     return refusal(ResponseCode.STREAM_NOT_AVAILABLE, f"stream '{stream}': stats", why)
 
 
@@ -159,7 +159,7 @@ def chunk_at(connection: Connection, stream: str, offset: int) -> ChunkHeader | 
 
 
 def witness(connection: Connection, stream: str, offset: int) -> str | None:
-    """Return what tells the chunk, of any kind, that holds an offset from any other one; None when none holds it."""
+    """Return the identity of the chunk, of any kind, that holds an offset; None when none holds it."""
     header = chunk_at(connection, stream, offset)
     if header is None or not header.first_offset <= offset < header.next_offset:
         return None

@@ -49,7 +49,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
 
     Args:
         endpoint: where to, with credentials, virtual host and TLS; of several hosts any one.
-        super_stream: whether the names of streams that are asked for are names of super streams.
+        super_stream: whether the names of streams are names of super streams.
         timeout_ms: how long the broker may be silent whenever it owes an answer.
         filters: which messages ``fetch`` returns, and where messages have their filter values, which lets it ask the
             broker for those that ``RangeRead.filter`` wants; None for all of them, and for not known.
@@ -121,9 +121,9 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         self._retrying(ask)
 
     def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
-        """Return the partitions of a stream and what they retain, as the broker says it now.
+        """Return the partitions of a stream and what they retain, as the broker reports them now.
 
-        A node may be behind what another one has told. Of ``certain`` partitions the leader is asked.
+        A node may be behind another one. For ``certain`` partitions the client asks the leader.
 
         A partition that the super stream has, and that is not there or cannot be reached for a moment, is waited for.
         One that does not come back is ``unavailable``, and is not waited for again; one that exists and has no member
@@ -174,9 +174,9 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         return self._cluster.at_leader(stream, lambda connection: bounds.settled(connection, stream, had))
 
     def capabilities(self) -> dict[str, str | list[str]]:
-        """Return what the broker says about itself, and ``commands``: names of those that it takes, with versions.
+        """Return what the broker reports about itself, and ``commands``: names of those that it takes, with versions.
 
-        Before RabbitMQ 3.11 a broker does not tell its commands.
+        Before RabbitMQ 3.11 a broker does not report its commands.
 
         Raises:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
@@ -272,7 +272,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         return Pushdown(split.words, split.residual)
 
     def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
-        """Return what tells the chunk at each offset from one of a stream that was created anew; None: nothing there.
+        """Return the identity of the chunk at each offset, another one in a stream created again; None for none.
 
         RabbitMQ gives a stream no identity. The time of the chunk that holds an offset is another one after the stream
         was deleted and created again.
@@ -311,7 +311,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         self, read: RangeRead, filters: FilterValues | None, consumer: Consumer | None, max_rows: int, max_bytes: int
     ) -> Iterator[pa.RecordBatch]:
         name, how = read.partition, push(read.filter, filters)
-        properties = properties_of(how.asked, consumer, read.stream if self._super_stream else None)
+        properties = properties_of(how.pushed, consumer, read.stream if self._super_stream else None)
 
         def subscribe(offset: OffsetSpecification, credit: int) -> Subscription:
             return self._cluster.near(name, lambda c: Subscription(c, name, offset, credit, properties))
@@ -337,7 +337,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         return reader.batches()
 
     def store_offsets(self, offsets: Mapping[str, str]) -> None:
-        """Have the broker remember how far the consumer came, for tools that show its lag; never read back.
+        """Store the consumer's offsets at the broker, for tools that show its lag; the client never reads them.
 
         Args:
             offsets: partition to the last offset that was read (inclusive).

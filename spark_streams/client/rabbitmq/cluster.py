@@ -138,7 +138,7 @@ class Cluster:
         raise refusal(ResponseCode.STREAM_NOT_AVAILABLE, what)
 
     def _placed(self, stream: str) -> tuple[tuple[StreamMetadata, ...], dict[int, Node]]:
-        """Return what the broker says of a stream's members, and where nodes are, by the numbers that it names."""
+        """Return a stream's members, as the broker reports them, and the addresses of nodes by their numbers."""
         answer = self.any().request(Metadata((stream,)), MetadataAnswer, f"stream '{stream}': metadata")
         return answer.streams, {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
 
@@ -216,7 +216,7 @@ class Cluster:
         return fault
 
     def _is_at(self, connection: Connection, node: Node) -> bool:
-        """Say whether a connection is to a node, by the address that was dialled or by what the node advertises."""
+        """Return whether a connection is to a node, by the address that was dialled or by what the node advertises."""
         dialled = (connection.endpoint.host, connection.endpoint.port)
         return node == connection.advertised or (node == dialled and not self._endpoint.load_balancer)
 
@@ -229,7 +229,7 @@ class Cluster:
         return connection
 
     def _learn(self) -> None:
-        """Remember the nodes that connections were told of, and forget connections that broke."""
+        """Remember the nodes that the broker has named, and forget connections that broke."""
         if not self._endpoint.load_balancer:
             for connection in self._connections:
                 self._hosts.learn(connection.nodes)
@@ -237,10 +237,10 @@ class Cluster:
 
 
 def _unreachable(refused: Refused, faults: list[SparkStreamsError]) -> Refused:
-    """Return the error for a stream that is not where it was asked for, and of which no other member helped."""
+    """Return the error for a stream that a node does not have, when no other member could serve it."""
     if not faults:
         return refused
     fault = none_of(faults)
-    told = Refused(refused.condition, f"{refused.description}; asked elsewhere: {fault}", refused.context)
-    told.retriable, told.costly = fault.retriable, fault.costly
-    return told
+    combined = Refused(refused.condition, f"{refused.description}; asked elsewhere: {fault}", refused.context)
+    combined.retriable, combined.costly = fault.retriable, fault.costly
+    return combined

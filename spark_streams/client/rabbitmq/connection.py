@@ -123,7 +123,7 @@ class Connection:
         self._watched = select.POLLIN
 
     def opened(self, negotiated: Negotiated) -> None:
-        """Take what the handshake has negotiated; from now on heartbeats are sent and expected."""
+        """Take what the handshake has negotiated; from now on the connection sends and expects heartbeats."""
         self.versions = negotiated.versions
         self.properties = {told(name): told(value) for name, value in negotiated.properties.items()}
         self._reported = negotiated.properties  # what is compared; a node may be named as a secret is
@@ -140,7 +140,7 @@ class Connection:
 
     @property
     def advertised(self) -> Node | None:
-        """The address by which the broker names the node of this connection to clients; None where it does not tell."""
+        """The address by which the broker names the node of this connection to clients; None where it does not."""
         host, port = self._reported.get("advertised_host"), self._reported.get("advertised_port", "")
         return (host, int(port)) if host and port.isdecimal() and len(port) <= _PORT_DIGITS else None
 
@@ -206,7 +206,7 @@ class Connection:
         return events
 
     def put_back(self, events: list[Command | Frame]) -> None:
-        """Let ``receive`` return these first, in their order."""
+        """Put events in front of those that ``receive`` returns next, in their order."""
         self._events.extendleft(reversed(events))
 
     def send(self, frames: bytes) -> None:
@@ -239,10 +239,6 @@ class Connection:
                 self.subscription_ids.add(self._subscription_id)
                 return self._subscription_id
         raise LocalProtocolError(f"more than {MAX_SUBSCRIPTIONS} subscriptions on one connection")
-
-    def answer_unasked(self, answer: Answer) -> None:
-        """Answer a request of the broker's, ConsumerUpdate."""
-        self.send(answer.encode())
 
     # --- the socket
 

@@ -1,13 +1,14 @@
-"""The one boundary where a broker's codes become our errors. Every message names the code and what to do.
+"""Makes our errors of a broker's codes; every message names the code and what to do.
 
-What the broker says about permission or authentication is never told as "does not exist", or the other way round: each
-code has its own error.
+A refusal for want of permission or authentication is never shown as "does not exist", or the other way round: each code
+has its own error.
 
 Spec: Streams Protocol Reference, "Response Codes"; docs/specifications.md, S-151, S-152.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from spark_streams import redaction
@@ -29,7 +30,7 @@ _AUTHENTICATION: Final = frozenset(
     }
 )
 _TRANSIENT: Final = frozenset({ResponseCode.STREAM_NOT_AVAILABLE, ResponseCode.INTERNAL_ERROR})
-_ADVICE: Final = {
+_ADVICE: Final[Mapping[int, str]] = {
     ResponseCode.STREAM_DOES_NOT_EXIST: "check option 'stream' or 'superStream'",
     ResponseCode.STREAM_NOT_AVAILABLE: "it has no leader or member that can be reached now",
     ResponseCode.AUTHENTICATION_FAILURE: "check 'username' and 'password'",
@@ -43,31 +44,31 @@ _ADVICE: Final = {
 
 
 def advice(code: int) -> str:
-    """Return what to do about a code, an empty text where nothing is known."""
-    return _ADVICE.get(ResponseCode(code), "") if code in _ADVICE else ""
+    """Return what a user can do about a code, an empty text where nothing is known."""
+    return _ADVICE.get(code, "")
 
 
-def refusal(code: int, what: str, told: str | None = None) -> PeerError:
+def refusal(code: int, what: str, reason: str | None = None) -> PeerError:
     """Return the error for a code other than OK.
 
     Args:
         code: the broker's.
         what: what we were doing, such as ``stream 'orders': subscribe``.
-        told: why, or what to do; None for what is told of the code.
+        reason: why, or what to do; None for the advice on the code.
     """
-    told = told or advice(code) or None
+    reason = reason or advice(code) or None
     name = code_name(code)
     if code in _AUTHENTICATION:
-        return AuthenticationFailed(name, told, what)
+        return AuthenticationFailed(name, reason, what)
     if code == ResponseCode.STREAM_DOES_NOT_EXIST:
-        return NotFound(name, told, what)
-    refused = Refused(name, told, what)
+        return NotFound(name, reason, what)
+    refused = Refused(name, reason, what)
     refused.retriable = code in _TRANSIENT
     return refused
 
 
 def is_unavailable(fault: SparkStreamsError) -> bool:
-    """Say whether the broker answered that the stream has no member there, or none that can be reached now."""
+    """Return whether the broker answered that the stream has no member there, or none that can be reached now."""
     return isinstance(fault, Refused) and fault.condition == code_name(ResponseCode.STREAM_NOT_AVAILABLE)
 
 

@@ -164,7 +164,7 @@ class _Handshake:
                 f"one of RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it {tls}"
             )
         if self._state in (HandshakeState.INTRODUCED, HandshakeState.AUTHENTICATING):
-            return ConnectionLost(f"{self._sign_in}: closed without an answer, as some do whom they refuse")
+            return ConnectionLost(f"sign in to {self._where}: closed without an answer, as some do whom they refuse")
         return None
 
 

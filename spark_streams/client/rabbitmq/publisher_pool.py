@@ -1,7 +1,7 @@
 """The publishers of one connection: a bounded number of messages under way, and one error for whatever ends them.
 
-Everything that comes from the broker meanwhile is dealt with here. A fault names the first row that is not confirmed,
-of whatever stream.
+The pool handles everything that comes from the broker meanwhile. An error names the first row that is not confirmed, of
+whatever stream.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ALARM: Final = (
 )
 _ALARMED: Final = code_name(ResponseCode.PRECONDITION_FAILED)
 _DROPPED: Final = code_name(ResponseCode.STREAM_NOT_AVAILABLE)
-"""What MetadataUpdate says, whatever the reason."""
+"""The code of each MetadataUpdate, whatever the reason."""
 
 
 class PublisherPool:
@@ -151,8 +151,8 @@ class PublisherPool:
                     raise
                 # It was there a moment ago: the row says more than that there is no such stream.
                 why = getattr(fault, "condition", type(fault).__name__)
-                told = f"the broker dropped the publisher ({_DROPPED}), and when it was declared again: {fault}"
-                raise DeliveryFailed("not taken", why, told, label(int(entries.rows[0])), stream) from fault
+                reason = f"the broker dropped the publisher ({_DROPPED}), and when it was declared again: {fault}"
+                raise DeliveryFailed("not taken", why, reason, label(int(entries.rows[0])), stream) from fault
             self._publishers[stream] = self._by_number[number] = publisher
         return publisher
 
@@ -238,7 +238,7 @@ class PublisherPool:
         """Return the error for the end of the connection, or of patience: it names the first unconfirmed row, if any.
 
         Raises:
-            DeliveryFailed: the broker had said something before that says more.
+            DeliveryFailed: the broker reported an error before that explains more.
         """
         self._take_all()
         waiting = [(row, p) for p in self._publishers.values() if (row := p.first_row) is not None]

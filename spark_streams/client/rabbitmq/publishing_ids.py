@@ -1,12 +1,12 @@
-"""Publishing ids that a retry derives again from the same rows, and that tell when the rows are not the same.
+"""Publishing ids that a retry derives again from the same rows, and that show when the rows are not the same.
 
 ::
 
     id (u64) = batch(28 bits) | row + 1 (26 bits) | digest(10 bits)
 
 ``batch`` is Spark's number of the micro-batch, ``row`` the number of the row within the task, so ids rise with both, as
-deduplication needs them to. ``digest`` says what the rows were and where they went (``digested_rows.py``), so the last
-id that a broker has stored tells a retry whether its rows are those of the attempt before.
+deduplication needs them to. ``digest`` is of the rows and their streams (``digested_rows.py``), so the last id that
+a broker has stored shows a retry whether its rows are those of the attempt before.
 
 docs/adr/0010-rabbitmq-exactly-once.md has the argument.
 """

@@ -1,7 +1,7 @@
-"""What a range is narrowed to: what the broker is asked for, and what is checked here.
+"""Splits the filter of a range: what the broker filters by, and what the client checks itself.
 
 A broker takes filter values, and leaves out chunks that have none of them; it takes an offset to begin with. Both let
-more through than is wanted, so the rest of the filter is checked on every row.
+through more than the filter does, so the client checks the rest of it on every row.
 
 Spec: Streams Protocol Reference, Subscribe (filter.*, match-unfiltered); docs/specifications.md,
 Z-3 to Z-5, Z-19.
@@ -42,13 +42,13 @@ class PushedFilter:
     """How a range is read.
 
     Args:
-        asked: what the broker is asked to filter by; None for nothing.
+        pushed: the filter values that the broker filters by; None for none.
         first_offset: no message before this one (inclusive) is wanted; 0 for no bound.
-        values: the user's own filter values, to be compared here; None for none.
-        residual: what is checked here of an expression; None for nothing.
+        values: the user's own filter values, which the client compares; None for none.
+        residual: the part of an expression that the client checks; None for nothing.
     """
 
-    asked: FilterValues | None = None
+    pushed: FilterValues | None = None
     first_offset: int = 0
     values: FilterValues | None = None
     residual: Expression | None = None
@@ -67,11 +67,11 @@ def push(expression: Expression | None, filters: FilterValues | None) -> PushedF
         return PushedFilter(values, 0, values)
     # A broker that has no filters, or ignores them, sends everything: nothing here counts on what it leaves out.
     split = split_for(expression, filters, True)
-    asked = values
+    pushed = values
     if filters is not None and split.values is not None:
         common = tuple(value for value in filters.values if value in split.values)
-        asked = replace(filters, values=common or filters.values or split.values)
-    return PushedFilter(asked, split.first_offset or 0, values, split.residual)
+        pushed = replace(filters, values=common or filters.values or split.values)
+    return PushedFilter(pushed, split.first_offset or 0, values, split.residual)
 
 
 def split_for(expression: Expression, filters: FilterValues | None, has_filters: bool) -> RabbitSplit:

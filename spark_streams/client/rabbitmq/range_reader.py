@@ -4,22 +4,22 @@
 
     subscribe at the next offset -> chunks -> records of the range -> RowDecoder -> RecordBatch …  until offset > end
 
-A range ends with the chunk that holds its last offset, or lies behind it. At its tail there may be nothing to be
-delivered: tracking chunks use up offsets, filters skip chunks. So when the broker has nothing more to send, it is
-asked: whether the stream reaches the end of the range, and, after that, whether there is a chunk all the same
+A range ends with the chunk that holds its last offset, or with one behind it. The broker may have nothing to deliver at
+the end of a range: tracking chunks use up offsets, filters skip chunks. So when the broker sends nothing more, the
+reader asks whether the stream reaches the end of the range, and after that whether there is a chunk all the same
 (``Subscription.look_again``). Only both answers together end a range; a silence never does.
 
 Tracking chunks and filters also leave gaps between chunks, and so does retention when it overtakes a reader: brokers
-then go on with what is left, without a word. Before rows behind a gap are handed out, the broker is asked for the
+then go on with what is left, without a word. Before the reader yields rows behind a gap, it asks the broker for the
 chunk, of any kind, where the gap begins.
 
-A filter may narrow the range to the offsets from one on. What is before it is not read; that it is still there is
-asked all the same, so that a loss does not depend on the filter.
+A filter may narrow the range to the offsets from one on. The reader does not read what is before, but asks whether it
+is still there, so that a loss does not depend on the filter.
 
 Delivery guarantee: every record of the range that the stream holds comes exactly once, in order. A connection that
-breaks is replaced, and reading goes on at the offset after the last record that was handed out, if the last chunk that
-came before is still the same: otherwise the stream was deleted and created again. Records that are gone raise
-``PositionLost``, or are told in a warning.
+breaks is replaced, and reading goes on at the offset after the last record that was yielded, if the last chunk before
+that is still the same: otherwise the stream was deleted and created again. Records that are gone raise
+``PositionLost``, or are reported in a warning.
 
 Spec: docs/specifications.md, S-12, S-31 to S-37, S-61 to S-65, S-71 to S-73, S-81, S-91, S-132.
 """
@@ -37,10 +37,9 @@ import pyarrow as pa
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.log_client import RangeRead
 from spark_streams.client.rabbitmq.bounds import Extent
-from spark_streams.client.rabbitmq.credit import FIRST_CREDIT, CreditWindow
 from spark_streams.client.rabbitmq.pushdown import PushedFilter
 from spark_streams.client.rabbitmq.row_decoder import ChunkSlice, RowDecoder
-from spark_streams.client.rabbitmq.subscription import Delivered, Subscription
+from spark_streams.client.rabbitmq.subscription import FIRST_CREDIT, CreditWindow, Delivered, Subscription
 from spark_streams.client.retry import PATIENT, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, NotFound, RemoteProtocolError, SparkStreamsError
 from spark_streams.offsets import first_wanted, format_offset, offset_number
@@ -50,14 +49,14 @@ from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, O
 __all__ = ["RangeReader"]
 
 GLANCE_S: Final = 0.02
-"""Silence after which rows are handed out, or the broker is asked whether there is more."""
+"""After so long a silence the reader yields its rows, or asks the broker whether there is more."""
 BEHIND_S: Final = 0.1
-"""How long to wait before a node that is behind is asked again."""
+"""How long to wait before the next request to a node that is behind."""
 
 
 @dataclass
 class _Collected:
-    """Records that came and were not handed out yet.
+    """Records that came and were not yielded yet.
 
     Args:
         following: the offset that follows the last chunk that came; None before the first one of a whole stream.
@@ -105,7 +104,7 @@ class RangeReader:
         timeout_ms: int,
     ) -> None:
         self._read = read
-        self._filtered = narrowed.asked is not None
+        self._filtered = narrowed.pushed is not None
         self._lowest = narrowed.first_offset
         self._subscribe = subscribe
         self._extent = extent
@@ -151,17 +150,17 @@ class RangeReader:
                 self._compare_last()
 
     def _look_at_skipped(self) -> None:
-        """Notice that what the range begins with, and the filter leaves out, was removed."""
+        """Notice that records were removed at the begin of the range, which the filter leaves out."""
         if self._skipped is None:
             return
-        asked = self._skipped
+        lost = self._skipped
         # The first offset that the broker tells may lag behind the files that it has removed: the chunk counts.
-        chunk = self._chunk_at(asked)
+        chunk = self._chunk_at(lost)
         first = self._extent().first if chunk is None else chunk.first_offset
         self._skipped = None
-        if first > asked:
+        if first > lost:
             there = f"the next offset there is '{format_offset(first)}'"
-            self._loss.report(self._read.partition, f"at offset '{format_offset(asked)}'", there)
+            self._loss.report(self._read.partition, f"at offset '{format_offset(lost)}'", there)
             self._next = max(first, self._lowest)
 
     def _compare_last(self) -> None:
@@ -179,11 +178,11 @@ class RangeReader:
             return  # it does not reach so far, or no longer goes back so far, which is noticed in any case
         if (now.first_offset, now.timestamp_ms) != (last.first_offset, last.timestamp_ms):
             self._last = None
-            asked = f"after offset '{format_offset(last.next_offset - 1)}'"
-            self._loss.report(self._read.partition, asked, "the stream was created again since")
+            lost = f"after offset '{format_offset(last.next_offset - 1)}'"
+            self._loss.report(self._read.partition, lost, "the stream was created again since")
 
     def _runs(self) -> Iterator[tuple[list[ChunkSlice], int]]:
-        """Yield what one subscription delivers, a batch's worth at a time, with the offset that follows."""
+        """Yield the records of one subscription, enough for a batch at a time, with the offset that follows."""
         if self._next is not None and self._next > self._end:
             return
         at = self._next
@@ -212,7 +211,7 @@ class RangeReader:
             subscription.close()
 
     def _collect(self, subscription: Subscription, window: CreditWindow, held: _Collected) -> bool:
-        """Take one chunk, or learn that there is none; return whether it is time to hand out what is held."""
+        """Take one chunk, or learn that there is none; return whether it is time to yield what is held."""
         delivered = subscription.next(GLANCE_S)
         if delivered is None:
             if held.pieces or held.gap is not None:
@@ -232,7 +231,7 @@ class RangeReader:
         return held.rows >= self._max_rows or held.size >= self._max_bytes
 
     def _take(self, delivered: Delivered, held: _Collected) -> None:
-        """Keep what the range wants of a chunk."""
+        """Keep the records of a chunk that the range wants."""
         header = delivered.header
         if header.first_offset <= self._end:
             piece = self._piece(delivered, held.following)
@@ -252,7 +251,7 @@ class RangeReader:
         return ChunkSlice.of(records, first, end) if first < end else None
 
     def _is_complete(self, subscription: Subscription) -> bool:
-        """Say whether the broker has nothing more of the range; it had nothing to send for a moment.
+        """Return whether the broker has nothing more of the range; it had nothing to send for a moment.
 
         Raises:
             PositionLost: the stream does not reach the end of the range, for ``timeout_ms`` already.

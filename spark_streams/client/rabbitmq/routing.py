@@ -1,4 +1,4 @@
-"""Which partition of a super stream a row goes to: by a hash of its key, or by the binding key that it is.
+"""Chooses the partition of a super stream for each row: by a hash of its key, or with its key as the binding key.
 
 Spec: docs/specifications.md, S-135, S-136; Streams Protocol Reference, Route and Partitions.
 """
@@ -33,7 +33,7 @@ Chosen = Callable[[pa.StringArray, int], NDArray[Any]]
 
 
 class Router(Protocol):
-    """Says where rows go."""
+    """Chooses the partitions of rows."""
 
     partitions: tuple[str, ...]
 
@@ -88,7 +88,7 @@ class _ByHash:
 
 
 class _ByBindingKey:
-    """The broker says where a binding key leads; asked once for each key."""
+    """Asks the broker, once for each key, where a binding key leads."""
 
     def __init__(self, connection: Connection, super_stream: str, partitions: tuple[str, ...]) -> None:
         self.partitions = partitions

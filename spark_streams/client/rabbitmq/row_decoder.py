@@ -1,9 +1,9 @@
-"""From the records of chunks to rows: decoded in columns, whatever the bytes are, and filtered where the user wants it.
+"""Decodes the records of chunks into rows, in columns, whatever the bytes are, and filters them.
 
-By convention a message is a sequence of AMQP 1.0 sections. What is not becomes a row whose value is the bytes
+By convention a message is a sequence of AMQP 1.0 sections. Any other message becomes a row whose value is the bytes
 themselves. All records of a chunk share its timestamp.
 
-Where there is a filter, the columns that it looks at are decoded first, and the others of the rows that pass only.
+With a filter, the columns that it looks at are decoded first, and the others only of the rows that pass.
 
 Spec: docs/specifications.md, S-34, S-36, S-41 to S-44, S-91.
 """

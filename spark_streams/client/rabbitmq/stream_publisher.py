@@ -1,4 +1,4 @@
-"""One publisher of one stream: frames go out, confirms come in, and what is not confirmed is known by its row.
+"""One publisher of one stream: sends frames, takes confirms, and knows the rows that are not confirmed.
 
 Spec: Streams Protocol Reference, DeclarePublisher to QueryPublisherSequence; docs/specifications.md,
 S-101 to S-107.
@@ -161,8 +161,8 @@ class StreamPublisher:
             try:
                 self._frames(piece)
             except LocalProtocolError as own:
-                told = str(own).removeprefix("row 0: ")
-                return DeliveryFailed("not taken", "too-large", told, label(int(piece.rows[0])), self.stream)
+                reason = str(own).removeprefix("row 0: ")
+                return DeliveryFailed("not taken", "too-large", reason, label(int(piece.rows[0])), self.stream)
         return DeliveryFailed("not taken", "too-large", str(fault), label(int(entries.rows[0])), self.stream)
 
     def confirmed(self, ids: Ids) -> None:

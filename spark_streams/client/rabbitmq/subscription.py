@@ -1,6 +1,11 @@
-"""One subscription: credit out, chunks in.
+"""One subscription: credit out, chunks in; and how many chunks a reader lets the broker send ahead.
 
-How much credit is outstanding is the caller's business (``credit.py``).
+A credit is one chunk, of one record or of thousands. Ten hide a round trip where chunks are large; where each has but a
+record, ten would make every round trip carry ten records, and a frame of credit follow each of them. So a reader has a
+``CreditWindow``: few large chunks ahead, many small ones, hardly any behind its range.
+
+Brokers do not begin to send while the credit left is at most half of the first (S-73), so the window is never smaller
+than the first credit, and is filled again when a quarter of it is used up.
 
 Spec: Streams Protocol Reference, Subscribe, Credit, Deliver, ConsumerUpdate; docs/specifications.md,
 S-61 to S-65, S-71 to S-73, S-81, S-141 to S-143.
@@ -10,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import refusal
@@ -34,7 +40,15 @@ from spark_streams.wire.rabbitmq.frames import Command, Frame
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, MetadataUpdate
 
-__all__ = ["Consumer", "Delivered", "Subscription", "properties_of"]
+__all__ = ["FIRST_CREDIT", "Consumer", "CreditWindow", "Delivered", "Subscription", "properties_of"]
+
+FIRST_CREDIT: Final = 10
+"""What a subscription begins with, and the smallest window."""
+LARGEST_WINDOW: Final = 1_000
+BYTES_AHEAD: Final = 4 << 20
+"""A window has chunks of about so many bytes."""
+_WEIGHT: Final = 8
+"""The averages are of about so many chunks."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +196,7 @@ class Subscription:
         if isinstance(event, ConsumerUpdate) and event.subscription_id == self._number:
             # Nothing is stored on the broker: reading goes on where this subscription was to start.
             answer = ConsumerUpdateAnswer(event.correlation_id, ResponseCode.OK, self._offset)
-            self._connection.answer_unasked(answer)
+            self._connection.send(answer.encode())
             if self._active and not event.active:
                 raise refusal(
                     ResponseCode.STREAM_NOT_AVAILABLE,
@@ -244,3 +258,33 @@ class Subscription:
         if isinstance(event, (ConsumerUpdate, CreditAnswer)):
             return event.subscription_id == self._number
         return self._is_mine(event)
+
+
+class CreditWindow:
+    """The credit of one subscription that began with ``FIRST_CREDIT``."""
+
+    def __init__(self) -> None:
+        self._outstanding = FIRST_CREDIT
+        self._bytes = 0.0
+        self._records = 0.0
+
+    def consumed(self, chunk_bytes: int, records: int, wanted: int) -> int:
+        """Count a chunk that came, and return the credit to grant now, 0 for none yet.
+
+        Args:
+            chunk_bytes: its size.
+            records: how many offsets it uses up.
+            wanted: how many offsets of the range are still to come.
+        """
+        self._outstanding -= 1
+        if not self._bytes:
+            self._bytes, self._records = float(chunk_bytes), float(records)
+        self._bytes += (chunk_bytes - self._bytes) / _WEIGHT
+        self._records += (records - self._records) / _WEIGHT
+        ahead = min(BYTES_AHEAD / (self._bytes + 1), wanted / (self._records + 1), LARGEST_WINDOW)
+        window = max(FIRST_CREDIT, int(ahead))
+        owed = window - self._outstanding
+        if owed < window // 4:
+            return 0
+        self._outstanding = window
+        return owed

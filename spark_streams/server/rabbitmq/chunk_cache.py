@@ -1,9 +1,9 @@
-"""Encoded chunks that are kept, outside of the process's memory: in files without a name, mapped to be read.
+"""Keeps encoded chunks outside of the process's memory: in files without a name, which are mapped to be read.
 
-A file is filled from its beginning to its end, whosever chunks they are, and the oldest file is dropped whole when
-there are too many. The system keeps in memory what is read, and writes the rest to the disk when it needs the room.
-Nothing is ever read from such a file that this process did not write: the files end with it, and what is not kept, or
-not any more, is encoded again from the log.
+A file takes chunks of all streams from its beginning to its end; when there are too many files the oldest is dropped
+whole. The system keeps in memory what is read, and writes the rest to the disk when it needs the room. The process
+reads only what it wrote itself: the files end with it. Chunks that are not kept, or not any more, are encoded again
+from the log.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Chunk(NamedTuple):
 
 
 class Owner(Protocol):
-    """Whoever has blocks in a cache."""
+    """An owner of blocks in a cache."""
 
     def forget(self, block: CachedChunks) -> None:
-        """Let go of a block that the cache has dropped; called with the cache's lock held."""
+        """Forget a block that the cache has dropped; called with the cache's lock held."""
 
 
 class CachedChunks:
@@ -116,7 +116,7 @@ class Area:
         self.blocks: set[CachedChunks] = set()
 
     def takes(self, size: int, chunks: int) -> bool:
-        """Say whether there is room for so many bytes and chunks more."""
+        """Return whether there is room for so many bytes and chunks more."""
         return self._used + size <= len(self._bytes) and self._chunks + chunks <= AREA_CHUNKS
 
     def put(self, data: memoryview, chunks: int) -> memoryview:
@@ -188,7 +188,7 @@ class ChunkCache:
         return area
 
     def remove(self, block: CachedChunks) -> None:
-        """Let go of a block; with the last one of a file, of the file."""
+        """Drop a block; with the last one of a file, the file."""
         area = block.area
         if area is not None:
             area.blocks.discard(block)

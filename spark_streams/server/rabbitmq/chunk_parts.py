@@ -1,4 +1,4 @@
-"""Parts of a chunk: the records of it that a filtered subscription wants.
+"""Parts of a chunk: cuts out the records that a filtered subscription wants.
 
 To any client they are sent as runs, each a chunk of its own; to one that says that it takes them, as one selection. A
 run has the offset of its first record as its id and its own counts, sizes and CRC, so to a client it is a chunk like
@@ -26,7 +26,7 @@ CHUNK_BYTES: Final = HEADER_BYTES + 9
 
 Mask = NDArray[np.bool_]
 NO_ENDS: Final = memoryview(b"")
-"""Where the entries of a part end is not known: none is made of a part."""
+"""A part has no ends of entries: no part is made of a part."""
 
 
 def runs_of(chunk: Chunk, wanted: Mask) -> list[Chunk]:

@@ -1,4 +1,4 @@
-"""Stored records as chunks: cut, encoded once, and shared by all subscriptions of a partition.
+"""Stored records as chunks: cut, encoded once or ahead of need, and shared by all subscriptions of a partition.
 
 A stored batch, which is what was appended together, is a chunk. It is cut further where it has too many records, so
 that the last chunk is a small one, and where the timestamp changes (in a stream of create time): a chunk has one time
@@ -6,17 +6,19 @@ for all its records. Where a chunk begins depends on the stored batch alone, so 
 
 Batches are read and encoded a block at a time: the data sections of all its chunks lie behind one another in one
 buffer, of which a chunk's is a part. Larger appends to a partition that the door has to do with are encoded as they are
-made, from the columns that are at hand then, which costs a fraction of reading them back.
+made, from the columns that are in memory then, which costs a fraction of reading them back.
 
-A chunk's header tells sizes of what is not sent, the trailer and the Bloom filter, as a broker's does.
+A chunk's header has the sizes of its trailer and its Bloom filter, which are not sent, as a broker's header does.
 
 Spec: docs/specifications.md, S-31 to S-37, S-41 to S-44, S-62.
 """
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from bisect import bisect_right, insort
+from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
@@ -25,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_streams.errors import LogError
 from spark_streams.log import Partition, Records
 from spark_streams.log.format.record_batch import BatchHeader, Header
 from spark_streams.log.format.records import record_headers
@@ -38,7 +41,7 @@ from spark_streams.wire.columnar.interleave import Ranges, interleave
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType
 from spark_streams.wire.rabbitmq.compression import Readable
 
-__all__ = ["ONE_BATCH", "Chunk", "Chunks"]
+__all__ = ["ONE_BATCH", "Chunk", "Chunks", "Prefetch"]
 
 MAX_RECORDS: Final = 8_192
 """As brokers: the most that they put into one."""
@@ -51,6 +54,8 @@ ONE_BATCH: Final = 1
 LARGE_APPEND_RECORDS: Final = 128
 LARGE_APPEND_BYTES: Final = 64 << 10
 """An append of as many records or bytes is encoded at once; smaller ones when they are read, several together."""
+BLOCKS_AHEAD: Final = 16
+"""Some 16 MiB where nothing is encoded yet: a client takes long over what it reads together, and then wants more."""
 Longs = NDArray[np.int64]
 
 EPOCH: Final = 1
@@ -99,11 +104,11 @@ class Chunks:
         return block.chunks[start : start + limit]
 
     def prepare(self, offset: int) -> int | None:
-        """Encode what ``run`` will be asked for, if that is still to be done; raises as ``run`` does.
+        """Encode what ``run`` will return from an offset on, if that is still to be done; raises as ``run`` does.
 
         Returns:
             The offset that follows what is encoded. None at the end of the log, or where nothing is kept: what is
-            encoded further ahead would be lost before it is asked for.
+            encoded further ahead would be lost before it is needed.
         """
         offset = max(offset, self._partition.first_offset)
         block = self._holding(offset) or self._read(offset, READ_BYTES)
@@ -157,11 +162,11 @@ class Chunks:
         return known
 
     def forget(self, block: CachedChunks) -> None:
-        """Let go of a block: the cache has dropped it."""
+        """Forget a block: the cache has dropped it."""
         del self._blocks[bisect_right(self._blocks, block.first, key=_FIRST) - 1]  # no two begin at the same offset
 
     def close(self) -> None:
-        """Let go of all of them: the stream is gone."""
+        """Release all chunks: the stream is gone."""
         self._partition.remove_observer(self._appended)
         with self._lock:
             self._closed = True
@@ -171,14 +176,14 @@ class Chunks:
             self._unkept = None
 
     def _appended(self, values: pa.LargeBinaryArray, batches: Sequence[tuple[BatchHeader, bytes]]) -> None:
-        """Encode what was appended; called in the appending thread."""
+        """Encode values that were appended; called in the appending thread."""
         if len(values) < LARGE_APPEND_RECORDS and values.nbytes < LARGE_APPEND_BYTES:
             return
         if all(header.append_time for header, _ in batches):
             self._kept(CachedChunks(self, *_of_values(values, batches)))
 
     def _kept(self, block: CachedChunks) -> bool:
-        """Have a block kept; return whether it is."""
+        """Keep a block in the cache; return whether it is kept."""
         with self._lock:
             index = bisect_right(self._blocks, block.first, key=_FIRST) - 1
             if index >= 0 and self._blocks[index].first == block.first:
@@ -190,12 +195,58 @@ class Chunks:
         return kept
 
 
+class Prefetch:
+    """Encodes the next chunks of one subscription while its client is busy with earlier ones: both work at once then.
+
+    It encodes a block at a time, so that other connections have their turn in between.
+
+    Args:
+        chunks: of the stream.
+        loop: the server's.
+    """
+
+    def __init__(self, chunks: Chunks, loop: asyncio.AbstractEventLoop) -> None:
+        self._chunks = chunks
+        self._loop = loop
+        self._following = 0
+        self._ends: deque[int] = deque()
+        self._due: asyncio.Handle | None = None
+
+    def from_offset(self, offset: int) -> None:
+        """Encode until there is enough ahead of an offset, or nothing more to encode."""
+        self._following = offset
+        while self._ends and self._ends[0] <= offset:
+            self._ends.popleft()
+        self._queue()
+
+    def _queue(self) -> None:
+        if self._due is None and len(self._ends) < BLOCKS_AHEAD:
+            self._due = self._loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        self._due = None
+        try:
+            end = self._chunks.prepare(self._ends[-1] if self._ends else self._following)
+        except (LogError, OSError):
+            return  # the next delivery meets it again, and deals with it
+        if end is not None:
+            self._ends.append(end)
+            self._queue()
+
+    def stop(self) -> None:
+        """Encode no more."""
+        self._ends.clear()
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+
 _FIRST: Final = attrgetter("first")
 _FIRST_OFFSET: Final = attrgetter("first_offset")
 
 
 def _of_records(records: Records) -> tuple[list[Chunk], memoryview, memoryview]:
-    """Return the chunks of what was read, and the buffers with their data and with where their entries end."""
+    """Return the chunks of these records, and the buffers with their data and with where their entries end."""
     rows = _cut(_first_rows(records), len(records))
     begins = np.array(records.batch_rows, np.int64)
     noted = np.frombuffer(records.buffer, np.uint8)[records.value_ends[begins]].tolist()  # how many headers
@@ -278,8 +329,8 @@ def _encoded(
     ends_in_chunk = memoryview((edges[1:] - np.repeat(edges[rows], counts)).astype(np.uint32).tobytes())
     firsts_of = [*(4 * rows).tolist(), 4 * len(lengths)]
     chunks = []
-    told = zip(firsts, counts.tolist(), instants, beside, strict=True)
-    for number, (first, count, instant, sizes) in enumerate(told):
+    heads_of = zip(firsts, counts.tolist(), instants, beside, strict=True)
+    for number, (first, count, instant, sizes) in enumerate(heads_of):
         part = data[stops[number] : stops[number + 1]]
         header = ChunkHeader(ChunkType.USER, count, count, instant, EPOCH, first, zlib.crc32(part), len(part), *sizes)
         entry_ends = ends_in_chunk[firsts_of[number] : firsts_of[number + 1]]

@@ -228,7 +228,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
                 self._handle_in_order(lambda: dispatch.handle(self, command))
 
     def _handle_in_order(self, handle: Callable[[], dispatch.Work | None]) -> None:
-        """Handle a frame when what was published before it is in the log: it may ask about that."""
+        """Handle a frame when all entries published before it are in the log: it may ask about them."""
         self.publishers.received_all()
         self._begin(self._when_stored(handle) if self.unconfirmed else handle())
 
@@ -362,7 +362,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
             self._leave()
 
     def _close_transport(self) -> None:
-        """Close the socket once what is written has gone out; a peer that does not read is dropped."""
+        """Close the socket when all that was written has gone out; drop a peer that does not read."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             if self._end_timer is not None:
@@ -388,7 +388,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self.fail(ResponseCode.INTERNAL_ERROR, "an unexpected error in the server, see its log")
 
     def guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of this connection from elsewhere: what goes wrong in it ends this connection only."""
+        """Call a function of this connection from elsewhere: an error in it ends this connection only."""
         try:
             function()
         except Exception as fault:

@@ -1,4 +1,4 @@
-"""What is done about each command of an open session."""
+"""Which function handles which command of an open connection."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ class OpenSession(Session):
 
 
 def handle(session: OpenSession, command: Command) -> Work | None:
-    """Do what a command asks for.
+    """Handle a command.
 
     Returns:
-        What is still to be done before the next command is looked at; None when all is done.
+        The work that is left, to be done before the next command is handled; None for none.
 
     Raises:
         RemoteProtocolError: a command that no client sends, or not at this time.
@@ -87,7 +87,7 @@ def handle(session: OpenSession, command: Command) -> Work | None:
 
 
 async def handle_large(session: OpenSession, frame: Frame) -> None:
-    """Do what a large frame asks for: it is read beside the loop.
+    """Handle a large frame: it is decoded beside the loop.
 
     Raises:
         RemoteProtocolError: as ``handle``; and as ``decode``.

@@ -1,4 +1,4 @@
-"""Filter values as they are stored with a batch, and which of its records they say are wanted.
+"""Filter values: the notes that a stored batch has of them, and which of its records a subscription wants by them.
 
 Two notes, none where no record has a filter value:
 
@@ -39,9 +39,9 @@ BLOOM_NOTE: Final = b"rabbitmq-bloom"
 VALUES_NOTE: Final = b"rabbitmq-filter-values" + BY_RECORD_SUFFIX
 
 FEW: Final = 24
-"""Values of a frame that Python sorts out faster than Arrow gets ready to."""
+"""Up to so many values of a frame Python encodes faster than Arrow."""
 MAX_TABLE: Final = 255
-"""Values of a table; more of them are told by their hashes alone."""
+"""The most values of a table; with more there are hashes alone."""
 _HASH_CODES: Final = 0xFFFF
 _HASH_BYTES: Final = 4
 
@@ -141,11 +141,11 @@ def _hash(value: bytes) -> int:
 
 
 class Sought:
-    """The filter values that a subscription asks for.
+    """The filter values of a subscription.
 
     Args:
-        values: any of these; an empty one asks for records without any.
-        unfiltered: whether records without a filter value are asked for too.
+        values: records with any of these are wanted; an empty one stands for records without any.
+        unfiltered: whether it wants records without a filter value too.
     """
 
     def __init__(self, values: Sequence[bytes], unfiltered: bool) -> None:
@@ -155,7 +155,7 @@ class Sought:
         self._probe = BloomProbe(self._values, unfiltered)
 
     def __bool__(self) -> bool:
-        """Whether anything is asked for: without a filter value everything is delivered."""
+        """Whether there are any: without a filter value everything is delivered."""
         return bool(self._values)
 
     def may_match(self, notes: Sequence[Header]) -> bool:
@@ -167,7 +167,7 @@ class Sought:
         """Return which of the ``count`` records of a stored batch may be wanted; False is certain.
 
         Returns:
-            None when its notes do not tell, so that all of them are.
+            None when its notes do not have it, so that all of them may be.
         """
         for name, value in notes:
             if name == VALUES_NOTE:
@@ -181,12 +181,12 @@ class Sought:
     def _wanted(self, noted: RecordCodes) -> Mask | None:
         if noted.table:
             hashes = np.frombuffer(noted.table[: len(noted.table) // _HASH_BYTES * _HASH_BYTES], ">u4")
-            asked = np.concatenate(([self._none], (hashes[:, None] == self._hashes).any(axis=1)))
-            if noted.codes.size and noted.codes.max() >= asked.size:
+            matches = np.concatenate(([self._none], (hashes[:, None] == self._hashes).any(axis=1)))
+            if noted.codes.size and noted.codes.max() >= matches.size:
                 return None
         else:
-            asked = np.zeros(_HASH_CODES + 1, np.bool_)
-            asked[self._hashes % _HASH_CODES + 1] = True
-            asked[0] = self._none
-        wanted: Mask = asked[noted.codes]
+            matches = np.zeros(_HASH_CODES + 1, np.bool_)
+            matches[self._hashes % _HASH_CODES + 1] = True
+            matches[0] = self._none
+        wanted: Mask = matches[noted.codes]
         return wanted

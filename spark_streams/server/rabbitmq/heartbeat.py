@@ -12,11 +12,11 @@ from typing import Final
 __all__ = ["HeartbeatTimer"]
 
 SILENT_INTERVALS: Final = 2
-"""Intervals without a byte after which a peer is dead."""
+"""A peer is dead after so many intervals without a byte from it."""
 
 
 class HeartbeatTimer:
-    """When something was sent and received last, and what follows from it once ``start`` was called.
+    """Notes when bytes were sent and received last; after ``start`` sends heartbeats and notices a silent peer.
 
     Args:
         loop: the server's.
@@ -28,18 +28,18 @@ class HeartbeatTimer:
         self._timer: asyncio.TimerHandle | None = None
 
     def received(self) -> None:
-        """Note that the peer lives."""
+        """Note that bytes came from the peer."""
         self._received = self._loop.time()
 
     def sent(self) -> None:
-        """Note that the peer is told so of us."""
+        """Note that bytes were sent to the peer."""
         self._sent = self._loop.time()
 
     def start(self, interval_s: int, send: Callable[[], None], silent: Callable[[], None]) -> None:
-        """Begin to send and to expect signs.
+        """Begin to send heartbeats and to expect them.
 
         Args:
-            interval_s: what was agreed on, in seconds; 0 for none at all.
+            interval_s: the interval that both sides agreed on, in seconds; 0 for no heartbeats.
             send: called when nothing was sent for half an interval.
             silent: called when nothing came for two intervals, and again until something does or ``stop`` is called.
         """
@@ -57,7 +57,7 @@ class HeartbeatTimer:
         self._timer = self._loop.call_later(interval_s / 2, beat)
 
     def stop(self) -> None:
-        """End it."""
+        """Send and expect none any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""What all connections of the RabbitMQ door share."""
+"""What all connections of the RabbitMQ door share: the log, its topology, appends, chunks and settings."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class RabbitNode:
         self.follow()
 
     def follow(self) -> None:
-        """Tell connections about streams that are gone since the last look; another one of the same name is another."""
+        """Report to all connections which streams are gone; one that was created again with the name is another."""
         gone = self.topology.changed()
         if not gone:
             return
@@ -112,14 +112,14 @@ class RabbitNode:
             self._forget(incarnation)
 
     def _forget(self, incarnation: str) -> None:
-        """Forget what was kept about a log that was deleted."""
+        """Forget what was kept about a stream that was deleted."""
         self.sequences.forget(incarnation)
         self.offsets.forget(incarnation)
         for key in [key for key in self._chunks if key.startswith(f"{incarnation}/")]:
             self._chunks.pop(key).close()
 
     def close(self) -> None:
-        """Write down what is to be kept; all connections have ended before."""
+        """Write what is to be kept to the log; all connections have ended before."""
         if self._timer is not None:
             self._timer.cancel()
         self.aside.close()
@@ -132,7 +132,7 @@ class RabbitNode:
 
 
 def _properties(config: RabbitConfig) -> dict[str, str]:
-    """Return what the door says about itself; the names are those that brokers use, but for the first."""
+    """Return what the door reports about itself; the names are those that brokers use, but for the first."""
     return {
         "implementation": "spark-streams",
         "product": "RabbitMQ",  # as the version is RabbitMQ's: clients look there (ADR 11)

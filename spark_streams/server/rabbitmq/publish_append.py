@@ -9,7 +9,6 @@ Spec: docs/specifications.md, S-53, S-103 to S-105.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,7 +29,6 @@ __all__ = [
     "PublishAppend",
     "PublishedRun",
     "Publisher",
-    "publishers_note",
     "trailer_bytes",
 ]
 
@@ -39,11 +37,6 @@ PUBLISHERS: Final = SequenceKind(PUBLISHERS_NOTE, "rabbitmq-sequences")
 
 Ids = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
-
-
-def publishers_note(sequences: Mapping[str, int]) -> tuple[bytes, bytes]:
-    """Return the note for an append, of references to their last publishing ids."""
-    return PUBLISHERS.note_of(sequences)
 
 
 def trailer_bytes(note: bytes) -> int:
@@ -106,7 +99,7 @@ class PublishAppend:
     last: dict[str, int] = field(default_factory=dict)
 
     def add(self, run: PublishedRun) -> None:
-        """Add what a frame has, of which at least one entry is good."""
+        """Add a run."""
         self.runs.append(run)
         self.records += len(run.made.stored.values) if run.made.stored is not None else 0
         if run.publisher.reference:
@@ -155,5 +148,5 @@ class PublishAppend:
             whole = int(np.searchsorted(ends, stop, side="right"))
             if run.publisher.reference and whole and ends[whole - 1] > start:
                 sequences[run.publisher.reference] = int(run.ids[run.kept][whole - 1])
-        notes = (publishers_note(sequences),) if sequences else ()
+        notes = (PUBLISHERS.note_of(sequences),) if sequences else ()
         return notes + value_notes(values, self.served.filter_bytes)

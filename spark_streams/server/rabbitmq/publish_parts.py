@@ -1,7 +1,7 @@
-"""What is stored of Publish frames, made beside the loop: in parts, of which some make a turn.
+"""Makes what is stored of Publish frames, beside the loop and in parts.
 
-A part that is begun is made whole before somebody else's, so that one of all connections is held at a time, however far
-it inflates.
+A part is finished before another connection's is begun, so that memory holds one part of all connections at a time,
+however far it inflates.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Made(NamedTuple):
     values: ValueColumn | None
 
     def only(self, kept: Mask, counts: NDArray[np.int64]) -> Made:
-        """Return what is stored of those that are kept."""
+        """Return the stored form of those entries that are kept."""
         rows = np.repeat(kept, counts)
         stored = kept_rows(self.stored, rows) if self.stored is not None and rows.any() else None
         return Made(stored, None if self.values is None else self.values.only(kept))
@@ -42,7 +42,7 @@ NOTHING: Final = Made(None, None)
 
 
 class PublishPart(NamedTuple):
-    """Consecutive entries of a Publish frame, and what is stored of all that are good.
+    """Consecutive entries of a Publish frame, and the stored form of all that are good.
 
     Args:
         published: the entries.
@@ -70,7 +70,7 @@ class SomeParts(NamedTuple):
 
 
 def made_of(published: Published, kept: Mask, counts: NDArray[np.int64]) -> Made:
-    """Return what is stored of the entries that are kept, at once.
+    """Return the stored form of the entries that are kept, at once.
 
     Args:
         published: the entries.

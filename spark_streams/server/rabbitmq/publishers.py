@@ -1,20 +1,21 @@
-"""One connection's publishers: what they send is appended, deduplicated by reference and publishing id, and confirmed.
+"""One connection's publishers: append what they send, deduplicate it by reference and publishing id, confirm it.
 
-What one read of the socket brought, or as much of it as goes into a turn, is collected and appended together, one
-append for each stream: one stored batch, which consumers get as one chunk. A frame that is large, or inflates to much,
-is read and appended in parts, beside the loop: one part of all connections at a time, so that memory is bounded.
+The entries that one read of the socket brought, or as many as go into a turn, are collected and appended together, one
+append for each stream: one stored batch, which consumers get as one chunk (``publish_append.py``). A frame that is
+large, or inflates to much, is read and appended in parts, beside the loop: one part of all connections at a time, so
+that memory is bounded (``publish_parts.py``).
 
 Delivery guarantee: a sub-entry batch is in the log whole or not at all.
 A publishing id is confirmed once its message is in the log (``Partition.append``: it survives
 kill -9; with fsync policy ``always`` a power cut too), or when the log already had an id of the same reference that
-is not lower. References' ids are stored in the same batch as the messages (``publishers.py``). When an append fails,
-its publishers fail: whatever else they had under way is refused too, so that no message can be stored after a gap that
-a retry could not fill any more.
+is not lower. References' ids are stored in the same batch as the messages. When an append fails, its publishers fail:
+all that they had under way is refused too, so that no message can be stored after a gap that a retry could not fill any
+more.
 
 Deduplication: the last publishing ids of this door's publishers, kept as ``log/publisher_sequences.py`` says.
 
 Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher; docs/specifications.md,
-S-101 to S-107; also docs/specifications.md, S-103 to S-105; Streams Protocol Reference, QueryPublisherSequence.
+S-101 to S-107; Streams Protocol Reference, QueryPublisherSequence.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 __all__ = ["Publishers"]
 
 SMALL_BYTES: Final = 16 << 10
-"""Frames that are no larger, and inflate to no more, are dealt with on the loop, in some milliseconds at most."""
+"""Frames that are no larger, and inflate to no more, are handled on the loop, in some milliseconds at most."""
 TOGETHER_BYTES: Final = 1 << 20
-"""Of frames that are read and appended beside the loop at a time."""
+"""So many bytes of frames are read and appended beside the loop at a time."""
 
 
 class Publishers:
@@ -128,7 +129,7 @@ class Publishers:
         return used
 
     def close(self) -> None:
-        """Close all: the connection has ended; what it sent whole is stored all the same."""
+        """Close all: the connection has ended; whole frames that it sent are stored all the same."""
         self.received_all()
         self._closed = True
         self._open.clear()
@@ -174,9 +175,9 @@ class Publishers:
                 partitions = self._take_parts(some)
                 if any(part.inflated for part in some):
                     for partition in partitions:
-                        told = node.loop.create_future()
-                        node.appender.after(partition, partial(_tell, told))
-                        await told
+                        stored = node.loop.create_future()
+                        node.appender.after(partition, partial(_finish, stored))
+                        await stored
             if fault is not None:
                 raise fault
 
@@ -186,14 +187,14 @@ class Publishers:
         for published, made, _ in parts:
             publisher = self._taking(published)
             if publisher is not None:
-                # Which ids are new is asked now and not before: with an await in between, two could think that one is.
+                # Which ids are new is decided only now: with an await in between, two could think that one is.
                 self._collect(publisher, published, made)
                 partitions.add(publisher.served.partition)
         self.received_all()
         return partitions
 
     def _taking(self, published: Published) -> Publisher | None:
-        """Return the publisher that takes the good entries, of which there are some; what is not taken is refused."""
+        """Return the publisher of the good entries, None when there is nothing to store; refuse the other entries."""
         number, ids = published.publisher_id, published.ids
         publisher = self._open.get(number)
         good, code = 0, ResponseCode.PUBLISHER_DOES_NOT_EXIST
@@ -206,7 +207,7 @@ class Publishers:
         return publisher if good else None
 
     def _collect(self, publisher: Publisher, published: Published, made: Made | None) -> None:
-        """Take the good entries; ``made`` is of all their records, None where it is still to be made."""
+        """Collect the good entries; ``made`` is their stored form, None where it is still to be made."""
         entries = len(published.ids) if published.bad_from is None else published.bad_from
         ids, counts = published.ids[:entries], published.counts[:entries]
         collected = self._collected.get(publisher.served.name)
@@ -245,7 +246,7 @@ class Publishers:
         return new
 
     def received_all(self) -> None:
-        """Store what was published by the bytes that have just come, and confirm it."""
+        """Append the entries of the frames that have just come, and confirm them."""
         collected, self._collected = self._collected, {}
         for each in collected.values():
             self._append(each)
@@ -286,7 +287,7 @@ class Publishers:
     def _appended(
         self, collected: PublishAppend, line: PublisherSequences, size: int, outcomes: list[LinkRefused | None]
     ) -> None:
-        """Confirm to the publishers what is stored, and refuse what is not.
+        """Confirm the entries that are stored, and refuse the others.
 
         Args:
             collected: the append.
@@ -320,13 +321,13 @@ class Publishers:
 
 
 def _code_of_failure(served: Served) -> ResponseCode:
-    """Return what publishers of a stream are told whose append failed."""
+    """Return the code for the entries of an append that failed."""
     if served.partition.closed:
         return ResponseCode.PRECONDITION_FAILED
     # What deletes the stream, beside the loop or at another door, is about to tell the publishers too.
     return ResponseCode.STREAM_NOT_AVAILABLE if served.partition.gone else ResponseCode.INTERNAL_ERROR
 
 
-def _tell(waiting: asyncio.Future[None]) -> None:
+def _finish(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():  # nobody waits any more when the connection has ended
         waiting.set_result(None)

@@ -1,7 +1,7 @@
-"""Writing frames that lie in several pieces, without joining them: chunks are large.
+"""Writes frames that lie in several pieces to a socket, without joining them: chunks are large.
 
-asyncio's transports join them before Python 3.12; later ones do not, but those up to 3.12.8 and 3.13.1 then forget to
-say that the peer does not read.
+asyncio's transports join them before Python 3.12; later ones do not, but those up to 3.12.8 and 3.13.1 then do not
+call ``pause_writing`` when the peer does not read.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 __all__ = ["ScatteredWriter"]
 
 MOST_PIECES: Final = 512
-"""Of one call to the system, which takes at least 1,024."""
+"""The most pieces of one call to the system, which takes at least 1,024."""
 
 
 class ScatteredWriter:
-    """Writes to a transport, past it while it has nothing to write itself.
+    """Writes to the socket of a transport while the transport has nothing to write itself, else to the transport.
 
     Args:
         transport: of a stream socket, with TLS or without.
@@ -30,7 +30,7 @@ class ScatteredWriter:
         self._socket: socket.socket | None = None if secret else transport.get_extra_info("socket").dup()
 
     def write(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Write pieces behind what was written before; what the socket does not take at once waits in the transport."""
+        """Write pieces behind earlier writes; the transport keeps those that the socket does not take at once."""
         if self._socket is None:
             self._transport.writelines(pieces)
             return
@@ -38,7 +38,7 @@ class ScatteredWriter:
             self._transport.write(piece)
 
     def _past_transport(self, own: socket.socket, pieces: list[bytes | memoryview]) -> list[bytes | memoryview]:
-        """Return what the socket did not take."""
+        """Return the pieces that the socket did not take."""
         at = 0
         while at < len(pieces):
             if self._transport.get_write_buffer_size() or self._transport.is_closing():
@@ -55,7 +55,7 @@ class ScatteredWriter:
         return pieces[at:]
 
     def close(self) -> None:
-        """Let go of the socket: the transport has ended."""
+        """Close its own descriptor of the socket: the transport has ended."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

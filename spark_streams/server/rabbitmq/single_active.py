@@ -1,10 +1,10 @@
-"""Single active consumers: of a group, one receives, and the next takes over when it has said how far it came.
+"""Single active consumers: one of a group receives; the next takes over when the first has reported its offset.
 
 ::
 
     join        first of its group          -> ConsumerUpdate active
     leave       the active one              -> ConsumerUpdate active to the next
-    any change  another one should be it    -> ConsumerUpdate inactive to the active one; its answer lets the other in
+    any change  another should be active    -> ConsumerUpdate inactive to the active one; its answer lets the other in
 
 A group is a name on a stream. On a plain stream its first member is to be the active one. On a partition of a super
 stream it is the member whose number is the partition's number modulo the number of members, so that the members of a
@@ -25,7 +25,7 @@ class Member(Protocol):
     """A subscription of a group."""
 
     def update(self, active: bool) -> None:
-        """Tell the consumer what it is from now on; its answer comes back to ``Group.answered``."""
+        """Send the consumer a ConsumerUpdate; its answer comes back to ``Group.answered``."""
 
 
 class Group:
@@ -41,8 +41,8 @@ class Group:
         self._forget = forget
         self._members: list[Member] = []
         self._active: Member | None = None
-        self._asked: Member | None = None
-        """Who was sent a ConsumerUpdate that it has not answered yet; nobody else is sent one meanwhile."""
+        self._updated: Member | None = None
+        """The member whose ConsumerUpdate is not answered yet; no other member gets one meanwhile."""
         self._ended = False
 
     def join(self, member: Member) -> None:
@@ -51,12 +51,12 @@ class Group:
         self._settle()
 
     def leave(self, member: Member) -> None:
-        """Remove a member, whatever it was."""
+        """Remove a member, active or not."""
         self._members.remove(member)
         if self._active is member:
             self._active = None
-        if self._asked is member:
-            self._asked = None
+        if self._updated is member:
+            self._updated = None
         if self._members:
             self._settle()
         else:
@@ -65,28 +65,28 @@ class Group:
     def answered(self, member: Member, active: bool) -> bool:
         """Take a consumer's answer to ``update``; return whether it is to receive now.
 
-        It may have agreed to be the active one, and another one should be it by now: then it is asked to step down at
-        once, without having received anything.
+        When it has agreed to be active, and another should be by now, it gets a ConsumerUpdate that ends this at
+        once, before it receives anything.
         """
-        if self._asked is not member:
+        if self._updated is not member:
             return False
-        self._asked = None
+        self._updated = None
         self._active = member if active else None
         self._settle()
-        return active and self._asked is None
+        return active and self._updated is None
 
     def end(self) -> None:
-        """Let nobody become active any more: the stream is gone, and the members are about to leave."""
+        """Make no member active any more: the stream is gone, and the members are about to leave."""
         self._ended = True
 
     def _settle(self) -> None:
-        if self._ended or self._asked is not None:
+        if self._ended or self._updated is not None:
             return
         wanted = self._members[0 if self.index is None else self.index % len(self._members)]
         if self._active is wanted:
             return
-        self._asked = wanted if self._active is None else self._active
-        self._asked.update(self._active is None)
+        self._updated = wanted if self._active is None else self._active
+        self._updated.update(self._active is None)
 
 
 class Groups:
@@ -99,7 +99,7 @@ class Groups:
         return len(self._groups)
 
     def of(self, stream_key: str, name: str, index: int | None) -> Group | None:
-        """Return the group of a name on a stream, made when it is not there; somebody is about to join it.
+        """Return the group of a name on a stream, created when there is none; the caller is about to join it.
 
         Args:
             stream_key: tells the stream from all others, and from one that was deleted and created again.

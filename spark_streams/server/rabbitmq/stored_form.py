@@ -1,4 +1,4 @@
-"""What becomes of published bytes in the log, so that every door can serve them and this one gives them back.
+"""The stored form of published bytes: every door can serve it, and this one gives back the bytes that were published.
 
 ::
 
@@ -55,7 +55,7 @@ class Stored:
 
 
 def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
-    """Return what is appended for published messages.
+    """Return the stored form of published messages.
 
     Args:
         buffer: holds the messages.
@@ -162,7 +162,7 @@ def _words(buffer: Readable, at: Longs, last: int) -> NDArray[np.uint64]:
 
 
 def _one_data_section(buffer: Readable, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
-    """Return which messages are one data section and nothing else: there is nothing to read in them."""
+    """Return which messages are one data section and nothing else: they have no annotations to read."""
     last = len(buffer) - 8
     if last < 0 or not len(starts):
         return np.zeros(len(starts), np.bool_)

@@ -1,11 +1,11 @@
-"""Offsets that named consumers store: in the log's state store, for each creation of a stream.
+"""Keeps the offsets that named consumers store, in the log's state store, for each incarnation of a stream.
 
-StoreOffset has no answer, and some consumers send one for every message. So what came is written down together a
-moment later, and before a question is answered: an offset that was told survives kill -9. Those of a stream that is
-gone are removed beside the loop, a few at a time.
+StoreOffset has no answer, and some consumers send one for every message. So offsets are written together, a moment
+after they came, or before a QueryOffset is answered: an offset that was answered survives kill -9. Offsets of a stream
+that is gone are removed beside the loop, a few at a time.
 
-A name on a stream is anybody's who may write the stream, as at brokers, and counts for the user who stored under it
-first: each may have so many, so that nobody fills the disk with them.
+Any user who may write a stream may store under any name on it, as at brokers. A name counts for the user who stored
+under it first, and each user may have ``max_stored_offsets`` of them, so that nobody fills the disk.
 
 Spec: docs/specifications.md, S-111, S-112.
 """
@@ -32,7 +32,7 @@ logger = logging.getLogger("spark_streams.server")
 NAMESPACE: Final = "rabbitmq-offsets"
 WRITE_INTERVAL_S: Final = 0.1
 RETRY_S: Final = 1.0
-"""How soon what the system refused is tried again."""
+"""How soon a write that the system refused is tried again."""
 MAX_WAITING: Final = 1_000
 """Offsets that are written at once, some 4 ms of the loop; and that wait while nothing can be written."""
 REMOVED_AT_ONCE: Final = 1_000
@@ -66,7 +66,7 @@ class StoredOffsets:
             stream_key, reference = json.loads(key)
             if _incarnation(stream_key) not in known:
                 gone.add(_incarnation(stream_key))  # another door deleted the stream while this one was shut
-            else:  # earlier releases told nobody who it was
+            else:  # earlier releases did not store the user
                 self._make((stream_key, reference), stored.partition(b" ")[2].decode())
         for incarnation in gone:
             self.forget(incarnation)
@@ -95,7 +95,7 @@ class StoredOffsets:
             self._timer = self._loop.call_later(WRITE_INTERVAL_S, self.write)
 
     def query(self, served: Served, reference: str) -> int | None:
-        """Return what was stored last, None when nothing was; while nothing can be written, what was written last.
+        """Return the offset that was stored last, None for none; while nothing can be written, the one written last.
 
         Raises:
             CorruptLog: the state store does not pass its check.
@@ -108,7 +108,7 @@ class StoredOffsets:
         return None if stored is None else int(stored.partition(b" ")[0])
 
     def write(self) -> None:
-        """Write down what is waiting; what the system refuses waits on."""
+        """Write the offsets that wait; those that the system refuses wait on."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -116,7 +116,7 @@ class StoredOffsets:
             self._timer = self._loop.call_later(RETRY_S, self.write)
 
     def _put(self, chosen: Sequence[tuple[str, str]]) -> bool:
-        """Write down some of what is waiting; return whether the system let us."""
+        """Write some of the offsets that wait; return whether the system took them."""
         values = {_key(*each): f"{self._waiting[each]} {self._makers.get(each, '')}".encode() for each in chosen}
         try:
             self._log.state.put_all(NAMESPACE, values)
@@ -131,7 +131,7 @@ class StoredOffsets:
         return True
 
     def forget(self, incarnation: str) -> None:
-        """Have removed what was stored about a stream that is gone; what is left at the end the next start removes."""
+        """Begin to remove the offsets of a stream that is gone; the next start removes what is left at the end."""
         for known in [known for known in self._makers if _incarnation(known[0]) == incarnation]:
             self._made[self._makers.pop(known)] -= 1
         self._waiting = {key: offset for key, offset in self._waiting.items() if _incarnation(key[0]) != incarnation}
@@ -148,7 +148,7 @@ class StoredOffsets:
             logger.warning("stored offsets of a stream that is gone stay for now: %s", fault)
 
     def close(self) -> None:
-        """Write down what is waiting; what the system refuses now is lost, as it may be to brokers (no answer)."""
+        """Write the offsets that wait; those that the system refuses now are lost (there is no answer)."""
         self.write()
         if self._timer is not None:
             self._timer.cancel()

@@ -57,7 +57,7 @@ __all__ = [
 BROKER = 0
 """Metadata's number of the one broker there is."""
 FEW_NAMES: Final = 256
-"""As many are answered on the loop, in some 2 ms."""
+"""Up to so many names are answered on the loop, in some 2 ms."""
 
 Work = Coroutine[object, object, None]
 
@@ -72,7 +72,7 @@ async def create_super_stream(session: Session, request: CreateSuperStream) -> N
     """Create a super stream with its streams, or answer why not."""
     node, names = session.node, request.partitions
     create = partial(node.topology.create_super, request.name, names, request.binding_keys, request.arguments)
-    # With more names than may be, the answer is another refusal.
+    # With more partitions than are allowed, `create_super` refuses.
     changed = [request.name, *names[: node.config.max_super_stream_partitions]]
     session.answer(request, CreateSuperStreamAnswer, await _changed(session, changed, create))
 
@@ -101,7 +101,7 @@ async def _changed(
 
 
 def metadata(session: Session, request: Metadata) -> Work | None:
-    """Answer where streams live: here, or nowhere; or that the user has no business with them, there or not.
+    """Answer where streams live: here, or nowhere; or that the user has no permission, whether they exist or not.
 
     A request that names none is answered with all that the user may read, an extension: brokers answer it with none.
     """
@@ -127,7 +127,7 @@ async def _at_length(session: Session, correlation_id: int, names: Iterable[str]
 
 
 def _metadata(session: Session, correlation_id: int, names: Iterable[str]) -> Iterator[bytes]:
-    """Yield nothing, a step for each few names, and the answer in the end; it may run beside the loop."""
+    """Yield empty bytes after each few names, and the answer in the end; it may run beside the loop."""
     encoded = bytearray()
     count, here = 0, False
     for count, name in enumerate(names, 1):
@@ -192,7 +192,7 @@ def _statistics(session: Session, served: Served) -> tuple[Statistic, ...]:
 
 
 def store_offset(session: Session, command: StoreOffset) -> None:
-    """Remember how far a consumer came; what cannot be remembered is dropped without a word (S-111).
+    """Store a consumer's offset; one that may not be stored is dropped without a word (S-111).
 
     A further name of a user who has too many ends the connection: there is no answer that could say so, and a consumer
     must not come back without its offset, believing that it was stored.
@@ -210,7 +210,7 @@ def store_offset(session: Session, command: StoreOffset) -> None:
 
 
 def query_offset(session: Session, request: QueryOffset) -> None:
-    """Answer how far a consumer came."""
+    """Answer a consumer's stored offset."""
     served = session.find("read", request.stream)
     if isinstance(served, ResponseCode):
         code, offset = served, 0

@@ -1,16 +1,16 @@
-"""One subscription: where it stands, what it may still be sent, and which chunks it wants.
+"""One subscription of the door: its position, its credit, and which chunks it sends.
 
-One with filter values passes over stored batches that have none of them. Of a batch that says which of its records have
-which (``filter_values.py``) it is sent those that match (``chunk_parts.py``); of any other all.
+A subscription with filter values skips stored batches that have none of them. Of a batch with a note of each record's
+filter value (``filter_values.py``) it sends the records that match (``chunk_parts.py``); of any other batch all.
 
-Where a subscription starts: which record and which chunk each offset specification means.
+``start_record`` and ``start_offset`` find where a subscription starts: the record and the chunk that an offset
+specification means.
 
-The unit is the chunk: whatever lies inside of one starts at its first record, and the client leaves out what it did not
-ask for, of the first chunk that it is sent and of no other. A filtered subscription therefore starts at the record: of
-the chunk's runs, which are chunks to the client, those that lie before it are not sent.
+Deliveries start at a whole chunk: a client that wants a record inside of it leaves out the records before, of the first
+chunk that it gets and of no other. A filtered subscription therefore starts at the record: it does not send the runs of
+the chunk that lie before, as each run is a chunk to the client.
 
-Spec: docs/specifications.md, S-61 to S-65, S-71 to S-73, S-81, S-91 to S-93; also docs/specifications.md, S-61 to
-S-65.
+Spec: docs/specifications.md, S-61 to S-65, S-71 to S-73, S-81, S-91 to S-93.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from spark_streams.log import NO_TIMESTAMP, Partition
 from spark_streams.log.storage.batch_walk import StoredBatch
 from spark_streams.server.rabbitmq.chunk_parts import runs_of, selection_of
-from spark_streams.server.rabbitmq.chunks import ONE_BATCH, Chunk, Chunks
+from spark_streams.server.rabbitmq.chunks import ONE_BATCH, Chunk, Chunks, Prefetch
 from spark_streams.server.rabbitmq.filter_values import Sought
-from spark_streams.server.rabbitmq.prefetch import Prefetch
 from spark_streams.server.rabbitmq.session import Session
 from spark_streams.server.rabbitmq.single_active import Group
 from spark_streams.server.rabbitmq.topology import Served
@@ -98,7 +97,7 @@ _SKIP_COST: Final = 512
 
 
 class _Matched(NamedTuple):
-    """A stored batch that may hold something wanted.
+    """A stored batch that may hold records which the subscription wants.
 
     Args:
         first: its first record's offset.
@@ -117,13 +116,14 @@ class Subscription:
     Args:
         session: its connection.
         served: the stream.
-        request: what the client asked for.
+        request: the client's request.
         wake: called on the loop when there is something new.
-        update: called when it is to be the active one of its group, or no more.
+        update: called when it becomes the active one of its group, or no more.
 
     Attributes:
         number: its id on the connection.
-        group: its group, when of several consumers one is to be active.
+        served: the stream.
+        group: its group, where only one consumer of several is active.
         active: whether it delivers.
     """
 
@@ -172,7 +172,7 @@ class Subscription:
         return find(self.served.partition, self._chunks, wanted)
 
     def start(self, offset: int) -> None:
-        """Deliver from the chunk with this id on; with filter values, what matches from this record on."""
+        """Deliver from the chunk with this id on; with filter values, the matching records from this one on."""
         self._next = offset
         self._walk = None
         self._pass_on()
@@ -188,7 +188,7 @@ class Subscription:
         self._feed.waiting.remove(self._wake)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.stop()
         self._session.node.feeds.release(self._feed)
 
@@ -197,7 +197,7 @@ class Subscription:
         self._credit += more - 2 * _SIGN_BIT if more >= _SIGN_BIT else more
 
     def update(self, active: bool) -> None:
-        """Become the active one of its group, or no more, once the consumer has answered."""
+        """Become the active one of its group, or no more, when the consumer has answered."""
         self._update(self, active)
 
     def _wake(self) -> None:
@@ -213,8 +213,8 @@ class Subscription:
             turn: no more is begun when it is over.
 
         Returns:
-            How many bytes of the budget were used, and whether it ended for want of budget or time. Otherwise the next
-            credit or append decides when there is more to do.
+            How many bytes of the budget were used, and whether budget or time ended before the chunks did. If not, the
+            next credit or append decides when there is more to do.
 
         Raises:
             CorruptLog: what is stored there fails its check.
@@ -246,7 +246,7 @@ class Subscription:
         return used, False
 
     def _take(self, chunks: Iterable[Chunk], pieces: list[bytes | memoryview], committed: int, budget: int) -> int:
-        """Have chunks sent, until the budget is used; return their bytes."""
+        """Add the frames of chunks to ``pieces``, until the budget is used; return their bytes."""
         number, used = self.number, 0
         for chunk in chunks:
             header, data = chunk.header, chunk.data
@@ -262,7 +262,7 @@ class Subscription:
         return used
 
     def _at_end(self) -> bool:
-        """Wait for the next append, and say whether there is nothing before it."""
+        """Wait for the next append, and return whether nothing is left before it."""
         partition = self.served.partition
         if self._next < partition.next_offset:
             return False
@@ -292,7 +292,7 @@ class Subscription:
             yield self._runs.popleft()
 
     def _of_matched(self, matched: _Matched) -> list[Chunk]:
-        """Return the next chunks of a stored batch that matched; none, and it is passed on, when no more is wanted."""
+        """Return the next chunks of a stored batch that matched; none when the rest of it has nothing wanted."""
         rows = matched.rows
         if rows is not None and self._next < matched.until:
             left = rows[self._next - matched.first :]
@@ -313,7 +313,7 @@ class Subscription:
         return [selection_of(chunk, wanted)] if self._selections else runs_of(chunk, wanted)
 
     def _pass_on(self) -> None:
-        """Be done with the stored batch that matched."""
+        """Forget the stored batch that matched."""
         self._matched = None
         self._runs.clear()
 
@@ -340,7 +340,7 @@ class Subscription:
         return skipped
 
     def _match(self, batch: StoredBatch) -> _Matched | None:
-        """Return what a stored batch may hold that is wanted, from where this stands on; None for nothing."""
+        """Return a stored batch as matched if it may hold wanted records from the position on, else None."""
         if not self._sought.may_match(batch.notes):
             return None
         rows = self._sought.rows(batch.notes, batch.next_offset - batch.first_offset)

@@ -1,9 +1,9 @@
 """One connection's subscriptions: what starts and ends them, and their turns to deliver.
 
-A dispatch pass is part of dealing with the frame that caused it (Subscribe, Credit, the answer to ConsumerUpdate): all
-it may send is sent before the next frame of the connection is looked at. While the client does not read, or when much
-is to be sent, a pass stops in between for other connections (``blocked``), and the connection looks at no further frame
-until it has gone on. So the answer to any later request tells a client that the pass found nothing more.
+A dispatch pass is part of handling the frame that caused it (Subscribe, Credit, the answer to ConsumerUpdate): it sends
+all that it may before the connection looks at its next frame. While the client does not read, or when there is much to
+send, a pass stops in between for other connections (``blocked``), and the connection looks at no further frame until
+the pass has gone on. So the answer to any later request shows a client that the pass found nothing more.
 
 Spec: Streams Protocol Reference, Subscribe to Unsubscribe, ConsumerUpdate; docs/specifications.md,
 S-61 to S-65, S-71 to S-73, S-121, S-122, S-141 to S-143.
@@ -42,16 +42,16 @@ from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 __all__ = ["Subscriptions"]
 
 SHARE_BYTES: Final = 512 << 10
-"""What a subscription sends before the next one of the connection has its turn: one write."""
+"""A subscription sends so much before the next one of the connection has its turn: one write."""
 TURN_BYTES: Final = 2 << 20
-"""What a connection sends before the others have their turn."""
+"""A connection sends so much before the others have their turn."""
 _AS_SUBSCRIBED: Final = OffsetSpecification(OffsetType.NONE)
 
 logger = logging.getLogger("spark_streams.server")
 
 
 class _Update(NamedTuple):
-    """A ConsumerUpdate that was not answered yet."""
+    """A ConsumerUpdate that the client has not answered yet."""
 
     subscription: Subscription
     active: bool
@@ -124,7 +124,7 @@ class Subscriptions:
         return ResponseCode.OK, subscription
 
     def _group(self, request: Subscribe, served: Served) -> Group | None:
-        """Return the group that a consumer wants to be in; None when what it says of it cannot be."""
+        """Return the group that a consumer wants to join; None when its properties name none, or contradict it."""
         name, super_stream = request.properties.get("name"), request.properties.get("super-stream")
         if name is None:
             return None
@@ -133,7 +133,7 @@ class Subscriptions:
         return self._session.node.groups.of(served.key, name, index)
 
     def credit(self, command: Credit) -> None:
-        """Add credit, and deliver; only a refusal is answered."""
+        """Add credit, and deliver; answer only a refusal."""
         subscription = self._open.get(command.subscription_id)
         code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
         if subscription is not None:
@@ -179,7 +179,7 @@ class Subscriptions:
     # --- single active consumers
 
     def consumer_updated(self, answer: ConsumerUpdateAnswer) -> None:
-        """Take the answer to a ConsumerUpdate; one that nobody waits for is ignored."""
+        """Take the answer to a ConsumerUpdate; ignore one that nobody waits for."""
         update = self._updates.pop(answer.correlation_id, None)
         if update is None:
             return
@@ -201,7 +201,7 @@ class Subscriptions:
         self._serve(subscription)
 
     def update(self, subscription: Subscription, active: bool) -> None:
-        """Tell a consumer that it is the active one of its group, or no more; its answer is awaited."""
+        """Send a ConsumerUpdate: the consumer is the active one of its group, or no more; it has to answer in time."""
         if self._closed:
             return
         if not active:
@@ -252,7 +252,7 @@ class Subscriptions:
     # --- turns
 
     def _woken(self, subscription: Subscription) -> None:
-        """Deliver what was appended."""
+        """Deliver new records of a subscription."""
         self._due[subscription] = None
         self._session.guarded(self._turn)
 
@@ -265,7 +265,7 @@ class Subscriptions:
         self._turn()
 
     def _turn(self) -> None:
-        """Serve those who may have something to send, one share after the other."""
+        """Let the subscriptions that are due send, one share after the other."""
         budget, turn = TURN_BYTES, Turn()
         while self._due and not self._session.congested:
             subscription = next(iter(self._due))
@@ -297,7 +297,7 @@ class Subscriptions:
             self._session.proceed()
 
     def _not_due(self, subscription: Subscription) -> None:
-        """Take a subscription out of the turn; when nothing else is to be sent, the frames that wait may go on."""
+        """Take a subscription out of the turn; when no other is due, frames may be handled again."""
         if subscription in self._due:
             del self._due[subscription]
             if not self._closed:

@@ -1,4 +1,4 @@
-"""Which streams there are under which names.
+"""The streams and super streams of the door: which partitions of the log they are, and under which names.
 
 ::
 
@@ -69,7 +69,7 @@ class Served:
 
     @property
     def key(self) -> str:
-        """What tells it from one that was deleted and created again."""
+        """Its identity: one that was deleted and created again has another."""
         return f"{self.stream.incarnation}/{self.partition.id}"
 
 
@@ -88,7 +88,7 @@ class Topology:
     Args:
         log: the log.
         max_partitions: of one super stream.
-        aside: where streams are made and removed, one after the other: each partition waits for the disk.
+        aside: the worker that creates and removes streams, one after the other: each partition waits for the disk.
     """
 
     def __init__(self, log: ReferenceLog, max_partitions: int, aside: Worker) -> None:
@@ -97,7 +97,7 @@ class Topology:
         self._aside = aside
         self._one_change = asyncio.Lock()
         self._changes: set[asyncio.Task[ResponseCode]] = set()
-        # Being made: nobody finds it before it is known by its names.
+        # The stream that is being created: nobody finds it before its names are known.
         self._coming: str | None = None
         self._records: dict[str, _Record] = {}
         self._seen: dict[str, str] = {}
@@ -113,7 +113,7 @@ class Topology:
     # --- finding
 
     def find(self, name: str) -> Served | None:
-        """Return the stream of a name, None when there is none. From now on ``changed`` tells what becomes of it."""
+        """Return the stream of a name, None when there is none. From now on ``changed`` reports when it is gone."""
         served = self._find(name)
         if served is not None:
             self._seen.setdefault(name, served.key)
@@ -122,7 +122,7 @@ class Topology:
     def changed(self) -> dict[str, str]:
         """Return the streams that were found once and are not there any more: name to ``Served.key``.
 
-        One that was deleted and created again is among them too. Each is told once.
+        A stream that was deleted and created again is among them too. Each is returned once.
         """
         gone = {}
         for name, key in list(self._seen.items()):
@@ -210,7 +210,7 @@ class Topology:
         return await self._changed(self._delete_super(name))
 
     async def _changed(self, change: Coroutine[object, object, ResponseCode]) -> ResponseCode:
-        """Make a change when those before it are made; it is made whatever becomes of the connection that wants it."""
+        """Make a change after those before it; it goes on when the connection that wants it ends."""
 
         async def in_turn() -> ResponseCode:
             async with self._one_change:
@@ -231,12 +231,12 @@ class Topology:
         return await self._create(name, partial(self._make, name, arguments))
 
     def _has(self, stream: Stream, arguments: Mapping[str, str]) -> bool:
-        """Say whether a stream is what ``create`` with these arguments would have made."""
+        """Return whether a stream is what ``create`` with these arguments would have made."""
         record = self._record(stream)
         if record is not None:
             return known_arguments(arguments) == record.arguments
         try:
-            # Made by another door, or without arguments: what is asked for has to be so, and the rest does not matter.
+            # Made by another door, or without arguments: what these arguments set has to be so, no more.
             same = stream_config(arguments, stream.config) == stream.config
         except BadArgument:
             return False

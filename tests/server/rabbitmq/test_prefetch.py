@@ -10,8 +10,7 @@ import pytest
 
 from spark_streams.log import LogConfig, Partition, ReferenceLog
 from spark_streams.server.rabbitmq import chunk_cache
-from spark_streams.server.rabbitmq.chunks import Chunks
-from spark_streams.server.rabbitmq.prefetch import BLOCKS_AHEAD, Prefetch
+from spark_streams.server.rabbitmq.chunks import BLOCKS_AHEAD, Chunks, Prefetch
 
 APPENDS = 3 * BLOCKS_AHEAD
 
