@@ -1,4 +1,4 @@
-"""The reference log: one durable, partitioned log in our own files; it knows nothing of the doors that stand on it."""
+"""The reference log: one durable, partitioned log in our own files; the doors of the server stand on it."""
 
 from spark_streams.log.config import LogConfig, StreamConfig
 from spark_streams.log.format.record_batch import Header

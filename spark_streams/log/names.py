@@ -1,8 +1,8 @@
-"""The names under which doors show streams and their partitions: no two streams have one in common.
+"""Names of streams and partitions at the doors: no two streams share one.
 
-RabbitMQ's clients know each partition of a stream by a name, ``orders-0`` and so on or one that was given; an AMQP
-address may have a leading slash, or be percent-encoded. If a stream could be created under such a name of another one,
-whoever may create it would have the other's readers and writers come to it.
+RabbitMQ's clients know each partition of a stream by a name, ``orders-0`` and so on or a given one; an AMQP address may
+have a leading slash, or be percent-encoded. If a stream could be created under such a name of another stream, the
+readers and writers of the other one would come to it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from spark_streams.log.state_store import StateStore
 __all__ = ["Names", "partition_names", "partition_names_before"]
 
 _BEFORE: Final = "rabbitmq-streams"
-"""Where the RabbitMQ door of earlier releases kept names of partitions: in its own part of the state store."""
+"""The namespace of the state store in which the RabbitMQ door of earlier releases kept names of partitions."""
 
 
 def partition_names(stream: str, count: int, given: Sequence[str] | None) -> dict[str, str]:
-    """Return the names of a stream's partitions, name to number; none where the stream's own name is all there is.
+    """Return the names of a stream's partitions, name to number; none when the stream's own name is the only one.
 
     Args:
         stream: its name.
-        count: partitions that there are or ever were: readers of one that has left still ask for its name.
-        given: names of the first ones, when it was created with some; None: it was not.
+        count: how many partitions there are or were: readers of one that has left still use its name.
+        given: the names that the first partitions were created with; None without such names.
     """
     if given is None and count < 2:
         return {}
@@ -36,26 +36,26 @@ def partition_names(stream: str, count: int, given: Sequence[str] | None) -> dic
 
 
 def partition_names_before(state: StateStore) -> dict[str, tuple[str, ...]]:
-    """Return the names that earlier releases gave partitions: incarnation of a stream to them."""
+    """Return the names that earlier releases gave partitions: the incarnation of a stream to its partitions' names."""
     kept: list[Mapping[str, Any]] = [json.loads(stored) for _, stored in state.items(_BEFORE)]
     return {each["incarnation"]: tuple(each["partitions"]) for each in kept if each.get("partitions") is not None}
 
 
 class Names:
-    """All names that are taken."""
+    """All names of the log that are in use."""
 
     def __init__(self) -> None:
         self._shown: dict[str, tuple[str, str | None]] = {}
         self._meant: dict[str, str] = {}
-        """Names as an AMQP address may mean them, to the stream that has them."""
+        """Names in the form of ``_meant``, to the stream that has them."""
         self._of: dict[str, tuple[str, ...]] = {}
 
     def find(self, name: str) -> tuple[str, str | None] | None:
-        """Return the stream that is shown under a name, and the number of the partition, None for the whole."""
+        """Return the stream with a name, and the partition's number, None for the whole; None for an unknown name."""
         return self._shown.get(name)
 
     def check(self, stream: str, partitions: Mapping[str, str]) -> None:
-        """See that a stream may have its name, and its partitions theirs.
+        """Check that a stream may have its name, and its partitions theirs.
 
         Raises:
             NameTaken: another stream has one of them.
@@ -67,9 +67,9 @@ class Names:
                 raise NameTaken(name, _what(stream, partitions.get(name)), theirs, _what(*self._shown[theirs]))
 
     def keep(self, stream: str, partitions: Mapping[str, str]) -> None:
-        """Take down a stream's names, in place of those that it had.
+        """Replace a stream's names.
 
-        Others may look meanwhile, from another thread: a name that stays is never missing.
+        Other threads may look names up meanwhile: a name that stays is never missing.
         """
         before = self._of.get(stream, ())
         self._shown |= {stream: (stream, None), **{name: (stream, number) for name, number in partitions.items()}}
@@ -89,10 +89,10 @@ class Names:
 
 
 def _meant(name: str) -> str:
-    """Return what all names that one address may mean (``server/amqp/attach_request.py``) have in common.
+    """Return the form that all names share which one AMQP address may mean (``server/amqp/attach_request.py``).
 
-    That is the name with nothing left to take off: what is percent-encoded may be a name that has a slash or a percent
-    sign itself.
+    It is the name without leading slashes and percent-encoding, removed until nothing changes: a decoded name may have
+    a slash or a percent sign itself.
     """
     while (plain := unquote(name.removeprefix("/"))) != name:
         name = plain

@@ -1,7 +1,7 @@
-"""Which partitions a stream has and had, which came from which, and to which of them a key belongs.
+"""The tree of a stream's partitions: which there are and were, which came from which, and where a key belongs.
 
-Partitions are numbered in the order in which they come; a number is never given twice. Those that a stream was created
-with, and those that were added, are roots. A split gives a partition children, in one of two ways:
+Partitions have numbers in the order of their creation; no number is used twice. Roots are the partitions that a stream
+was created with and those that were added. A split gives a partition children, in one of two ways:
 
 - it is *closed*: it keeps its records and takes no more, and its children, empty at first, start after it;
 - its whole history is *redistributed*: it leaves, and its children have all of its records between them.
@@ -23,9 +23,9 @@ __all__ = ["MAX_CHILDREN", "MAX_PARTITIONS", "KeyTree", "Node", "PartitionTree",
 
 MAX_PARTITIONS = 10_000
 MAX_NUMBER = 32_767
-"""What FeedAPI's clients can be told: a partition's number is an int16 to some of them."""
+"""Some of FeedAPI's clients read a partition's number as an int16."""
 MAX_CHILDREN = 256
-"""A redistributed record's child is noted in one byte."""
+"""The file about a split has one byte for each record's child."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Node:
 
     Args:
         id: its number, as text.
-        parent: the partition that was split into it and others; None for a root.
-        children: what it was split into.
+        parent: the partition whose split made it; None for a root.
+        children: the partitions that its own split made.
         gone: whether its history was redistributed onto its children.
     """
 
@@ -46,11 +46,11 @@ class Node:
 
 
 class KeyTree:
-    """Where keys belong, among some open partitions.
+    """Assigns keys to open partitions.
 
     Args:
         nodes: all nodes.
-        among: the open partitions that keys are given to.
+        among: the open partitions that keys may go to.
     """
 
     def __init__(self, nodes: Mapping[str, Node], among: Collection[str]) -> None:
@@ -87,15 +87,15 @@ class PartitionTree:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = {node.id: node for node in nodes}
         self.ids = tuple(node.id for node in nodes if not node.gone)
-        """The partitions that are there, closed ones among them."""
+        """The partitions that have records or take some, closed ones among them."""
         self.open_ids = tuple(node.id for node in nodes if not node.children)
-        """Those that take records."""
+        """The partitions that take records."""
         self.roots = sum(node.parent is None for node in nodes)
         self._tree = KeyTree(self.nodes, self.open_ids)
 
     @classmethod
     def of_roots(cls, count: int) -> PartitionTree:
-        """Return that of a new stream.
+        """Return the tree of a new stream.
 
         Raises:
             ValueError: no partition, or too many.
@@ -104,7 +104,7 @@ class PartitionTree:
         return cls([Node(str(number)) for number in range(count)])
 
     def closed(self, name: str) -> bool:
-        """Say whether a partition that is there takes no more records."""
+        """Say whether a partition was split, and takes no more records."""
         return bool(self.nodes[name].children)
 
     def starts_after(self, name: str) -> str | None:
@@ -113,7 +113,7 @@ class PartitionTree:
         return None if parent is None or self.nodes[parent].gone else parent
 
     def cursor_from(self, name: str) -> tuple[str, ...]:
-        """Return the partitions that left, and whose history a partition has its share of; the nearest first."""
+        """Return the partitions that left, and a share of whose history a partition has; nearest first."""
         found = []
         parent = self.nodes[name].parent
         while parent is not None and self.nodes[parent].gone:
@@ -126,7 +126,7 @@ class PartitionTree:
         return self._tree.home(key)
 
     def tree(self, among: Collection[str]) -> KeyTree:
-        """Return where keys belong when only some of the open partitions may be used."""
+        """Return the assignment of keys when only some of the open partitions may be used."""
         return self._tree if tuple(among) == self.open_ids else KeyTree(self.nodes, among)
 
     def added(self, count: int) -> PartitionTree:
@@ -172,7 +172,7 @@ class PartitionTree:
         return tuple(str(number) for number in range(first, first + count))
 
     def to_metadata(self) -> int | list[dict[str, Any]]:
-        """Return what a stream's metadata say: a number as long as nothing was split."""
+        """Return the tree as a stream's metadata store it: the number of partitions as long as none was split."""
         if all(node.parent is None for node in self.nodes.values()):
             return len(self.nodes)
         return [
@@ -181,10 +181,10 @@ class PartitionTree:
 
     @classmethod
     def from_metadata(cls, stored: int | list[dict[str, Any]]) -> PartitionTree:
-        """Return the tree that a stream's metadata say.
+        """Return the tree of a stream's metadata.
 
         Raises:
-            ValueError, KeyError, TypeError: they cannot be.
+            ValueError, KeyError, TypeError: the stored value is no tree.
         """
         if not isinstance(stored, list):
             return cls.of_roots(stored)

@@ -1,12 +1,12 @@
 """Deduplication: the last sequence number of every publisher of a partition, for one door.
 
-A publisher is known by its reference, a text of its own choice, and counts what it publishes. The numbers are stored as
-a note of the record batches that they belong to, so records and numbers are there together or not at all, whatever ends
-the process. A snapshot in the log's state store saves a start from reading the notes of the whole log. It is written
-only after the log itself is on the disk, so that it never knows more than the log does.
+A publisher chooses its reference, a text, and numbers what it publishes. The log stores the numbers as a note of the
+record batches that they belong to, so records and numbers are stored together or not at all, whatever ends the process.
+A snapshot in the log's state store saves a start from reading the notes of the whole log. It is written only after the
+log itself is on the disk, so that it never knows more than the log does.
 
-Each kind of publisher has a kind of note and a namespace of its own: a snapshot says that there is nothing more to be
-known below a place, which only whoever appends all of these notes can say.
+Each kind of publisher has its own kind of note and its own namespace: a snapshot claims that it covers all such notes
+below an offset, and only the one who appends all of them can claim that.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _UNKNOWN: Final = ""
 
 @dataclass(frozen=True)
 class SequenceKind:
-    """What tells the publishers of one door from those of another.
+    """The publishers of one door.
 
     Args:
-        note: name of the note: its value is a JSON object, reference to the last sequence number in the batch.
-        namespace: of the snapshots in the log's state store.
+        note: the note's name; its value is a JSON object, reference to the last sequence number in the batch.
+        namespace: the namespace of the snapshots in the log's state store.
     """
 
     note: bytes
@@ -51,15 +51,19 @@ class SequenceKind:
 
 
 class PublisherSequences:
-    """The references of one partition.
+    """The publishers of one partition, by reference, and their last sequence numbers.
 
     Args:
         log: its state store has the snapshot.
         stream: the stream.
         partition: the partition.
-        max_references: how many are remembered. When there are more, the user who has most loses the one that wrote
-            longest ago: who makes many loses its own, and nobody else's.
-        kind: whose.
+        max_references: how many to remember. When there are more, the user who has most loses the one that wrote
+            longest ago: a user with many loses its own only.
+        kind: the door's publishers.
+
+    Raises:
+        CorruptLog: the log or its snapshot fails a check.
+
     """
 
     def __init__(
@@ -71,10 +75,10 @@ class PublisherSequences:
         self._partition = partition
         self._key = f"{stream.incarnation}/{partition.id}"
         self._max = max_references
-        # Reference to its last id, the one that wrote last at the end: the order in which they are forgotten.
+        # Reference to its last sequence number, in the order of their last append, in which they are forgotten.
         self._last: dict[str, int] = {}
-        # Who wrote first under a reference. After a kill -9 it is not known of those since the last snapshot, which
-        # count as one user's until they are written under again.
+        # Reference to the user who wrote first under it. After a kill -9 those since the last snapshot have no user,
+        # and count as one user's until the next append under them.
         self._users: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
         self._under_way: dict[str, int] = {}
@@ -107,7 +111,7 @@ class PublisherSequences:
                 self._batches += 1
 
     def _inherit(self) -> None:
-        """Begin with what is known of the partitions whose history this one has its share of."""
+        """Begin with the numbers of the partitions a share of whose history this one has."""
         for ancestor in reversed(self._partition.cursor_from):
             stored = self._log.state.get(self._kind.namespace, f"{self._stream.incarnation}/{ancestor}")
             if stored is not None:
@@ -119,23 +123,23 @@ class PublisherSequences:
         return self._partition.first_offset, self._partition.segment_count
 
     def last(self, reference: str) -> int | None:
-        """Return the last sequence number of a reference, None when none is remembered."""
+        """Return the last sequence number of a reference, None without one."""
         return self._last.get(reference)
 
     def expected(self, reference: str) -> int | None:
-        """Return the last sequence number of a reference, with what is being appended just now."""
+        """Return the last sequence number of a reference, appends under way included."""
         return self._under_way.get(reference, self._last.get(reference))
 
     def failures(self, reference: str) -> int:
-        """Return how many appends of a reference have failed: what counted on one of them must not go on."""
+        """Return how many appends of a reference have failed: a request that relied on one of them must not go on."""
         return self._failures.get(reference, 0)
 
     def begin(self, sequences: Mapping[str, int]) -> None:
-        """Note what an append is about to store; ``advance`` or ``fail`` ends it."""
+        """Note the sequence numbers of an append that begins; ``advance`` or ``fail`` ends it."""
         self._under_way.update(sequences)
 
     def advance(self, sequences: Mapping[str, int], user: str) -> None:
-        """Note what an append of a user has stored."""
+        """Note the sequence numbers that an append of a user has stored."""
         for reference, sequence in sequences.items():
             if self._under_way.get(reference) == sequence:
                 del self._under_way[reference]
@@ -145,10 +149,10 @@ class PublisherSequences:
             self.all_told()
 
     def all_told(self) -> None:
-        """Write a snapshot when one is due; the log has nothing now that ``advance`` was not told of.
+        """Write a snapshot when one is due; no append may be under way.
 
-        With an append under way the log may know more, which a start from the snapshot would never look for. Every new
-        segment makes one due: retention removes old segments with the notes in them.
+        With one the log may know more than this object, and a start from the snapshot would never look for it. Every
+        new segment makes a snapshot due: retention removes old segments with the notes in them.
         """
         segments = self._found_segments()
         if self._batches >= SNAPSHOT_BATCHES or self._segments != segments:
@@ -156,14 +160,14 @@ class PublisherSequences:
             self.snapshot()
 
     def fail(self, sequences: Mapping[str, int]) -> None:
-        """Note that an append has failed: what it had under way is not in the log."""
+        """Note that an append has failed: the log has none of its records."""
         for reference in sequences:
             self._under_way.pop(reference, None)
             self._failures[reference] = self._failures.get(reference, 0) + 1
 
     def _put(self, sequences: Mapping[str, int], users: Mapping[str, str] = MappingProxyType({})) -> None:
         for reference, sequence in sequences.items():
-            # Numbers of a publisher only rise; notes of a redistributed history tell older ones after the last.
+            # A publisher's numbers only rise; the notes of a redistributed history may have older ones behind newer.
             if reference in self._last:
                 self._counts[self._users.get(reference, _UNKNOWN)] -= 1
             if reference in users:
@@ -178,12 +182,12 @@ class PublisherSequences:
             self._counts[greedy] -= 1
 
     def close(self) -> None:
-        """Write a snapshot, but for a line of which an append is under way: nobody tells any more how that ended."""
+        """Write a snapshot, unless an append is under way: its end would not be known."""
         if not self._under_way:
             self.snapshot()
 
     def snapshot(self) -> None:
-        """Write down all sequence numbers, so that a start need not look for them before this point."""
+        """Write all sequence numbers to the state store; a start then reads the notes from this offset on."""
         if not self._batches or self._forgotten:
             return
         next_offset = self._partition.next_offset
@@ -192,51 +196,51 @@ class PublisherSequences:
             self._partition.sync()
             self._log.state.put(self._kind.namespace, self._key, json.dumps(content).encode())
         except (OSError, LogError) as fault:
-            # A start then looks further back; the records themselves are not concerned.
+            # A start then reads more notes; no record is lost.
             logger.warning("%s: no snapshot of the publishers: %s", self._key, fault)
             return
         self._batches = 0
 
     def forget(self) -> None:
-        """Remove the snapshot: the stream is gone, and an append that is under way makes no other."""
+        """Remove the snapshot, and write no other one: the stream was deleted."""
         self._forgotten = True
         self._log.state.drop(self._kind.namespace, self._key)
 
 
 class Sequences:
-    """All partitions' references; a partition's are read when it is first asked for.
+    """The publishers of all partitions; those of a partition are read at their first use.
 
     Args:
         log: the log.
-        max_references: how many are remembered of each partition.
-        kind: whose.
+        max_references: how many to remember of each partition.
+        kind: the door's publishers.
     """
 
     def __init__(self, log: ReferenceLog, max_references: int, kind: SequenceKind) -> None:
         self._log = log
         self._kind = kind
         self._max = max_references
-        self._lines: dict[tuple[str, str], PublisherSequences] = {}
+        self._partitions: dict[tuple[str, str], PublisherSequences] = {}
 
     def of(self, stream: Stream, partition: Partition) -> PublisherSequences:
-        """Return a partition's references.
+        """Return the publishers of a partition.
 
         Raises:
             CorruptLog: the log or its snapshot fails a check.
         """
         key = (stream.incarnation, partition.id)
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = PublisherSequences(self._log, stream, partition, self._max, self._kind)
-        return line
+        found = self._partitions.get(key)
+        if found is None:
+            found = self._partitions[key] = PublisherSequences(self._log, stream, partition, self._max, self._kind)
+        return found
 
     def forget(self, incarnation: str) -> None:
-        """Drop a deleted stream's references."""
-        for key in [k for k in self._lines if k[0] == incarnation]:
-            self._lines.pop(key).forget()
+        """Forget the publishers of a deleted stream."""
+        for key in [k for k in self._partitions if k[0] == incarnation]:
+            self._partitions.pop(key).forget()
 
     def close(self) -> None:
-        """Write down what the next start would otherwise have to look for."""
-        for line in self._lines.values():
-            line.close()
-        self._lines.clear()
+        """Write a snapshot of each partition's publishers, which saves the next start from reading notes."""
+        for each in self._partitions.values():
+            each.close()
+        self._partitions.clear()

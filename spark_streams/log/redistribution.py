@@ -42,7 +42,7 @@ from spark_streams.log.storage.partition import Copied, Partition
 __all__ = ["PUBLISHERS_SUFFIX", "Redistribution", "SplitHistory"]
 
 PUBLISHERS_SUFFIX = b"-publishers"
-"""How the names of notes end whose value is a JSON object of publishers and their last sequence numbers."""
+"""The end of the names of notes whose value is a JSON object of publishers and their last sequence numbers."""
 READ_BYTES = 4 << 20
 KNOWN_KEYS = 100_000
 _HEAD: Final = struct.Struct(">qqI")
@@ -51,11 +51,11 @@ _CRC: Final = struct.Struct(">I")
 
 @dataclass(frozen=True, eq=False)
 class SplitHistory:
-    """One redistributed partition.
+    """Where the records of a redistributed partition went.
 
     Args:
         first_offset: the first record that was retained.
-        children: uint8, for each record from there on the index of the child that has it.
+        children: uint8[n], for each record from there on the index of the child that has it.
         notes: name of a note of publishers to its publishers' last sequence numbers.
     """
 
@@ -66,15 +66,19 @@ class SplitHistory:
     def translate(self, child: int, offset: int) -> int:
         """Return the next record to read on a child where ``offset`` was the next one to read on the parent.
 
-        An offset whose record retention had removed gives one below the child's first offset. One beyond the parent's
-        end is taken for the end.
+        An offset whose record retention had removed gives one below the child's first offset. An offset beyond the
+        parent's end counts as the end.
         """
         if offset < self.first_offset:
             return offset
         return self.first_offset + int(np.count_nonzero(self.children[: offset - self.first_offset] == child))
 
     def write(self, path: Path) -> None:
-        """Write the file, whole or not at all, and force it to the disk."""
+        """Write the file, whole or not at all, and force it to the disk.
+
+        Raises:
+            OSError: the system refused.
+        """
         notes = json.dumps(self.notes, separators=(",", ":")).encode()
         content = _HEAD.pack(self.first_offset, len(self.children), len(notes)) + notes + self.children.tobytes()
         write_atomically(path, content + _CRC.pack(google_crc32c.value(content)))
@@ -102,10 +106,10 @@ class SplitHistory:
 
 
 class Redistribution:
-    """The copies that are being made; to be asked once more while the parent is held, when nothing can be added.
+    """Copies the records of one partition; the last call of ``catch_up`` runs while the parent is held against appends.
 
     Args:
-        parent: what is split; retention has to leave it alone.
+        parent: the partition that is split; retention must leave it alone.
         children: empty partitions that begin at the parent's first offset.
         child_of: key to index of the child.
     """
@@ -124,7 +128,7 @@ class Redistribution:
         return self._parent.next_offset - self._next
 
     def catch_up(self) -> None:
-        """Copy what was appended since the last call.
+        """Copy the records that were appended since the last call.
 
         Raises:
             LogError: records have headers of their own.
@@ -139,7 +143,7 @@ class Redistribution:
             self._next += len(records)
 
     def history(self) -> SplitHistory:
-        """Return where each record went."""
+        """Return where each copied record went."""
         places = np.concatenate([np.empty(0, np.uint8), *self._places])
         return SplitHistory(self._first, places, self._notes)
 
@@ -180,7 +184,7 @@ class Redistribution:
             if name.endswith(PUBLISHERS_SUFFIX):
                 known = self._notes.setdefault(name.decode(), {})
                 for reference, sequence in json.loads(value or b"{}").items():
-                    known.pop(reference, None)  # who wrote last is forgotten last
+                    known.pop(reference, None)  # in the order of their last append
                     known[reference] = sequence
 
 

@@ -1,9 +1,9 @@
-"""The log as a whole: a data directory that one process has open.
+"""The reference log: all streams of a data directory, which one process has open.
 
 ::
 
     DIR/lock                                 held while the log is open
-    DIR/state.sqlite                         durable links, epochs
+    DIR/state.sqlite                         the state store: durable links, epochs
     DIR/streams/NAME/stream.json             name, incarnation, settings, partitions
     DIR/streams/NAME/splits/PARTITION        where the records of a redistributed partition went
     DIR/streams/NAME/PARTITION/OFFSET.log    a segment, named by its first offset
@@ -54,17 +54,17 @@ def _note_removed(removed: list[int], partition: Partition) -> None:
 
 
 class ReferenceLog:
-    """A durable, partitioned log; the doors stand on it.
+    """A durable, partitioned log, which the server's doors serve.
 
     Args:
-        data_dir: where it lives, made when it is not there; None: a temporary folder that ``close`` removes.
+        data_dir: its folder, which is created when it is missing; None: a temporary folder that ``close`` removes.
         config: settings.
-        clock: answers the time now, in ms; for tests.
+        clock: returns the time now, in ms since the epoch; for tests.
 
     Raises:
         LogLocked: another process, or another object of this one, has the folder open.
         CorruptLog: an acknowledged batch fails its check.
-        NameTaken: an earlier release let two streams be created that doors show under one name.
+        NameTaken: two streams, created by an earlier release, have one name at the doors.
 
     """
 
@@ -112,7 +112,7 @@ class ReferenceLog:
         return fd
 
     def _release(self) -> None:
-        """Close everything that is open, the lock last, whatever fails on the way."""
+        """Close everything that is open, the lock last, also when some of it fails."""
         with ExitStack() as stack:
             if self._temporary:
                 stack.callback(shutil.rmtree, self.data_dir)
@@ -149,7 +149,7 @@ class ReferenceLog:
                 ) from None
 
     def _take_names(self, stream: Stream, more: int = 0) -> None:
-        """Take down a stream's names, and those of so many further partitions.
+        """Keep a stream's names, and those of ``more`` further partitions.
 
         Raises:
             NameTaken: another stream has one of them.
@@ -161,12 +161,12 @@ class ReferenceLog:
 
     @contextmanager
     def _more_names(self, stream: Stream, more: int) -> Iterator[None]:
-        """Hold the names of further partitions while they are made, so that whoever sees one finds it by its name."""
+        """Keep the names of further partitions while they are created, so that a reader of one finds it by its name."""
         self._take_names(stream, more)
         try:
             yield
         finally:
-            self._take_names(stream)  # of those that are there: a change may fail before or after it took effect
+            self._take_names(stream)  # of the present partitions: the change may have failed before or after its effect
 
     def _open_partition(self, folder: Path, stream: str, partition_id: str, config: StreamConfig) -> Partition:
         return Partition(
@@ -174,24 +174,24 @@ class ReferenceLog:
         )
 
     def _keep_up(self) -> None:
-        """Force to the disk and enforce retention, each in its own time, until the log is closed."""
+        """Sync and enforce retention, each at its own interval, until the log is closed."""
         fsync_s = self.config.fsync_interval_ms / 1000
         check_s = self.config.retention_check_ms / 1000
         pause = min(fsync_s, check_s) if self.config.fsync == "interval" else check_s
         next_check = time.monotonic() + check_s
         while not self._closed.wait(pause):
             if self.config.fsync == "interval":
-                self._tried(self.sync)
+                self._try(self.sync)
             if time.monotonic() >= next_check:
                 next_check = time.monotonic() + check_s
-                self._tried(self.enforce_retention)
+                self._try(self.enforce_retention)
 
-    def _tried(self, upkeep: Callable[[], object]) -> None:
+    def _try(self, upkeep: Callable[[], object]) -> None:
         try:
             upkeep()
         except Exception:
-            # A disk that refuses now may recover, and appends report their own failures; but a thread that ended
-            # would leave the log without syncs for good, without a word.
+            # A disk that refuses now may recover, and appends report their own failures; but without this thread the
+            # log would never sync again, and nothing would report it.
             logger.exception("%s: upkeep failed, it will be tried again", self.data_dir)
 
     def _check_open(self) -> None:
@@ -221,12 +221,12 @@ class ReferenceLog:
             partitions: how many partitions it starts with.
             config: its settings; None: the log's.
             exist_ok: return the stream of that name when there is one, whatever its settings.
-            partition_names: what RabbitMQ's clients call its partitions, one for each; None: ``orders-0`` and so on, or
-                by the stream's own name as long as there is one partition.
+            partition_names: the names of its partitions for RabbitMQ's clients, one for each; None: ``orders-0`` and so
+                on, or the stream's own name as long as there is one partition.
 
         Raises:
             StreamExists: there is one, and not ``exist_ok``.
-            NameTaken: doors show another stream, or a partition of one, under this name or that of a partition.
+            NameTaken: another stream, or a partition of one, has this name or that of a partition.
             ValueError: a name or number that cannot be used.
 
         """
@@ -287,12 +287,12 @@ class ReferenceLog:
 
         Without ``history`` it is closed: it keeps its records, refuses appends from now on (``PartitionEnded``), and
         the new partitions, empty, start after it. With ``history`` all its records are redistributed onto the new
-        partitions, by their keys, and it leaves: ``Stream.translate`` tells where a reader that was on it goes on. In
-        both cases a key that belonged to it belongs to one of the new partitions.
+        partitions, by their keys, and it leaves: ``Stream.translate`` returns the offset at which one of its readers
+        goes on. In both cases a key that belonged to it belongs to one of the new partitions.
 
         Whatever ends the process, the next start finds the partition as it was, or split. Appends to the partition
         wait for the change, which with ``history`` has copied most of the records before; other partitions do not wait.
-        No stream is created, deleted or changed meanwhile. A failed call may be repeated.
+        Calls that create, delete or change a stream wait. A failed call may be repeated.
 
         Raises:
             UnknownStream: there is none.
@@ -330,8 +330,7 @@ class ReferenceLog:
     def shown(self, name: str) -> tuple[Stream, str | None] | None:
         """Return the stream that RabbitMQ's clients know by a name, and the number of the partition; None: none.
 
-        The number is None where the whole stream is meant. That of a partition that has left is no key of its
-        ``partitions``.
+        The number is None for the whole stream. The number of a partition that has left is no key of ``partitions``.
         """
         found = self._names.find(name)
         stream = None if found is None else self._streams.get(found[0])
@@ -340,7 +339,7 @@ class ReferenceLog:
     def first_matching(self, name: str, partition: str, expression: Expression, start: int = 0) -> int | None:
         """Return the offset of the first record of a partition that a filter is true of; None when there is none.
 
-        See ``search.first_matching``, which says how it is found.
+        See ``search.first_matching``, which says how.
 
         Args:
             name: of the stream.
@@ -367,7 +366,7 @@ class ReferenceLog:
 
     def sync(self) -> None:
         """Force everything that has been appended to the disk."""
-        with ExitStack() as stack:  # one partition's failure keeps no other from being synced
+        with ExitStack() as stack:  # the others are synced when one fails
             for partition in self._partitions():
                 stack.callback(partition.sync)
 
@@ -377,7 +376,7 @@ class ReferenceLog:
     def enforce_retention(self) -> int:
         """Remove what retention no longer keeps; return how many segments went."""
         removed: list[int] = []
-        with ExitStack() as stack:  # what one partition cannot do keeps no other from making room
+        with ExitStack() as stack:  # the others make room when one fails
             for partition in self._partitions():
                 stack.callback(_note_removed, removed, partition)
         return sum(removed)

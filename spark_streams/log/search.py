@@ -1,8 +1,8 @@
-"""The first record of a partition that a filter is true of: what indexes say where it can be, then a scan in columns.
+"""Search for the first record of a partition that a filter is true of: by the indexes, then by a scan in columns.
 
-Bounds on ``offset`` say where to begin and where to stop; a lower bound on ``publish_time`` skips whatever the time
-indexes say is earlier, whole segments too, of which no record is read. What is left is decoded in blocks, of which only
-the columns that the filter looks at.
+Bounds on ``offset`` give the search its begin and end; a lower bound on ``publish_time`` skips what is earlier by the
+time indexes, whole segments too, of which no record is read. The rest is decoded in blocks, and of these only the
+columns that the filter needs.
 
 Records mean what rows of ``amqp-events`` mean: their values are AMQP messages.
 
@@ -33,16 +33,16 @@ from spark_streams.offsets import PaddedDecimalOrder, offset_column
 __all__ = ["SearchRange", "first_matching", "search_range_of"]
 
 BLOCK_BYTES: Final = 1 << 20
-"""Decoded at a time: enough that columns pay, little enough that a match at once is answered at once."""
+"""Bytes to decode at a time: enough that columns pay, few enough that an early match is found early."""
 _ORDER: Final = PaddedDecimalOrder()
 _LAST: Final = 2**63 - 1
 _OWN: Final = frozenset({"offset", "partition", "timestamp"})
-"""Columns that no message tells, but where it is stored."""
+"""Columns that are not in the message: its place in the log has them."""
 
 
 @dataclass(frozen=True)
 class SearchRange:
-    """Where the records lie that a filter may be true of.
+    """The records that a filter may be true of.
 
     Args:
         first: the first offset, inclusive.
@@ -56,8 +56,8 @@ class SearchRange:
 
 
 def search_range_of(expression: Expression) -> SearchRange:
-    """Return where records lie that a filter may be true of; nowhere else it is."""
-    return split(expression, _Places()).pushed or SearchRange()
+    """Return a range that holds every record that a filter is true of."""
+    return split(expression, _SearchRanges()).pushed or SearchRange()
 
 
 def first_matching(partition: Partition, expression: Expression, start: int = 0) -> int | None:
@@ -82,11 +82,11 @@ def first_matching(partition: Partition, expression: Expression, start: int = 0)
     """
     check(expression)
     needed = columns_needed(expression)
-    place = search_range_of(expression)
-    offset, end = max(start, place.first), min(place.end, partition.next_offset)
+    bounds = search_range_of(expression)
+    offset, end = max(start, bounds.first), min(bounds.end, partition.next_offset)
     while offset < end:
-        if place.from_ms is not None:
-            offset = partition.skip_to_time(offset, place.from_ms)
+        if bounds.from_ms is not None:
+            offset = partition.skip_to_time(offset, bounds.from_ms)
             if offset >= end:
                 break
         records = partition.read(offset, BLOCK_BYTES)
@@ -118,8 +118,8 @@ def _matching(records: Records, expression: Expression, needed: tuple[str, ...],
     return mask(expression, lookup, rows)
 
 
-class _Places:
-    """Places as a target; all that is said is a superset, so every record that is read is looked at with the filter."""
+class _SearchRanges:
+    """Search ranges as a target of a filter; each is a superset, so the filter still tests every record in it."""
 
     def both(self, left: SearchRange, right: SearchRange) -> SearchRange:
         times = [time for time in (left.from_ms, right.from_ms) if time is not None]
@@ -131,32 +131,31 @@ class _Places:
         return SearchRange(min(left.first, right.first), max(left.end, right.end), from_ms)
 
     def test(self, predicate: Predicate) -> Pushable[SearchRange] | None:
-        place = None
+        found = None
         if predicate.reference == OFFSET:
-            place = _of_texts(predicate) if predicate.type is Type.STRING else _of_numbers(intervals_of(predicate))
+            found = _of_texts(predicate) if predicate.type is Type.STRING else _of_numbers(intervals_of(predicate))
         elif predicate.reference == PUBLISH_TIME and predicate.type is not Type.STRING:
-            place = _of_times(intervals_of(predicate))
-        return None if place is None else Pushable(place, exact=False)
+            found = _of_times(intervals_of(predicate))
+        return None if found is None else Pushable(found, exact=False)
 
 
 def _of_numbers(offsets: Intervals | None) -> SearchRange | None:
     if offsets is None:
         return None
-    there = within(offsets, 0, _LAST - 1)
-    if not there:
+    possible = within(offsets, 0, _LAST - 1)
+    if not possible:
         return SearchRange(end=0)
-    first, last = there[0][0], there[-1][1]
+    first, last = possible[0][0], possible[-1][1]
     return SearchRange(first or 0, _LAST if last is None else last + 1)
 
 
 def _of_times(times: Intervals | None) -> SearchRange | None:
     if times is None:
         return None
-    return (
-        SearchRange(from_ms=max(times[0][0], NO_TIMESTAMP + 1) if times[0][0] is not None else None)
-        if times
-        else SearchRange(end=0)
-    )
+    if not times:
+        return SearchRange(end=0)
+    earliest = times[0][0]
+    return SearchRange(from_ms=None if earliest is None else max(earliest, NO_TIMESTAMP + 1))
 
 
 def _of_texts(predicate: Predicate) -> SearchRange | None:

@@ -1,8 +1,8 @@
-"""Small durable facts that belong to the log but are no events: where durable links stand, epochs of groups.
+"""The state store: small durable values that are no events, as positions of durable links and epochs of groups.
 
 SQLite holds them: it is in Python's standard library, and its file is whole after kill -9 and after a power cut. It
-does not check its pages, so each value is stored behind the CRC-32C, u32 big-endian, of namespace, key and value: a
-flipped bit must not resume a link at another place.
+does not check its pages, so a CRC-32C of namespace, key and value, u32 big-endian, stands before each value: a flipped
+bit must not resume a link at another position.
 """
 
 from __future__ import annotations
@@ -38,12 +38,16 @@ def _crc(namespace: str, key: str, value: bytes) -> bytes:
 class StateStore:
     """Key to value, both in a namespace. Safe to use from several threads.
 
-    What a call has stored survives kill -9 once it returns. With ``power_safe`` (fsync policy ``always``) it survives a
+    A stored value survives kill -9 once the call returns. With ``power_safe`` (fsync policy ``always``) it survives a
     power cut too; without it a power cut may take the last calls back, in order, as it may the log's last records.
+
+    Args:
+        path: the file; it is created when it is missing.
+        power_safe: whether each change is forced to the disk.
 
     Raises:
         CorruptLog: SQLite finds the file damaged, or (``get`` and ``items``) a value does not pass its check.
-        OSError: (all that change something) the system refused (``errno.ENOSPC``: a full disk); nothing has changed.
+        OSError: (methods that change something) the system refused; nothing has changed. ``errno.ENOSPC``: a full disk.
 
     """
 
@@ -84,7 +88,7 @@ class StateStore:
 
     @contextmanager
     def _written(self) -> Iterator[sqlite3.Connection]:
-        """Lend the connection for a change; what the system refuses becomes ``OSError``, as it is for other files."""
+        """Lend the connection for a change; a refusal of the system becomes ``OSError``, as for other files."""
         try:
             with self._use() as db:
                 yield db
@@ -112,7 +116,7 @@ class StateStore:
             db.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (namespace, key, stored))
 
     def put_all(self, namespace: str, values: Mapping[str, bytes]) -> None:
-        """Set many values, all or none of them; in much less time than one after the other."""
+        """Set many values, all or none of them; it is much faster than one after the other."""
         rows = [(namespace, key, _crc(namespace, key, value) + value) for key, value in values.items()]
         with self._written() as db:
             db.execute("BEGIN")
@@ -125,19 +129,19 @@ class StateStore:
                 raise
 
     def delete_some(self, namespace: str, prefix: str, most: int) -> int:
-        """Forget up to ``most`` values whose keys begin with a text, not an empty one; return how many there were."""
+        """Delete up to ``most`` values whose keys begin with ``prefix``, not an empty one; return how many."""
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
         chosen = "SELECT rowid FROM state WHERE namespace=? AND key>=? AND key<? LIMIT ?"
         with self._written() as db:
             return db.execute(f"DELETE FROM state WHERE rowid IN ({chosen})", (namespace, prefix, end, most)).rowcount
 
     def delete(self, namespace: str, key: str) -> None:
-        """Forget the value; it may be gone already."""
+        """Delete the value, if there is one."""
         with self._written() as db:
             db.execute("DELETE FROM state WHERE namespace=? AND key=?", (namespace, key))
 
     def drop(self, namespace: str, key: str) -> bool:
-        """Forget a value that is of no more use; return whether the system let us, and log it when it did not."""
+        """Delete a value that is not needed any more; return whether the system allowed it, and log a refusal."""
         try:
             self.delete(namespace, key)
         except OSError as fault:
@@ -151,7 +155,7 @@ class StateStore:
             rows = db.execute(
                 f"SELECT {_KEY}, {_VALUE} FROM state WHERE namespace=? ORDER BY key", (namespace,)
             ).fetchall()
-        # A key that is no UTF-8 any more becomes another one, whose value then fails its check.
+        # A damaged key that is no UTF-8 becomes another one, whose value then fails its check.
         named = [((key or b"").decode(errors="replace"), stored) for key, stored in rows]
         return [(key, self._checked(namespace, key, stored)) for key, stored in named]
 

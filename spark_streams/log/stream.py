@@ -89,12 +89,12 @@ class Stream:
 
     @property
     def partitions_before_splits(self) -> int:
-        """How many partitions there would be if none had been split."""
+        """How many partitions were created or added, splits not counted."""
         return self._tree.roots
 
     @property
     def partitions_ever(self) -> int:
-        """How many partitions there are or were; the next one gets this number."""
+        """How many partitions there are or were; this is the number of the next one."""
         return len(self._tree.nodes)
 
     @property
@@ -107,23 +107,23 @@ class Stream:
         return self._tree.home(key)
 
     def homes_among(self, names: Collection[str]) -> KeyTree:
-        """Return what says where keys belong when only some of the open partitions may be used."""
+        """Return the assignment of keys when only some of the open partitions may be used."""
         return self._tree.tree(names)
 
     def translate(self, partition: str, origin: str, offset: int) -> int:
-        """Return the next record to read on a partition where a reader of one that left had come.
+        """Return the offset at which a reader of a partition that left goes on reading another.
 
         Args:
-            partition: where reading is to go on.
-            origin: one of its ``cursor_from``.
-            offset: the next record that was to be read on ``origin``.
+            partition: the partition to read now.
+            origin: one of its ``cursor_from``, the partition that the reader read.
+            offset: the next record of ``origin`` to read.
 
         Returns:
             The offset, inclusive; below the partition's first one when records in between were removed by retention.
 
         Raises:
             ValueError: ``origin`` is none of its ``cursor_from``.
-            CorruptLog: what is stored about the split fails its check.
+            CorruptLog: the file about the split fails its check.
 
         """
         ancestors = self._tree.cursor_from(partition)
@@ -136,10 +136,14 @@ class Stream:
         return offset
 
     def inherited(self, partition: str, note: bytes) -> dict[str, int]:
-        """Return the last sequence number of each publisher that a partition's redistributed ancestors know.
+        """Return the last sequence number of each publisher in a partition's redistributed ancestors.
+
+        Args:
+            partition: the partition.
+            note: the name of the publishers' note.
 
         Raises:
-            CorruptLog: what is stored about a split fails its check.
+            CorruptLog: the file about a split fails its check.
         """
         found: dict[str, int] = {}
         for ancestor in reversed(self._tree.cursor_from(partition)):
@@ -204,10 +208,10 @@ class Stream:
         parent = self._partitions[name]
         opened = self._opened(tree, tree.nodes[name].children)
         try:
-            # Appends to the parent wait: none may be stored there once its children can be appended to.
+            # Appends to the parent wait: it must store none once its children take records.
             with parent.held():
                 self._put_into_effect(tree)
-                # The children first: who looks meanwhile finds at least one partition that is open.
+                # The children first: other threads always see at least one open partition.
                 self._partitions, self._tree = {**self._partitions, **opened}, tree
                 parent.end(tree.nodes[name].children)
         except BaseException:
@@ -227,7 +231,7 @@ class Stream:
                 )
                 before = copies.behind
                 copies.catch_up()
-                # Producers that are faster than this would never be caught up with: they wait as soon as that shows.
+                # Producers may be faster than the copies: when the copies do not gain on them any more, producers wait.
                 while before // 2 > copies.behind:
                     before = copies.behind
                     for child in children.values():
@@ -249,19 +253,19 @@ class Stream:
             _discard(children)
             raise
         parent.discard()
-        if durable:  # else a power cut may bring the old metadata back, and the next start removes the folder
+        if durable:  # else a power cut may restore the old metadata, and the next start removes the folder
             self._sweep()
 
     def _put_into_effect(self, tree: PartitionTree) -> bool:
         """Write the metadata; return whether they are on the disk, or with the system only.
 
         Raises:
-            OSError: they could not be written, the old ones are there.
+            OSError: they could not be written; the old ones are in effect.
         """
         try:
             self.write_metadata(tree)
         except OSError:
-            # The file may be the new one all the same, and the next start goes by what it says.
+            # The file may be the new one all the same, and the next start reads it.
             if StreamMetadata.read(self.folder).tree.to_metadata() != tree.to_metadata():
                 raise
             logger.warning("%s: the new metadata could not be forced to the disk", self.folder, exc_info=True)
@@ -269,7 +273,7 @@ class Stream:
         return True
 
     def _sweep(self) -> None:
-        """Remove what a change that did not take effect has left behind, as far as the system lets us."""
+        """Remove what a failed change has left behind, and log a refusal of the system."""
         try:
             remove_unknown(self.folder, self._tree)
         except OSError:
@@ -334,7 +338,7 @@ def new_stream(
     if partition_names is not None and not (len(set(partition_names)) == len(partition_names) == partitions):
         raise ValueError(f"expected {partitions} different names, one for each partition")
     if folder.exists():
-        # The caller knows no such stream: a creation or deletion that the system refused to end left this behind.
+        # The caller knows no such stream: a creation or deletion that failed half way left this behind.
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     try:
@@ -348,15 +352,15 @@ def new_stream(
 
 
 def make_folder(folder: Path, first_offset: int) -> None:
-    """Make the folder of a partition whose offsets do not begin at 0."""
+    """Create the folder of a partition whose offsets do not begin at 0."""
     folder.mkdir()
     (folder / (format_offset(first_offset) + LOG_SUFFIX)).touch()
 
 
 def remove_unknown(folder: Path, tree: PartitionTree) -> None:
-    """Remove the folders of partitions that are not there, left behind by a change that was killed.
+    """Remove the folders of partitions that are not in the tree: a killed change left them behind.
 
-    What was written about splits may stay: it is overwritten when it is needed.
+    Files about splits may stay: the next split of the same partition overwrites them.
     """
     for path in folder.iterdir():
         if path.name.isdigit() and path.name not in tree.ids:

@@ -1,1 +1,1 @@
-"""The stored bytes of the log: record batches, records and their headers; no file is opened here."""
+"""The stored bytes of the log: record batches, records and their headers; no code here opens a file."""

@@ -1,10 +1,10 @@
-"""Notes that have a small number for every record of their batch, a *code*; a split takes them apart with the records.
+"""Notes (record headers of a batch) that hold a small number for each record, a *code*; a split divides them too.
 
 ::
 
     name     ends with ``-by-record``
     value    records(u32)  width(u8, bits of a code: 1 to 16)  table bytes(u32)  table  codes
-    table    what the codes mean: the business of whoever wrote the note
+    table    what the codes mean; only the writer of the note knows its form
     codes    one of ``width`` bits for each record, the first bit the most significant; zero bits fill the last byte
 """
 
@@ -22,7 +22,7 @@ from spark_streams.log.format.record_batch import Header
 __all__ = ["BY_RECORD_SUFFIX", "MAX_WIDTH", "RecordCodes", "decode_codes", "encode_codes", "notes_of_rows"]
 
 BY_RECORD_SUFFIX: Final = b"-by-record"
-"""How the names of such notes end."""
+"""The end of the names of such notes."""
 MAX_WIDTH: Final = 16
 _HEAD: Final = struct.Struct(">IBI")
 
@@ -30,12 +30,12 @@ Codes = NDArray[np.int64]
 
 
 class RecordCodes(NamedTuple):
-    """What such a note says.
+    """The content of such a note.
 
     Args:
-        codes: int64[n], of each record of the batch.
-        width: bits of a code.
-        table: what they mean.
+        codes: int64[n], the code of each record of the batch.
+        width: how many bits a code has, 1 to 16.
+        table: what the codes mean.
     """
 
     codes: Codes
@@ -47,7 +47,7 @@ def encode_codes(noted: RecordCodes) -> bytes:
     """Return the value of a note.
 
     Raises:
-        ValueError: a width other than 1 to 16, or a code that it does not hold.
+        ValueError: the width is not 1 to 16, or a code has more bits.
     """
     codes, width, table = noted
     if not 1 <= width <= MAX_WIDTH or (codes.size and not 0 <= codes.min() <= codes.max() < 1 << width):
@@ -57,10 +57,10 @@ def encode_codes(noted: RecordCodes) -> bytes:
 
 
 def decode_codes(value: bytes | None) -> RecordCodes:
-    """Read the value of a note.
+    """Decode the value of a note.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is no such note.
     """
     if value is None or len(value) < _HEAD.size:
         raise ValueError("a note by record without its head")
@@ -79,11 +79,11 @@ def decode_codes(value: bytes | None) -> RecordCodes:
 
 
 def notes_of_rows(notes: Sequence[Header], rows: NDArray[np.int64]) -> tuple[Header, ...]:
-    """Return the notes of a batch that has only some of the records; a note that cannot be read is left out.
+    """Return the notes of a batch that has only some of another's records, without notes that cannot be decoded.
 
     Args:
-        notes: of the whole batch.
-        rows: which of its records, rising.
+        notes: the notes of the other batch.
+        rows: int64, the rows of its records that stay, rising.
     """
     return tuple(note for each in notes if (note := _of_rows(each, rows)) is not None)
 

@@ -1,4 +1,4 @@
-"""From what a producer hands over to the batches that are stored."""
+"""Encoding of one append as the record batches to store: where batches end, and their offsets and timestamps."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from spark_streams.log.format.timestamps import NO_TIMESTAMP, to_stored
 __all__ = ["Batching", "Notes", "encode_records", "is_large", "place"]
 
 RECORD_BYTES = 8
-"""What a record without headers takes beside its key and value, about."""
+"""About how many bytes a record without headers has beside its key and value."""
 MAX_BATCH_BYTES = 1 << 20
 """A larger append is stored as several batches, so that a reader never has to decode much more than it asked for."""
 
 LARGE_ROWS = 1 << 13
 LARGE_BYTES = 2 << 20
-"""An append of more takes longer than a few milliseconds."""
+"""Encoding more rows or bytes takes longer than a few milliseconds."""
 
 Notes = Sequence[Header] | Callable[[int, int], Sequence[Header]]
-"""Notes of every batch, or what answers those of the batch of rows ``start`` (inclusive) to ``stop`` (exclusive)."""
+"""The notes of every batch, or a function from a batch's rows, start (inclusive) and stop (exclusive), to its notes."""
 
 
 class Batching(NamedTuple):
@@ -59,7 +59,7 @@ class Batching(NamedTuple):
 
 
 def is_large(values: pa.Array | Sequence[bytes], keys: pa.Array | Sequence[bytes | None] | None) -> bool:
-    """Say whether others should not wait while values are encoded."""
+    """Say whether encoding takes so long that other appends should not wait for it."""
     arrays = [each for each in (values, keys) if isinstance(each, pa.Array)]
     return len(values) > LARGE_ROWS or sum(each.nbytes for each in arrays) > LARGE_BYTES
 
@@ -74,15 +74,15 @@ def _binary(values: pa.Array | Sequence[bytes | None]) -> pa.LargeBinaryArray:
 def _runs(
     sizes: npt.NDArray[np.int64], timestamps: npt.NDArray[np.int64] | None, groups: npt.NDArray[np.int64] | None
 ) -> Iterator[tuple[int, int]]:
-    """Cut rows into batches: by bytes, at the ends of groups, and wherever "no timestamp" and instants meet.
+    """Yield (start, stop) of each batch; it ends by bytes, with a group, or between "no timestamp" and instants.
 
     MIN + delta would overflow if the two were mixed, so records without a timestamp get batches of their own.
     """
     ends = np.arange(1, len(sizes) + 1) if groups is None else np.cumsum(groups)
     if groups is not None and (ends[-1] != len(sizes) or (groups < 1).any()):
         raise ValueError(f"groups of {int(ends[-1])} records for {len(sizes)} values, each of at least one")
-    chunk = np.cumsum(sizes)[ends - 1] // MAX_BATCH_BYTES
-    cuts = set(ends[:-1][chunk[1:] != chunk[:-1]].tolist())
+    number = np.cumsum(sizes)[ends - 1] // MAX_BATCH_BYTES
+    cuts = set(ends[:-1][number[1:] != number[:-1]].tolist())
     if timestamps is not None:
         none = timestamps == NO_TIMESTAMP
         changes = np.flatnonzero(none[1:] != none[:-1]) + 1
@@ -104,7 +104,7 @@ def _instants(timestamps: npt.NDArray[np.int64] | Sequence[int | None]) -> npt.N
 
 
 def _plain(values: pa.Array | Sequence[bytes | None]) -> list[bytes | None] | None:
-    """Return a few values as Python objects; None where that takes a conversion that Arrow knows better."""
+    """Return a few values as Python objects; None when their type needs a conversion by Arrow."""
     if isinstance(values, pa.Array):
         known = pa.types.is_large_binary(values.type) or pa.types.is_binary(values.type)
         return values.to_pylist() if known else None
@@ -119,10 +119,10 @@ def _encode_few(
     batching: Batching,
     notes: Notes,
 ) -> list[tuple[BatchHeader, bytes]] | None:
-    """Encode a few records of an append-time stream without Arrow, whose fixed cost is most of such an append's.
+    """Encode a few records of an append-time stream without Arrow, whose fixed cost would be most of the time.
 
     Returns:
-        One batch, the same that the way through Arrow makes; None for what is left to that way, bad input included.
+        One batch, the same as through Arrow; None when ``encode_records`` has to go through Arrow, as for bad input.
 
     """
     now = batching.append_time_ms
@@ -157,9 +157,19 @@ def encode_records(
     *,
     large: bool = False,
 ) -> list[tuple[BatchHeader, bytes]]:
-    """Encode one append as batches; the first record of each gets ``notes`` as its headers.
+    """Encode one append as batches.
 
-    ``large`` says that ``is_large`` did.
+    Args:
+        values: the values, none null, at least one.
+        keys: as many keys, or None when all are null.
+        timestamps: as many instants in ms, ``NO_TIMESTAMP`` or None for none; unused in a stream of append time.
+        batching: settings, first offset and time of the append.
+        notes: headers of the first record of each batch.
+        groups: int64[k], how many consecutive records each group has, which share a batch; None: one each.
+        large: the answer of ``is_large``.
+
+    Returns:
+        Header and bytes of each batch, in order.
 
     Raises:
         ValueError: no value, a null value, lengths that differ, or a group that no batch can hold.
@@ -207,7 +217,12 @@ def encode_records(
 
 
 def place(batches: Sequence[tuple[BatchHeader, bytes]], batching: Batching) -> list[tuple[BatchHeader, bytes]]:
-    """Return batches that were encoded earlier with the offsets, and the append time where it counts, of now."""
+    """Return batches, encoded before, with the offsets and the append time of ``batching``.
+
+    Args:
+        batches: header and bytes of each.
+        batching: the offset of the first record, and the time of the append.
+    """
     placed: list[tuple[BatchHeader, bytes]] = []
     offset, now = batching.next_offset, batching.append_time_ms
     for header, encoded in batches:

@@ -1,4 +1,4 @@
-"""Kafka record batch v2 with KIP-228's isTimestampExtended bit: the only stored form of the log.
+"""Headers and encoding of record batches, the log's stored form: Kafka's v2 with KIP-228's isTimestampExtended bit.
 
 A batch, big-endian::
 
@@ -24,8 +24,8 @@ A record, all varints zigzag::
     | keyLength varint (-1: null) | key | valueLength varint (-1: null) | value
     | headersCount varint | (keyLength varint | key | valueLength varint | value)*
 
-Today's Kafka gives bit 6 another meaning (hasDeleteHorizonMs, KIP-534): these batches are never sent to a Kafka nor
-read from one. Compressed, transactional and control batches are refused: nothing here writes them, and no door
+Today's Kafka gives bit 6 another meaning (hasDeleteHorizonMs, KIP-534): the log never sends these batches to a Kafka
+nor reads them from one. It refuses compressed, transactional and control batches: nothing here writes them, and no door
 could serve them.
 
 Spec: KIP-228, "Changes in binary message format"; Kafka documentation, "Implementation: message format".
@@ -45,6 +45,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_streams.log.format.record_encode import NO_HEADERS, encode_columns
+from spark_streams.log.format.timestamps import LEGACY_NO_TIMESTAMP, NO_TIMESTAMP
 from spark_streams.log.format.varint import MAX_VARINT_BYTES, encode_varint
 
 __all__ = [
@@ -52,6 +53,8 @@ __all__ = [
     "BatchFault",
     "BatchHeader",
     "Header",
+    "batch_max_timestamp",
+    "check_place",
     "encode_batch",
     "encode_few",
     "parse_header",
@@ -75,13 +78,13 @@ EXTENDED: Final = 0x40
 KNOWN_BITS: Final = APPEND_TIME | EXTENDED
 
 COPIED_BYTES: Final = 16 << 10
-"""A copy of so much costs as much as a view does."""
+"""A copy of so many bytes costs as much as a view does."""
 AT_ONCE_BYTES: Final = 1 << 20
-"""What is copied, or looked at, with Python's lock held; google_crc32c lets go of it for bytes objects of this size."""
+"""Bytes to copy or check with Python's lock held; google_crc32c releases it for bytes objects of this size."""
 NULL: Final = encode_varint(-1)
 """The length of a null key or value."""
 MAX_BATCH_LENGTH: Final = 2**31 - 1
-"""What the format's batchLength, an int32, can say."""
+"""The largest batchLength, an int32."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _UNSTAMPED = struct.Struct(">qiibI")
@@ -94,7 +97,7 @@ Header = tuple[bytes, bytes | None]
 
 
 class BatchFault(ValueError):
-    """Bytes that are no record batch of this log; the message says which check failed."""
+    """Some bytes are no record batch of this log; the message says which check failed."""
 
 
 class BatchHeader(NamedTuple):
@@ -151,11 +154,37 @@ def parse_header(buffer: bytes | memoryview, position: int = 0) -> BatchHeader:
     return BatchHeader(base, size, epoch, crc, attributes, last_delta, base_ts, max_ts, count)
 
 
+def batch_max_timestamp(header: BatchHeader) -> int:
+    """Return a batch's largest timestamp, in ms since the epoch; ``NO_TIMESTAMP`` when no record has one."""
+    none = not header.extended and header.max_timestamp == LEGACY_NO_TIMESTAMP
+    return NO_TIMESTAMP if none else header.max_timestamp
+
+
+def check_place(header: BatchHeader, offset: int, bytes_left: int) -> None:
+    """Check what the CRC does not cover: base offset, leader epoch and length.
+
+    Args:
+        header: the batch's header.
+        offset: the expected base offset.
+        bytes_left: how many bytes the segment has from the batch's beginning on.
+
+    Raises:
+        BatchFault: a check failed.
+
+    """
+    if header.base_offset != offset:
+        raise BatchFault(f"the batch says offset {header.base_offset}, expected {offset}")
+    if header.leader_epoch:
+        raise BatchFault(f"the batch says leader epoch {header.leader_epoch}, expected 0")
+    if header.size > bytes_left:
+        raise BatchFault(f"the batch says {header.size} bytes, {bytes_left} are there")
+
+
 def verify(buffer: bytes | memoryview, position: int, header: BatchHeader) -> None:
     """Check that the whole batch is there, its CRC fits, and that it is of a kind this log stores.
 
     Raises:
-        BatchFault: the check that failed.
+        BatchFault: a check failed.
 
     """
     end = position + header.size
@@ -175,9 +204,9 @@ def verify(buffer: bytes | memoryview, position: int, header: BatchHeader) -> No
 
 
 def _crc(buffer: bytes | memoryview, start: int, end: int) -> int:
-    """Return the CRC of a part: of a copy, or where that would cost more than the CRC, of views, one after the other.
+    """Return the CRC-32C of a part: of a copy, or where that would cost more than the CRC, of one view after the other.
 
-    Python's lock is held for each.
+    Each takes Python's lock.
     """
     if end - start < COPIED_BYTES:
         return google_crc32c.value(bytes(memoryview(buffer)[start:end]))  # type: ignore[no-any-return]
@@ -331,7 +360,7 @@ def single_record(
     timestamp_delta: int = 0,
     offset_delta: int = 0,
 ) -> bytes:
-    """Encode one record, headers included; the slow way, for what ``encode_batch`` does not do."""
+    """Encode one record with its headers; slower than ``encode_batch``, which encodes only records without headers."""
     # Straight-line code: one record at a time is how most doors append, and a generator costs as much as the rest.
     body = b"".join(
         (

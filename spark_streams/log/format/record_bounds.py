@@ -1,16 +1,16 @@
-"""Where the records of stored batches lie.
+"""Finding where the records of stored batches begin and end.
 
 A record is found only through the length of the one before it, which by itself takes a Python step for each record.
 Two guesses, each verified for many records at once in NumPy, take its place where they hold:
 
 - records of one size, guessed from the first one: all of their lengths are then the same bytes at the same distance;
 - records of any size up to 8 KiB that end in the byte 0 (no headers) and begin, behind their length, with the byte 0
-  (attributes): wherever the bytes look so may be the beginning of a record, and where each such place's length leads
-  to the next such place, from a known beginning on, the chain is proven.
+  (attributes): a record may begin wherever the bytes look so, and where the length at each such place leads to the next
+  such place, from a known beginning on, the chain is proven.
 
-Only what a guess has proven is taken from it. For the rest, and for every error, there is the step by step way; after
-a guess that did not hold it goes on twice as long before the next one, so that records which fit neither guess cost
-hardly more than without them.
+Only records that a guess has proven count. The rest, and every error, is left to the way step by step; after a guess
+that did not hold, it goes on twice as long before the next one, so that records which fit neither guess cost hardly
+more than without them.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Longs = npt.NDArray[np.int64]
 FEW_RECORDS: Final = 200
 """Fewer take no longer step by step than by guesses (measured: they meet between 100 and 250)."""
 GUESSED_RECORD_BYTES: Final = 1024
-"""Above this average a step's time is lost beside what else is done for so many bytes."""
+"""Above this average a step costs little beside the other work for so many bytes."""
 FIRST_WINDOW: Final = 64 << 10
 """Bytes that the second guess looks at first; each time that it holds, twice as many."""
 LAST_WINDOW: Final = 128 << 10
-"""What the processor's cache takes well."""
+"""It fits the processor's cache."""
 
 WORTHWHILE_RUN: Final = 64
-"""A guess that proves fewer records is taken for one that does not hold."""
+"""A guess that proves fewer records counts as one that does not hold."""
 MAX_LENGTH_BYTES: Final = 5
-"""What the length of a record, a varint of 32 bits, takes at most."""
+"""The most bytes of a record's length, a varint of 32 bits."""
 LEAST_LENGTH: Final = 12
 """Six bytes, zigzag: attributes, two deltas, two sizes and the number of headers."""
 
@@ -49,7 +49,7 @@ _NONE: Final = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 class _Bounds:
-    """Starts and ends as they are found: runs of records, and single ones in between."""
+    """The starts and ends found so far: runs of records, and single ones between them."""
 
     def __init__(self) -> None:
         self._single_starts: list[int] = []
@@ -141,7 +141,7 @@ def _by_guesses(buffer: bytes, at: int, stop: int, header: BatchHeader, bounds: 
     """Find all records of one batch; return where the last one ends."""
     raw = np.frombuffer(buffer, np.uint8)
     left = header.records_count
-    patience, window = FEW_RECORDS, FIRST_WINDOW
+    most_steps, window = FEW_RECORDS, FIRST_WINDOW
     while left >= FEW_RECORDS and stop - at <= left * GUESSED_RECORD_BYTES:
         starts, ends = _of_one_size(buffer, raw, at, stop, left)
         if len(starts) < WORTHWHILE_RUN:
@@ -152,12 +152,12 @@ def _by_guesses(buffer: bytes, at: int, stop: int, header: BatchHeader, bounds: 
             bounds.add_run(starts, ends)
             at = int(ends[-1])
             left -= len(starts)
-            patience = FEW_RECORDS
+            most_steps = FEW_RECORDS
         else:
-            steps = min(patience, left)
+            steps = min(most_steps, left)
             at = _step_by_step(buffer, at, stop, steps, header, bounds.add_start, bounds.add_end)
             left -= steps
-            patience, window = 2 * patience, FIRST_WINDOW
+            most_steps, window = 2 * most_steps, FIRST_WINDOW
     return _step_by_step(buffer, at, stop, left, header, bounds.add_start, bounds.add_end)
 
 
@@ -171,7 +171,7 @@ def _of_one_size(buffer: bytes, raw: Bytes, at: int, stop: int, left: int) -> tu
     if length < 0 or start - at > MAX_LENGTH_BYTES or start > stop:
         return _NONE
     most = min(left, (stop - at) // size)
-    # In steps that grow with what held: a batch of varied sizes is not looked at as a whole for nothing.
+    # In growing steps: of a batch of varied sizes only a part is compared in vain.
     count, step = 0, WORTHWHILE_RUN
     while count < most:
         step = min(step, most - count)
@@ -198,7 +198,7 @@ def _chained(raw: Bytes, at: int, end: int, stop: int) -> tuple[Longs, Longs]:
     # A zero, then no zero: a length of one byte, or of two, then a zero.
     like = (zero[:-3] > zero[1:-2]) & (zero[2:-1] | zero[3:])
     if np.count_nonzero(like) * 8 > len(like):
-        return _NONE  # mostly zeros: nothing can be told from them
+        return _NONE  # mostly zeros, which begin anywhere
     like[0] = True
     places = np.flatnonzero(like) + at
     low, high = raw[places], raw[places + 1]

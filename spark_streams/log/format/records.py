@@ -1,4 +1,4 @@
-"""Stored batches read back as columns: where each value and key lies, no Python object per record."""
+"""Decoding of stored batches into columns: where each value and key lies, without a Python object per record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Records:
     Args:
         offsets: int64[n], the numbers of the events; rising, without gaps within one call.
         timestamps: int64[n], ms since the epoch; ``NO_TIMESTAMP`` for none.
-        buffer: the bytes that the spans point into.
+        buffer: the bytes that the starts and ends point into.
         value_starts, value_ends: int64[n], ``buffer[start:end]`` is the value; a null value is an empty one.
         key_starts, key_ends: int64[n], likewise; both -1 for a null key.
         batch_rows: the rows at which a stored batch begins, rising. Row 0 is always among them, also where a slice
@@ -77,7 +77,11 @@ class Records:
         )
 
     def take(self, rows: NDArray[np.int64]) -> Records:
-        """Return some rows, rising, over the same buffer; where stored batches begin is not known of them."""
+        """Return some rows over the same buffer; ``batch_rows`` of the result says nothing of stored batches.
+
+        Args:
+            rows: int64, rising.
+        """
         return Records(
             self.offsets[rows],
             self.timestamps[rows],
@@ -185,14 +189,14 @@ def decode_headers(buffer: bytes, at: int, end: int) -> list[Header]:
 
 
 def message_columns_of(records: Records, names: tuple[str, ...]) -> dict[str, pa.Array]:
-    """Decode columns of stored messages.
+    """Decode columns of stored AMQP messages.
 
-    Bodies are not looked at before somebody reads them, so there may be messages that cannot be decoded. The value of
-    such a message is its stored bytes, and its other columns are null; so is an instant beyond int64 microseconds.
+    A door does not check bodies, so there may be messages that cannot be decoded. The value of such a message is its
+    stored bytes, and its other columns are null; an instant beyond int64 microseconds is null too.
 
     Args:
         records: of one partition; their values are AMQP messages.
-        names: of ``wire.columns.COLUMN_TYPES``.
+        names: of ``COLUMN_TYPES`` in ``wire/amqp/columns``.
 
     Returns:
         Name to array, in the order of ``names``, each with one row a record.

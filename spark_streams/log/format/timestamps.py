@@ -1,4 +1,4 @@
-"""KIP-228's two rules for timestamps in record batches, as functions of one value.
+"""Timestamps as record batches store them: KIP-228's two rules, with the bit ``isTimestampExtended`` and without.
 
 A batch whose ``isTimestampExtended`` bit is set says "no timestamp" with Long.MIN_VALUE, and every other value is an
 instant, -1 among them; a batch without the bit says it with -1. Inside this package "no timestamp" is always
@@ -23,14 +23,22 @@ OnNegative = Literal["error", "degrade"]
 
 
 class TimestampRefused(ValueError):
-    """A timestamp cannot be stored under the rule of the batch that would hold it."""
+    """A record batch cannot store a timestamp under its rule."""
 
 
 def from_stored(timestamps: npt.NDArray[np.int64], extended: npt.NDArray[np.bool_] | bool) -> npt.NDArray[np.int64]:
-    """Return what stored timestamps mean to a reader that knows KIP-228, in ms; ``NO_TIMESTAMP`` for none.
+    """Return what stored timestamps mean to a reader that knows KIP-228.
 
-    Rows R1 (-1 without the bit is none), R2 (-1 with it is an instant), R3 and R6 (MIN is none), R4, R5 and R7 (any
-    other value is passed through: a reader survives negatives that other clients stored).
+    Rows R1 (-1 without the bit is none), R2 (-1 with it is an instant), R3 and R6 (MIN is none), R4, R5 and R7 (every
+    other value stays: a reader survives negatives that other clients stored).
+
+    Args:
+        timestamps: int64[n], as stored, in ms.
+        extended: whether the batch carries the bit; bool[n] when the records are of several batches.
+
+    Returns:
+        int64[n], instants in ms since the epoch; ``NO_TIMESTAMP`` for none.
+
     """
     none = ~np.asarray(extended) & (timestamps == LEGACY_NO_TIMESTAMP)
     return np.where(none, np.int64(NO_TIMESTAMP), timestamps)

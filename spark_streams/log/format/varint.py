@@ -1,4 +1,4 @@
-"""Zigzag varints, many at a time: groups of 7 bits, the lowest first, bit 7 set on all but the last byte."""
+"""Zigzag varints, one or many at a time: groups of 7 bits, the lowest first, bit 7 set in all but the last byte."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SMALL = tuple(_varint(value) for value in range(-1, 2048))
 
 
 def encode_varint(value: int) -> bytes:
-    """Encode one value; the small ones, lengths and deltas mostly, are looked up."""
+    """Encode one int64; a table has the small ones, which are mostly lengths and deltas."""
     return _SMALL[value + 1] if -1 <= value < 2047 else _varint(value)
 
 
@@ -61,17 +61,17 @@ def encode_varints(values: Longs) -> tuple[Bytes, npt.NDArray[np.bool_]]:
     """Encode n values.
 
     Returns:
-        A matrix [n, width] whose row i starts with the bytes of value i, and a mask of the same shape that says which
-        of its bytes count: ``matrix[mask]`` is their concatenation. The width, at most ten, is that of the longest.
-        Columns, not rows, are contiguous.
+        A uint8 matrix [n, width] whose row i starts with the bytes of value i, and a mask of the same shape, true for
+        these bytes: ``matrix[mask]`` is their concatenation. The width, at most ten, is that of the longest. Columns,
+        not rows, are contiguous.
 
     """
     rest = zigzag(values)
-    # Most columns of a batch need one or two groups; always working out ten was two thirds of an append's time.
+    # Most columns of a batch need one or two groups; always computing ten was two thirds of an append's time.
     longest = max(int(rest.max()).bit_length() if len(rest) else 0, 1)
     kinds = ((16, np.uint16), (32, np.uint32), (64, np.uint64))
     rest = rest.astype(next(kind for bits, kind in kinds if longest <= bits))
-    # Group by group: what is done to one group of all values is one stretch of memory.
+    # Group by group: one group of all values is one stretch of memory.
     width = -(-longest // 7)
     matrix = np.empty((width, len(values)), np.uint8)
     used = np.ones((width, len(values)), np.bool_)
@@ -99,7 +99,7 @@ def decode_varints(buffer: Bytes, positions: Longs) -> tuple[Longs, Longs]:
     last = int(positions.max())
     if int(positions.min()) < 0 or last >= len(buffer):
         raise ValueError("a varint starts outside the batch")
-    # Nearly all varints of a batch take one byte or two: those are worked out for all rows at once.
+    # Nearly all varints of a batch have one byte or two: these are computed for all rows at once.
     low = buffer[positions]
     longer = low >= 0x80
     if not longer.any():
@@ -144,5 +144,5 @@ def _unzigzag(values: npt.NDArray[np.uint64]) -> Longs:
 
 
 _TWO_BYTES = _unzigzag(np.arange(1 << 14, dtype=np.uint64))
-"""What the 14 bits of a varint of two bytes mean; a look-up is one pass over the rows, the arithmetic five."""
+"""The value of the 14 bits of a varint of two bytes; a look-up is one pass over the rows, the arithmetic five."""
 _ONE_BYTE = _TWO_BYTES[: 1 << 7]

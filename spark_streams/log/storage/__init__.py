@@ -1,1 +1,1 @@
-"""The files of a partition: segments, their indexes, and how they are recovered."""
+"""The files of a partition: segments, their indexes, and their recovery after a crash."""

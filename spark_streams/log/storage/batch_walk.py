@@ -1,7 +1,7 @@
-"""A cheap walk over what was appended together: batch headers, and what their first record notes, no values.
+"""A cheap walk over stored batches: their headers and their notes, no values.
 
 A note is a record header of a batch's first record; a door keeps there what has to be stored or lost together with the
-records. Only the batch's own header and what lies before and after the first record's value are looked at.
+records. The walk reads the batch's own header, and the bytes before and after the first record's value.
 """
 
 from __future__ import annotations
@@ -11,20 +11,28 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from spark_streams.errors import CorruptLog
-from spark_streams.log.format.record_batch import HEADER_BYTES, BatchFault, BatchHeader, Header, parse_header
+from spark_streams.log.format.record_batch import (
+    HEADER_BYTES,
+    BatchFault,
+    BatchHeader,
+    Header,
+    batch_max_timestamp,
+    check_place,
+    parse_header,
+)
 from spark_streams.log.format.records import decode_headers
 from spark_streams.log.format.varint import MAX_VARINT_BYTES, decode_varint
 from spark_streams.log.storage.files import WINDOW_BYTES, ReadAhead
-from spark_streams.log.storage.segment import Segment, batch_max_timestamp, check_place
+from spark_streams.log.storage.segment import Segment
 
 __all__ = ["StoredBatch", "last_of_segment", "notes_of_batch", "walk_segment"]
 
 PREFIX_BYTES = 1 + 5 * MAX_VARINT_BYTES
-"""No record takes more before its key or, the key apart, before its value."""
+"""A record has no more bytes before its key; nor, without its key, before its value."""
 
 
 class StoredBatch(NamedTuple):
-    """One stored batch, as its header and its first record tell it.
+    """One stored batch: what its header and its first record say.
 
     Args:
         first_offset: the first record's offset.
@@ -32,7 +40,7 @@ class StoredBatch(NamedTuple):
         max_timestamp: the largest timestamp of its records, in ms, or the append time; ``NO_TIMESTAMP``: none has one.
         append_time: whether ``max_timestamp`` is the time of the append, and every record's timestamp.
         notes: the record headers of the first record.
-        crc: its CRC-32C, of all but its place.
+        crc: its CRC-32C, which covers all but its place in the log.
 
     """
 
@@ -45,7 +53,7 @@ class StoredBatch(NamedTuple):
 
     @property
     def witness(self) -> str:
-        """What tells it from whatever else may be stored at its place, as in an older copy that was written on.
+        """Identifies the batch among all that may be stored at its offsets, for example in a copy of the log.
 
         A batch with the same witness has the same records with the same times, but for one case in 2^32.
         """
@@ -53,7 +61,7 @@ class StoredBatch(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """Bytes that are all at hand."""
+    """Bytes in memory, with the interface of ``ReadAhead``."""
 
     content: bytes
 
@@ -65,7 +73,7 @@ def walk_segment(segment: Segment, position: int, offset: int) -> Iterator[Store
     """Walk the batches of one segment from ``position``, where the batch with base offset ``offset`` starts.
 
     Raises:
-        CorruptLog: what is there is no batch of this segment. (CRCs are not checked here.)
+        CorruptLog: the bytes at a position are no batch of this segment; CRCs are not checked.
         FileNotFoundError: retention has removed the segment before the walk began.
 
     """
@@ -96,7 +104,13 @@ def notes_of_batch(encoded: bytes, header: BatchHeader) -> tuple[Header, ...]:
 
 
 def last_of_segment(segment: Segment) -> StoredBatch | None:
-    """Return the last batch of a segment; None when it has none. Raises as ``walk_segment`` does."""
+    """Return the last batch of a segment; None when it has none.
+
+    Raises:
+        CorruptLog: the bytes at a position are no batch of this segment; CRCs are not checked.
+        FileNotFoundError: retention has removed the segment.
+
+    """
     held = segment.last_batch_place
     position, offset = held if held is not None else segment.index.stretch(len(segment.index) - 1)
     batches = deque(walk_segment(segment, position, offset), maxlen=1)

@@ -1,7 +1,4 @@
-"""Files that are there whole or not at all, and reads and writes that do not stop half way.
-
-What the system says when there is no room for more, so that a full disk is told apart from a broken one.
-"""
+"""File primitives of the log: whole reads and writes, atomic replacement, forced writes, errors of a full disk."""
 
 from __future__ import annotations
 
@@ -22,16 +19,24 @@ __all__ = [
     "write_atomically",
 ]
 
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 READ_AHEAD_BYTES = 1 << 20
 WINDOW_BYTES = 16 << 10
 """For batch headers: those of many batches of a few small records, or no more than the beginning of one large batch."""
 
 
 class OpenFile:
-    """An open file that is closed when the last one who holds this object lets go of it.
+    """An open file that closes when the last reference to this object goes.
 
-    Nobody closes it by hand: a reader's descriptor can then never be closed under it, and its number never be given
-    to another file while a write to it is still to come.
+    Nothing else closes it: so no reader's descriptor is closed under it, and its number never belongs to another file
+    while a write to it is still to come.
+
+    Args:
+        path: the file.
+        flags: of ``os.open``.
+
+    Raises:
+        OSError: the system refused.
     """
 
     def __init__(self, path: Path, flags: int) -> None:
@@ -40,12 +45,12 @@ class OpenFile:
 
 
 class ReadAhead:
-    """A part of a file that moves on to bytes that are not in it yet; for positions that only rise.
+    """A buffered part of a file, for reads at rising positions.
 
     Args:
         file: the file.
-        end: what is read ends here, exclusive.
-        size: how many bytes are read at a time; more where a piece is larger.
+        end: where reads end, exclusive.
+        size: how many bytes one system call reads; more where the caller wants more at once.
     """
 
     def __init__(self, file: OpenFile, end: int, size: int = READ_AHEAD_BYTES) -> None:
@@ -56,11 +61,11 @@ class ReadAhead:
         self._content = b""
 
     def bytes_at(self, position: int, size: int) -> tuple[bytes, int]:
-        """Return bytes, and where in them ``position`` lies; ``size`` bytes follow, fewer only at the end."""
+        """Return a buffer and the index of ``position`` in it; ``size`` bytes follow there, fewer only at the end."""
         at = position - self._start
         if at < 0 or at + size > len(self._content):
-            wanted = min(max(size, self._size), self._end - position)
-            self._start, self._content, at = position, read_exactly(self._file.fd, wanted, position), 0
+            count = min(max(size, self._size), self._end - position)
+            self._start, self._content, at = position, read_exactly(self._file.fd, count, position), 0
         return self._content, at
 
     def piece(self, position: int, size: int) -> memoryview:
@@ -125,9 +130,6 @@ def read_exactly(fd: int, size: int, position: int) -> bytes:
     return b"".join(parts)
 
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
 def is_full(fault: BaseException) -> bool:
-    """Say whether a failure is a disk, or a quota, that is full: what was refused can be done when there is room."""
+    """Say whether an error is a full disk or quota: the same call can succeed when there is room."""
     return isinstance(fault, OSError) and fault.errno in _FULL

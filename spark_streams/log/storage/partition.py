@@ -36,7 +36,7 @@ Observer = Callable[[pa.LargeBinaryArray, Sequence[tuple[BatchHeader, bytes]]], 
 
 @dataclass(frozen=True)
 class Appended:
-    """Where an append went: first and last offset (inclusive) and the append time, in ms."""
+    """Where an append is stored: first and last offset (both inclusive), and the time of the append, in ms."""
 
     first_offset: int
     last_offset: int
@@ -48,10 +48,10 @@ class Copied:
     """Records of one stored batch, for another partition.
 
     Args:
-        values, keys: of the records.
-        timestamps: in ms; in a stream of append time the time of the append, for all of them.
+        values, keys: of the records; None for a record without a key.
+        timestamps: int64[n], in ms; in a stream of append time the time of the append, for all of them.
         notes: of the batch that they become, or of each of several.
-        together: whether they can and have to share one batch.
+        together: whether they must share one batch.
     """
 
     values: list[bytes]
@@ -62,19 +62,22 @@ class Copied:
 
 
 class Partition(ReadablePartition):
-    """The open partition.
+    """An open partition.
 
-    Appends are made one at a time (a lock sees to it); reads may run beside them from any thread. The stream it belongs
-    to says what splits made of it: ``starts_after`` is the closed partition that holds what came before its first
-    record, ``cursor_from`` are the partitions that left and whose offsets ``Stream.translate`` takes, nearest first.
+    A lock makes appends one at a time; reads may run beside them from any thread.
 
     Args:
-        folder: the partition's folder, made when it is not there.
+        folder: the partition's folder; it is created when it is missing.
         stream: the stream's name.
         partition_id: the partition's identifier.
         config: the stream's settings.
         sync_each_append: fsync policy ``always``.
-        clock: answers the time now, in ms.
+        clock: returns the time now, in ms since the epoch.
+
+    Attributes:
+        config: the stream's settings.
+        starts_after: the closed partition that holds what came before the first record; None without one.
+        cursor_from: the partitions that left, and whose offsets ``Stream.translate`` takes; nearest first.
 
     Raises:
         CorruptLog: an acknowledged batch of the last segment fails its check, or the segment is missing.
@@ -102,26 +105,26 @@ class Partition(ReadablePartition):
         self._listeners: list[Callable[[], None]] = []
         self._observers: list[Observer] = []
 
-    def _check_takes(self) -> None:
+    def _check_appendable(self) -> None:
         if self._successors:
             raise PartitionEnded(self.stream, self.id, self._successors)
         self._check_open()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Have appends wait, and ``sync`` and the like with them, while a split takes effect.
+        """Make appends wait, and ``sync``, retention and closing with them, while a split takes effect.
 
         Raises:
             PartitionEnded: it was split already.
             PartitionClosed: the log was closed, or the stream deleted.
         """
         with self._lock:
-            self._check_takes()
+            self._check_appendable()
             yield
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Have retention wait."""
+        """Make retention wait: it removes no segment meanwhile."""
         with self._lock:
             self._retention_waits = True
         try:
@@ -131,7 +134,7 @@ class Partition(ReadablePartition):
                 self._retention_waits = False
 
     def end(self, successors: tuple[str, ...]) -> None:
-        """Take no more records, from the next append on; called while it is ``held``, or before anybody uses it."""
+        """Refuse appends from the next one on; the caller holds the partition, or nothing uses it yet."""
         self._successors = successors
 
     def append(
@@ -150,14 +153,14 @@ class Partition(ReadablePartition):
             keys: as many keys, or None.
             timestamps: as many instants in ms, ``NO_TIMESTAMP`` or None for none; they count only in a stream whose
                 timestamp type is ``create``.
-            notes: what is to be stored or lost together with these records: record headers of the first record of
-                each batch that the append makes; ``batches`` tells them. An append of more than 1 MiB, or with instants
-                and "no timestamp" in a stream of create time, is cut into several batches, and when the process is
-                killed before the append is acknowledged, the first of them may be kept without the others. Notes that
-                must not speak of records that were lost are therefore given as a function, which is asked for those
-                of rows ``start`` (inclusive) to ``stop`` (exclusive) of this append.
-            groups: int64, of how many consecutive records each group is; those of one are kept or lost together,
-                however large it is: they share a stored batch. None: each record is a group of its own.
+            notes: record headers for the first record of each batch that the append makes, so that they are stored or
+                lost together with the records; ``batches`` returns them. An append of more than 1 MiB, or with instants
+                and "no timestamp" in a stream of create time, becomes several batches, and a kill before the
+                acknowledgement may keep the first of them without the others. For notes that must not speak of lost
+                records give a function: it takes ``start`` (inclusive) and ``stop`` (exclusive), rows of this append,
+                and returns the notes of the batch that holds these rows.
+            groups: int64[k], how many consecutive records each group has; the records of a group share a stored batch,
+                however large it is, and so are kept or lost together. None: each record is a group of its own.
 
         Raises:
             ValueError: no value, a null value, lengths that differ, or, in a stream of create time, a group of records
@@ -170,15 +173,15 @@ class Partition(ReadablePartition):
             PartitionClosed: the log was closed, or the stream deleted.
 
         """
-        # What takes long to encode is encoded before, and gets its place and time when its turn comes: whoever appends
-        # a little to the same partition does not wait for it.
+        # A large append is encoded before it has the lock, and gets its offsets and time under it: small appends to the
+        # same partition do not wait for its encoding.
         early = (
             encode_records(values, keys, timestamps, self._batching(0), notes, groups, large=True)
             if is_large(values, keys)
             else []
         )
         with self._lock:
-            self._check_takes()
+            self._check_appendable()
             now = self._clock()
             batching = self._batching(now)
             batches = (
@@ -187,8 +190,9 @@ class Partition(ReadablePartition):
             appended = self._store(batches, now)
         if self._observers and isinstance(values, pa.LargeBinaryArray):
             for observer in tuple(self._observers):
-                self._tell(functools.partial(observer, values, batches))
-        self._tell_listeners()
+                self._call(functools.partial(observer, values, batches))
+        for listener in tuple(self._listeners):
+            self._call(listener)
         return appended
 
     def append_copies(self, copies: Sequence[Copied], now_ms: int) -> None:
@@ -196,7 +200,7 @@ class Partition(ReadablePartition):
 
         Args:
             copies: of at least one batch.
-            now_ms: when they were appended there, which retention goes by.
+            now_ms: when they were appended there, in ms; retention by age uses it.
 
         Raises:
             OSError: the system refused the write; nothing of this call is stored.
@@ -205,7 +209,7 @@ class Partition(ReadablePartition):
 
         """
         with self._lock:
-            self._check_takes()
+            self._check_appendable()
             batches: list[tuple[BatchHeader, bytes]] = []
             batching = self._batching(0)
             for copied in copies:
@@ -219,12 +223,8 @@ class Partition(ReadablePartition):
                 batches += encode_records(copied.values, copied.keys, times, batching, copied.notes, groups)
             self._store(batches, now_ms, sync=False)
 
-    def _tell_listeners(self) -> None:
-        """Call the listeners, out of the lock; the records are stored, so nothing they raise may fail the append."""
-        for listener in tuple(self._listeners):
-            self._tell(listener)
-
-    def _tell(self, listener: Callable[[], None]) -> None:
+    def _call(self, listener: Callable[[], None]) -> None:
+        """Call a listener, out of the lock; the records are stored, so nothing that it raises may fail the append."""
         try:
             listener()
         except Exception:
@@ -242,7 +242,7 @@ class Partition(ReadablePartition):
         return Appended(batches[0][0].base_offset, batches[-1][0].next_offset - 1, now)
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Have ``listener`` called after each append, in the appending thread; it must be quick.
+        """Call ``listener`` after each append, in the appending thread; it must be quick.
 
         What it raises is logged, not passed on: the records are stored by then.
         """
@@ -253,11 +253,11 @@ class Partition(ReadablePartition):
         self._listeners.remove(listener)
 
     def add_observer(self, observer: Observer) -> None:
-        """Have ``observer`` called after each append of values in an Arrow ``LargeBinaryArray``, before the listeners.
+        """Call ``observer`` after each append of values in an Arrow ``LargeBinaryArray``, before the listeners.
 
-        It is given the values and the batches that hold them, header and bytes, which saves reading them back. Appends
-        of another kind it is not told of: it may use what it is told, and must not count on it. It is called in the
-        appending thread, with appends of other threads beside it; what it raises is logged.
+        It takes the values and the batches that hold them, header and bytes, which saves reading them back. It does not
+        see appends of other values, so it must not rely on seeing all. It runs in the appending thread, beside appends
+        of other threads; what it raises is logged.
         """
         self._observers.append(observer)
 
@@ -266,13 +266,23 @@ class Partition(ReadablePartition):
         self._observers.remove(observer)
 
     def sync(self) -> None:
-        """Force what has been appended to the disk; nothing to do when the partition is closed."""
+        """Force what has been appended to the disk; a closed partition has nothing to force.
+
+        Raises:
+            OSError: the system refused.
+
+        """
         with self._lock:
             if not self._closed:
                 self._files.sync()
 
     def enforce_retention(self) -> int:
-        """Remove the segments that retention no longer keeps; return how many, 0 when the partition is closed."""
+        """Remove the segments that retention no longer keeps; return how many, 0 when the partition is closed.
+
+        Raises:
+            OSError: the system refused.
+
+        """
         with self._lock:
             if self._closed or self._retention_waits:
                 return 0

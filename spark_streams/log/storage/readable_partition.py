@@ -219,9 +219,9 @@ class ReadablePartition:
 
         def skip(segments: list[Segment]) -> int:
             for segment in segments[index_of_offset(segments, offset) :]:
-                start = segment.start_of_time(timestamp_ms)
-                if start is not None:
-                    return max(offset, start)
+                stretch = segment.stretch_of_time(timestamp_ms)
+                if stretch is not None:
+                    return max(offset, stretch[1])
             return max(offset, self.next_offset)
 
         return self._look_up(skip)

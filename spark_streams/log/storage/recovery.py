@@ -1,24 +1,7 @@
-"""What is kept of the last segment when a log is opened.
+"""Recovery of a partition's last segment when a log is opened, and the recovery point that it goes by.
 
-Every batch is checked from the segment's beginning. The rule, with E the acknowledged end of the recovery point:
-
-- Bytes after E were never acknowledged: whole batches among them are kept, the rest (a torn tail) is cut.
-- The file is shorter than E: bytes were lost, not changed. What is left is cut back to the last whole batch.
-- A batch before E fails its check although all its bytes are there: ``CorruptLog``, naming file and position; nothing
-  is cut, for the batches after it were acknowledged too. The one exception is a power cut: when another boot wrote the
-  point and the batch lies past its synced end, the disk never got it, and the log goes on with what it got.
-- The point names an older segment than the last one: a roll was killed before it rewrote the point. The older segment
-  had been forced to the disk and indexed by then, and counts as closed; nothing of the new one was acknowledged.
-- The point names a newer segment than the last one: that file is gone, ``CorruptLog`` (``open_segments`` sees to it).
-- The point itself is forced to the disk by ``sync`` and by each roll, not by each append, also under fsync policy
-  ``always``. After a power cut it may be older than the batches: whole ones are kept, and only a batch that is both
-  newer than the point and damaged is taken for a torn tail.
-- Without a valid recovery point (the file is missing, or fails its own check, which is logged) a batch that runs past
-  the end of the file is a torn tail, and every other failed check is ``CorruptLog``.
-
-How far the last segment was acknowledged, and how far it was forced to the disk.
-
-A whole file of its own, overwritten in place after each append and before its acknowledgement, big-endian::
+The recovery point says how far the last segment was acknowledged, and how far it was forced to the disk. It is a file
+of its own, ``recovery-point``, which each append overwrites in place before its acknowledgement, big-endian::
 
     0   segment base offset   i64
     8   acknowledged end      i64   byte position in that segment
@@ -26,9 +9,22 @@ A whole file of its own, overwritten in place after each append and before its a
     24  boot id               16 bytes, of the system that wrote it
     40  crc                   u32   CRC-32C of the 40 bytes before
 
-It is what tells a torn tail from a flipped bit. Bytes past the acknowledged end were never promised to anybody. Bytes
-before it were, so they must check out, or the log is corrupt: with two exceptions in which they were lost rather than
-changed, a file that is shorter than that, and a power cut (another boot id) before they were forced to the disk.
+It distinguishes a torn tail from a flipped bit. Recovery checks every batch from the segment's beginning. The rule,
+with E the acknowledged end:
+
+- Bytes after E were never acknowledged: recovery keeps whole batches among them and cuts the rest (a torn tail).
+- The file is shorter than E: bytes were lost, not changed. Recovery cuts back to the last whole batch.
+- A batch before E fails its check although all its bytes are there: ``CorruptLog``, which names file and position;
+  nothing is cut, for the batches after it were acknowledged too. The one exception is a power cut: when another boot
+  wrote the point and the batch lies past its synced end, the disk never got it, and the log goes on without it.
+- The point names an older segment than the last one: a kill ended a roll before it rewrote the point. The older segment
+  had been forced to the disk and indexed by then, and counts as closed; no byte of the new one was acknowledged.
+- The point names a newer segment than the last one: that file is gone, ``CorruptLog``.
+- ``sync`` and each roll force the point itself to the disk; an append does not, also under fsync policy ``always``.
+  After a power cut the point may be older than the batches: recovery keeps whole batches, and takes only a batch that
+  is both newer than the point and damaged for a torn tail.
+- Without a valid recovery point (the file is missing, or fails its own check, which is logged) a batch that runs past
+  the end of the file is a torn tail, and every other failed check is ``CorruptLog``.
 """
 
 from __future__ import annotations
@@ -49,15 +45,18 @@ from spark_streams.log.format.record_batch import (
     LENGTH_PREFIX_BYTES,
     BatchFault,
     BatchHeader,
+    check_place,
     parse_header,
     verify,
 )
 from spark_streams.log.storage.files import ReadAhead, sync_directory, write_all
-from spark_streams.log.storage.segment import LOG_SUFFIX, Segment, check_place
+from spark_streams.log.storage.segment import LOG_SUFFIX, Segment
 from spark_streams.log.storage.segment_index import remove_if_there
 from spark_streams.offsets import format_offset
 
 __all__ = ["RecoveryPoint", "RecoveryPointFile", "open_segments", "recover_last", "this_boot"]
+
+logger = logging.getLogger("spark_streams.log")
 
 _POINT = struct.Struct(">qqq16s")
 _CRC = struct.Struct(">I")
@@ -65,7 +64,7 @@ _CRC = struct.Struct(">I")
 
 @cache
 def this_boot() -> bytes:
-    """Return what tells this run of the operating system from another, 16 bytes; zeros where it does not say."""
+    """Return the id of this run of the operating system, 16 bytes; zeros where the system has none."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -75,7 +74,14 @@ def this_boot() -> bytes:
 
 @dataclass(frozen=True)
 class RecoveryPoint:
-    """What was promised of the last segment; positions are bytes from its beginning, exclusive ends."""
+    """What the file says of the last segment.
+
+    Args:
+        base_offset: the segment's base offset.
+        acknowledged_end: where the acknowledged batches end, in bytes from the segment's beginning, exclusive.
+        synced_end: where the bytes end that were forced to the disk, likewise.
+        boot: the id of the run of the system that wrote it, 16 bytes.
+    """
 
     base_offset: int
     acknowledged_end: int
@@ -84,7 +90,14 @@ class RecoveryPoint:
 
 
 class RecoveryPointFile:
-    """The open file; one writer."""
+    """The open file of the recovery point; one thread writes it at a time.
+
+    Args:
+        path: the file; it is created when it is missing.
+
+    Raises:
+        OSError: the system refused.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -105,7 +118,16 @@ class RecoveryPointFile:
         return RecoveryPoint(*_POINT.unpack_from(content))
 
     def write(self, base_offset: int, acknowledged_end: int, synced_end: int) -> None:
-        """Overwrite the point."""
+        """Overwrite the point.
+
+        Args:
+            base_offset: of the last segment.
+            acknowledged_end: where its acknowledged batches end, in bytes, exclusive.
+            synced_end: where the bytes end that were forced to the disk, likewise.
+
+        Raises:
+            OSError: the system refused.
+        """
         body = _POINT.pack(base_offset, acknowledged_end, synced_end, this_boot())
         write_all(self._fd, body + _CRC.pack(google_crc32c.value(body)), 0)
 
@@ -118,9 +140,6 @@ class RecoveryPointFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-logger = logging.getLogger("spark_streams.log")
 
 
 class _Torn(Exception):
@@ -143,45 +162,45 @@ def _batch_at(ahead: ReadAhead, position: int, file_bytes: int, expected_offset:
 
 
 def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
-    """Make the whole batches of the last segment visible, cut what follows them, and force the rest to the disk.
+    """Make the whole batches of the last segment visible, cut the bytes after them, and force the batches to the disk.
+
+    Args:
+        segment: the last segment, opened as the active one.
+        point: the recovery point; None without a valid one.
 
     Raises:
         CorruptLog: an acknowledged batch fails its check; the file is left as it is.
 
     """
     file = segment.file()
-    file_bytes = segment.file_bytes()
+    file_bytes = os.fstat(file.fd).st_size
     ahead = ReadAhead(file, file_bytes)
-    promised = point.acknowledged_end if point is not None and point.base_offset == segment.base_offset else 0
-    lost = file_bytes < promised
-    safe_before = 0
-    if point is not None and promised and point.boot != this_boot():
-        safe_before = point.synced_end
-        power_cut_possible = True
-    else:
-        power_cut_possible = False
+    acknowledged = point.acknowledged_end if point is not None and point.base_offset == segment.base_offset else 0
+    lost = file_bytes < acknowledged
+    # From here on a power cut may have taken bytes from the disk.
+    unsafe_from = file_bytes
+    if point is not None and acknowledged and point.boot != this_boot():
+        unsafe_from = point.synced_end
     while segment.end < file_bytes:
         position = segment.end
         try:
             segment.take(_batch_at(ahead, position, file_bytes, segment.next_offset))
         except _Torn:
-            if position < promised and not lost and not (power_cut_possible and position >= safe_before):
+            if position < acknowledged and not lost and position < unsafe_from:
                 raise CorruptLog(
                     str(segment.path), position, "an acknowledged batch's length runs past the end of the file"
                 ) from None
             break
         except BatchFault as fault:
-            if position >= promised and point is not None:
-                break
-            if power_cut_possible and position >= safe_before:
+            if (position >= acknowledged and point is not None) or position >= unsafe_from:
                 break
             raise CorruptLog(str(segment.path), position, str(fault)) from fault
-    if segment.end < promised:
+    if segment.end < acknowledged:
         logger.warning(
             "%s: %d acknowledged bytes were lost from byte %d on (the file was cut, or the power failed before they "
             "were forced to the disk); going on from offset %d",
             segment.path,
-            promised - segment.end,
+            acknowledged - segment.end,
             segment.end,
             segment.next_offset,
         )
@@ -195,7 +214,12 @@ def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
 def open_segments(folder: Path, index_interval_bytes: int, point: RecoveryPoint | None) -> list[Segment]:
     """Open a partition's segments, oldest first; the last one is checked, recovered and made ready for appends.
 
-    What a crash left behind is removed: half-written files, and indexes whose segment is gone.
+    It removes what a crash left behind: half-written files, and indexes whose segment is gone.
+
+    Args:
+        folder: the partition's folder.
+        index_interval_bytes: a sparse index entry is made for about each so many bytes.
+        point: the recovery point; None without a valid one.
 
     Raises:
         CorruptLog: an acknowledged batch of the last segment fails its check, or the segment is missing.

@@ -14,9 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_streams.errors import CorruptLog
-from spark_streams.log.format.record_batch import HEADER_BYTES, BatchFault, BatchHeader, parse_header, verify
+from spark_streams.log.format.record_batch import (
+    HEADER_BYTES,
+    BatchFault,
+    BatchHeader,
+    batch_max_timestamp,
+    check_place,
+    parse_header,
+    verify,
+)
 from spark_streams.log.format.records import Records, decode_batches
-from spark_streams.log.format.timestamps import LEGACY_NO_TIMESTAMP, NO_TIMESTAMP
+from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.files import WINDOW_BYTES, OpenFile, ReadAhead, read_exactly, write_all
 from spark_streams.log.storage.segment_index import IndexInvalid, SegmentIndex, remove_if_there
 from spark_streams.offsets import format_offset
@@ -31,27 +39,6 @@ KEPT_INDEXES = 32
 logger = logging.getLogger("spark_streams.log")
 
 
-def batch_max_timestamp(header: BatchHeader) -> int:
-    """Return a batch's maximum as instants compare, in ms: ``NO_TIMESTAMP`` when no record has one."""
-    none = not header.extended and header.max_timestamp == LEGACY_NO_TIMESTAMP
-    return NO_TIMESTAMP if none else header.max_timestamp
-
-
-def check_place(header: BatchHeader, offset: int, bytes_left: int) -> None:
-    """Check what the CRC does not cover, as the log itself sets it: base offset, leader epoch, and the length.
-
-    Raises:
-        BatchFault: the check that failed.
-
-    """
-    if header.base_offset != offset:
-        raise BatchFault(f"the batch says offset {header.base_offset}, expected {offset}")
-    if header.leader_epoch:
-        raise BatchFault(f"the batch says leader epoch {header.leader_epoch}, expected 0")
-    if header.size > bytes_left:
-        raise BatchFault(f"the batch says {header.size} bytes, {bytes_left} are there")
-
-
 class _Visible(NamedTuple):
     """What readers may see of a segment."""
 
@@ -62,6 +49,15 @@ class _Visible(NamedTuple):
 
 class Segment:
     """One segment.
+
+    Args:
+        folder: the partition's folder.
+        base_offset: the offset of its first record.
+        interval_bytes: an index entry is made for about each so many bytes.
+
+    Attributes:
+        sealed: whether it is closed, or its index is written already.
+        first_append_ms, last_append_ms: times of its first and last append, in ms since the epoch; None before one.
 
     The active segment holds its file open and its index in memory. A closed one holds neither, so that a log of
     thousands of segments takes no more descriptors and memory than a short one: its file is opened for each read, its
@@ -83,7 +79,7 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """How many of its bytes are whole batches that readers may see."""
+        """Where the batches end that readers may see, in bytes, exclusive."""
         return self._visible.end
 
     @property
@@ -93,23 +89,23 @@ class Segment:
 
     @property
     def last_batch_place(self) -> tuple[int, int] | None:
-        """Position and base offset of the last batch; None where the index has to tell it."""
+        """Position and base offset of the last batch; None in a closed segment, whose index leads to it."""
         return self._visible.last_batch_place
 
     def open_active(self) -> None:
-        """Open, or make, the segment that is appended to; nothing of it is visible yet."""
+        """Open or create the file for appends; none of its batches is visible yet."""
         self._file = OpenFile(self.path, os.O_RDWR | os.O_CREAT)
         self._index = SegmentIndex(self.interval_bytes)
 
     def open_closed(self, next_offset: int) -> None:
-        """Take on a segment that is followed by another, which starts at ``next_offset``: nothing of it is read."""
+        """Open a segment that another follows, which starts at ``next_offset``; nothing of it is read."""
         status = self.path.stat()
         self.sealed = True
         self._visible = _Visible(status.st_size, next_offset, None)
         self.last_append_ms = self.first_append_ms = status.st_mtime_ns // 1_000_000
 
     def let_go(self) -> None:
-        """Let go of file and index; readers that use them now can finish, later ones open them for themselves."""
+        """Release file and index; readers that use them now can finish, later ones open them for themselves."""
         if self._index is not None:
             self._max_timestamp = self._index.max_timestamp
         self._file = self._index = None
@@ -129,7 +125,7 @@ class Segment:
         """The index.
 
         Raises:
-            CorruptLog: what is stored does not lead up to the next segment.
+            CorruptLog: the batches do not lead up to the next segment.
             FileNotFoundError: retention has removed the segment.
 
         """
@@ -138,17 +134,13 @@ class Segment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp, in ms; ``NO_TIMESTAMP`` when no record has one. Raises as ``index`` does."""
+        """The largest timestamp, in ms; ``NO_TIMESTAMP`` when no record has one. It raises as ``index`` does."""
         held = self._index
         if held is not None:
             return held.max_timestamp
         if self._max_timestamp is None:
             self._max_timestamp = self.index.max_timestamp
         return self._max_timestamp
-
-    def file_bytes(self) -> int:
-        """Return the file's length in bytes."""
-        return os.fstat(self.file().fd).st_size
 
     def write(self, batches: bytes) -> int:
         """Write whole batches past ``end``, where no reader sees them before ``publish``; return where they end.
@@ -165,7 +157,7 @@ class Segment:
         return self.end + len(batches)
 
     def take_back(self) -> None:
-        """Cut off what ``write`` wrote and ``publish`` did not."""
+        """Cut off the bytes that ``write`` wrote and ``publish`` did not make visible."""
         try:
             os.ftruncate(self.file().fd, self.end)
         except OSError:
@@ -173,7 +165,7 @@ class Segment:
             logger.warning("%s: bytes past %d could not be cut off", self.path, self.end, exc_info=True)
 
     def publish(self, headers: Sequence[BatchHeader], now_ms: int) -> None:
-        """Make batches that were written visible to readers; ``now_ms`` is the time of the append."""
+        """Make written batches visible to readers; ``now_ms`` is the time of the append."""
         self.last_append_ms = now_ms
         if self.first_append_ms is None:
             self.first_append_ms = now_ms
@@ -181,14 +173,14 @@ class Segment:
             self.take(header)
 
     def take(self, header: BatchHeader) -> None:
-        """Make the batch that lies at ``end`` visible, in one step: readers in other threads see all of it or none."""
+        """Make the batch at ``end`` visible, in one step: readers in other threads see all of it or none."""
         position = self.end
         self._held_index().add(header.base_offset, position, batch_max_timestamp(header))
         self._visible = _Visible(position + header.size, header.next_offset, (position, header.base_offset))
 
     def _held_index(self) -> SegmentIndex:
         if self._index is None:
-            raise ValueError(f"{self.path} is closed: batches are taken in by the active segment only")
+            raise ValueError(f"{self.path} is closed: only the active segment takes batches")
         return self._index
 
     def sync(self) -> None:
@@ -196,7 +188,7 @@ class Segment:
         os.fdatasync(self.file().fd)
 
     def seal(self) -> None:
-        """Force the bytes to the disk and write the index; from then on nothing is appended here.
+        """Force the bytes to the disk and write the index; no append may follow.
 
         Raises:
             OSError: the system refused; it can be called again.
@@ -211,12 +203,12 @@ class Segment:
         self.sealed = True
 
     def stamp(self) -> None:
-        """Make the file's own time that of the last append: retention by age goes by it after the next start."""
+        """Set the file's modification time to that of the last append, for retention by age after the next start."""
         if self.last_append_ms is not None:
             os.utime(self.file().fd, ns=(self.last_append_ms * 1_000_000, self.last_append_ms * 1_000_000))
 
     def unlink(self) -> None:
-        """Remove the files; those who read them now can finish."""
+        """Remove the files; readers that have them open can finish."""
         remove_if_there(self.index_path)
         remove_if_there(self.path)
 
@@ -224,12 +216,12 @@ class Segment:
         """Walk the batch headers from ``position``, the start of the batch with base offset ``offset``, to ``end``.
 
         Raises:
-            CorruptLog: what is there is no batch of this segment. (CRCs are not checked here.)
+            CorruptLog: the bytes at a position are no batch of this segment; CRCs are not checked.
 
         """
         end = self.end
-        # What one index entry stands for at once: to read each of many small batches' headers takes a hundred system
-        # calls, and Python's lock anew after each.
+        # One read for the bytes that an index entry stands for: a read for each header of many small batches takes a
+        # hundred system calls, and Python's lock again after each.
         ahead = ReadAhead(file, end, min(self.interval_bytes, WINDOW_BYTES))
         while position < end:
             try:
@@ -242,7 +234,7 @@ class Segment:
             offset = header.next_offset
 
     def rebuilt_index(self) -> SegmentIndex:
-        """Make the index anew from the batches, each checked: a flipped bit must not get into it.
+        """Return an index that is built from the batches, each checked: a flipped bit must not get into it.
 
         Raises:
             CorruptLog: a check failed.
@@ -265,7 +257,13 @@ class Segment:
         return index
 
     def locate(self, offset: int, file: OpenFile | None = None) -> tuple[int, int]:
-        """Return byte position and base offset of the batch that holds ``offset``, which must be in this segment."""
+        """Return byte position and base offset of the batch that holds ``offset``, which must be in this segment.
+
+        Raises:
+            CorruptLog: the bytes at a position are no batch of this segment, or no batch holds the offset.
+            FileNotFoundError: retention has removed the segment.
+
+        """
         for position, header in self.headers(*self.index.stretch_of(offset), file or self.file()):
             if header.next_offset > offset:
                 return position, header.base_offset
@@ -277,7 +275,7 @@ class Segment:
         At least one batch is read, and no more than fit into ``max_bytes``.
 
         Raises:
-            CorruptLog: a check failed; nothing is served.
+            CorruptLog: a check failed; no record is returned.
             FileNotFoundError: retention has removed the segment.
 
         """
@@ -318,6 +316,26 @@ class Segment:
             raise CorruptLog(str(self.path), position + at, str(fault)) from fault
         return block, batches
 
+    def stretch_of_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return byte position and first offset of the stretch with the first record not earlier than a time.
+
+        Args:
+            timestamp_ms: the time, in ms since the epoch.
+
+        Returns:
+            None when the index has no such stretch.
+
+        Raises:
+            CorruptLog: the index and the segment do not agree.
+            FileNotFoundError: retention has removed the segment.
+
+        """
+        if self.max_timestamp < timestamp_ms:
+            return None
+        index = self.index
+        number = index.number_of_time(timestamp_ms)
+        return index.stretch(number) if number < len(index) else None
+
     def first_at_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record not earlier than ``timestamp_ms``, or None.
 
@@ -329,14 +347,11 @@ class Segment:
 
         """
         end = self.end
-        if self.max_timestamp < timestamp_ms:
-            return None
-        index = self.index
-        number = index.number_of_time(timestamp_ms)
-        if number == len(index):
+        stretch = self.stretch_of_time(timestamp_ms)
+        if stretch is None:
             return None
         file = self.file()
-        position, offset = index.stretch(number)
+        position, offset = stretch
         while position < end:
             block, batches = self._checked(file, position, offset, self.interval_bytes)
             candidates = [(at, h) for at, h in batches if batch_max_timestamp(h) >= timestamp_ms]
@@ -350,20 +365,6 @@ class Segment:
             position, offset = position + last_at + last.size, last.next_offset
         return None
 
-    def start_of_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset at which the index allows a record not earlier than ``timestamp_ms``, or None.
-
-        Raises:
-            CorruptLog: the index and the segment do not agree.
-            FileNotFoundError: retention has removed the segment.
-
-        """
-        if self.max_timestamp < timestamp_ms:
-            return None
-        index = self.index
-        number = index.number_of_time(timestamp_ms)
-        return index.stretch(number)[1] if number < len(index) else None
-
 
 @lru_cache(maxsize=KEPT_INDEXES)
 def _index_of_closed(segment: Segment) -> SegmentIndex:
@@ -375,7 +376,7 @@ def _index_of_closed(segment: Segment) -> SegmentIndex:
             segment_bytes=segment.end,
         )
     except IndexInvalid as why:
-        logger.warning("%s: it is made anew", why)
+        logger.warning("%s: it is made again", why)
         index = segment.rebuilt_index()
         try:
             index.write(segment.index_path)

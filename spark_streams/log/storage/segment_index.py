@@ -7,7 +7,7 @@ earlier than a target lies in the first stretch whose maximum reaches it. (A bin
 timestamps would not be.)
 
 As a file, big-endian: magic ``SSIX`` u32, CRC-32C u32 of the rest, entries u64, then three i64 arrays: offsets,
-positions, maxima. A file that is missing or does not pass its check is made anew from the segment.
+positions, maxima. When the file is missing or fails its check, the segment makes it again.
 """
 
 from __future__ import annotations
@@ -52,9 +52,15 @@ class SegmentIndex:
         return self._maxima[-1] if self._maxima else NO_TIMESTAMP
 
     def add(self, first_offset: int, position: int, max_timestamp: int) -> None:
-        """Take in the batch at ``position``; batches come in the order of the segment."""
+        """Add the batch at ``position``; the caller adds batches in the order of the segment.
+
+        Args:
+            first_offset: the batch's base offset.
+            position: where it starts in the segment, in bytes.
+            max_timestamp: its largest timestamp, in ms; ``NO_TIMESTAMP`` when no record has one.
+        """
         if not self._positions or position - self._positions[-1] >= self._interval_bytes:
-            # Readers search offsets and maxima while this runs: what they look up next is there before.
+            # Readers search offsets and maxima while this runs: the positions, which they need next, come first.
             self._positions.append(position)
             self._offsets.append(first_offset)
             # A new stretch starts with the maximum so far, so that the maxima never fall.
@@ -63,7 +69,7 @@ class SegmentIndex:
             self._maxima[-1] = max(self._maxima[-1], max_timestamp)
 
     def stretch_of(self, offset: int) -> tuple[int, int]:
-        """Return where the stretch that holds ``offset``, which must be in the segment, starts: position and offset."""
+        """Return byte position and first offset of the stretch that holds ``offset``, which must be in the segment."""
         at = max(bisect_right(self._offsets, offset) - 1, 0)
         return self._positions[at], self._offsets[at]
 
@@ -75,7 +81,7 @@ class SegmentIndex:
         return bisect_left(self._maxima, timestamp_ms)
 
     def stretch(self, number: int) -> tuple[int, int]:
-        """Return where a stretch starts: position and offset."""
+        """Return byte position and first offset of a stretch."""
         return self._positions[number], self._offsets[number]
 
     def write(self, path: Path) -> None:
@@ -91,7 +97,7 @@ class SegmentIndex:
         """Read the file of a segment that is ``segment_bytes`` long.
 
         Raises:
-            IndexInvalid: it must be made anew.
+            IndexInvalid: the file is missing or fails a check; the index must be made again.
 
         """
         try:
@@ -117,6 +123,6 @@ class SegmentIndex:
 
 
 def remove_if_there(path: Path) -> None:
-    """Remove a file that may be gone already."""
+    """Remove a file if it exists."""
     if path.exists():
         os.unlink(path)
