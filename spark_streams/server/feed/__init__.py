@@ -1,1 +1,1 @@
-"""The log's third door: FeedAPI version 2 and, beside it, version 1 (ZeroEventHub), over HTTP."""
+"""The FeedAPI door of the log: version 2 and version 1 (ZeroEventHub), over HTTP."""

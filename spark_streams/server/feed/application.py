@@ -1,4 +1,4 @@
-"""The door's application: which request is answered by what.
+"""The ASGI application of the FeedAPI door: its routes, fetches, and errors.
 
 ::
 
@@ -56,16 +56,17 @@ logger = logging.getLogger("spark_streams.server")
 
 
 class FeedDoor:
-    """A served log.
+    """The FeedAPI door of one log.
 
     Args:
         log: the log.
         config: the door's settings.
-        loop: the server's.
+        loop: the server's loop.
 
     Attributes:
-        application: what uvicorn runs.
-        drop: cuts the connection of a request; whoever runs the application sets it.
+        application: the ASGI application.
+        drop: cuts the connection of a request; the HTTP server sets it.
+        changes: the requests that change the log.
     """
 
     def __init__(self, log: ReferenceLog, config: FeedConfig, loop: asyncio.AbstractEventLoop) -> None:
@@ -78,7 +79,7 @@ class FeedDoor:
         self._cache = EventCache(config.cache_bytes)
         self._documents = Documents(config, self._aside)
         self._tokens = Tokens()
-        self._waits: dict[Partition, PartitionWaiters] = {}
+        self._waiters: dict[Partition, PartitionWaiters] = {}
         self._publishing = Publishing(log, config.max_publishers, loop, self._aside)
         self.changes = WriteRequests(log, config, self._authorization, self._documents, self._publishing, self._aside)
         handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put, "DELETE": self.changes.delete}
@@ -104,7 +105,7 @@ class FeedDoor:
         v2b = self._config.dialect == "v2b"
         names = {name for name, _ in query}
         above = path[: -len(EVENTS)]
-        # A feed of such a name takes nobody's fetches: they name a partition, which only this path takes.
+        # A feed with such a name gets no fetch of another feed: a fetch names a partition, which only this path takes.
         if (
             v2b
             and path.endswith(EVENTS)
@@ -149,7 +150,7 @@ class FeedDoor:
             return StreamResponse(
                 pages,
                 walk,
-                self._waits_of(partition),
+                self._waiters_of(partition),
                 self._duration(fetch.stream_ms),
                 self._stopping,
                 self.drop,
@@ -160,14 +161,14 @@ class FeedDoor:
         return PageResponse(pages, walk, events, kind, gzip, self.drop, self._config)
 
     def _partition(self, stream: Stream, fetch: Fetch) -> Partition:
-        there = stream.partitions
+        partitions = stream.partitions
         if fetch.dialect is Dialect.V1:
-            if fetch.count != len(there):
+            if fetch.count != len(partitions):
                 raise HttpError(
-                    400, f"partition count mismatch: n is {fetch.count}, and the feed has {len(there)} partitions"
+                    400, f"partition count mismatch: n is {fetch.count}, and the feed has {len(partitions)} partitions"
                 )
-            return list(there.values())[fetch.partition]
-        found = there.get(str(fetch.partition))
+            return list(partitions.values())[fetch.partition]
+        found = partitions.get(str(fetch.partition))
         if found is None:
             raise HttpError(400, f"partition doesn't exist: {fetch.partition}; ask the discovery endpoint")
         return found
@@ -192,29 +193,30 @@ class FeedDoor:
             raise events_lost(partition)
         return offset
 
-    def _duration(self, asked_ms: int) -> int | None:
+    def _duration(self, requested_ms: int) -> int | None:
+        """Return how long a streaming response lasts, in ms; None: as long as the client stays."""
         most = self._config.max_stream_ms
-        if asked_ms == ENDLESS:
+        if requested_ms == ENDLESS:
             return most or None
-        return min(asked_ms, most) if most else asked_ms
+        return min(requested_ms, most) if most else requested_ms
 
-    def _waits_of(self, partition: Partition) -> PartitionWaiters:
-        found = self._waits.get(partition)
+    def _waiters_of(self, partition: Partition) -> PartitionWaiters:
+        found = self._waiters.get(partition)
         if found is None:
-            found = self._waits[partition] = PartitionWaiters(
-                partition, self._loop, lambda: self._waits.pop(partition, None)
+            found = self._waiters[partition] = PartitionWaiters(
+                partition, self._loop, lambda: self._waiters.pop(partition, None)
             )
         return found
 
     # --- ending
 
     def shut_down(self) -> None:
-        """Have responses that stay open end."""
+        """Make the open streaming responses end."""
         self._stopping.stop()
 
     def close(self) -> None:
-        """Let go of everything; all connections have ended before."""
-        for waits in list(self._waits.values()):
+        """Release everything; all connections have ended before."""
+        for waits in list(self._waiters.values()):
             waits.clear()
         self._cache.clear()
         self._aside.close()

@@ -1,4 +1,4 @@
-"""How much an Arrow stream becomes when its buffers are decompressed, before anything is.
+"""The decompressed size of an Arrow stream, computed before anything is decompressed.
 
 ::
 
@@ -8,7 +8,7 @@
     RecordBatch  length  nodes  buffers: offset(i64) length(i64) each  compression
     buffer       with compression: plain bytes(i64, -1 for one that is not compressed) content
 
-A few kilobytes of zstd become gigabytes, and Arrow takes whatever length a buffer says; so whoever publishes could take
+A few kilobytes of zstd become gigabytes, and Arrow allocates whatever length a buffer says; so a publisher could take
 all of the door's memory.
 
 Spec: Arrow columnar format, "Serialization and Interprocess Communication"; Message.fbs; FlatBuffers' binary format.
@@ -24,7 +24,7 @@ import pyarrow as pa
 __all__ = ["inflated_bytes"]
 
 _HEADER: Final = 2
-"""Number of the field of Message; likewise below."""
+"""The number of this field in the table Message; likewise below."""
 _DICTIONARY_DATA: Final = 1
 _BUFFERS: Final = 2
 _COMPRESSION: Final = 3
@@ -33,11 +33,11 @@ _PLAIN_BYTES: Final = struct.Struct("<q")
 
 
 def inflated_bytes(body: bytes) -> int:
-    """Return the bytes that compressed buffers become, by what they say; 0 when none is compressed.
+    """Return how many bytes the compressed buffers become, by their own lengths; 0 when none is compressed.
 
     Raises:
         pa.ArrowException, OSError: the body is no Arrow stream.
-        struct.error, ValueError: its metadata point outside of themselves.
+        struct.error, ValueError: its metadata point outside their buffer.
     """
     total = 0
     for message in pa.ipc.MessageReader.open_stream(body):
@@ -61,7 +61,7 @@ def _plain(batch: _Table, content: memoryview) -> int:
 
 
 class _Table:
-    """A table of a flatbuffer: fields by number, each found through the table's list of places."""
+    """A table of a flatbuffer; its vtable says where each field is, by number."""
 
     def __init__(self, buffer: memoryview, at: int) -> None:
         self._buffer = buffer
@@ -72,12 +72,12 @@ class _Table:
         return cls(buffer, struct.unpack_from("<I", buffer)[0])
 
     def _field(self, number: int) -> int | None:
-        places = self._at - int(struct.unpack_from("<i", self._buffer, self._at)[0])
-        if places < 0:
+        vtable = self._at - int(struct.unpack_from("<i", self._buffer, self._at)[0])
+        if vtable < 0:
             raise ValueError("a table before its buffer")
-        if 4 + 2 * number + 2 > struct.unpack_from("<H", self._buffer, places)[0]:
+        if 4 + 2 * number + 2 > struct.unpack_from("<H", self._buffer, vtable)[0]:
             return None
-        offset = int(struct.unpack_from("<H", self._buffer, places + 4 + 2 * number)[0])
+        offset = int(struct.unpack_from("<H", self._buffer, vtable + 4 + 2 * number)[0])
         return self._at + offset if offset else None
 
     def _target(self, number: int) -> int | None:
@@ -86,15 +86,15 @@ class _Table:
 
     def table(self, number: int) -> _Table | None:
         """Return the table that a field points to, None when the field is not there."""
-        place = self._target(number)
-        return None if place is None else _Table(self._buffer, place)
+        target = self._target(number)
+        return None if target is None else _Table(self._buffer, target)
 
     def structs(self, number: int, kind: struct.Struct) -> list[tuple[int, int]]:
-        """Return a vector of structs."""
-        place = self._target(number)
-        if place is None:
+        """Return a vector of structs; an empty list when the field is not there."""
+        target = self._target(number)
+        if target is None:
             return []
-        (count,) = struct.unpack_from("<I", self._buffer, place)
+        (count,) = struct.unpack_from("<I", self._buffer, target)
         if count * kind.size > len(self._buffer):
             raise ValueError("a list that is longer than its buffer")
-        return [kind.unpack_from(self._buffer, place + 4 + n * kind.size) for n in range(count)]
+        return [kind.unpack_from(self._buffer, target + 4 + n * kind.size) for n in range(count)]

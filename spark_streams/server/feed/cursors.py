@@ -1,20 +1,20 @@
-"""Cursors: a place in a partition, as text that clients hand back.
+"""Cursors of feeds: text for a position in a partition, which clients send back.
 
 ::
 
     2 PPPP SSSSSSSS FFFFFFFF WWWWWWWW OOOOOOOOOOOOOOOO      hexadecimal, without the spaces
     │ │    │        │        │        └ the next event to read
-    │ │    │        │        └ digest of the witness of the event before that, 00000000 where there is none any more
+    │ │    │        │        └ digest of the witness of the event before that, 00000000 when it is not there any more
     │ │    │        └ digest of the set of filters, 00000000 without any
-    │ │    └ digest of the stream's incarnation: a stream that was made anew is another one
+    │ │    └ digest of the stream's incarnation: a stream that was deleted and created again is another one
     │ └ partition
     └ version; 1 is without the witness
 
-One place has one text under one set of filters, so that clients can tell by equality whether they have got on. Nothing
-else is promised about it.
+One position has one text under one set of filters, so that clients see by equality whether they have advanced. Nothing
+else is promised about the text.
 
-An older copy of a log has the incarnation of what it is a copy of. Once it is written on, the witness
-(``StoredBatch.witness``) tells its events from those that the cursor's client has read.
+An older copy of a log has the incarnation of the original. Once it takes new events, the witness
+(``StoredBatch.witness``) distinguishes them from those that the cursor's client has read.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ OLDER: Final = "the log's data was replaced by an older copy, or lost its newest
 
 
 class CursorTarget(NamedTuple):
-    """Where reading goes on.
+    """The position of a cursor.
 
     Args:
         partition: the partition's number.
         offset: the next event to read.
-        witness: digest of the witness of the event before it, zeros for none.
+        witness: digest of the witness of the event before it; zeros without one.
     """
 
     partition: int
@@ -52,8 +52,8 @@ class Cursors:
     """Cursors of one stream under one set of filters.
 
     Args:
-        incarnation: the stream's.
-        filters: name to value.
+        incarnation: the stream's incarnation.
+        filters: the filters, name to value.
     """
 
     def __init__(self, incarnation: str, filters: Mapping[str, str]) -> None:
@@ -66,16 +66,17 @@ class Cursors:
         """Return the cursor after which event ``offset`` is the next.
 
         Raises:
-            CorruptLog, PartitionClosed: the event before it cannot be looked at.
+            CorruptLog: the event before it cannot be read.
+            PartitionClosed: the log was closed, or the stream deleted.
         """
         witness = self._witness(partition, offset)
         return f"2{int(partition.id):04x}{self._stream}{self._filters}{witness}{offset:016x}"
 
     def decode(self, cursor: str) -> CursorTarget:
-        """Return what a cursor says.
+        """Return the position of a cursor.
 
         Raises:
-            Refusal: it is none, another stream's, or belongs to other filters.
+            HttpError: 400, the text is no cursor, or one of another stream or of other filters.
         """
         shape = _SHAPE.fullmatch(cursor)
         if shape is None or (shape[1] == "2") is not bool(shape[5]):
@@ -93,15 +94,15 @@ class Cursors:
             )
         return CursorTarget(int(partition, 16), int(offset, 16), witness or _NONE)
 
-    def check(self, place: CursorTarget, partition: Partition) -> None:
-        """Check that the event before a place is the one that was there when its cursor was made.
+    def check(self, target: CursorTarget, partition: Partition) -> None:
+        """Check that the event before a position is the one that was there when the cursor was made.
 
         Raises:
-            Refusal: the partition ends before it, or has another one there.
+            HttpError: 400, the partition ends before it, or has another event there.
         """
-        if place.offset > partition.next_offset:
+        if target.offset > partition.next_offset:
             raise HttpError(400, f"the cursor lies beyond the end of the feed: {OLDER}")
-        if place.witness != _NONE and self._witness(partition, place.offset) not in (_NONE, place.witness):
+        if target.witness != _NONE and self._witness(partition, target.offset) not in (_NONE, target.witness):
             raise HttpError(400, f"the feed has other events than those before the cursor: {OLDER}")
 
     def _witness(self, partition: Partition, offset: int) -> str:

@@ -1,4 +1,4 @@
-"""What a feed says about itself: its partitions, and version 2b's token."""
+"""Discovery of feeds: the document that describes a feed's partitions, and version 2b's token."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from spark_streams.wire.feed.discovery import Discovery, FeedPartition, encode_d
 __all__ = ["Documents", "Tokens", "discovery_of", "listed"]
 
 FEW_PARTITIONS: Final = 64
-"""The document of so many is made in less than a few milliseconds."""
+"""A document of so many takes less than a few milliseconds."""
 
 
 def listed(
     partitions: Mapping[str, Partition], last_cursor: Callable[[Partition, bool], str | None] = lambda *_: None
 ) -> list[FeedPartition]:
-    """Return what the list says of a stream's partitions, in their order.
+    """Return the entries of a stream's partitions in its discovery document, in their order.
 
     Args:
-        partitions: by their names.
-        last_cursor: what it says is the last cursor of a partition that is closed, or not; None for nothing.
+        partitions: identifier to partition.
+        last_cursor: takes a partition and whether it is closed, and returns its last cursor, None for no member.
     """
     return [
         FeedPartition(
@@ -46,7 +46,7 @@ def listed(
 
 
 class Tokens:
-    """Version 2b's tokens, which every fetch shows; made anew when the partitions have changed, and only then."""
+    """Version 2b's tokens, which every fetch repeats; a token changes when the stream's partitions have changed."""
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Stream, tuple[list[tuple[Partition, bool]], str]] = WeakKeyDictionary()
@@ -70,14 +70,14 @@ def discovery_of(stream: Stream, config: FeedConfig) -> Discovery:
     """Return the discovery document of a stream in the configured version 2."""
     cursors = Cursors(stream.incarnation, {})
     old = config.dialect == "v2a"
-    there = stream.partitions  # asked for once: a split may replace them meanwhile
+    there = stream.partitions  # read once: a split may replace them meanwhile
 
     def last_cursor(partition: Partition, closed: bool) -> str | None:
         return cursors.encode(partition, partition.next_offset) if old or closed else None
 
     partitions = tuple(listed(there, last_cursor))
     if not old:
-        # Of the same list: a partition may be closed meanwhile.
+        # From the same list: a partition may be closed meanwhile.
         token = _token(stream, [replace(each, last_cursor=None) for each in partitions])
         return Discovery(partitions, token, exactly_once=config.exactly_once)
     return Discovery(
@@ -86,10 +86,10 @@ def discovery_of(stream: Stream, config: FeedConfig) -> Discovery:
 
 
 class Documents:
-    """The discovery documents of a door, as they are sent.
+    """The encoded discovery documents of a door.
 
-    One of many partitions is made beside the loop. Those who ask for it before that has begun share it: it is no older
-    than any of their requests.
+    A thread beside the loop makes the document of a stream with many partitions. Requests that come before it begins
+    share one document: it is no older than any of them.
 
     Args:
         config: the door's settings.
@@ -120,11 +120,11 @@ class Documents:
             def end(document: asyncio.Future[bytes]) -> None:
                 self._no_longer_waits(stream, document)  # also when it could not begin
                 if not document.cancelled():
-                    document.exception()  # asyncio would complain of one that nobody looks at, if all clients have gone
+                    document.exception()  # asyncio logs an exception that nobody reads, as when all clients have gone
 
             found = self._waiting[stream] = making = asyncio.ensure_future(self._aside.step(begin))
             making.add_done_callback(end)
-        return await asyncio.shield(found)  # whose client goes does not take it away from the others
+        return await asyncio.shield(found)  # a client that goes must not cancel it for the others
 
     def _no_longer_waits(self, stream: Stream, document: asyncio.Future[bytes]) -> None:
         if self._waiting.get(stream) is document:

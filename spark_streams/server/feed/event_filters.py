@@ -1,13 +1,11 @@
-"""Which stored events a fetch's filters let through, found in columns.
+"""Filters of fetches: which stored events they let through, found in columns.
 
 Version 2a: ``key`` and ``subject`` are equal to the event's key and to the message property; a name that is a JSON
-pointer, ``/type``, is equal to what it names in the event, read as a feed's client reads it (``extract_text``): a
-string as it is, anything else as its JSON text; null and what is not there equal nothing. Version 2b: ``event-types``.
+pointer, ``/type``, is equal to the value it names in the event, read as a feed's client reads it (``extract_text``): a
+string as it is, any other value as its JSON text; null and a missing value equal nothing. Version 2b: ``event-types``.
 
-Which stored messages may hold a text in their body, found in the stored bytes before anything is decoded.
-
-It is known of messages whose body is one data section, or one string: their body stands there as it is. All others are
-said to hold it.
+Before anything is decoded for a pointer, ``may_hold`` searches the stored bytes for the text. That works for messages
+whose body is one data section, or one string, which stands in the bytes as it is; all others may hold the text.
 """
 
 from __future__ import annotations
@@ -26,6 +24,13 @@ from spark_streams.wire.feed.json_pointer import extract_text, parse_pointer
 
 __all__ = ["FILTERS", "FILTER_FIELDS", "may_hold", "served", "wanted"]
 
+_ANY_POINTER: Final = "/*"
+FILTERS: Final = ("key", "subject", _ANY_POINTER)
+"""The filters that discovery lists; the last one stands for every JSON pointer, and is one itself."""
+FILTER_FIELDS: Final = {"key": "key", _ANY_POINTER: _ANY_POINTER}
+"""Filter to the field of an event that it compares; ``subject`` compares a message property, which no event has."""
+SKIP_EVENT_TYPES: Final = "skip-event-types"
+
 _BEFORE_BODY: Final = (0x72, 0x73, 0x74)
 """Message annotations, properties, application properties (AMQP 1.0 §3.2), in their order."""
 _SHORT: Final = (0xC0, 0xC1)
@@ -34,7 +39,7 @@ _EMPTY: Final = 0x45
 _BODIES: Final = ((0x75, 0xA0, 0xB0), (0x77, 0xA1, 0xB1))
 """A data section with its binary, an amqp-value with its string: by one byte of length, by four."""
 _FEW: Final = 8
-"""So many messages to one that holds the text are worth this; else all of them are decoded."""
+"""The search is worth it when at most one of so many messages holds the text; else all of them are decoded."""
 _MARK: Final = 0xFE
 _HEAD: Final = np.arange(8)
 """A section's first bytes: its descriptor, its encoding, and its length by one byte or four."""
@@ -43,31 +48,36 @@ Longs = NDArray[np.int64]
 
 
 def may_hold(records: Records, text: str) -> Longs | None:
-    """Return the rows that hold a text, or a sign that they may hold it otherwise; None when they are many.
+    """Return the rows whose body may hold a text; None when they are many.
+
+    A body with a backslash may hold it too, as a JSON escape.
 
     Args:
-        records: of the log.
-        text: not empty.
+        records: records of one partition, at least one.
+        text: the text, not empty.
+
+    Returns:
+        int64, rising.
     """
     buffer = records.buffer
     first, end = int(records.value_starts[0]), int(records.value_ends[-1])
     few = len(records) // _FEW
-    places: list[int] = []
+    found_at: list[int] = []
     for sign in (text.encode(), b"\\"):
         at = buffer.find(sign, first, end)
         while at >= 0:
-            places.append(at)
-            if len(places) > few:
+            found_at.append(at)
+            if len(found_at) > few:
                 return None
             at = buffer.find(sign, at + 1, end)
     held = ~_plain(np.frombuffer(buffer, np.uint8), records.value_starts, records.value_ends)
-    held[np.searchsorted(records.value_starts, np.array(places, np.int64), side="right") - 1] = True
+    held[np.searchsorted(records.value_starts, np.array(found_at, np.int64), side="right") - 1] = True
     found = np.flatnonzero(held)
     return found if len(found) <= 2 * few else None
 
 
 def _plain(raw: NDArray[np.uint8], starts: Longs, ends: Longs) -> NDArray[np.bool_]:
-    """Say which messages end with a body that stands in their bytes as it is, and is no UTF-16 or UTF-32."""
+    """Return bool[n]: which messages end with a body that stands in their bytes as it is, not in UTF-16 or UTF-32."""
     last = raw.size - 1
     at = starts
     head = raw[np.minimum(at[:, None] + _HEAD, last)]
@@ -105,16 +115,8 @@ def _number(head: NDArray[np.uint8]) -> Longs:
     return found
 
 
-_ANY_POINTER: Final = "/*"
-FILTERS: Final = ("key", "subject", _ANY_POINTER)
-"""The filters that discovery names; the last one stands for every JSON pointer, and is one of them itself."""
-FILTER_FIELDS: Final = {"key": "key", _ANY_POINTER: _ANY_POINTER}
-"""What those compare that clients see, which ``subject`` does not: a message property is not in the event."""
-SKIP_EVENT_TYPES: Final = "skip-event-types"
-
-
 def served(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the filters of version 2a that are served, pointers as far as they are among ``names``."""
+    """Return the filters of version 2a that are served; of the pointers those among ``names``."""
     return (*FILTERS, *(name for name in names if name.startswith("/") and _is_pointer(name)))
 
 
@@ -122,8 +124,11 @@ def wanted(records: Records, filters: Mapping[str, str]) -> NDArray[np.int64]:
     """Return the rows that all filters let through.
 
     Args:
-        records: of the log.
-        filters: of ``FILTERS`` or pointers, or version 2b's, to their values; one or more.
+        records: records of one partition, at least one.
+        filters: name to value, at least one: of ``FILTERS``, pointers, or version 2b's.
+
+    Returns:
+        int64, rising.
     """
     pointers = {name: value for name, value in filters.items() if name.startswith("/")}
     rows = np.arange(len(records))
@@ -136,7 +141,7 @@ def wanted(records: Records, filters: Mapping[str, str]) -> NDArray[np.int64]:
 
 
 def _others(records: Records, filters: Mapping[str, str]) -> NDArray[np.bool_]:
-    """Say which rows the filters let through that compare what the message has beside its body."""
+    """Return bool[n]: which rows pass the filters that compare other parts of the message than its body."""
     names = [*(["key"] if "key" in filters else []), *(["properties"] if filters.keys() - {"key"} else [])]
     columns = message_columns_of(records, tuple(names))
     passed = np.ones(len(records), np.bool_)
@@ -155,7 +160,7 @@ def _others(records: Records, filters: Mapping[str, str]) -> NDArray[np.bool_]:
 def _named(records: Records, rows: NDArray[np.int64], pointer: str, value: str) -> NDArray[np.int64]:
     """Return those of ``rows`` in which a pointer names ``value``.
 
-    Only events that hold the text somewhere are decoded and read as JSON, where they are few.
+    When few events hold the text, only these are decoded and read as JSON.
     """
     if value and not value.startswith(("{", "[")):  # an object's JSON text is not how it stands in the event
         near = may_hold(records, value)

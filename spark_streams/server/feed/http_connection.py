@@ -1,15 +1,12 @@
-"""One HTTP connection: uvicorn's, without what a peer could make it stumble over.
-
-One HTTP connection with the limits of time and number that uvicorn does not have.
+"""One HTTP connection of the FeedAPI door: uvicorn's, with limits of time and number, and safe against any bytes.
 
 ::
 
     accepted -> head -> body -> response -> idle -> head -> …
                 408     408     dropped     closed  408       when it takes too long
 
-The first head is what introduces a peer (``Admission``), and has the time since the socket was accepted; a later one
-has its time from its first byte on. A body has its time from the end of its head. A response has as long as it needs
-while the peer takes what it is sent.
+The time of the first head, which admits a peer (``Admission``), runs from the accept of the socket; the time of a later
+head from its first byte, the time of a body from the end of its head. A response may last as long as the peer reads it.
 """
 
 from __future__ import annotations
@@ -31,49 +28,22 @@ from spark_streams.server.write_timeout import WriteTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HttpConnection", "TimedConnection"]
-
-
-class HttpConnection(H11Protocol):
-    """A connection whose peer may send what it likes, at any time."""
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes; those that come after the end, which uvicorn would complain of in its log, are dropped."""
-        if not self.transport.is_closing():
-            super().data_received(data)
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP, if there is room for an answer, and close.
-
-        Bytes that break off a request body, or follow the last request, come when its answer may be under way: h11 then
-        refuses a second one, and refuses the application's after this one.
-        """
-        answered = self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE)
-        if self.cycle is not None and not self.cycle.response_complete:
-            # The application is told that its client has gone, and what it sends is dropped.
-            answered = answered or self.cycle.response_started
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        if answered:
-            self.transport.close()
-        else:
-            super().send_400_response(msg)
-
+__all__ = ["HttpConnection"]
 
 LINGER_S: Final = 2.0
-"""How long a peer may take to read what it is told at the end."""
+"""How long a peer may take to read the last answer."""
 CLOSE: Final = {"Connection": "close"}
 
 logger = logging.getLogger("spark_streams.server")
 
 
-class TimedConnection(HttpConnection):
-    """A peer.
+class HttpConnection(H11Protocol):
+    """The connection of one peer.
 
     Args:
-        admission: its place at the door.
+        admission: its admission at the door.
         limits: the door's settings.
-        options: what uvicorn gives its connections.
+        options: the arguments that uvicorn gives its connections.
     """
 
     def __init__(self, admission: Admission, limits: FeedConfig, **options: Any) -> None:
@@ -82,7 +52,7 @@ class TimedConnection(HttpConnection):
         self._limits = limits
         self._served = self.app
         self.app = self._admit
-        self._taking: WriteTimeout | None = None
+        self._write_timeout: WriteTimeout | None = None
         self._phase = ""
         self._timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
@@ -93,12 +63,13 @@ class TimedConnection(HttpConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
         super().connection_made(transport)
-        self._taking = WriteTimeout(self.loop, transport, self._limits.write_timeout_ms, self._stuck)
+        self._write_timeout = WriteTimeout(self.loop, transport, self._limits.write_timeout_ms, self._stuck)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes from the peer."""
+        """Take bytes from the peer; bytes after the end, which uvicorn would log as an error, are dropped."""
         if self._end_timer is None:
-            super().data_received(data)
+            if not self.transport.is_closing():
+                super().data_received(data)
             self._time_phase()
 
     def on_response_complete(self) -> None:
@@ -107,31 +78,31 @@ class TimedConnection(HttpConnection):
         self._time_phase()
 
     def pause_writing(self) -> None:
-        """Note that the peer does not read."""
+        """Start the write time-out: the peer does not read."""
         super().pause_writing()
-        if self._taking is not None:
-            self._taking.paused()
+        if self._write_timeout is not None:
+            self._write_timeout.paused()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Stop the write time-out: the peer reads again."""
         super().resume_writing()
-        if self._taking is not None:
-            self._taking.resumed()
+        if self._write_timeout is not None:
+            self._write_timeout.resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self._admission.end()
         self._in_phase("gone")
-        if self._taking is not None:
-            self._taking.stop()
+        if self._write_timeout is not None:
+            self._write_timeout.stop()
         if self._end_timer is not None:
             self._end_timer.cancel()
         super().connection_lost(exc)
 
-    # --- who is let in
+    # --- admission
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; the first one of a connection that is one too many is answered 503."""
+        """Serve a request; answer 503 to the first one of a connection beyond the limit."""
         if self._admission.establish():
             await self._served(scope, receive, send)
             return
@@ -141,7 +112,7 @@ class TimedConnection(HttpConnection):
     # --- time
 
     def _time_phase(self) -> None:
-        """Start the time of what the peer is expected to do now."""
+        """Start the timer of the present phase, by what the peer has to do next."""
         state = self.conn.their_state
         if state is h11.SEND_BODY:
             self._in_phase("body", self._limits.body_timeout_ms, self._late)
@@ -182,23 +153,38 @@ class TimedConnection(HttpConnection):
     # --- the end
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no request: 431 for a head that is too long, else 400."""
+        """Answer bytes that are no request, if an answer is possible, and close: 431 for a head too long, else 400.
+
+        Bytes that break off a request body, or follow the last request, come when its answer may be under way: h11 then
+        refuses a second one, and refuses the application's after this one.
+        """
         most = self._limits.max_head_bytes
         if self.conn.our_state is h11.IDLE and len(self.conn.trailing_data[0]) > most:
             text = f"the request's head has more than {most} bytes"
             self._end(_answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text))
+            return
+        answered = self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE)
+        if self.cycle is not None and not self.cycle.response_complete:
+            answered = answered or self.cycle.response_started
+            self._disconnect_cycle()
+        if answered:
+            self.transport.close()
         else:
             super().send_400_response(msg)
 
+    def _disconnect_cycle(self) -> None:
+        """Report to the application that its client has gone; what it still sends is dropped."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
     def _end(self, last: bytes) -> None:
-        """Close once ``last`` has gone out; a peer that does not read is dropped."""
+        """Send ``last`` and close; a peer that does not read is dropped."""
         if self._end_timer is not None or self.transport.is_closing():
             return
         self._in_phase("end")
         self._end_timer = self.loop.call_later(LINGER_S, self.transport.abort)
-        if self.cycle is not None:
-            self.cycle.disconnected = True  # whoever answers a request meanwhile answers nobody
-            self.cycle.message_event.set()
+        self._disconnect_cycle()
         if last:
             self.transport.write(last)
         self.transport.close()

@@ -1,4 +1,4 @@
-"""What the door reads of a request beside its body: arguments, the media type and coding its client takes; and errors.
+"""Reading a request's head: its arguments, the media type and coding that its client takes; and the error to answer.
 
 Spec: RFC 9110 §12.5; zeroeventhub SPEC.md, "Content type and version selection" (691d843).
 """
@@ -22,10 +22,10 @@ _ANY: Final = ("application/*", "*/*")
 
 
 class HttpError(Exception):
-    """A request is refused.
+    """A request is refused; the door answers it with a status and a line of text.
 
     Args:
-        status: HTTP status.
+        status: the HTTP status.
         text: what was wrong, what was expected, what to do; never a secret.
         headers: further headers of the answer.
     """
@@ -105,14 +105,14 @@ def page_type(request: Request, dialect: Dialect) -> str:
 
 
 def takes_gzip(request: Request) -> bool:
-    """Return whether a client takes gzip, and would not rather have the bytes as they are (RFC 9110 §12.5.3)."""
+    """Return whether a client takes gzip, and does not prefer the identity coding (RFC 9110 §12.5.3)."""
     weights = _weights(request, "accept-encoding")
     gzip = weights.get("gzip", weights.get("*", 0.0))
     return gzip > 0 and gzip >= weights.get("identity", 0.0)
 
 
 def _weights(request: Request, header: str) -> dict[str, float]:
-    """Return what a header lists, in lower case, with the weight of each (RFC 9110 §12.4.2)."""
+    """Return the names that a header lists, in lower case, with the weight of each (RFC 9110 §12.4.2)."""
     weights: dict[str, float] = {}
     for line in request.headers.getlist(header):
         for each in line.split(","):

@@ -1,4 +1,4 @@
-"""uvicorn as a guest: on the server's loop, on a socket that is bound already, without a say in signals and logging."""
+"""The HTTP server of the FeedAPI door: uvicorn on the server's loop and a bound socket, without signals and logging."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.types import Scope
 from spark_streams.server.admission import BACKLOG, AdmissionControl
 from spark_streams.server.feed.application import FeedDoor
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.http_connection import TimedConnection
+from spark_streams.server.feed.http_connection import HttpConnection
 from spark_streams.server.write_timeout import throw_away_unsent
 
 __all__ = ["HttpServer", "bound_socket"]
@@ -41,11 +41,11 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 END_S = 1
-"""How long clients may take to read what they are told at the end."""
+"""How long clients may take to read the last line."""
 
 
 class _Guest(uvicorn.Server):
-    """A server that leaves signals alone."""
+    """A server that does not handle signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -56,15 +56,15 @@ class HttpServer:
     """The door's HTTP server.
 
     Args:
-        door: what is served.
-        listener: bound; it belongs to this from now on.
-        doorway: its way in, which knows of TLS.
+        door: the application.
+        listener: a bound socket, which the server owns from now on.
+        doorway: admits connections, with TLS or without.
         config: the door's settings.
     """
 
     def __init__(self, door: FeedDoor, listener: socket.socket, doorway: AdmissionControl, config: FeedConfig) -> None:
         def connection(**options: Any) -> asyncio.Protocol:
-            return doorway.protocol(lambda admission: TimedConnection(admission, config, **options))
+            return doorway.protocol(lambda admission: HttpConnection(admission, config, **options))
 
         settings = uvicorn.Config(
             door.application,
@@ -101,7 +101,7 @@ class HttpServer:
             await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
-        """End: open responses get their last line, and whoever does not take it is dropped."""
+        """Stop: open responses get their last line, and clients that do not read it are dropped."""
         self._door.shut_down()
         if self._task is None:
             self._listener.close()

@@ -1,7 +1,7 @@
 """Publishing to the log of a data directory on this machine, without a server: the door's own code on an open log.
 
-The directory's lock is held only while something is appended. Several tasks take turns, and a server that has the
-directory open makes them wait in vain, until they say so.
+It holds the directory's lock only while it appends, so several tasks take turns. While a server has the directory open
+they wait, and fail after their time-out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FeedFolder:
         self._opened: _Opened | None = None
 
     def check(self) -> None:
-        """See whether log and stream are there; nothing is opened.
+        """Check that log and stream exist; nothing is opened.
 
         Raises:
             NotFound: the directory, a log in it, or the stream is not there.
@@ -59,10 +59,10 @@ class FeedFolder:
                 f"publish to '{self._stream}'",
             )
         try:
-            there = (streams / folder_name(self._stream) / METADATA_FILE).is_file()
+            exists = (streams / folder_name(self._stream) / METADATA_FILE).is_file()
         except ValueError:
-            there = False
-        if not there:
+            exists = False
+        if not exists:
             raise self._not_found()
 
     def _not_found(self) -> NotFound:
@@ -75,16 +75,16 @@ class FeedFolder:
     def publish(
         self, rows: pa.RecordBatch, reference: str | None, number: int, digest: int
     ) -> tuple[int, int, int | None]:
-        """Store rows, as a request to publish does; the log stays open until ``rest``.
+        """Store rows, as a request to publish does; the log stays open until ``rest`` is called.
 
         Args:
             rows: columns ``value``, ``key`` and ``timestamp``.
-            reference: the ``Idempotency-Key``, None to store them however often they come.
+            reference: the ``Idempotency-Key``; None stores the rows at each call.
             number: the ``Idempotency-Sequence``.
             digest: the ``Idempotency-Digest``.
 
         Returns:
-            Rows appended, rows that were there, and the highest number that the stream has of the reference.
+            How many rows were appended, how many were stored before, and the highest number of the reference.
 
         Raises:
             NotFound: no such log or stream.
@@ -119,18 +119,18 @@ class FeedFolder:
                 time.sleep(LOOK_AGAIN_S * random.uniform(0.5, 1.5))
 
     def rest(self) -> None:
-        """Force to the disk what was appended, and let others have the log."""
+        """Force the appended rows to the disk and release the log."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
 
     def close(self) -> None:
-        """As ``rest``."""
+        """Do the same as ``rest``."""
         self.rest()
 
 
 class _Opened:
-    """The log while it is open, with a loop of its own, as the door's code runs on one."""
+    """The open log, with a loop of its own for the door's code."""
 
     def __init__(self, data_dir: str) -> None:
         with ExitStack() as stack:
@@ -138,7 +138,7 @@ class _Opened:
             self._loop = asyncio.new_event_loop()
             stack.callback(self._loop.close)
             self._publishing = Publishing(self._log, FeedConfig().max_publishers, self._loop)
-            stack.callback(self._publishing.close)  # before the log: it writes down what the log has
+            stack.callback(self._publishing.close)  # before the log, whose state store takes its snapshot
             self._stack = stack.pop_all()
 
     def publish(

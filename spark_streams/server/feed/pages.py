@@ -1,4 +1,4 @@
-"""A walk along one partition that gives what to send: lines of events, and a checkpoint behind those it covers."""
+"""Pages of one partition: lines of events, and checkpoints behind the events that they cover."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from spark_streams.server.feed.rendering import Rendering, checkpoint
 __all__ = ["Pages", "events_lost"]
 
 SEND_BYTES: Final = 64 << 10
-"""What is gathered before it is sent, so that a log of small appends does not become as many small writes."""
+"""Bytes to gather before a write, so that small appends do not become as many small writes."""
 
 
 def events_lost(partition: Partition) -> HttpError:
-    """Return the refusal of a cursor whose next events were removed."""
+    """Return the error for a cursor whose next events were removed."""
     return HttpError(
         410,
         f"events after this cursor were removed by retention: partition {partition.id} has events from number "
@@ -28,15 +28,18 @@ def events_lost(partition: Partition) -> HttpError:
 
 
 class Pages:
-    """Where one client stands in one partition.
+    """The pages of one client in one partition.
 
     Args:
         cache: rendered events.
-        partition: of the log.
-        shape: what the client asked for.
-        cursors: of the stream under the client's filters.
+        partition: the partition.
+        shape: the rendering that the client requested.
+        cursors: cursors of the stream under the client's filters.
         position: the next event to read.
-        config: limits.
+        config: the door's settings.
+
+    Attributes:
+        position: the next event to read.
     """
 
     def __init__(
@@ -56,33 +59,33 @@ class Pages:
         self.position = position
 
     def checkpoint(self) -> bytes:
-        """Return the line of a checkpoint here."""
+        """Return the line of a checkpoint at the present position."""
         cursor = self._cursors.encode(self._partition, self.position)
         return checkpoint(self._shape.dialect, self._shape.partition, cursor)
 
     @property
     def behind(self) -> bool:
-        """Whether the log goes on from here."""
+        """Whether the partition has records from the position on."""
         return self.position < self._partition.next_offset
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will ever come after this."""
+        """Whether the partition is closed, and has no records from the position on."""
         return self._partition.closed and not self.behind
 
     def page(self, events: int, max_bytes: int | None = None) -> Iterator[bytes]:
-        """Walk on, and give what to send a piece at a time; the last line is a checkpoint.
+        """Yield the next page in pieces, and advance the position; the last line is a checkpoint.
 
-        Between two pieces at most one block of the log is read; there are empty ones for that.
+        At most one block of the log is read for a piece; pieces may be empty for that.
 
         Args:
-            events: at most.
-            max_bytes: it ends when it has as many; None: as the settings say.
+            events: how many events at most.
+            max_bytes: the page ends when it has as many bytes; None: as the settings say.
 
         Raises:
-            Refusal: retention removed events that were to be sent.
-            CorruptLog: what is stored cannot be served.
-            PartitionClosed: the stream was deleted, or the log closed.
+            HttpError: 410, retention removed the next events.
+            CorruptLog: stored events cannot be read.
+            PartitionClosed: the log was closed, or the stream deleted.
         """
         left, size, scanned = events, 0, 0
         most = min(max_bytes or self._config.max_page_bytes, self._config.max_page_bytes)

@@ -1,17 +1,14 @@
-"""Appending what publishers send, each request once.
+"""Publishing: routing a request's events to partitions, and appending them, each request once.
 
-A request with an ``Idempotency-Key`` and an ``Idempotency-Sequence`` is cut by partition, and each part is stored as
-one batch together with the number (``log/publisher_sequences.py``): a part is in the log whole, with its number, or not
-at all. A request that is sent again finds the parts that are there already and adds the others. For that its events
-have to go where they went before: keyed ones by their key, and the unkeyed ones of a request all to one partition,
-which the reference and the number choose as a key would. A partition that was split meanwhile is asked before its
-children.
+A request with an ``Idempotency-Key`` and an ``Idempotency-Sequence`` is divided by partition, and each part is stored
+as one batch together with the number (``log/publisher_sequences.py``): the log has a part whole, with its number, or
+not at all. A repeated request finds the parts that are stored already and adds the others. For that its events must go
+where they went before: keyed events by their key, and all unkeyed events of a request to one partition, which the
+reference and the number choose as a key would. A partition that was split meanwhile is looked up before its children.
 
 A publisher sends a request when those before it are confirmed. So a number below one that any partition has is wholly
-there, and nothing of it is looked at. An ``Idempotency-Digest``, which says what the events are, is stored in the lower
-half of the number: a repeated request with another digest is refused, before any of it is stored.
-
-Where published events go: which open partition each.
+stored, and its request stores nothing. An ``Idempotency-Digest``, a checksum of the events, is stored in the lower half
+of the number: a repeated request with another digest is refused before any of it is stored.
 """
 
 from __future__ import annotations
@@ -41,23 +38,36 @@ from spark_streams.server.worker import Worker
 __all__ = ["PUBLISHERS", "Published", "Publishing", "spread"]
 
 LONG_BYTES: Final = 16 << 10
-"""Of a key."""
+"""Longer keys are not copied."""
+PUBLISHERS: Final = SequenceKind(b"feedapi-publishers", "feedapi-sequences")
+
+DIGEST_BITS: Final = 32
+"""The digest's bits in a stored number, below the bits of the sequence."""
+
+MOST_SPLITS: Final = 5
+"""How often one request is routed again."""
+FEW_ROWS: Final = 1_024
+"""So many rows are routed on the loop."""
+TURN_PARTITIONS: Final = 16
+"""Partitions to look up, or to append to, before other tasks run."""
+
+logger = logging.getLogger("spark_streams.server")
 
 
 def spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) -> NDArray[np.int64]:
-    """Return the number of each event's partition.
+    """Return the number of each event's partition, int64[n].
 
     Args:
-        stream: the log.
-        keys: of the events; null for none.
-        seed: the key of those that have none; None: they go to the open partitions in turn.
-        turn: how many events were given out in turn before.
+        stream: the stream.
+        keys: the events' keys; null for none.
+        seed: the key for events without one; None: these go to the open partitions in turn.
+        turn: how many events went in turn before.
     """
     while True:
         open_before = stream.open_partitions
         places = _spread(stream, keys, seed, turn)
-        # All by one state of the log: half by the one before a split and half by the one after it could send one
-        # partition's events of a request there in two parts.
+        # All by one state of the stream: with the states before and after a split, one partition's events of a request
+        # could go there in two parts.
         if stream.open_partitions == open_before:
             return places
 
@@ -78,7 +88,7 @@ def _spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int)
 
 
 def _each(keys: pa.BinaryArray) -> Sequence[bytes | memoryview]:
-    """Return keys, none null; those that are long are not copied, which Python does with its lock held."""
+    """Return keys, none null; long ones are not copied, as Python would with its lock held."""
     if not len(keys):
         return []
     ends = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4)
@@ -88,29 +98,14 @@ def _each(keys: pa.BinaryArray) -> Sequence[bytes | memoryview]:
     return [content[start:end] for start, end in pairwise(ends.tolist())]
 
 
-PUBLISHERS: Final = SequenceKind(b"feedapi-publishers", "feedapi-sequences")
-
-DIGEST_BITS: Final = 32
-"""Of what is stored of a request: its number is above them."""
-
-MOST_SPLITS: Final = 5
-"""How often one request is routed anew."""
-FEW_ROWS: Final = 1_024
-"""So many are spread in no time."""
-TURN_PARTITIONS: Final = 16
-"""Looked into, or appended to, before others have their turn."""
-
-logger = logging.getLogger("spark_streams.server")
-
-
 @dataclass(frozen=True)
 class Published:
-    """What became of a request's events.
+    """The outcome of a request to publish.
 
     Args:
-        appended: stored by this request.
-        repeated: stored by an earlier request with the same key and number.
-        last: the highest number that the feed has of the reference now; None without a reference.
+        appended: how many events it stored.
+        repeated: how many events an earlier request with the same key and number had stored.
+        last: the highest number of the reference in the feed now; None without a reference.
     """
 
     appended: int
@@ -123,9 +118,9 @@ class Publishing:
 
     Args:
         log: the log.
-        max_publishers: references whose last number is remembered, a partition.
-        loop: the server's.
-        aside: where many events are spread over partitions; None: on the loop.
+        max_publishers: how many references to remember, a partition.
+        loop: the server's loop.
+        aside: the thread that routes many events; None: the loop does.
     """
 
     def __init__(
@@ -146,16 +141,16 @@ class Publishing:
         """Store events.
 
         Args:
-            stream: where.
+            stream: the stream.
             rows: the events.
-            reference: the ``Idempotency-Key``; None stores them however often they come.
+            reference: the ``Idempotency-Key``; None stores the events at each call.
             sequence: the ``Idempotency-Sequence``; each request of a reference has a higher one than those before it.
-            digest: of 32 bits, the ``Idempotency-Digest``; 0: it is not compared.
-            user: who publishes, for whom the reference counts.
+            digest: the ``Idempotency-Digest``, 32 bits; 0: it is not compared.
+            user: the publisher's user, for whose share of references this one counts.
 
         Raises:
-            Refusal: something is not stored; 5xx are to be sent again as they are. 422: the number was stored with
-                another digest, and nothing of this request was.
+            HttpError: some events are not stored; after a 5xx the client sends the same request again. 422: the number
+                is stored with another digest, and no event of this request is stored.
         """
         if not len(rows):
             return Published(0, 0)
@@ -163,7 +158,7 @@ class Publishing:
             return await self._publish(stream, rows, None, 0, user)
         self._incarnations.add(stream.incarnation)
         number = sequence << DIGEST_BITS | digest
-        # One request of a reference at a time: a repeated one looks when the first one's fate is known.
+        # One request of a reference at a time: a repeated one waits for the outcome of the first.
         key = (stream.incarnation, reference)
         lock = self._locks.setdefault(key, _Lock())
         lock.users += 1
@@ -179,23 +174,23 @@ class Publishing:
                 del self._locks[key]
 
     async def _last(self, stream: Stream, reference: str, number: int) -> int:
-        """Return the highest sequence that a partition has of a reference, -1 for none.
+        """Return the highest sequence of a reference in any partition, -1 for none.
 
         Raises:
-            Refusal: 422, a partition has this sequence with another digest.
+            HttpError: 422, a partition has this sequence with another digest.
         """
         while True:
-            there = list(stream.partitions.values())
+            partitions = list(stream.partitions.values())
             last = -1
-            for count, partition in enumerate(there):
-                await _others_turn(count)
+            for count, partition in enumerate(partitions):
+                await _yield_turn(count)
                 if partition.id in stream.partitions:
                     last = max(last, self._last_of(stream, partition, reference, number))
-            if there == list(stream.partitions.values()):  # else one was split meanwhile
+            if partitions == list(stream.partitions.values()):  # else one was split meanwhile
                 return last
 
     def _last_of(self, stream: Stream, partition: Partition, reference: str, number: int) -> int:
-        stored = self._line(stream, partition).last(reference)
+        stored = self._publishers_of(stream, partition).last(reference)
         if stored is None:
             return -1
         if stored >> DIGEST_BITS == number >> DIGEST_BITS and stored != number and _digest(stored) * _digest(number):
@@ -217,7 +212,7 @@ class Publishing:
             parts: list[Rows] = []
             stored: list[asyncio.Future[LinkRefused | None]] = []
             for count, (name, part) in enumerate(await self._spread(stream, rows, seed, turn)):
-                await _others_turn(count)
+                await _yield_turn(count)
                 partition = stream.partitions.get(name)
                 if partition is None:  # it has just left, with its history
                     ended.append(part)
@@ -258,15 +253,14 @@ class Publishing:
         return parts() if self._aside is None or len(rows) <= FEW_ROWS else await self._aside.step(parts)
 
     def _is_there(self, stream: Stream, partition: Partition, reference: str, sequence: int) -> bool:
-        there = stream.partitions
-        before = stream.predecessors(partition.id) if partition.id in there else []
+        before = stream.predecessors(partition.id) if partition.id in stream.partitions else []
         for each in (partition, *before):
-            last = self._line(stream, each).last(reference)
+            last = self._publishers_of(stream, each).last(reference)
             if last is not None and sequence <= last >> DIGEST_BITS:
                 return True
         return False
 
-    def _line(self, stream: Stream, partition: Partition) -> PublisherSequences:
+    def _publishers_of(self, stream: Stream, partition: Partition) -> PublisherSequences:
         try:
             return self._sequences.of(stream, partition)
         except PartitionClosed:
@@ -278,13 +272,13 @@ class Publishing:
     def _append(
         self, stream: Stream, partition: Partition, rows: Rows, reference: str | None, number: int, user: str
     ) -> asyncio.Future[LinkRefused | None]:
-        """Append to one partition; the future tells what went wrong."""
+        """Append to one partition; the result of the future is the error, None without one."""
         future: asyncio.Future[LinkRefused | None] = self._loop.create_future()
         numbers = {} if reference is None else {reference: number}
-        line = None if reference is None else self._line(stream, partition)
-        if line is not None:
-            line.begin(numbers)
-        done = functools.partial(self._appended, future, line, numbers, user)
+        publishers = None if reference is None else self._publishers_of(stream, partition)
+        if publishers is not None:
+            publishers.begin(numbers)
+        done = functools.partial(self._appended, future, publishers, numbers, user)
         self._appender.append(
             partition,
             Batch(
@@ -301,22 +295,22 @@ class Publishing:
     def _appended(
         self,
         future: asyncio.Future[LinkRefused | None],
-        line: PublisherSequences | None,
+        publishers: PublisherSequences | None,
         numbers: dict[str, int],
         user: str,
         outcomes: list[LinkRefused | None],
     ) -> None:
         failed = next((outcome for outcome in outcomes if outcome is not None), None)
-        if line is not None:
+        if publishers is not None:
             if failed is None:
-                line.advance(numbers, user)
+                publishers.advance(numbers, user)
             else:
-                line.fail(numbers)
-        if not future.done():  # its client is gone, and the events are stored all the same
+                publishers.fail(numbers)
+        if not future.done():  # else the client has gone; the events are stored all the same
             future.set_result(failed)
 
     def close(self) -> None:
-        """Wait for what is under way, and write down what the next start would otherwise have to look for."""
+        """Wait for the appends under way, and write snapshots of the publishers, so that the next start reads less."""
         self._appender.close()
         for deleted in self._incarnations - {stream.incarnation for stream in self._log.streams()}:
             self._sequences.forget(deleted)
@@ -324,14 +318,14 @@ class Publishing:
 
 
 class _Lock:
-    """A lock that is there as long as somebody uses it."""
+    """A lock, and how many requests use it."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.users = 0
 
 
-async def _others_turn(count: int) -> None:
+async def _yield_turn(count: int) -> None:
     if count % TURN_PARTITIONS == TURN_PARTITIONS - 1:
         await asyncio.sleep(0)
 

@@ -1,8 +1,7 @@
-"""Bodies of requests while they are received and wait to be stored: how many bytes they may have together.
+"""The memory budget of request bodies: how many bytes they may have together while they are received and stored.
 
-Who sends little is not counted, and always served: the number of connections bounds what that comes to. When there are
-too many, the largest of those that are still being received goes: who sends slowly, or to no good purpose, does not
-keep the room from others.
+Small bodies do not count and are always served: the number of connections bounds their sum. Above the budget the
+largest of the bodies that are not all there yet is given up, so that a slow or hostile sender does not use it up.
 """
 
 from __future__ import annotations
@@ -19,7 +18,13 @@ __all__ = ["ReceiveBudget"]
 
 
 class _Body:
-    """One of them."""
+    """The body of one request.
+
+    Attributes:
+        parts: the parts received so far.
+        size: their bytes.
+        given_up: whether its bytes were released for others.
+    """
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -28,47 +33,47 @@ class _Body:
 
     @property
     def counted(self) -> int:
-        """How many of its bytes count."""
+        """How many of its bytes count for the budget."""
         return self.size if self.size > LITTLE_BYTES else 0
 
 
 class ReceiveBudget:
-    """All bodies of a door.
+    """All request bodies of a door.
 
     Args:
-        most: bytes that one of them may have.
-        most_together: bytes that all of them may have.
+        most: how many bytes one body may have.
+        most_together: how many bytes all bodies may have.
 
     Attributes:
-        held: bytes that they have.
+        held: how many bytes all bodies have.
     """
 
     def __init__(self, most: int, most_together: int) -> None:
         self._most = most
         self._most_together = most_together
-        self._coming: set[_Body] = set()
+        self._receiving: set[_Body] = set()
         self.held = 0
 
     @contextmanager
     def place(self) -> Iterator[_Body]:
-        """Have a place for a body while it is received and used."""
+        """Return a body, which counts until the context ends."""
         body = _Body()
         try:
             yield body
         finally:
-            self._let_go(body)
+            self._release(body)
 
     async def receive(self, request: Request, body: _Body) -> list[bytes]:
         """Return a request's body, in the parts that it came in.
 
         Raises:
-            Refusal: 413, as soon as it is known; 503 when there is no room for it.
+            HttpError: 413, as soon as the size is known; 503 when the body was given up; 400 when it ends early.
         """
         too_large = HttpError(413, f"the body has more than {self._most} bytes: publish less at a time")
-        said = request.headers.get("content-length", "0")
-        if said.isdecimal() and int(said) > self._most:
+        length = request.headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self._most:
             raise too_large
-        self._coming.add(body)
+        self._receiving.add(body)
         try:
             async for part in request.stream():
                 if body.size + len(part) > self._most:
@@ -77,7 +82,7 @@ class ReceiveBudget:
         except ClientDisconnect:
             raise HttpError(400, "the body ended early") from None
         finally:
-            self._coming.discard(body)
+            self._receiving.discard(body)
         self._check(body)
         return body.parts
 
@@ -88,9 +93,9 @@ class ReceiveBudget:
         body.size += len(part)
         self.held += body.counted - before
         while self.held > self._most_together:
-            # Itself, where another is as large.
-            largest = max(self._coming, key=lambda each: (each.counted, each is body))
-            self._let_go(largest)
+            # This one, when another is as large.
+            largest = max(self._receiving, key=lambda each: (each.counted, each is body))
+            self._release(largest)
             largest.given_up = True
         self._check(body)
 
@@ -102,7 +107,7 @@ class ReceiveBudget:
                 "largest of those that were not all there. Send the request again as it is",
             )
 
-    def _let_go(self, body: _Body) -> None:
+    def _release(self, body: _Body) -> None:
         self.held -= body.counted
         body.parts = []
         body.size = 0

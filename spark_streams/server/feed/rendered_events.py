@@ -1,7 +1,7 @@
-"""Stored events as lines of a feed: rendered a block at a time, in columns, and kept for further readers.
+"""Blocks of rendered events: lines of a feed, rendered in columns, and a cache of them for further readers.
 
-A block is what one read of the log brought, or so many rows of it, counted from the first record of a stored batch on,
-without what a reader may have had already: every reader cuts the same block where it needs it.
+A block holds the rows of one read of the log, or ``MOST_ROWS`` of them, counted from the first record of a stored
+batch. It does not depend on the reader's position: every reader takes the part of the same block that it needs.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from spark_streams.server.feed.rendering import Rendering
 __all__ = ["READ_BYTES", "Blocks", "EventCache", "Events"]
 
 READ_BYTES: Final = 256 << 10
-"""Read and rendered at a time: enough that columns pay, little enough that one read does not hold up other clients."""
+"""Bytes to read and render at a time: enough that columns pay, few enough that other clients need not wait long."""
 FILTERED_BYTES: Final = 2 << 20
-"""Read at a time for a client with filters, most of which is only searched."""
+"""Bytes to read at a time for a client with filters; most of them are only searched."""
 MOST_ROWS: Final = 4_096
-"""Rendered or searched at a time: a read of tiny events has many times as many, which take as much longer."""
+"""Rows to render or search at a time: a read of tiny events has many times as many, and would take as much longer."""
 MOST_BLOCKS: Final = 8_192
-"""Kept at most, however small: each takes some 0.5 KB besides its lines."""
+"""Blocks to keep at most, however small: each takes some 0.5 KB besides its lines."""
 
 Longs = NDArray[np.int64]
 
 
 class Events:
-    """Consecutive records of a partition, those of them that are wanted rendered.
+    """A block: consecutive records of a partition, of which those that pass the filters are rendered.
 
     Attributes:
         first, next: offset of the first record, and 1 + that of the last one.
         lines: the events' lines.
         line_ends: int64[n], where in ``lines`` each event ends (exclusive).
-        places: int64[n], 1 + each event's offset: where reading goes on after it.
-        scanned: stored bytes that were looked at.
+        places: int64[n], 1 + each event's offset: the next offset to read after it.
+        scanned: how many stored bytes were read.
+        key: the cache's key of it.
     """
 
     __slots__ = ("first", "key", "line_ends", "lines", "next", "places", "scanned")
@@ -58,10 +59,10 @@ class Events:
 
 
 class EventCache:
-    """Rendered blocks of all feeds, bounded: those that were used longest ago are dropped.
+    """A bounded cache of the blocks of all feeds; the least recently used go first.
 
     Args:
-        max_bytes: of lines that are kept.
+        max_bytes: how many bytes of lines to keep.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -71,7 +72,7 @@ class EventCache:
         self._blocks: dict[tuple[object, ...], list[Events]] = {}
 
     def find(self, partition: Partition, shape: Rendering, offset: int) -> Events | None:
-        """Return the block with the record ``offset``, if it is kept."""
+        """Return the block with the record ``offset``; None when it is not kept."""
         if shape.key is None:
             return None
         blocks = self._blocks.get(_key(partition, shape), ())
@@ -118,12 +119,12 @@ class EventCache:
 
 
 class Blocks:
-    """The blocks of one partition that one client walks through.
+    """The blocks of one partition for one client.
 
     Args:
-        cache: what is kept for all clients.
-        partition: of the log.
-        shape: what the client asked for.
+        cache: the blocks kept for all clients.
+        partition: the partition.
+        shape: the rendering that the client requested.
     """
 
     def __init__(self, cache: EventCache, partition: Partition, shape: Rendering) -> None:
@@ -131,19 +132,19 @@ class Blocks:
         self._partition = partition
         self._shape = shape
         self._left: Records | None = None
-        """Of the last read, what no block was made of yet."""
+        """The records of the last read that are in no block yet."""
 
     def find(self, offset: int) -> Events | None:
         """Return a block with the record ``offset``, or, where retention removed it, the first one after it.
 
-        At most one read of the log is made and ``MOST_ROWS`` are rendered.
+        It reads the log at most once, and renders at most ``MOST_ROWS``.
 
         Returns:
             None at the end of the log.
 
         Raises:
-            CorruptLog: what is stored there fails its check.
-            PartitionClosed: the stream was deleted, or the log closed.
+            CorruptLog: the records fail their check.
+            PartitionClosed: the log was closed, or the stream deleted.
             ValueError: an offset beyond the end.
         """
         block = self._cache.find(self._partition, self._shape, offset)

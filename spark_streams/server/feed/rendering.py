@@ -1,4 +1,4 @@
-"""What one kind of fetch makes of stored events: which of them it wants, and their lines in its dialect."""
+"""Rendering of stored events for one kind of fetch: its filters, and the lines of its dialect."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def checkpoint(dialect: Dialect, partition: int, cursor: str) -> bytes:
     """Return the line of a checkpoint.
 
     Args:
-        dialect: which; version 1 says the partition in each line.
-        partition: its number there.
-        cursor: of hexadecimal digits.
+        dialect: the dialect; version 1 has the partition in each line.
+        partition: the partition's number there.
+        cursor: the cursor, hexadecimal digits.
     """
     if dialect is Dialect.V1:
         return b'{"partition":%d,"cursor":"%s"}\n' % (partition, cursor.encode())
@@ -42,8 +42,8 @@ class Rendering:
     """How the events of one partition are rendered for one kind of fetch.
 
     Args:
-        dialect: which members a line has.
-        partition: the number that lines of version 1 say.
+        dialect: the dialect, which decides the members of a line.
+        partition: the partition's number in lines of version 1; else 0.
         filters: name to value, as ``wanted`` takes them.
         headers: version 1: names of application properties to send along, or ``_all``.
     """
@@ -55,17 +55,17 @@ class Rendering:
 
     @classmethod
     def of(cls, fetch: Fetch) -> Rendering:
-        """Return what a fetch asks for."""
+        """Return the rendering that a fetch requests."""
         partition = fetch.partition if fetch.dialect is Dialect.V1 else 0
         return cls(fetch.dialect, partition, dict(fetch.filters), fetch.headers)
 
     @property
     def key(self) -> tuple[object, ...] | None:
-        """What fetches have in common that can share rendered events; None: they are for this one alone."""
+        """What fetches that share rendered events have in common; None: this one shares none."""
         return None if self.filters or self.headers else (self.dialect, self.partition)
 
     def render(self, records: Records) -> tuple[NDArray[np.int64] | None, bytes]:
-        """Return the wanted rows, None for all, and their lines."""
+        """Return the rows that pass the filters, None for all, and their lines."""
         rows: NDArray[np.int64] | None = None
         names = ("value", "key", *(("application_properties",) if self.headers else ()))
         if self.filters:
@@ -83,7 +83,7 @@ class Rendering:
         return rows, lines
 
     def _with_headers(self, lines: bytes, properties: pa.MapArray) -> bytes:
-        """Put the member ``headers`` into lines of version 1; it is seldom asked for, so a loop is good enough."""
+        """Put the member ``headers`` into lines of version 1; clients seldom request it, so a loop is fast enough."""
         out = []
         for line, pairs in zip(lines.split(b"\n")[:-1], properties.to_pylist(), strict=True):
             wanted = {

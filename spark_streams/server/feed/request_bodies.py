@@ -1,11 +1,11 @@
-"""What a publisher sends: an Arrow stream, or event lines as a feed has them; to rows, and to stored messages.
+"""Decoding of published bodies: an Arrow stream, or event lines as a feed has them, to rows of stored messages.
 
 ::
 
-    application/vnd.apache.arrow.stream  column value (binary or string), key (string) and timestamp, or not
-    application/x-ndjson                 {"event": …} or {"data": …}, with "key" and "encoding" as a feed says them
+    application/vnd.apache.arrow.stream  column value (binary or string), and perhaps key (string) and timestamp
+    application/x-ndjson                 {"event": …} or {"data": …}, with "key" and "encoding" as in a feed
 
-Stored messages are what the AMQP sink writes: a data section, the key as annotation, the timestamp as creation-time.
+Stored messages are as the AMQP sink writes them: a data section, the key as annotation, the timestamp as creation-time.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["ARROW", "LITTLE_BYTES", "NO_ROWS", "Rows", "is_little", "plain_piece
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 PIECE_BYTES: Final = 128 << 10
-"""Unpacked and read at a time."""
+"""Bytes to unpack and decode at a time."""
 LITTLE_BYTES: Final = 32 << 10
-"""Of a body that nobody has to wait for."""
+"""A body of so many bytes is decoded on the loop."""
 PIECE_ROWS: Final = 16_384
-"""Of an Arrow stream, likewise."""
+"""Rows of an Arrow stream to decode at a time."""
 NO_LIMIT: Final = 1 << 62
 _BLANK: Final = b" \t\r\n"
 _INK: Final = re.compile(rb"[^ \t\r\n]")
@@ -48,12 +48,12 @@ _COLUMNS: Final = ("value", "key", "timestamp")
 
 @dataclass(frozen=True)
 class Rows:
-    """Events to be stored.
+    """n events to store.
 
     Args:
-        values: encoded messages, large_binary.
-        keys: UTF-8 bytes, binary; null for none.
-        timestamps: int64, ms since the epoch; ``NO_TIMESTAMP`` for none.
+        values: encoded messages, large_binary[n].
+        keys: UTF-8 bytes, binary[n]; null for none.
+        timestamps: int64[n], ms since the epoch; ``NO_TIMESTAMP`` for none.
     """
 
     values: pa.LargeBinaryArray
@@ -89,18 +89,18 @@ NO_ROWS: Final = Rows(pa.array([], pa.large_binary()), pa.array([], pa.binary())
 
 
 def plain_pieces(body: Iterable[bytes], coding: str, most: int) -> Iterator[bytes]:
-    """Take a body's content coding off, a piece at a time.
+    """Decode a body's content coding, a piece at a time.
 
     Args:
-        body: as it was sent, in parts.
+        body: the body as it was sent, in parts.
         coding: its content coding.
-        most: bytes that it may have.
+        most: how many bytes it may have, decoded.
 
     Yields:
-        at most ``PIECE_BYTES`` each.
+        Pieces of at most ``PIECE_BYTES``.
 
     Raises:
-        Refusal: 415 for an unknown coding, 413 for too much, 400 for what cannot be unpacked.
+        HttpError: 415 for an unknown coding, 413 for too much, 400 for what cannot be unpacked.
     """
     given = (part[at : at + PIECE_BYTES] for part in body for at in range(0, len(part), PIECE_BYTES))
     if coding in ("", "identity"):
@@ -145,20 +145,20 @@ def _no_member() -> HttpError:
 def read_body(
     body: Iterable[bytes], coding: str, content_type: str, most: int, most_events: int
 ) -> Generator[None, None, Rows]:
-    """Read a body, in steps of some milliseconds: a generator that yields between them.
+    """Decode a body in steps of some milliseconds: a generator that yields between them.
 
     Args:
-        body: as it was sent, in parts.
+        body: the body as it was sent, in parts.
         coding: its content coding.
-        content_type: what it says it is.
-        most: bytes that it may have unpacked, and that an Arrow stream's compressed buffers may become.
-        most_events: events that it may hold.
+        content_type: its content type.
+        most: how many bytes it may have unpacked, an Arrow stream's compressed buffers included.
+        most_events: how many events it may hold.
 
     Returns:
         Its events in their order.
 
     Raises:
-        Refusal: 415 for an unknown content type or coding, 413 for too much, 400 for a body that is not what it says.
+        HttpError: 415 for an unknown content type or coding, 413 for too much, 400 for a body that is not of its type.
     """
     kind = _kind(content_type)
     pieces = plain_pieces(body, coding, most)
@@ -181,7 +181,7 @@ def read_body(
 
 
 def is_little(body: Sequence[bytes], coding: str, content_type: str) -> bool:
-    """Say whether a body has so few bytes, unpacked too, that it is read in no time, or is refused at once."""
+    """Say whether a body has so few bytes, unpacked too, that decoding or refusing it needs no thread."""
     if sum(map(len, body)) > LITTLE_BYTES:
         return False
     plain = b"".join(body)
@@ -202,7 +202,11 @@ def _kind(content_type: str) -> str:
 def read_rows(
     body: Sequence[bytes], content_type: str, most: int, most_events: int = NO_LIMIT, *, coding: str = ""
 ) -> Rows:
-    """Read a body as ``read_body`` does, but in one go."""
+    """Decode a body as ``read_body`` does, in one step.
+
+    Raises:
+        HttpError: as ``read_body``.
+    """
     steps = read_body(body, coding, content_type, most, most_events)
     while True:
         try:
@@ -213,7 +217,7 @@ def read_rows(
 
 
 def _arrow(pieces: Iterator[bytes], most: int) -> Iterator[dict[str, pa.Array] | None]:
-    """Read an Arrow stream, some of its rows at a time; None is a step without any."""
+    """Yield the columns of an Arrow stream, some of its rows at a time; None is a step without rows."""
     held: list[bytes] = []
     for piece in pieces:
         held.append(piece)
@@ -224,7 +228,7 @@ def _arrow(pieces: Iterator[bytes], most: int) -> Iterator[dict[str, pa.Array] |
         if inflated_bytes(body) > most:
             raise HttpError(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
         with pa.ipc.open_stream(body) as reader:
-            _check_columns(reader.schema)  # first: what is refused for its type need not be read
+            _check_columns(reader.schema)  # first: a refused type need not be read
             for batch in reader:
                 batch.validate(full=True)
                 for start in range(0, batch.num_rows, PIECE_ROWS):
@@ -247,8 +251,8 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 def _check_columns(schema: pa.Schema) -> None:
     names = schema.names
     if "value" not in names or len(set(names)) < len(names) or set(names) - set(_COLUMNS):
-        told = ", ".join(names)
-        raise HttpError(400, f"the columns are {told:.300}: expected value, and key and timestamp or not")
+        present = ", ".join(names)
+        raise HttpError(400, f"the columns are {present:.300}: expected value, and key and timestamp or not")
     for name in names:
         kind = schema.field(name).type
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -263,7 +267,7 @@ def _check_columns(schema: pa.Schema) -> None:
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[dict[str, pa.Array] | None]:
-    """Read event lines, those of a piece at a time; None is a step without any."""
+    """Yield the columns of event lines, those of a piece at a time; None is a step without lines."""
     held: list[bytes] = []
     first = 1
     for piece in pieces:
@@ -282,7 +286,7 @@ def _lines(pieces: Iterator[bytes]) -> Iterator[dict[str, pa.Array] | None]:
 
 
 def _events_of(block: bytes, newlines: int, first: int) -> dict[str, pa.Array] | None:
-    if block.isspace() and not block.strip(_BLANK):  # first what copies nothing, and says yes too often
+    if block.isspace() and not block.strip(_BLANK):  # isspace first: it copies nothing, but accepts more
         return None
     try:
         lines = parse_lines(block, Dialect.V2A, first=first)

@@ -1,7 +1,7 @@
-"""Answers with events: a page, or a response that stays open and goes on as events come.
+"""Responses with events: a page, or a streaming response that stays open and sends events as they come.
 
-A piece is made when the one before has been taken: a client that does not read costs the door what the transport
-buffers, and holds up nobody. One that takes nothing for ``write_timeout_ms`` is dropped.
+A response makes a piece when its client has taken the one before: a client that does not read costs the door the
+transport's buffer only. A client that takes nothing for ``write_timeout_ms`` is dropped.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["Drop", "PageResponse", "PageWalk", "PartitionWaiters", "Stopping", "
 GZIP_LEVEL: Final = 1
 LATE_BYTES: Final = 64 << 10
 PART_BYTES: Final = 1 << 20
-"""Of a response that stays open: what waits in memory for a client that does not read."""
+"""Of a streaming response: how much may wait in memory for a client that does not read."""
 
 logger = logging.getLogger("spark_streams.server")
 
 
 Drop = Callable[[Scope], None]
-"""Cuts the connection of a request, with all that still waits to be sent."""
+"""Cuts the connection of a request, and drops its unsent bytes."""
 
 
 class _Stuck(Exception):
@@ -43,33 +43,37 @@ class _Stuck(Exception):
 
 
 class Stopping:
-    """Tells responses that stay open that the door shuts."""
+    """The signal to streaming responses that the door shuts.
+
+    Attributes:
+        set: whether it shuts.
+    """
 
     def __init__(self) -> None:
         self.set = False
         self._wakes: set[asyncio.Event] = set()
 
     def stop(self) -> None:
-        """Have all of them end."""
+        """Make all of them end."""
         self.set = True
         for wake in self._wakes:
             wake.set()
 
     def add(self, wake: asyncio.Event) -> None:
-        """Have ``wake`` set when the door shuts."""
+        """Set ``wake`` when the door shuts."""
         self._wakes.add(wake)
 
     def remove(self, wake: asyncio.Event) -> None:
-        """Take back ``add``."""
+        """Undo ``add``."""
         self._wakes.discard(wake)
 
 
 class PartitionWaiters:
-    """The open responses of one partition, told of its appends.
+    """The streaming responses of one partition, which wait for its appends.
 
     Args:
-        partition: of the log.
-        loop: the server's.
+        partition: the partition.
+        loop: the server's loop.
         unused: called when no response waits any more.
     """
 
@@ -88,7 +92,7 @@ class PartitionWaiters:
             self._unused()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all."""
         self._waiting.clear()
 
 
@@ -113,10 +117,10 @@ class _Writer:
 
 
 class PageWalk:
-    """How pieces are made: each on the loop, with a turn for others behind it, or in the thread beside the loop.
+    """Makes pieces: each on the loop, where other tasks run after it, or in the thread beside the loop.
 
     Args:
-        aside: the thread, for what searches more than it sends; None: the loop.
+        aside: the thread, for fetches that search more than they send; None: the loop.
     """
 
     def __init__(self, aside: Worker | None) -> None:
@@ -124,7 +128,7 @@ class PageWalk:
 
     @property
     def searches(self) -> bool:
-        """Whether a long time may pass without a piece that is sent."""
+        """Whether a long time may pass before there is a piece to send."""
         return self._aside is not None
 
     async def some(
@@ -133,9 +137,9 @@ class PageWalk:
         """Return the next pieces joined, some ``enough`` bytes, and whether they are the last.
 
         Args:
-            pieces: what is to be sent; some are empty.
-            enough: bytes.
-            wanted: whether somebody is there to take them; else they are made no further.
+            pieces: the pieces to send; some are empty.
+            enough: how many bytes to join.
+            wanted: says whether the client is still there; without it no more pieces are made.
         """
         parts: list[bytes] = []
         size = 0
@@ -171,8 +175,8 @@ class _Response(ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it.
 
-        What fails before the first byte is raised, and answered with a status. Later the connection is cut: the client
-        sees an end that is none, and goes on from its last checkpoint.
+        An error before the first byte is raised, and answered with a status. Later the connection is cut: the client
+        sees an incomplete response, and goes on from its last checkpoint.
         """
         writer = _Writer(send, self._config)
         try:
@@ -193,11 +197,11 @@ class PageResponse(_Response):
     """One page.
 
     Args:
-        pages: where the client stands.
-        walk: how its pieces are made.
-        events: how many it gets at most.
-        media_type: what it is called.
-        gzip: whether it takes compressed bytes.
+        pages: the client's pages.
+        walk: makes the pieces.
+        events: how many events it has at most.
+        media_type: its media type.
+        gzip: whether the client takes gzip.
         drop: cuts the connection.
         config: the door's settings.
     """
@@ -252,14 +256,14 @@ class PageResponse(_Response):
 
 
 class StreamResponse(_Response):
-    """A response that stays open.
+    """A streaming response, which stays open.
 
     Args:
-        pages: where the client stands.
-        walk: how its pieces are made.
-        waits: who tells of appends to the partition.
-        duration_ms: how long; None: as long as the client is there.
-        stopping: tells when the door shuts.
+        pages: the client's pages.
+        walk: makes the pieces.
+        waits: the responses that wait for appends to the partition.
+        duration_ms: how long it lasts; None: as long as the client stays.
+        stopping: the signal that the door shuts.
         drop: cuts the connection.
         config: the door's settings.
     """
@@ -294,7 +298,7 @@ class StreamResponse(_Response):
         gone.add_done_callback(lambda _: wake.set())
         self._stopping.add(wake)
         try:
-            # The first part before the first byte: what is wrong with the request is answered with a status.
+            # The first part before the first byte: an error of the request is answered with a status.
             first = await self._some(gone)
             await writer.start([(b"content-type", NDJSON.encode()), (b"cache-control", b"no-store")])
             await writer.write(first)
@@ -313,8 +317,8 @@ class StreamResponse(_Response):
         except (HttpError, LogError) as fault:
             if not writer.started:
                 raise
-            # The stream is gone, or retention was faster: all that was sent has its checkpoint, and the next request is
-            # told why.
+            # The stream is gone, or retention was faster: every event sent has its checkpoint, and the next request
+            # gets the reason.
             logger.info("a response that was to stay open ends: %s", fault)
         finally:
             self._stopping.remove(wake)
@@ -334,7 +338,7 @@ class StreamResponse(_Response):
             return
 
     async def _some(self, gone: asyncio.Future[None]) -> bytes:
-        """Return what there is now, at most about a piece, with a checkpoint behind it."""
+        """Return the events there are now, at most about ``PART_BYTES``, with a checkpoint behind them."""
         pieces = self._pages.page(self._config.checkpoint_events, PART_BYTES)
         body, _ = await self._walk.some(pieces, 1 << 62, lambda: not gone.done())
         return body

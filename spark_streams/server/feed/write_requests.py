@@ -1,4 +1,4 @@
-"""The door's extensions, which no specification has: publish, create, delete, split.
+"""Requests that change the log: publish, create, delete, split; extensions of the door, in no specification.
 
 ::
 
@@ -8,7 +8,7 @@
     DELETE /NAME
     POST /NAME/partitions/ID/split?into=2&history=false
 
-These are nobody else's calls, so an argument that there is not is refused, and one that is given twice.
+No other server has these calls, so unknown arguments are refused, and arguments that are given twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _IDEMPOTENCY: Final = ("idempotency-key", "idempotency-sequence", "idempotency-d
 
 
 class WriteRequests:
-    """Requests that change a log.
+    """The requests that change the log.
 
     Args:
         log: the log.
@@ -69,7 +69,7 @@ class WriteRequests:
         self._documents = documents
         self._publishing = publishing
         self._aside = aside
-        # Of its own: the log makes one change at a time, and what only computes need not wait for its disk.
+        # A thread of its own: the log makes one change at a time, and computations need not wait for its disk.
         self._thread = Worker("spark-streams-changes")
         self._receiving = ReceiveBudget(config.max_body_bytes, config.bodies_bytes)
         self._large = asyncio.Lock()
@@ -95,7 +95,7 @@ class WriteRequests:
                 rows = read_rows(body, content_type, *limits, coding=coding)
                 published = await publishing.publish(stream, rows, reference, sequence, digest, user)
             else:
-                # One after the other: what one of these becomes in memory is many times what was sent.
+                # One after the other: each becomes many times its size in memory.
                 async with self._large:
                     rows = await self._aside.walk(read_body(body, coding, content_type, *limits))
                     published = await publishing.publish(stream, rows, reference, sequence, digest, user)
@@ -103,7 +103,7 @@ class WriteRequests:
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
 
     async def put(self, request: Request) -> Response:
-        """Create a feed; one that is there with as many partitions and the same settings is as good."""
+        """Create a feed; an existing one with as many partitions and the same settings is no error."""
         name = request.path_params["path"]
         self._authorization.check(request, "configure", name)
         _without_body(request)
@@ -164,12 +164,12 @@ class WriteRequests:
         return await self._documents.response(split)
 
     def close(self) -> None:
-        """Wait for the change that is being made."""
+        """Wait for the change under way."""
         self._thread.close()
 
 
 def _without_body(request: Request) -> None:
-    """Raise Refusal for settings in a body, as of a form, which nobody would look at."""
+    """Raise HttpError for a body, whose settings, as of a form, nothing would read."""
     if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
         raise HttpError(400, f"{request.method} has a body, expected none: settings are arguments, as in ?partitions=2")
 
