@@ -155,7 +155,7 @@ class PartitionTree:
             raise ValueError(f"expected 2 to {MAX_CHILDREN} partitions to split into")
         before = self.starts_after(name) if history else None
         if before is not None:
-            # A reader of its children could not be told both to use its cursors and to read the earlier one first.
+            # A reader of the children would have to use its cursors and to read the earlier partition first.
             raise ValueError(
                 f"the history of partition {name} begins on partition {before}, which is closed: split it without "
                 "redistributing its history"

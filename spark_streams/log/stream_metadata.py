@@ -104,7 +104,7 @@ class StreamMetadata:
                 raise ValueError(f"CRC-32C is {found}, the file says {stored}")
             unknown = sorted(set(content["config"]) - {field.name for field in dataclasses.fields(StreamConfig)})
             if unknown:
-                # Going on without it could remove or store records against what the stream's owner asked for.
+                # Going on without it could remove or store records against the settings of the stream's owner.
                 raise ValueError(f"setting {', '.join(unknown)} is of a newer release: open the log with that one")
             tree = PartitionTree.from_metadata(content["partitions"])
             if folder_name(content["name"]) != folder.name:

@@ -29,7 +29,7 @@ __all__ = ["Batching", "Notes", "encode_records", "is_large", "place"]
 RECORD_BYTES = 8
 """About how many bytes a record without headers has beside its key and value."""
 MAX_BATCH_BYTES = 1 << 20
-"""A larger append is stored as several batches, so that a reader never has to decode much more than it asked for."""
+"""A larger append is stored as several batches, so that a reader never decodes much more than it needs."""
 
 LARGE_ROWS = 1 << 13
 LARGE_BYTES = 2 << 20
