@@ -108,7 +108,7 @@ class _DigestedRows(Generic[_Part]):
         """Return a part of these rows; ``end`` belongs to the digest, behind them."""
         raise NotImplementedError
 
-    def _digest(self, content: bytes) -> None:
+    def _digest(self, content: bytes | pa.Buffer) -> None:
         self._crc = google_crc32c.extend(self._crc, content)
 
 
@@ -227,7 +227,7 @@ class Parts(_DigestedRows[Part]):
         return Part(self.last_number, self.rows, batch, self._crc)
 
 
-def _content(column: pa.Array) -> Iterator[bytes]:
+def _content(column: pa.Array) -> Iterator[bytes | pa.Buffer]:
     """Yield bytes that are the same for equal columns, however they lie in memory, and others for other ones."""
     yield np.packbits(np.asarray(column.is_valid())).tobytes()
     if pa.types.is_timestamp(column.type):
@@ -237,13 +237,13 @@ def _content(column: pa.Array) -> Iterator[bytes]:
     yield from _binary(binary.fill_null(b"") if column.null_count else binary)
 
 
-def _binary(values: pa.LargeBinaryArray) -> Iterator[bytes]:
-    """Yield the lengths of values without null, and then the values."""
+def _binary(values: pa.LargeBinaryArray) -> Iterator[bytes | pa.Buffer]:
+    """Yield the lengths of values without null, and then the values, which are not copied."""
     bounds = _bounds(values)
     yield np.diff(bounds).astype("<i8").tobytes()
     content = values.buffers()[2]
     if content is not None:
-        yield content.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_pybytes()
+        yield content.slice(bounds[0], bounds[-1] - bounds[0])
 
 
 def _bounds(values: pa.LargeBinaryArray) -> NDArray[np.int64]:
