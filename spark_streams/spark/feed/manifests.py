@@ -1,6 +1,6 @@
-"""The manifest of a micro-batch: which lines of the spool each of its tasks reads.
+"""What the tasks of a micro-batch of a feed read, by its manifest: which lines of the spool, or of the feed again.
 
-::
+The manifest::
 
     {"version": 1, "dialect": "v2a", "events": 1000,
      "tasks": [{"partition": 0, "pages": [["<file>", first byte, byte after the last one], …]}, …]}
@@ -8,16 +8,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 
+from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed import Dialect
+from spark_streams.client.feed.range_reader import FeedRange
 from spark_streams.filters.tree import Expression
+from spark_streams.spark.feed.offset import BEGINNING, FeedOffset
 from spark_streams.spark.feed.pages import PlannedPages
+from spark_streams.spark.feed.query_filter import QueryFilter
 from spark_streams.spark.feed.spool import PageRange, Spool
 from spark_streams.spark.feed.tasks import FeedTask
 from spark_streams.spark.splitting import split_evenly
 
-__all__ = ["read_manifest", "write_manifest"]
+__all__ = ["fetched_again", "read_manifest", "write_manifest"]
+
+_log = logging.getLogger(__name__)
 
 
 def write_manifest(
@@ -72,3 +79,49 @@ def read_manifest(spool: Spool, batch: int, residual: Expression | None) -> list
         )
         for task in manifest["tasks"]
     ]
+
+
+def fetched_again(
+    begin: FeedOffset,
+    stop: FeedOffset,
+    spool: Spool,
+    listed: Collection[int],
+    dialect: Dialect,
+    query_filter: QueryFilter,
+    policy: LossPolicy,
+) -> list[FeedTask]:
+    """Return tasks that fetch a micro-batch whose pages are lost, from the same cursors to the same cursors.
+
+    Args:
+        begin: where it starts.
+        stop: where it ends.
+        spool: where its manifest is not.
+        listed: ids of the feed's partitions now.
+        dialect: that the feed speaks.
+        query_filter: of the query.
+        policy: what becomes of what is lost.
+
+    Raises:
+        PositionLost: the spool is lasting, or a partition has left the feed, and losses are to fail the query.
+    """
+    if spool.lasting:
+        policy.report(
+            None, f"with micro-batch {stop.batch}", f"its manifest is not in the spool {'/'.join(spool.uri())}"
+        )
+    _log.warning(
+        "feed '%s': the pages of micro-batch %d are lost, they are fetched again: if an earlier attempt has written "
+        "rows, these may be others",
+        stop.stream,
+        stop.batch,
+    )
+    tasks = []
+    for p, cursor in sorted(stop.cursors.items()):
+        start = stop.begins.get(p, begin.cursors.get(p, BEGINNING))
+        if cursor == start or p in stop.searching:
+            continue
+        if p in listed:
+            fetch = FeedRange(p, start, (cursor,), required=True)
+            tasks.append(query_filter.task(p, dialect, fetch, stop.found.get(p)))
+        else:
+            policy.report(str(p), f"after cursor '{start}'", "the feed has no such partition any more")
+    return tasks

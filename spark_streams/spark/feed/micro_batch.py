@@ -20,10 +20,9 @@ from typing import Any, Final
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed import Discovery, FeedPartition
 from spark_streams.client.feed.client import FeedClient
-from spark_streams.client.feed.range_reader import FeedRange
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import LATEST, After, Matching
-from spark_streams.spark.feed.manifests import read_manifest, write_manifest
+from spark_streams.spark.feed.manifests import fetched_again, read_manifest, write_manifest
 from spark_streams.spark.feed.offset import BEGINNING, FeedOffset
 from spark_streams.spark.feed.page_fetchers import PageFetchers
 from spark_streams.spark.feed.partition_changes import PartitionChanges, trace
@@ -225,7 +224,11 @@ class FeedBatches:
             return []
         spool = self._opened(stop, wipe=False)
         planned = read_manifest(spool, stop.batch, self._filter.residual)
-        return self._fetched_again(begin, stop, spool) if planned is None else planned
+        if planned is not None:
+            return planned
+        listed = {p.id for p in self._describe().partitions}
+        assert self._client.dialect is not None
+        return fetched_again(begin, stop, spool, listed, self._client.dialect, self._filter, self._policy)
 
     def committed(self, end: dict[str, Any]) -> None:
         """Remove what was spooled for the micro-batches up to the one that ends at ``end``.
@@ -393,30 +396,3 @@ class FeedBatches:
         if least is None or self._available_now is not None or waiting == 0 or waiting >= least:
             return False
         return (self._clock() - self._since) * 1_000 < self._options.max_trigger_delay_ms
-
-    def _fetched_again(self, begin: FeedOffset, stop: FeedOffset, spool: Spool) -> list[FeedTask]:
-        """Return tasks that fetch a micro-batch whose pages are lost, from the same cursors to the same cursors."""
-        if spool.lasting:
-            self._policy.report(
-                None, f"with micro-batch {stop.batch}", f"its manifest is not in the spool {'/'.join(spool.uri())}"
-            )
-        _log.warning(
-            "feed '%s': the pages of micro-batch %d are lost, they are fetched again: if an earlier attempt has "
-            "written rows, these may be others",
-            stop.stream,
-            stop.batch,
-        )
-        listed = {p.id for p in self._describe().partitions}
-        dialect = self._client.dialect
-        assert dialect is not None
-        tasks = []
-        for p, cursor in sorted(stop.cursors.items()):
-            start = stop.begins.get(p, begin.cursors.get(p, BEGINNING))
-            if cursor == start or p in stop.searching:
-                continue
-            if p in listed:
-                fetch = FeedRange(p, start, (cursor,), required=True)
-                tasks.append(self._filter.task(p, dialect, fetch, stop.found.get(p)))
-            else:
-                self._policy.report(str(p), f"after cursor '{start}'", "the feed has no such partition any more")
-        return tasks

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from spark_streams.sinks import rabbitmq_stream as sink_module
 from spark_streams.sinks.rabbitmq_stream import RabbitSink
 
 from spark_streams.client import RabbitClient
@@ -18,6 +17,7 @@ from spark_streams.client.rabbitmq import cluster as cluster_module
 from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import ConnectFailed, Refused
 from spark_streams.options import parse_rabbit_sink
+from spark_streams.spark.sink import sink as sink_module
 from tests.client.rabbitmq.brokers import text
 from tests.client.rabbitmq.scripted import S, Scripted, Wire, answers, stats
 from tests.faults.proxy import Balancer
