@@ -221,7 +221,7 @@ class Checkpoint:
             ``EARLIEST`` there means that the partition was empty.
         incarnation: the identity that the peer gives this creation of the log, or None where it gives none; another
             one under the same name means that the log was deleted and created again.
-        witnesses: partition identifier to what the peer says about the event at its position, for peers that give no
+        log_identity: partition identifier to what the peer says about the event at its position, for peers that give no
             identity; another answer later means that the partition was deleted and created again.
     """
 
@@ -229,7 +229,7 @@ class Checkpoint:
     stream: str
     partitions: Mapping[str, Position] = field(default_factory=dict)
     incarnation: str | None = None
-    witnesses: Mapping[str, str] = field(default_factory=dict)
+    log_identity: Mapping[str, str] = field(default_factory=dict)
 
     VERSION: ClassVar[int] = CHECKPOINT_VERSION
 
@@ -247,8 +247,8 @@ class Checkpoint:
         }
         if self.incarnation is not None:
             out["incarnation"] = self.incarnation
-        if self.witnesses:
-            out["witnesses"] = {p: self.witnesses[p] for p in sorted(self.witnesses)}
+        if self.log_identity:
+            out["witnesses"] = {p: self.log_identity[p] for p in sorted(self.log_identity)}
         return out
 
     @classmethod
@@ -265,8 +265,8 @@ class Checkpoint:
         require_format(value, format)
         try:
             partitions = {str(p): position_from_json(v) for p, v in value["partitions"].items()}
-            witnesses = {str(p): str(text) for p, text in value.get("witnesses", {}).items() if p in partitions}
-            return cls(format, str(value["stream"]), partitions, value.get("incarnation"), witnesses)
+            log_identity = {str(p): str(text) for p, text in value.get("witnesses", {}).items() if p in partitions}
+            return cls(format, str(value["stream"]), partitions, value.get("incarnation"), log_identity)
         except (KeyError, AttributeError, ValueError) as fault:
             raise CheckpointError(f"not a checkpoint of spark-streams: {fault!r}") from fault
 

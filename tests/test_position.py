@@ -92,7 +92,7 @@ def test_a_checkpoint_is_stored_so_and_read_again(checkpoint: Checkpoint, text: 
     assert Checkpoint.from_json(json.loads(text), checkpoint.format) == checkpoint
 
 
-def test_a_witness_of_a_partition_that_is_not_there_is_dropped() -> None:
+def test_an_identity_of_a_partition_that_is_not_there_is_dropped() -> None:
     read = Checkpoint.from_json({**SMALL.to_json(), "witnesses": {"0": "w0", "9": "w9"}}, RABBITMQ)
     assert read == Checkpoint(RABBITMQ, "orders", {"0": After("a")}, None, {"0": "w0"})
 

@@ -205,7 +205,7 @@ class LogClient(Protocol):
     def pushdown(self, stream: str, expression: Expression) -> Pushdown:
         """Return what of a filter this peer would check, and what ``fetch`` would check itself; nothing is read."""
 
-    def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
+    def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         """Return what tells what is at an offset of a partition from whatever else may be there.
 
         Two answers for one partition and offset that differ mean that the log was deleted and created again in between,

@@ -30,7 +30,7 @@ class FakePartition:
 
     Args:
         spell: how an offset is written.
-        created: what tells this creation of it from another, where the log has witnesses.
+        created: what tells this creation of it from another, where the log has identities.
     """
 
     def __init__(self, spell: Callable[[int], str] = name, created: str = "one") -> None:
@@ -82,7 +82,7 @@ class FakePartition:
 
         return [offset for offset in offsets if evaluate(expression, look_up(offset)) is True]
 
-    def witness(self, offset: str) -> str | None:
+    def identity_at(self, offset: str) -> str | None:
         return self.created if self.spell(self.first) <= offset < self.spell(self.next) else None
 
 
@@ -92,7 +92,7 @@ class FakeLog:
     Args:
         partitions: identifiers.
         tells: whether the peer has our extensions: incarnation, newest removed offset, events remaining.
-        numeric: whether it is like RabbitMQ's: offsets are numbers, witnesses instead of an incarnation, and what was
+        numeric: whether it is like RabbitMQ's: offsets are numbers, identities instead of an incarnation, and what was
             removed is told.
     """
 
@@ -101,10 +101,10 @@ class FakeLog:
         self.tells = tells
         self.numeric = numeric
         self.incarnation = "one"
-        self.has_witnesses = numeric
-        """Whether it tells witnesses; the reference log's AMQP door does, beside its incarnation."""
+        self.has_log_identity = numeric
+        """Whether it tells identities; the reference log's AMQP door does, beside its incarnation."""
         self.partitions = {p: FakePartition(digits if numeric else name) for p in partitions or ("0",)}
-        self.described = self.counted = self.connected = self.walks = self.walked = self.witnessed = self.fetched = 0
+        self.described = self.counted = self.connected = self.walks = self.walked = self.identified = self.fetched = 0
         self.asked_pushdown = 0
         self.hidden: set[str] = set()
         """Partitions that are missing for a moment."""
@@ -186,13 +186,13 @@ class FakeClient:
         identity = self.log.incarnation if self.log.tells and not self.log.numeric else None
         return StreamDescription(stream, identity, bounds, dict.fromkeys(self.log.unavailable, "gone (0x02)"))
 
-    def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
-        if not self.log.has_witnesses:
+    def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
+        if not self.log.has_log_identity:
             return {}
-        self.log.witnessed += 1
+        self.log.identified += 1
         assert not self.log.unavailable & set(offsets), "nobody asks about what is not there"
         there = {p: held for p, held in self.log.partitions.items() if p not in self.log.hidden}
-        return {p: there[p].witness(offset) if p in there else None for p, offset in offsets.items()}
+        return {p: there[p].identity_at(offset) if p in there else None for p, offset in offsets.items()}
 
     def store_offsets(self, positions: Mapping[str, str]) -> None:
         assert self.reference is not None

@@ -236,7 +236,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
         return self._retrying(lambda: self._at(stream, ask))
 
-    def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
+    def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         """Return what our log says of the event at each offset, and would say differently of another one there.
 
         Its identity, in ``describe``, is the same in an older copy of it, and once that is written on, its offsets
@@ -249,7 +249,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         def ask(connection: Connection, address: str) -> dict[str, str | None]:
             if connection.properties.get("product") != PRODUCT:
                 return {}
-            return info.witnesses(connection, stream, address, offsets, Deadline(self._timeout_ms))
+            return info.log_identity(connection, stream, address, offsets, Deadline(self._timeout_ms))
 
         return self._retrying(lambda: self._at(info.info_address(stream), ask))
 

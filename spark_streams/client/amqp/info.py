@@ -34,7 +34,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.position import After, At, Earliest, Latest, Position
 from spark_streams.wire.amqp.message import Amqp, decode_message
 
-__all__ = ["STREAMS", "describe", "info_address", "list_streams", "remaining", "witnesses"]
+__all__ = ["STREAMS", "describe", "info_address", "list_streams", "log_identity", "remaining"]
 
 STREAMS: Final = "$streams"
 """The address of our log's information source about the whole log; other peers have none."""
@@ -118,7 +118,7 @@ def remaining(
     return told
 
 
-def witnesses(
+def log_identity(
     connection: Connection, stream: str, address: str, offsets: Mapping[str, str], deadline: Deadline
 ) -> dict[str, str | None]:
     """Ask what tells the event at an offset of each partition from any other one that may be there.

@@ -36,7 +36,7 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import StreamStats, StreamStatsAnswer
 
-__all__ = ["Extent", "chunk_at", "extent", "first_at_time", "probe", "settled", "to_bounds", "witness"]
+__all__ = ["Extent", "chunk_at", "extent", "first_at_time", "identity_at", "probe", "settled", "to_bounds"]
 
 _FIRST: Final = OffsetSpecification(OffsetType.FIRST)
 _LAST: Final = OffsetSpecification(OffsetType.LAST)
@@ -158,7 +158,7 @@ def chunk_at(connection: Connection, stream: str, offset: int) -> ChunkHeader | 
     return probe(connection, stream, OffsetSpecification(OffsetType.OFFSET, offset), _EVERY_KIND)
 
 
-def witness(connection: Connection, stream: str, offset: int) -> str | None:
+def identity_at(connection: Connection, stream: str, offset: int) -> str | None:
     """Return the identity of the chunk, of any kind, that holds an offset; None when none holds it."""
     header = chunk_at(connection, stream, offset)
     if header is None or not header.first_offset <= offset < header.next_offset:

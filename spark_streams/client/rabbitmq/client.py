@@ -271,7 +271,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         split = split_for(expression, self._filters, has_filters)
         return Pushdown(split.words, split.residual)
 
-    def witnesses(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
+    def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         """Return the identity of the chunk at each offset, another one in a stream created again; None for none.
 
         RabbitMQ gives a stream no identity. The time of the chunk that holds an offset is another one after the stream
@@ -283,7 +283,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
 
         def ask(partition: str, offset: str) -> str | None:
             number = offset_number(offset)
-            return self._cluster.near(partition, lambda connection: bounds.witness(connection, partition, number))
+            return self._cluster.near(partition, lambda connection: bounds.identity_at(connection, partition, number))
 
         return {p: self._retrying(lambda p=p, o=o: ask(p, o)) for p, o in offsets.items()}  # type: ignore[misc]
 

@@ -47,7 +47,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
         if options.filter is not None:
             log_filter(options, driver.pushdown(options.filter))
         last = {read.partition: read.end for read in reads}
-        seen = driver.witnesses({p: After(offset) for p, offset in last.items()})
+        seen = driver.log_identity({p: After(offset) for p, offset in last.items()})
         return [
             PlannedRead(
                 r,

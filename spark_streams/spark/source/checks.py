@@ -1,13 +1,12 @@
-"""What a new description of the log means for positions that were written down earlier: pure, offsets compared only.
+"""The checks of positions that were written down earlier: are their events still there, and is it still the same log?
 
-Every function returns what to go on with together with the losses it saw; what is done about those is the caller's.
+The functions compare offsets with a new description of the log. Each returns what to go on with together with the
+losses it saw; what is done about those is the caller's.
 
-Noticing that a partition has other events than those that were read: its log was created again, or is an older copy.
-
-Where the peer gives logs an identity it tells the first, and never the second: a copy has the same.
-
-A witness (``LogClient.witnesses``) is what the peer says about an offset, and says differently of a new log. The
-witnesses of a batch's end go into the checkpoint, and before reading goes on from there they are asked for again.
+``LogIdentity`` asks the peer whether a partition has other events than those that were read: its log was created again,
+or is an older copy. A description's ``incarnation`` shows the first and never the second: a copy has the same. So the
+peer is asked what is at an offset (``LogClient.log_identity``), which it says differently of another log. These texts
+of a batch's end go into the checkpoint, under key ``witnesses``, and are asked for again before reading goes on there.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ CREATED_AGAIN = "the stream was deleted and created again, or restored from an o
 
 
 class LogIdentity:
-    """Asks for witnesses, and only where there is something new to read.
+    """Asks for identities, and only where there is something new to read.
 
     Args:
         driver: asks the peer.
@@ -159,24 +158,26 @@ class LogIdentity:
         self._driver = driver
 
     def of(self, ends: Mapping[str, Position], before: Checkpoint | None) -> dict[str, str]:
-        """Return the witnesses of ends that were just decided.
+        """Return the identities of ends that were just decided.
 
         Args:
             ends: partition to where a batch ends.
-            before: where it begins; a partition that ends there keeps its witness, and is not asked about.
+            before: where it begins; a partition that ends there keeps its identity, and is not asked about.
         """
         known: dict[str, str] = {}
         if before is not None:
-            known = {p: text for p, text in before.witnesses.items() if p in ends and before.partitions[p] == ends[p]}
+            known = {
+                p: text for p, text in before.log_identity.items() if p in ends and before.partitions[p] == ends[p]
+            }
             ends = {p: end for p, end in ends.items() if before.partitions.get(p) != end}
-        return {**known, **self._driver.witnesses(ends)}
+        return {**known, **self._driver.log_identity(ends)}
 
     def differing(
         self, checkpoint: Checkpoint, partitions: Iterable[str], incarnation: str | None = None
     ) -> list[DataLoss]:
         """Return which of some partitions are others than those that the checkpoint is of.
 
-        A partition whose position is no longer there has no witness any more: other checks see to it.
+        A partition whose position is no longer there has no identity any more: other checks see to it.
 
         Args:
             checkpoint: what was seen.
@@ -186,10 +187,10 @@ class LogIdentity:
         """
         if None not in (checkpoint.incarnation, incarnation) and checkpoint.incarnation != incarnation:
             return []
-        known = {p: checkpoint.witnesses[p] for p in partitions if p in checkpoint.witnesses}
+        known = {p: checkpoint.log_identity[p] for p in partitions if p in checkpoint.log_identity}
         if not known:
             return []
-        now = self._driver.witnesses({p: checkpoint.partitions[p] for p in known})
+        now = self._driver.log_identity({p: checkpoint.partitions[p] for p in known})
         return [
             DataLoss(p, str(checkpoint.partitions[p]), CREATED_AGAIN)
             for p, text in known.items()
@@ -198,8 +199,8 @@ class LogIdentity:
 
     @staticmethod
     def at(checkpoint: Checkpoint, partition: str, offset: str) -> str | None:
-        """Return the witness that a checkpoint has of an offset of a partition."""
-        return checkpoint.witnesses.get(partition) if checkpoint.partitions.get(partition) == After(offset) else None
+        """Return the identity that a checkpoint has of an offset of a partition."""
+        return checkpoint.log_identity.get(partition) if checkpoint.partitions.get(partition) == After(offset) else None
 
 
 def without(checkpoint: Checkpoint, partitions: Iterable[str]) -> Checkpoint:
@@ -208,5 +209,5 @@ def without(checkpoint: Checkpoint, partitions: Iterable[str]) -> Checkpoint:
     return replace(
         checkpoint,
         partitions={p: position for p, position in checkpoint.partitions.items() if p not in gone},
-        witnesses={p: text for p, text in checkpoint.witnesses.items() if p not in gone},
+        log_identity={p: text for p, text in checkpoint.log_identity.items() if p not in gone},
     )

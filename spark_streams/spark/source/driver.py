@@ -132,12 +132,12 @@ class Driver:
         counts = self.ask(lambda client: client.remaining(self.options.stream, positions))
         return {partition: counts.get(partition) for partition in positions}
 
-    def witnesses(self, positions: Mapping[str, Position]) -> dict[str, str]:
-        """Return the witness of each ``After`` position, where the peer has one."""
+    def log_identity(self, positions: Mapping[str, Position]) -> dict[str, str]:
+        """Return the identity of each ``After`` position, where the peer has one."""
         offsets = {p: position.offset for p, position in positions.items() if isinstance(position, After)}
         if not offsets:
             return {}
-        told = self.ask(lambda client: client.witnesses(self.options.stream, offsets))
+        told = self.ask(lambda client: client.log_identity(self.options.stream, offsets))
         return {p: text for p, text in told.items() if text is not None}
 
     def walk(self, partition: str, start: Position) -> Ahead:

@@ -85,7 +85,7 @@ class MicroBatches:
         self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
         self._limiter = Limiter(self._driver)
         self._patience = TriggerGate(self._driver, clock)
-        self._witnesses = LogIdentity(self._driver)
+        self._log_identity = LogIdentity(self._driver)
         self._progress = BatchProgress(self._policy, options.stream, clock)
         self._lag = Lag(self._driver)
         self._stored = stored
@@ -153,9 +153,9 @@ class MicroBatches:
             if planned is None or (_same(planned.end, begin) and not first):
                 return start
             moved = [p for p, end in planned.end.partitions.items() if begin.partitions.get(p) != end]
-            end = replace(planned.end, witnesses=self._witnesses.of(planned.end.partitions, begin))
+            end = replace(planned.end, log_identity=self._log_identity.of(planned.end.partitions, begin))
             # The old end is asked about after the new one: if it is the same log then, both are of the same log.
-            losses = self._witnesses.differing(begin, moved, planned.end.incarnation)
+            losses = self._log_identity.differing(begin, moved, planned.end.incarnation)
             if not losses:
                 break
             self._report(losses)
@@ -174,7 +174,7 @@ class MicroBatches:
         return out
 
     def _plan(self, begin: Checkpoint, limit: int | None, patient: bool) -> _Planned | None:
-        """Return where the batch that begins at ``begin`` ends, without witnesses; None if it waits for more."""
+        """Return where the batch that begins at ``begin`` ends, without identities; None if it waits for more."""
         description, ends = self._checked_ends(begin)
         kept = {} if recreated(begin, description) else begin.partitions
         if self._fixed_end is not None:
@@ -223,7 +223,7 @@ class MicroBatches:
         before = self._last_end
         if before is None and self._initial is not None:
             before = self._checkpoint(self._initial)
-        self._last_end = replace(end, witnesses=self._witnesses.of(ends, self._last_end))
+        self._last_end = replace(end, log_identity=self._log_identity.of(ends, self._last_end))
         spans = {} if before is None else _spans(before.partitions, ends)
         self._progress.planned(self._last_end, {"": None} if before is None else self._driver.count(spans))
         return self._last_end.to_json()
@@ -287,7 +287,7 @@ class MicroBatches:
         ranges = [
             range_read(self._options, self._columns, p, first_at, offset) for p, (first_at, offset) in spans.items()
         ]
-        seen = {p: (last, text) for p, (_, last) in spans.items() if (text := self._witnesses.at(stop, p, last))}
+        seen = {p: (last, text) for p, (_, last) in spans.items() if (text := self._log_identity.at(stop, p, last))}
         if self._options.filter is not None:
             self._pushed()
         return [
@@ -298,7 +298,7 @@ class MicroBatches:
     def _of_the_same_log(
         self, begin: Checkpoint, stop: Checkpoint, spans: dict[str, tuple[Resolved, str]]
     ) -> tuple[dict[str, tuple[Resolved, str]], list[DataLoss]]:
-        """Ask for witnesses, unless the batch was planned just now and compared then.
+        """Ask for identities, unless the batch was planned just now and compared then.
 
         Returns:
             The spans without those of partitions created again after they were planned, and with the beginning of
@@ -306,9 +306,9 @@ class MicroBatches:
         """
         if self._told_starts and stop == self._last_end:
             return spans, []
-        after = [] if stop == self._last_end else self._witnesses.differing(stop, spans)
+        after = [] if stop == self._last_end else self._log_identity.differing(stop, spans)
         spans = {p: span for p, span in spans.items() if p not in {loss.partition for loss in after}}
-        before = self._witnesses.differing(begin, spans, stop.incarnation)
+        before = self._log_identity.differing(begin, spans, stop.incarnation)
         spans.update({loss.partition: (EARLIEST, spans[loss.partition][1]) for loss in before if loss.partition})
         return spans, after + before
 
@@ -374,5 +374,5 @@ def _spans(begins: Mapping[str, Position], ends: Mapping[str, Position]) -> dict
 
 
 def _same(one: Checkpoint, other: Checkpoint) -> bool:
-    """Return whether two checkpoints say the same; witnesses are evidence, not a part of what they say."""
-    return replace(one, witnesses=other.witnesses) == other
+    """Return whether two checkpoints say the same; identities are evidence, not a part of what they say."""
+    return replace(one, log_identity=other.log_identity) == other

@@ -27,14 +27,14 @@ class PlannedRead:
         read: the range.
         until: offset of the first event that is not to be read any more, or None; then ``read.end`` is part of it.
         incarnation: the creation of the log that the offsets belong to, or None where the peer does not say.
-        witness: an offset of the partition and its witness (``LogClient.witnesses``), or None where there is none.
+        log_identity: an offset of the partition and what ``LogClient.log_identity`` says of it, or None.
         told: nodes that the peer has named to the driver.
     """
 
     read: RangeRead
     until: str | None = None
     incarnation: str | None = None
-    witness: tuple[str, str] | None = None
+    log_identity: tuple[str, str] | None = None
     told: tuple[Node, ...] = ()
 
 

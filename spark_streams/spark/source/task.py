@@ -79,12 +79,12 @@ def _created_again(client: LogClient, planned: PlannedRead) -> bool:
     read = planned.read
     if planned.incarnation is not None and client.describe(read.stream).incarnation != planned.incarnation:
         return True
-    if planned.witness is None:
+    if planned.log_identity is None:
         return False
-    offset, witness = planned.witness
-    now = client.witnesses(read.stream, {read.partition: offset}).get(read.partition)
+    offset, identity = planned.log_identity
+    now = client.log_identity(read.stream, {read.partition: offset}).get(read.partition)
     if now is not None or read.fail_on_data_loss:
-        return now is not None and now != witness
+        return now is not None and now != identity
     # Nothing is there: it was removed since, or the log is another one that does not reach so far.
     bounds = client.describe(read.stream, certain=(read.partition,)).partitions.get(read.partition)
     return bounds is not None and is_past_end(After(offset), bounds)

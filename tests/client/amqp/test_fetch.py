@@ -329,9 +329,9 @@ def test_the_end_of_the_range_is_gone(script: Script, words: str, caplog: pytest
     assert peer.drains >= 2
 
 
-def test_other_peers_are_not_asked_for_witnesses() -> None:
+def test_other_peers_are_not_asked_for_identities() -> None:
     with FakePeer(Script(events=events(3))) as peer, client(peer.port) as reader:
-        assert reader.witnesses("orders", {"0": "01"}) == {}
+        assert reader.log_identity("orders", {"0": "01"}) == {}
         assert peer.attached == []
 
 

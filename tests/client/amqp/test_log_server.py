@@ -124,19 +124,20 @@ def test_events_are_told_from_others_at_their_offset(log_server: Any) -> None:
         publish(there, "orders", [b"b"], partition="1")
         publish(there, "others", [b"b"], partition="0")
         first, second = f"{0:020d}", f"{1:020d}"
-        told = there.witnesses("orders", {"0": first, "1": first})
-        assert told == there.witnesses("orders", {"0": first, "1": first})
+        told = there.log_identity("orders", {"0": first, "1": first})
+        assert told == there.log_identity("orders", {"0": first, "1": first})
         assert (
-            None not in told.values() and len({*told.values(), *there.witnesses("others", {"0": first}).values()}) == 3
+            None not in told.values()
+            and len({*told.values(), *there.log_identity("others", {"0": first}).values()}) == 3
         )
-        assert there.witnesses("orders", {"0": second, "1": "0", "7": first}) == {"0": None, "1": None, "7": None}
+        assert there.log_identity("orders", {"0": second, "1": "0", "7": first}) == {"0": None, "1": None, "7": None}
     log_server.log.create_stream("many", 150)
     with client(log_server) as there:
         for partition in range(150):
             log_server.log.stream("many").partitions[str(partition)].append(
                 [b"\x00\x53\x75\xa0\x01%d" % (partition % 10)]
             )
-        told = there.witnesses("many", {str(partition): first for partition in range(150)})
+        told = there.log_identity("many", {str(partition): first for partition in range(150)})
     assert len(told) == 150 and None not in told.values()
 
 

@@ -32,7 +32,7 @@ def test_an_empty_stream(broker: Broker) -> None:
         bounds = client.describe(stream).partitions[stream]
         assert (bounds.earliest, bounds.latest, bounds.truncated, bounds.tells_truncated) == (None, None, None, True)
         assert client.first_at_time(stream, stream, 0) is None
-        assert client.witnesses(stream, {stream: text(0)}) == {stream: None}
+        assert client.log_identity(stream, {stream: text(0)}) == {stream: None}
         assert client.remaining(stream, {stream: EARLIEST}) == {stream: 0}
 
 
@@ -177,7 +177,7 @@ def test_offsets_that_longs_cannot_hold() -> None:
     with Scripted(script) as broker, broker.client() as client:
         assert client.describe(S).partitions[S].latest == text(2**63 - 1)
         with pytest.raises(LocalProtocolError, match="no offset"):
-            client.witnesses(S, {S: str(2**63)})
+            client.log_identity(S, {S: str(2**63)})
 
 
 @pytest.mark.parametrize("code", [0x02, 0x06])
@@ -268,7 +268,7 @@ def test_a_probe_that_is_not_answered_is_no_answer() -> None:
     """The barrier behind it is not answered: nothing is known."""
     script = {key.SUBSCRIBE: lambda wire, n, _: wire.answer(key.SUBSCRIBE, n), key.METADATA: silence}
     with Scripted(script) as broker, broker.client(300) as client, pytest.raises(DeadlineExceeded):
-        client.witnesses(S, {S: text(5)})
+        client.log_identity(S, {S: text(5)})
 
 
 def test_a_stream_without_a_member_on_this_node_is_read_where_it_has_one() -> None:

@@ -138,7 +138,7 @@ def test_no_permission_is_not_told_as_no_stream(tmp_path: Path, settings: dict[s
             assert peer.create("theirs") == 1
         with door.client() as client:
             with pytest.raises(Refused, match=r"access-refused \(0x10\)"):
-                client.witnesses("theirs", {"theirs": "0" * 20})
+                client.log_identity("theirs", {"theirs": "0" * 20})
             with pytest.raises(NotFound):
                 client.describe("nobodys")
 

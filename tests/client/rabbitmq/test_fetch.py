@@ -162,9 +162,9 @@ def test_a_range_ends_at_and_before_tracking_chunks(broker: Broker) -> None:
         assert read(client, stream, 11, At(text(10)))["value"].to_pylist() == [b"10"]
         # The newest version says the offset that the tracking chunk uses up, 3.10 only user chunks.
         assert latest(client, stream) == (text(20) if broker.is_old else text(21))
-        witnesses = {n: client.witnesses(stream, {stream: text(n)})[stream] for n in (0, 9, 10, 11, 21, 22)}
-        assert len({witnesses[n] for n in (9, 10, 11, 21)}) == 4
-        assert [n for n, told in witnesses.items() if told is None] == [22]
+        found = {n: client.log_identity(stream, {stream: text(n)})[stream] for n in (0, 9, 10, 11, 21, 22)}
+        assert len({found[n] for n in (9, 10, 11, 21)}) == 4
+        assert [n for n, told in found.items() if told is None] == [22]
 
 
 @pytest.mark.rabbitmq
@@ -225,18 +225,18 @@ def test_a_stream_that_is_deleted_or_made_anew_in_mid_range(broker: Broker) -> N
             assert {value[:1] for batch in seen for value in batch["value"].to_pylist()} == {b"o"}
 
 
-def test_witnesses_differ_after_a_stream_was_created_again(broker: Broker) -> None:
+def test_identities_differ_after_a_stream_was_created_again(broker: Broker) -> None:
     with broker.stream() as stream, broker.client() as client:
         broker.publish(stream, [amqp(b"x")] * 30, each=10)
-        before = client.witnesses(stream, {stream: text(29)})
-        assert before == client.witnesses(stream, {stream: text(29)})
+        before = client.log_identity(stream, {stream: text(29)})
+        assert before == client.log_identity(stream, {stream: text(29)})
         assert before[stream] is not None
         with broker.peer() as peer:
             assert peer.delete(stream) == 1
             assert peer.create(stream) == 1
-        assert client.witnesses(stream, {stream: text(29)}) == {stream: None}
+        assert client.log_identity(stream, {stream: text(29)}) == {stream: None}
         broker.publish(stream, [amqp(b"x")] * 30, each=10)
-        assert client.witnesses(stream, {stream: text(29)}) not in ({stream: None}, before)
+        assert client.log_identity(stream, {stream: text(29)}) not in ({stream: None}, before)
 
 
 @pytest.mark.rabbitmq

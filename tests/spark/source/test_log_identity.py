@@ -232,7 +232,7 @@ def test_a_log_with_both_is_read_from_its_beginning_with_one_warning(
 ) -> None:
     """As at the reference log's AMQP door: created again, or an older copy, which has the same identity."""
     log = FakeLog("0")
-    log.has_witnesses = True
+    log.has_log_identity = True
     log.partitions["0"].append(5)
     query = Query(log, **LENIENT)
 
@@ -288,20 +288,20 @@ def test_a_stream_created_again_before_a_replay_gives_no_rows_of_the_new_one() -
     assert query.rows == everything(log), "the next batch begins at the new one's beginning"
 
 
-def test_an_idle_query_asks_for_no_witness() -> None:
+def test_an_idle_query_asks_for_no_identity() -> None:
     log = numeric(5)
     query = Query(log, startingOffsets="earliest")
     query.drain()
-    asked = log.witnessed
+    asked = log.identified
     for _ in range(20):
         assert query.batch() == -1
-    assert log.witnessed == asked
+    assert log.identified == asked
     log.partitions["orders-0"].append(1)
     assert query.batch() == 1
-    assert log.witnessed - asked == 2, "of the new end, and of the old one"
+    assert log.identified - asked == 2, "of the new end, and of the old one"
 
 
-def test_partitions_without_news_keep_their_witness_and_are_not_asked_about() -> None:
+def test_partitions_without_news_keep_their_identity_and_are_not_asked_about() -> None:
     log = numeric(5, 5)
     query = Query(log, startingOffsets="earliest")
     query.batch()
@@ -311,7 +311,7 @@ def test_partitions_without_news_keep_their_witness_and_are_not_asked_about() ->
     assert query.committed["witnesses"] == {"orders-0": "one", "orders-1": "one"}
 
 
-def test_a_position_that_retention_removed_has_no_witness_and_is_no_other_stream() -> None:
+def test_a_position_that_retention_removed_has_no_identity_and_is_no_other_stream() -> None:
     log = numeric(5)
     query = Query(log, startingOffsets="earliest")
     query.drain()
@@ -320,7 +320,7 @@ def test_a_position_that_retention_removed_has_no_witness_and_is_no_other_stream
     assert query.drain() == [5]
 
 
-def test_checkpoints_without_witnesses_get_them_with_the_next_end() -> None:
+def test_checkpoints_without_identities_get_them_with_the_next_end() -> None:
     log = numeric(5)
     query = Query(log, startingOffsets="earliest")
     query.batch()
@@ -368,7 +368,7 @@ def test_a_stream_that_is_missing_when_it_was_just_seen_to_be_another_waits(monk
         return described
 
     monkeypatch.setattr(FakeClient, "describe", missing_when_asked_again)
-    monkeypatch.setattr(FakeClient, "witnesses", lambda *_: {"orders-0": "one+"})
+    monkeypatch.setattr(FakeClient, "log_identity", lambda *_: {"orders-0": "one+"})
     assert query.batch() == -1
     monkeypatch.undo()
     log.hidden, query.rows = set(), []
@@ -456,16 +456,16 @@ def test_a_task_of_a_stream_notices_it_too(caplog: pytest.LogCaptureFixture) -> 
     assert "created again" in caplog.text
 
 
-def test_a_range_whose_witness_retention_removed_is_taken_as_it_is() -> None:
+def test_a_range_whose_identity_retention_removed_is_taken_as_it_is() -> None:
     log = numeric(10)
     log.partitions["orders-0"].truncate(8)
     planned = PlannedRead(
-        RangeRead("orders", "orders-0", EARLIEST, digits(9), ("offset",)), witness=(digits(5), "another")
+        RangeRead("orders", "orders-0", EARLIEST, digits(9), ("offset",)), log_identity=(digits(5), "another")
     )
     assert list(read_range(batch_options(), planned, SCHEMA, log.connect))
 
 
-def test_logs_with_an_identity_have_no_witnesses() -> None:
+def test_logs_with_an_incarnation_have_no_identity_of_offsets() -> None:
     log = FakeLog("0")
     log.partitions["0"].append(3)
     query = Query(log, startingOffsets="earliest")

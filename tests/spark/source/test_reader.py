@@ -188,7 +188,7 @@ def test_rows_of_a_log_created_again_are_the_next_batchs(numeric: bool, caplog: 
     some = next(rows).num_rows
     log.incarnation = log.partitions["0"].created = "two"
     assert some < 2_500 and list(rows) == []
-    for events in (2_500, 5):  # where it does not reach so far there is no witness
+    for events in (2_500, 5):  # where it does not reach so far there is no identity
         log.partitions["0"].next = events
         assert list(read_range(options(), planned, schema, log.connect)) == []
     assert caplog.text.count("going on with what is left") == 3
