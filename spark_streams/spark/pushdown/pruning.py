@@ -44,7 +44,7 @@ def matching_ranges(reads: list[RangeRead], driver: Driver) -> list[RangeRead]:
     """
     if not reads or reads[0].filter is None:
         return driver.split(reads)
-    numeric = driver.offsets_are_numbers()
+    numeric = driver.counting.numeric
     wanted = [read for read in reads if can_match(read, numeric=numeric)]
     return [read for read in driver.split(wanted) if can_match(read, numeric=numeric)]
 

@@ -1,4 +1,4 @@
-"""The checks of positions that were written down earlier: are their events still there, and is it still the same log?
+"""The checks of positions that were written down earlier: are their events still there, is it still the same log.
 
 The functions compare offsets with a new description of the log. Each returns what to go on with together with the
 losses it saw; what is done about those is the caller's.

@@ -5,30 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
-from spark_streams.client.log_client import (
-    LogClient,
-    OffsetWalk,
-    OpaqueLogClient,
-    Pushdown,
-    RangeRead,
-    StreamDescription,
-)
+from spark_streams.client.log_client import LogClient, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import PATIENT, Attempts
 from spark_streams.endpoint import Node
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError
 from spark_streams.filters import Expression, read_filter
 from spark_streams.options import PositionRange, SourceOptions
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
-from spark_streams.spark.source.offset_counting import (
-    Ahead,
-    CountedWalk,
-    NumericWalk,
-    events_between,
-    sample,
-    split_points,
-)
+from spark_streams.spark.source.offset_counting import Arithmetic, Counting, Walking, sample, split_points
 from spark_streams.spark.splitting import block_sizes, split_evenly
 
 __all__ = ["Connect", "Driver", "position_in", "reaching", "require_all", "require_offsets"]
@@ -59,7 +45,7 @@ class Driver:
         self._client: LogClient | None = None
         self._description: StreamDescription | None = None
         self._described_at = 0.0
-        self._numeric: bool | None = None
+        self._counting: Counting | None = None
         self.told: tuple[Node, ...] = ()
         """The nodes that the peer has named, for tasks, and for the next connection."""
 
@@ -93,44 +79,15 @@ class Driver:
         """Return what of a filter the peer checks, and what is left to check."""
         return self.ask(lambda client: client.pushdown(self.options.stream, expression))
 
-    def offsets_are_numbers(self) -> bool:
-        """Return whether offsets are numbers, written as decimal digits of a fixed width."""
-        if self._numeric is None:
-            self._numeric = self.ask(lambda client: client.numeric_offsets)
-        return self._numeric
-
-    def count(self, spans: Mapping[str, tuple[Position, str]]) -> dict[str, int | None]:
-        """Return how many events each span has.
-
-        Args:
-            spans: partition to where it starts and the offset of its last event.
-
-        Returns:
-            A number for each partition, exact unless retention is at work; None where the peer does not tell.
-        """
-        if not spans:
-            return {}
-        if self.offsets_are_numbers():
-            return {p: events_between(start, end, self._earliest(p)) for p, (start, end) in spans.items()}
-        after_start = self.remaining({p: start for p, (start, _) in spans.items()})
-        after_end = self.remaining({p: After(end) for p, (_, end) in spans.items()})
-        counts: dict[str, int | None] = {}
-        for partition in spans:
-            first, last = after_start[partition], after_end[partition]
-            counts[partition] = None if first is None or last is None else max(0, first - last)
-        return counts
-
-    def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
-        """Return how many events there are from each position on, None where the peer does not tell."""
-        if self.offsets_are_numbers():
-            partitions = self._last_description().partitions
-            newest = {p: bounds.latest for p, bounds in partitions.items() if bounds.latest is not None}
-            return {
-                p: events_between(start, newest[p], self._earliest(p)) if p in newest else 0
-                for p, start in positions.items()
-            }
-        counts = self.ask(lambda client: client.remaining(self.options.stream, positions))
-        return {partition: counts.get(partition) for partition in positions}
+    @property
+    def counting(self) -> Counting:
+        """How events are counted, by arithmetic or by walking: asked once of a client."""
+        if self._counting is None:
+            numeric = self.ask(lambda client: client.numeric_offsets)
+            # What the peer said last, whatever its age: arithmetic asks nothing.
+            arithmetic = Arithmetic(lambda: (self._description or self.describe()).partitions)
+            self._counting = arithmetic if numeric else Walking(self.options.stream, self.ask)
+        return self._counting
 
     def log_identity(self, positions: Mapping[str, Position]) -> dict[str, str]:
         """Return the identity of each ``After`` position, where the peer has one."""
@@ -140,22 +97,16 @@ class Driver:
         told = self.ask(lambda client: client.log_identity(self.options.stream, offsets))
         return {p: text for p, text in told.items() if text is not None}
 
-    def walk(self, partition: str, start: Position) -> Ahead:
-        """Return a new walk over the offsets of a partition; the caller closes it."""
-        if self.offsets_are_numbers():
-            return NumericWalk(start, lambda: self._earliest(partition))
-        return self.ask(lambda client: CountedWalk(self._links(client, partition), start))
-
     def split(self, reads: list[RangeRead]) -> list[RangeRead]:
         """Split ranges until there are ``minPartitions`` of them, where the events allow it."""
         wanted = self.options.min_partitions or 0
         if not reads or wanted <= len(reads):
             return reads
-        sizes = self.count({r.partition: (r.start, r.end) for r in reads})
+        sizes = self.counting.count({r.partition: (r.start, r.end) for r in reads})
         samples: dict[str, list[str]] = {}
         for read in reads:
             if sizes.get(read.partition) is None:
-                walk = self.walk(read.partition, read.start)
+                walk = self.counting.walk(read.partition, read.start)
                 try:
                     sizes[read.partition], samples[read.partition] = sample(walk, read.end)
                 finally:
@@ -176,7 +127,7 @@ class Driver:
             cuts = [known[mark - 1] for mark in marks if mark]
             cuts = [cut for cut in dict.fromkeys(cuts) if cut < read.end]
         else:
-            walk = self.walk(read.partition, read.start)
+            walk = self.counting.walk(read.partition, read.start)
             try:
                 cuts = split_points(walk, read.end, block_sizes(count, wanted))
             finally:
@@ -214,18 +165,6 @@ class Driver:
         client, self._client = self._client, None
         if client is not None:
             client.__exit__(None, None, None)
-
-    def _last_description(self) -> StreamDescription:
-        """Return what the peer said last, whatever its age: arithmetic asks nothing."""
-        return self._description or self.describe()
-
-    def _earliest(self, partition: str) -> str | None:
-        bounds = self._last_description().partitions.get(partition)
-        return None if bounds is None else bounds.earliest
-
-    def _links(self, client: LogClient, partition: str) -> Callable[[Position], OffsetWalk]:
-        walked = cast(OpaqueLogClient, client)
-        return lambda start: walked.offsets(self.options.stream, partition, start, None)
 
 
 def _between(read: RangeRead, start: Earliest | At | After, end: str) -> RangeRead:

@@ -47,7 +47,7 @@ class Lag:
                 behind[partition] = position
         if behind:
             try:
-                lag.update(self._driver.remaining(behind))
+                lag.update(self._driver.counting.remaining(behind))
             except SparkStreamsError as fault:
                 _log.debug("no lag: %s", fault)
                 lag.update(dict.fromkeys(behind))

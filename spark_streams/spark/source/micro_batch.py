@@ -183,7 +183,7 @@ class MicroBatches:
         spans = _spans(kept, ends)
         if spans and patient and self._patience.waits(spans):
             return None
-        counts: Mapping[str, int | None] = self._driver.count(spans)
+        counts: Mapping[str, int | None] = self._driver.counting.count(spans)
         if spans and limit is not None:
             taken = self._limiter.limited(spans, counts, limit)
             for p, (_, offset) in taken.items():
@@ -225,7 +225,7 @@ class MicroBatches:
             before = self._checkpoint(self._initial)
         self._last_end = replace(end, log_identity=self._log_identity.of(ends, self._last_end))
         spans = {} if before is None else _spans(before.partitions, ends)
-        self._progress.planned(self._last_end, {"": None} if before is None else self._driver.count(spans))
+        self._progress.planned(self._last_end, {"": None} if before is None else self._driver.counting.count(spans))
         return self._last_end.to_json()
 
     def _description_not_before(self, last: Mapping[str, Position]) -> StreamDescription:

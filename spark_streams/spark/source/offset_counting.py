@@ -1,21 +1,30 @@
-"""Walking ahead over offsets: how a count of events becomes an offset when offsets are opaque.
+"""How many events lie between two offsets, and which offset is so many events on: by arithmetic, or by walking.
 
-Offsets that are numbers, written as decimal digits of a fixed width: counts and limits by arithmetic.
-
-Nothing here asks the peer. An offset is taken for an event: some hold none (a broker's own records), so a count may be
-too high by those, and never too low.
+``Arithmetic`` is for offsets that are numbers, written as decimal digits of a fixed width: it asks the peer nothing. An
+offset is taken for an event: some hold none (a broker's own records), so a count may be too high by those, and never
+too low. ``Walking`` is for opaque offsets: the peer is asked for counts, or for one offset after the other.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, cast
 
-from spark_streams.client.log_client import Bounds, OffsetWalk
+from spark_streams.client.log_client import Bounds, LogClient, OffsetWalk, OpaqueLogClient
 from spark_streams.position import After, At, Position
 
-__all__ = ["Ahead", "CountedWalk", "NumericWalk", "events_between", "is_next", "sample", "split_points"]
+__all__ = [
+    "Ahead",
+    "Arithmetic",
+    "CountedWalk",
+    "Counting",
+    "NumericWalk",
+    "Walking",
+    "events_between",
+    "sample",
+    "split_points",
+]
 
 WALK_BLOCK: Final = 4096
 """Offsets taken from a client at once: what a walk holds in memory."""
@@ -23,8 +32,35 @@ MAX_SAMPLES: Final = 4096
 """Offsets remembered of a range whose number of events the peer does not tell."""
 
 
+class Counting(Protocol):
+    """How the events of a log are counted."""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether offsets are numbers, written as decimal digits of a fixed width."""
+
+    def count(self, spans: Mapping[str, tuple[Position, str]]) -> dict[str, int | None]:
+        """Return how many events each span has.
+
+        Args:
+            spans: partition to where it starts and the offset of its last event.
+
+        Returns:
+            A number for each partition, exact unless retention is at work; None where the peer does not tell.
+        """
+
+    def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
+        """Return how many events there are from each position on, None where the peer does not tell."""
+
+    def walk(self, partition: str, start: Position) -> Ahead:
+        """Return a new walk over the offsets of a partition; the caller closes it."""
+
+    def is_next(self, position: Position, bounds: Bounds) -> bool:
+        """Return whether a position is known to be ``At`` the offset that a partition's next event will get."""
+
+
 class Ahead(Protocol):
-    """What limits and splits need of a walk, whatever offsets are (``CountedWalk``, ``numeric.NumericWalk``)."""
+    """What limits and splits need of a walk, whatever offsets are (``CountedWalk``, ``NumericWalk``)."""
 
     position: Position
 
@@ -123,14 +159,8 @@ def events_between(start: Position, end: str, earliest: str | None) -> int:
     return 0 if first is None else max(0, int(end) - first + 1)
 
 
-def is_next(position: Position, bounds: Bounds) -> bool:
-    """Return whether a position is ``At`` the offset that the next event of a partition will get."""
-    newest = bounds.latest if bounds.latest is not None else bounds.truncated
-    return isinstance(position, At) and int(position.offset) == (0 if newest is None else int(newest) + 1)
-
-
 class NumericWalk:
-    """A walk that needs no link: the interface of ``walks.Walk`` over offsets that are numbers.
+    """A walk that needs no link: the interface of ``CountedWalk`` over offsets that are numbers.
 
     Args:
         position: where to begin.
@@ -161,6 +191,89 @@ class NumericWalk:
 
     def close(self) -> None:
         """Do nothing: there is no link."""
+
+
+class Arithmetic:
+    """Counts offsets that are numbers.
+
+    Args:
+        partitions: returns the bounds of each partition.
+    """
+
+    numeric = True
+
+    def __init__(self, partitions: Callable[[], Mapping[str, Bounds]]) -> None:
+        self._partitions = partitions
+
+    def count(self, spans: Mapping[str, tuple[Position, str]]) -> dict[str, int | None]:
+        """See ``Counting``."""
+        return {p: events_between(start, end, self._earliest(p)) for p, (start, end) in spans.items()}
+
+    def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
+        """See ``Counting``."""
+        newest = {p: bounds.latest for p, bounds in self._partitions().items() if bounds.latest is not None}
+        return {
+            p: events_between(start, newest[p], self._earliest(p)) if p in newest else 0
+            for p, start in positions.items()
+        }
+
+    def walk(self, partition: str, start: Position) -> Ahead:
+        """See ``Counting``."""
+        return NumericWalk(start, lambda: self._earliest(partition))
+
+    def is_next(self, position: Position, bounds: Bounds) -> bool:
+        """See ``Counting``."""
+        newest = bounds.latest if bounds.latest is not None else bounds.truncated
+        return isinstance(position, At) and int(position.offset) == (0 if newest is None else int(newest) + 1)
+
+    def _earliest(self, partition: str) -> str | None:
+        bounds = self._partitions().get(partition)
+        return None if bounds is None else bounds.earliest
+
+
+class Walking:
+    """Counts by asking the peer, and walks over opaque offsets.
+
+    Args:
+        stream: the log's name.
+        ask: asks a client of it, an ``OpaqueLogClient``.
+    """
+
+    numeric = False
+
+    def __init__(self, stream: str, ask: Callable[[Callable[[LogClient], Any]], Any]) -> None:
+        self._stream = stream
+        self._ask = ask
+
+    def count(self, spans: Mapping[str, tuple[Position, str]]) -> dict[str, int | None]:
+        """See ``Counting``."""
+        if not spans:
+            return {}
+        after_start = self.remaining({p: start for p, (start, _) in spans.items()})
+        after_end = self.remaining({p: After(end) for p, (_, end) in spans.items()})
+        counts: dict[str, int | None] = {}
+        for partition in spans:
+            first, last = after_start[partition], after_end[partition]
+            counts[partition] = None if first is None or last is None else max(0, first - last)
+        return counts
+
+    def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
+        """See ``Counting``."""
+        counts = self._ask(lambda client: client.remaining(self._stream, positions))
+        return {partition: counts.get(partition) for partition in positions}
+
+    def walk(self, partition: str, start: Position) -> Ahead:
+        """See ``Counting``."""
+
+        def begin(client: LogClient) -> CountedWalk:
+            walked = cast(OpaqueLogClient, client)
+            return CountedWalk(lambda position: walked.offsets(self._stream, partition, position, None), start)
+
+        return cast(CountedWalk, self._ask(begin))
+
+    def is_next(self, position: Position, bounds: Bounds) -> bool:
+        """See ``Counting``: what comes next is not known of opaque offsets."""
+        return False
 
 
 def _first(start: Position, earliest: str | None) -> int | None:

@@ -11,7 +11,6 @@ from spark_streams.errors import OptionError
 from spark_streams.options import PositionRange, SourceOptions
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
 from spark_streams.spark.source.driver import Driver, position_in
-from spark_streams.spark.source.offset_counting import is_next
 
 __all__ = ["PlannedRead", "Resolved", "order", "range_read", "resolve_start", "span_start", "with_certain"]
 
@@ -95,7 +94,7 @@ def with_certain(description: StreamDescription, driver: Driver, *spans: Positio
     """
 
     def lacks(wanted: Position, bounds: Bounds) -> bool:
-        if driver.offsets_are_numbers() and is_next(wanted, bounds):
+        if driver.counting.is_next(wanted, bounds):
             return False
         return isinstance(wanted, (At, After)) and instead_of(wanted, bounds) is not None
 
@@ -140,7 +139,7 @@ def resolve_start(
         )
     if not isinstance(wanted, (At, After)):
         return beginning(bounds)
-    if driver.offsets_are_numbers() and is_next(wanted, bounds):
+    if driver.counting.is_next(wanted, bounds):
         return ending(bounds)
     available = instead_of(wanted, bounds)
     if available is None:

@@ -87,7 +87,7 @@ class Limiter:
         walk = self._walks.get(partition)
         if walk is None or walk.position != start:
             self._drop(partition)
-            walk = self._walks[partition] = self._driver.walk(partition, start)
+            walk = self._walks[partition] = self._driver.counting.walk(partition, start)
         return walk.advance(events, bound)
 
     def _drop(self, partition: str) -> None:

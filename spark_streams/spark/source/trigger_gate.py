@@ -70,7 +70,7 @@ class TriggerGate:
         self._walks.clear()
 
     def _enough(self, spans: Spans, least: int) -> bool:
-        counts = self._driver.count(spans)
+        counts = self._driver.counting.count(spans)
         total = sum(count for count in counts.values() if count is not None)
         for partition, count in counts.items():
             if total >= least:
@@ -97,7 +97,7 @@ class TriggerGate:
             walk.close()
             walk, count = None, 0
         if walk is None:
-            walk = self._driver.walk(partition, start)
+            walk = self._driver.counting.walk(partition, start)
         try:
             if count < enough:
                 count += walk.advance(enough - count, end)[0]
