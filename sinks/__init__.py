@@ -1,1 +1,1 @@
-"""Sinks."""
+"""The sinks, one module a format: what rows become, and the connection that a task sends them over."""

@@ -5,9 +5,8 @@
     spark.streams.addListener(StreamProgressListener())
 
 Everything comes from Spark's own progress events, so that it works wherever Spark delivers these to Python: what the
-source's driver side reports there (``batch_progress``), Spark's numbers of rows, and the user's ``observed``.
-
-Having Spark count the events and bytes of a stream: what tasks read is nowhere else in a query's progress.
+source's driver side reports there (``batch_progress``), Spark's numbers of rows, and what ``observed`` has Spark count
+of a stream: the events and bytes that tasks read are nowhere else in a query's progress.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The check of a DataFrame's schema before anything is written: columns by name, each with the type it must have.
+"""The checks of a DataFrame's schema before anything is written: columns by name, each with the type it must have.
 
-It runs on the driver, when the query is planned, so that a misspelt column fails the query and not a task of it.
-
-The check of a DataFrame's schema before it is published to a feed: events in column ``value``, or JSON objects.
+They run on the driver, when the query is planned, so that a misspelt column fails the query and not a task of it.
+``check_schema`` is for messages, ``check_feed_schema`` for events of a feed, which stand ready in column ``value`` or
+are made of all columns, as JSON objects.
 """
 
 from __future__ import annotations
