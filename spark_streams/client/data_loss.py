@@ -1,4 +1,4 @@
-"""What is gone, and the one policy about it: drivers, readers and feeds use both.
+"""Finds out what a log has lost, and raises or warns: drivers, readers and feeds use it.
 
 Detection and policy are apart. ``instead_of`` compares a position with what a partition retains; ``LossPolicy`` raises
 or warns. ADR 34 has the decisions, ``tests/client/test_data_loss.py`` their table.

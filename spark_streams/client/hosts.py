@@ -1,7 +1,7 @@
-"""Reaching a peer by any of its hosts: those of option ``url`` in random order, then those that it has named itself.
+"""Connects to a peer by any of its hosts: those of option ``url`` in random order, then those that it has named itself.
 
-A host that does not answer is passed over, so is one that answers as no such peer does. What all hosts would say alike
-is told at once: that they do not take the credentials, or do not let us in.
+A host that does not answer, or does not answer as such a peer does, is skipped. What all hosts would answer alike ends
+the search at once: that they do not take the credentials, or do not let us in.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, RemoteProtocolError, SparkStreamsError, TransportError
 
-__all__ = ["Hosts", "none_of", "passes_over"]
+__all__ = ["Hosts", "is_host_fault", "unreachable_fault"]
 
 MAX_TOLD: Final = 64
 """More nodes than any cluster has of which a client has to find one."""
@@ -67,7 +67,7 @@ class Hosts:
             try:
                 connection = connect(host, max(1, self._timeout_ms // len(order)))
             except SparkStreamsError as fault:
-                if not passes_over(fault):
+                if not is_host_fault(fault):
                     raise
                 faults.append(fault)
                 self._failed.add(node)
@@ -80,7 +80,7 @@ class Hosts:
             if faults:
                 _log.warning("going on with %s: %s", host.address, "; ".join(map(str, faults)))
             return connection
-        raise none_of(faults)
+        raise unreachable_fault(faults)
 
     def _order(self) -> list[Endpoint]:
         """Return all hosts: at random, but those of the url first, and each kind with those that failed at its end."""
@@ -88,12 +88,12 @@ class Hosts:
         return sorted(random.sample(hosts, len(hosts)), key=lambda each: (each.is_told, _node(each) in self._failed))
 
 
-def passes_over(fault: SparkStreamsError) -> bool:
-    """Say whether a fault is one of the host alone, so that another one may do better."""
+def is_host_fault(fault: SparkStreamsError) -> bool:
+    """Return whether a fault is one of the host alone, so that another host may answer."""
     return fault.retriable or isinstance(fault, (TransportError, RemoteProtocolError))
 
 
-def none_of(faults: list[SparkStreamsError]) -> SparkStreamsError:
+def unreachable_fault(faults: list[SparkStreamsError]) -> SparkStreamsError:
     """Return the error for hosts of which none could be reached: that of the only one, or one that has all in it."""
     if len(faults) == 1:
         return faults[0]

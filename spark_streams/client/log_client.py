@@ -1,6 +1,7 @@
-"""What a client is asked and what it answers: plain frozen values, picklable, without a socket.
+"""Defines what Spark's readers need of a client of a log: the protocol ``LogClient``, its questions and its answers.
 
-What the readers need of a client: the seam that the protocols' clients and the tests' fake have in common.
+The clients of AMQP and RabbitMQ streams have it, and so has the tests' fake. Questions and answers are frozen values,
+which can be pickled and hold no socket.
 """
 
 from __future__ import annotations

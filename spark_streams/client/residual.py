@@ -1,4 +1,4 @@
-"""The rest of a filter, which the peer did not take: a mask over the rows of a batch before anybody sees them."""
+"""Checks the part of a filter that the peer did not take, as a mask over the rows of a batch."""
 
 from __future__ import annotations
 

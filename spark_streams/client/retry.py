@@ -1,4 +1,4 @@
-"""Deadlines, and the one retry loop: it reads ``retriable`` and nothing else knows about trying again."""
+"""Deadlines, and the one loop that tries again: it reads ``retriable`` of an error, and nothing else does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from spark_streams.errors import DeadlineExceeded, SparkStreamsError
 
-__all__ = ["PATIENT", "Attempts", "Backoff", "Deadline", "patiently", "retrying"]
+__all__ = ["PATIENT", "Attempts", "Backoff", "Deadline", "retrying", "retrying_reached"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -128,22 +128,22 @@ def retrying(operation: Callable[[], _T], backoff: Backoff = DEFAULT_BACKOFF) ->
             attempts.after(fault)
 
 
-def patiently(operation: Callable[[], _T], was_there: Callable[[], bool]) -> _T:
+def retrying_reached(operation: Callable[[], _T], was_reached: Callable[[], bool]) -> _T:
     """Return what ``operation`` returns, trying again: for long once the peer was there, as it may be restarting.
 
     Args:
         operation: what is tried.
-        was_there: whether the peer has ever been reached.
+        was_reached: whether the peer has ever been reached.
 
     Raises:
         SparkStreamsError: the last one.
     """
-    hasty, patient = Attempts(), Attempts(PATIENT)
+    short, long = Attempts(), Attempts(PATIENT)
     while True:
         try:
             return operation()
         except SparkStreamsError as fault:
-            (patient if was_there() else hasty).after(fault)
+            (long if was_reached() else short).after(fault)
 
 
 def _pause(seconds: float) -> None:

@@ -63,7 +63,7 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
 
 
 def final(fault: ConnectFailed) -> ConnectFailed:
-    """Mark a fault that another try cannot heal: a name, a certificate or a scheme has to be changed first."""
+    """Mark a fault as not retriable: a name, a certificate or a scheme has to be changed first."""
     fault.retriable = False
     return fault
 
@@ -89,7 +89,7 @@ def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
 
 
 def _told_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
-    """Return the same for a host that no option has named: the peer has, and there is where to look."""
+    """Return the error for a host that the peer has named, and no option: the peer's settings are to be checked."""
     where, reason, what = endpoint.address, str(fault.strerror or fault), "the peer redirects there"
     if endpoint.scheme in RABBITMQ_SCHEMES:
         what = (
@@ -109,7 +109,7 @@ def _told_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
 
 
 def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
-    """Return the error for a TLS handshake that failed; one that broke off may do better the next time."""
+    """Return the error for a TLS handshake that failed; it is retriable where the handshake only broke off."""
     where = endpoint.address
     if isinstance(fault, ssl.SSLCertVerificationError):
         return final(ConnectFailed(f"{where}: {unverified(fault, where)}"))
@@ -130,7 +130,7 @@ def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
 
 
 def lost(endpoint: Endpoint, reason: object) -> ConnectionLost | ConnectFailed:
-    """Return the error for a connection that broke while in use; or that never worked, which TLS 1.3 tells late."""
+    """Return the error for a connection that broke while in use; or that TLS 1.3 refused only after the handshake."""
     refused = refused_certificate(reason) if isinstance(reason, BaseException) else None
     if refused is not None:
         return final(ConnectFailed(f"{endpoint.address}: {refused}"))

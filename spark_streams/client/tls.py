@@ -1,4 +1,4 @@
-"""TLS, the client's side: what is trusted and shown, and what to do when it fails, in the same words everywhere."""
+"""Makes the client's TLS contexts, and says what to do when TLS fails, in the same words for all protocols."""
 
 from __future__ import annotations
 

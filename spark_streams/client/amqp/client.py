@@ -1,4 +1,4 @@
-"""The AMQP event streams client: blocking, one object a task, no Spark.
+"""The client of AMQP event streams: blocking, one object a task, without Spark.
 
 Connections are opened when they are first needed, and kept. A link that the peer redirects is attached where it points
 to (ES-101).
@@ -27,7 +27,7 @@ from spark_streams.client.amqp.range_reader import RangeReader
 from spark_streams.client.amqp.receivers import FilteredReceiver, Receivers, Source
 from spark_streams.client.hosts import Hosts
 from spark_streams.client.log_client import PRODUCT, Bounds, Pushdown, RangeRead, StreamDescription
-from spark_streams.client.retry import Deadline, patiently
+from spark_streams.client.retry import Deadline, retrying_reached
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import (
     DeadlineExceeded,
@@ -119,7 +119,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             digits = OFFSET_DIGITS if connection.properties.get("product") == PRODUCT else None
             return replace(described, offset_digits=digits)
 
-        return self._retrying(lambda: self._at(info.info_address(stream), ask))
+        return self._retrying(info.info_address(stream), ask)
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return what the peer says about itself, and ``capabilities``: those that it offers.
@@ -127,11 +127,9 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
         """
-
-        def ask(connection: Connection, address: str) -> dict[str, str | list[str]]:
-            return {**connection.properties, "capabilities": list(connection.offered)}
-
-        return self._retrying(lambda: self._at("", ask))
+        return self._retrying(
+            "", lambda connection, _: {**connection.properties, "capabilities": list(connection.offered)}
+        )
 
     def streams(self) -> list[str] | None:
         """Return the names of the streams that we may read; None of a peer that does not list them.
@@ -150,7 +148,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
                 return info.list_streams(connection, address, Deadline(self._timeout_ms))
             return None
 
-        return self._retrying(lambda: self._at(info.STREAMS, ask))
+        return self._retrying(info.STREAMS, ask)
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many retained events there are after each position (from it on, for ``At``).
@@ -160,11 +158,12 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             As ``describe``.
         """
-
-        def ask(connection: Connection, address: str) -> dict[str, int | None]:
-            return info.remaining(connection, stream, address, positions, Deadline(self._timeout_ms))
-
-        return self._retrying(lambda: self._at(info.info_address(stream), ask))
+        return self._retrying(
+            info.info_address(stream),
+            lambda connection, address: info.remaining(
+                connection, stream, address, positions, Deadline(self._timeout_ms)
+            ),
+        )
 
     def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
         """Return the offset of the first event, in log order, whose timestamp is not earlier than ``timestamp_ms``.
@@ -224,7 +223,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
                 return Pushdown(None, expression)
             return Pushdown(pushed.words, pushed.residual)
 
-        return self._retrying(lambda: self._at(stream, ask))
+        return self._retrying(stream, ask)
 
     def _first(self, stream: str, partition: str, starts: tuple[StartFilter, ...]) -> str | None:
         def ask(connection: Connection, address: str) -> str | None:
@@ -234,7 +233,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             finally:
                 link.close()
 
-        return self._retrying(lambda: self._at(stream, ask))
+        return self._retrying(stream, ask)
 
     def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         """Return what our log says of the event at each offset, and would say differently of another one there.
@@ -251,14 +250,14 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
                 return {}
             return info.log_identity(connection, stream, address, offsets, Deadline(self._timeout_ms))
 
-        return self._retrying(lambda: self._at(info.info_address(stream), ask))
+        return self._retrying(info.info_address(stream), ask)
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> AmqpOffsetWalk:
         """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""
         source = Source(stream, partition)
 
         def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
-            return self._at(stream, lambda c, a: self._receivers.attach(c, a, source, start_filters(at, behind)))
+            return self._run(stream, lambda c, a: self._receivers.attach(c, a, source, start_filters(at, behind)))
 
         return AmqpOffsetWalk(attach, _startable(start), end, self._timeout_ms)
 
@@ -290,7 +289,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
                 starts = start_filters(at, behind)
                 return self._receivers.attach_filtered(connection, address, source, starts, pushed)
 
-            return self._at(read.stream, receiver)
+            return self._run(read.stream, receiver)
 
         def describe() -> Bounds | None:
             return self.describe(read.stream).partitions.get(read.partition)
@@ -315,7 +314,6 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             As ``describe``; the link's own refusal (``Refused``) included.
         """
-        patience = self._timeout_ms if timeout_ms is None else timeout_ms
         what = f"attach to '{stream}'" + (f" partition '{partition}'" if partition is not None else "")
 
         def attach(connection: Connection, address: str) -> Link:
@@ -323,14 +321,16 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
                 self._receivers.check_capability(connection)
             return attach_sender(connection, address, what, deadline=Deadline(self._timeout_ms), partition=partition)
 
-        return Publisher(self._retrying(lambda: self._at(stream, attach)), stream, patience)
+        link = self._retrying(stream, attach)
+        return Publisher(link, stream, self._timeout_ms if timeout_ms is None else timeout_ms)
 
     # --- connections and redirects
 
-    def _retrying(self, operation: Callable[[], _T]) -> _T:
-        return patiently(operation, lambda: bool(self._connections))
+    def _retrying(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
+        """Run an operation, as ``_run``, and again when it failed in a way that may pass."""
+        return retrying_reached(lambda: self._run(address, operation), lambda: bool(self._connections))
 
-    def _at(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
+    def _run(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
         """Run an operation on the connection where ``address`` lives, following redirects."""
         connect: Callable[[], Connection] = self._any
         for _ in range(MAX_REDIRECTS + 1):
@@ -338,7 +338,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             try:
                 return operation(connection, address)
             except LinkRedirected as redirect:
-                # Scheme, credentials and TLS stay: a redirect can move a link, not lower its guard.
+                # Scheme, credentials and TLS stay: a redirect can move a link, and not make it less safe.
                 endpoint = self._endpoint.at((redirect.network_host, redirect.port))
                 connect = partial(self._connection, endpoint, redirect.hostname)
                 address = redirect.address or address

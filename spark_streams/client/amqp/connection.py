@@ -274,19 +274,12 @@ class Connection:
             raise self._ended("the peer ended the connection")
 
     def _drain_events(self) -> None:
-        collector, peek, pop, kind = (
-            self._collector_impl,
-            lib.pn_collector_peek,
-            lib.pn_collector_pop,
-            lib.pn_event_type,
-        )
-        detach = lib.PN_LINK_REMOTE_DETACH
-        event = peek(collector)
-        while event:
+        collector, peek, pop = self._collector_impl, lib.pn_collector_peek, lib.pn_collector_pop
+        kind, detach = lib.pn_event_type, lib.PN_LINK_REMOTE_DETACH
+        while event := peek(collector):
             if kind(event) == detach:
                 self._detached.add(_address(lib.pn_event_link(event)))
             pop(collector)
-            event = peek(collector)
 
     def _ended(self, reason: str) -> SparkStreamsError:
         """Return why the engine ended, in the order of who knows best: the peer, the engine, the socket."""

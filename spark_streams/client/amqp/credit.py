@@ -1,13 +1,13 @@
-"""Link credit for reading: it begins small, grows while rows are consumed, and is topped up as they are.
+"""Keeps the flow of deliveries to a reader: how much credit its link has, and when the peer is asked to drain it.
 
-A small range of a long log must not make the peer send thousands of events beyond it, a large one must not wait for
-round trips. Large messages get less of it, so that the bytes under way stay bounded; the session's window
-(``connection.SESSION_BYTES``) bounds them once more, for what the average does not tell.
+Credit begins small, grows while rows are consumed, and is topped up as they are. A small range of a long log must not
+make the peer send thousands of events beyond it, a large one must not wait for round trips. Large messages get less of
+it, so that the bytes under way stay bounded; the session's window (``connection.SESSION_BYTES``) bounds them once more,
+for what the average does not tell.
 
-How long nothing came, and what is done about it: look, drain, give up.
-
-A peer that has nothing to send says nothing, and so does one that is dead.
-Draining tells them apart: it owes an answer.
+A peer that has nothing to send is silent, and so is one that is dead. Draining tells them apart, as the peer owes an
+answer to it (AMQP 1.0 part 2 §2.6.7): after a short silence the reader looks whether its range is complete, after a
+longer one it drains the link, and in the end it gives up.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CreditWindow:
             self._link.flow(self._target - left)
 
 
-GLANCE_S: Final = 0.005
+CHECK_END_AFTER_S: Final = 0.005
 """Silence after which the last offset is looked at: the range may be complete."""
 DRAIN_AFTER_S: Final = 0.25
 """Silence after which the peer is asked to drain."""
@@ -67,12 +67,15 @@ NARROWED_DRAIN_AFTER_S: Final = 0.02
 
 
 class DrainTimer:
-    """The time since something came.
+    """Measures for how long nothing came, and says what is due.
 
     Args:
         timeout_ms: how long a peer that owes an answer may be silent.
         what: for the error, as in ``attach to 'orders': no events, and no answer to drain``.
         drain_after_s: silence after which the peer is asked to drain.
+
+    Attributes:
+        draining: whether the peer was asked to drain, and has not answered.
     """
 
     def __init__(self, timeout_ms: int, what: str, drain_after_s: float = DRAIN_AFTER_S) -> None:
@@ -80,40 +83,40 @@ class DrainTimer:
         self._what = what
         self._drain_after_s = drain_after_s
         self.draining = False
-        self.broken()
+        self.received()
 
-    def broken(self) -> None:
-        """Take it that something came."""
+    def received(self) -> None:
+        """Note that something came: all times start anew."""
         self._since = time.monotonic()
-        self._glanced = False
+        self._end_checked = False
         self._deadline.restart()
 
-    def excused(self) -> None:
-        """Take it that the peer has a reason: it gets its time once more."""
+    def extend(self) -> None:
+        """Give the peer its whole time once more, as it has shown that it lives; the silence goes on."""
         self._deadline.restart()
 
-    def glance(self) -> bool:
-        """Say, once per silence, that it is time to look at the last offset."""
-        if self._glanced or time.monotonic() - self._since < GLANCE_S:
+    def end_check_due(self) -> bool:
+        """Return whether to look at the last offset now: true once in a silence."""
+        if self._end_checked or time.monotonic() - self._since < CHECK_END_AFTER_S:
             return False
-        self._glanced = True
+        self._end_checked = True
         return True
 
-    def asks_drain(self) -> bool:
-        """Say that it is time to drain, and take it that this is done."""
+    def drain_due(self) -> bool:
+        """Return whether to ask the peer to drain now; then it is ``draining``."""
         self.draining = time.monotonic() - self._since >= self._drain_after_s
         return self.draining
 
-    def ended_drain(self) -> None:
-        """Take it that the drain was answered."""
+    def drained(self) -> None:
+        """Note that the peer has answered the drain: all times start anew."""
         self.draining = False
-        self.broken()
+        self.received()
 
-    def patience_s(self, glancing: bool) -> float:
+    def timeout_s(self, has_rows: bool) -> float:
         """Return how long to wait now, in seconds.
 
         Args:
-            glancing: whether there is an offset to look at.
+            has_rows: whether there is an offset to look at.
 
         Raises:
             DeadlineExceeded: the peer was silent for too long.
@@ -121,5 +124,5 @@ class DrainTimer:
         left = self._deadline.left_s(self._what)
         if self.draining:
             return left
-        until = GLANCE_S if glancing and not self._glanced else self._drain_after_s
+        until = CHECK_END_AFTER_S if has_rows and not self._end_checked else self._drain_after_s
         return min(left, max(0.0, until - (time.monotonic() - self._since)))

@@ -1,4 +1,4 @@
-"""The information source ``<stream>/$info``: partitions, their bounds, and our extensions to it.
+"""Asks the information source ``<stream>/$info`` for partitions and their bounds, and for our extensions to it.
 
 ::
 
@@ -106,16 +106,16 @@ def remaining(
     asked = {p: _after(at) for p, at in positions.items()}
     wanted = {proton.symbol(p): proton.symbol(after) for p, after in asked.items() if after is not None}
     answer = _ask(connection, stream, address, deadline, {_POSITIONS: wanted} if wanted else None)
-    told: dict[str, int | None] = dict.fromkeys(positions)
+    counts: dict[str, int | None] = dict.fromkeys(positions)
     for entry in _entries(answer, stream):
         partition, count = _partition(entry, stream), entry.get(_REMAINING)
-        if partition in told and isinstance(count, int) and asked[partition] is not None:
+        if partition in counts and isinstance(count, int) and asked[partition] is not None:
             # The event at the position itself is to be read too; it is the one that the peer did not count.
-            told[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
+            counts[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
     for partition, position in positions.items():
         if isinstance(position, Latest):
-            told[partition] = 0
-    return told
+            counts[partition] = 0
+    return counts
 
 
 def log_identity(
@@ -129,15 +129,15 @@ def log_identity(
     Raises:
         as ``describe``.
     """
-    told: dict[str, str | None] = dict.fromkeys(offsets)
+    found: dict[str, str | None] = dict.fromkeys(offsets)
     left = iter(offsets.items())
     while some := dict(islice(left, _MAX_WITNESSES)):
         wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in some.items()}
         for entry in _entries(_ask(connection, stream, address, deadline, {_WITNESSES: wanted}), stream):
             partition, text = _partition(entry, stream), entry.get(_WITNESS)
             if partition in some and isinstance(text, str):
-                told[partition] = str(text)
-    return told
+                found[partition] = str(text)
+    return found
 
 
 def _after(position: Position) -> str | None:
@@ -150,15 +150,15 @@ def _ask(
     connection: Connection, stream: str, address: str, deadline: Deadline, properties: Mapping[str, Any] | None
 ) -> Mapping[Any, Any]:
     link = attach_receiver(connection, address, f"attach to '{stream}'", deadline=deadline, properties=properties)
-    intake = ReceiveBuffer(1, 64 << 10, _MAX_BYTES)
+    buffer = ReceiveBuffer(1, 64 << 10, _MAX_BYTES)
     try:
         link.flow(1)
-        while not intake.take(link.impl):
+        while not buffer.take(link.impl):
             link.check()
             connection.turn(deadline.left_s(f"{connection.endpoint.address}: no answer from '{address}'"))
     finally:
         link.close()
-    block = intake.block()
+    block = buffer.block()
     body = decode_message(bytes(block.buffer[: int(block.ends[0])])).body
     if not isinstance(body, Amqp) or not isinstance(body.value, Mapping):
         raise RemoteProtocolError(f"'{address}': the answer's body is no amqp-value map (ES-403)")

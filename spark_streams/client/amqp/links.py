@@ -1,4 +1,4 @@
-"""Attaching links: addresses, filters, link properties, and whether the peer took them.
+"""Attaches links with addresses, filters and properties, and checks what the peer took of them.
 
 Spec: Event Stream Extensions §4.6 (link properties), §5.2 (filters); AMQP 1.0 part 2 §2.6.3 (refusal),
 part 3 §3.5.8 (the filters that are in force are echoed).
@@ -180,7 +180,7 @@ def attach_receiver(
         properties: further link properties.
 
     Raises:
-        StartNotTaken: it did not.
+        StartRefused: it did not.
         RemoteProtocolError: the link is bound to another partition.
         NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused.
         DeadlineExceeded: it did not answer.
@@ -199,17 +199,16 @@ def attach_receiver(
         filters = {_FILTER_NAME: start.filter, **also}
         link.source.filter.put_dict({proton.symbol(name): described for name, described in filters.items()})
     attached = Link(connection, link, session, what)
-    _attach(attached, deadline, "source")
-    try:
-        _check_bound(link, partition, consumer_group, attached.what)
-        if start is not None:
-            echoed = _echoed(link)
+    _attach(attached, deadline, partition, consumer_group)
+    if start is not None:
+        echoed = _echoed(link)
+        try:
             _check_echo(echoed, start.filter, attached.what)
-            attached.early = start.early
-            attached.taken = frozenset(n for n, sent in also.items() if _same_filter(sent, echoed.get(n)))
-    except SparkStreamsError:
-        attached.close()
-        raise
+        except SparkStreamsError:
+            attached.close()
+            raise
+        attached.early = start.early
+        attached.taken = frozenset(n for n, sent in also.items() if _same_filter(sent, echoed.get(n)))
     return attached
 
 
@@ -225,12 +224,7 @@ def attach_sender(
     link.rcv_settle_mode = proton.Link.RCV_FIRST
     link.properties = _properties(partition, None, None, None)
     attached = Link(connection, link, session, what)
-    _attach(attached, deadline, "target")
-    try:
-        _check_bound(link, partition, None, attached.what)
-    except SparkStreamsError:
-        attached.close()
-        raise
+    _attach(attached, deadline, partition, None)
     return attached
 
 
@@ -251,7 +245,8 @@ def _properties(
     return properties or None
 
 
-def _attach(attached: Link, deadline: Deadline, side: str) -> None:
+def _attach(attached: Link, deadline: Deadline, partition: str | None, consumer_group: str | None) -> None:
+    """Open a link, wait for the peer's answer, and check what partition it is bound to."""
     connection, link = attached.connection, attached.proton_link
     link.open()
     try:
@@ -260,13 +255,14 @@ def _attach(attached: Link, deadline: Deadline, side: str) -> None:
             deadline,
             f"no answer to {attached.what}",
         )
-        terminus = link.remote_source if side == "source" else link.remote_target
+        terminus = link.remote_source if link.is_receiver else link.remote_target
         if terminus.type == proton.Terminus.UNSPECIFIED and not connection.was_detached(link):
             # A refusal: an attach without terminus, and the detach that says why right behind it (§2.6.3).
             connection.wait(
                 lambda: connection.was_detached(link), Deadline(_REFUSAL_MS), f"no reason for refusing {attached.what}"
             )
         attached.check()
+        _check_bound(link, partition, consumer_group, attached.what)
     except DeadlineExceeded:
         connection.abandon()  # a link in an unknown state would be in the way of all others
         raise

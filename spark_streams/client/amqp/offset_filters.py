@@ -1,4 +1,4 @@
-"""Where a link begins, as the two offset filters of event streams say it.
+"""Makes the filters that say where a link begins, of the two kinds that event streams have.
 
 A node has the delivery annotations filter, the SQL filter, or both (§8): which, its echo tells (A-21). So there are
 several filters for one position, and the first that the node takes will do.

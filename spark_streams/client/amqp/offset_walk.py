@@ -1,7 +1,7 @@
-"""Walking over offsets without reading events: the delivery annotations alone, and lookups by time.
+"""Walks over offsets without reading events, and finds the first event from a time on.
 
 Opaque offsets cannot be counted with, so the end of "the next 5,000 events" is found by walking there. Of each delivery
-only the first bytes are taken; bodies are neither copied nor decoded.
+only the first bytes, with the delivery annotations, are copied; bodies are neither copied nor decoded.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class AmqpOffsetWalk:
     ) -> None:
         self._attach = attach
         self._start = start
-        self._behind: Earliest | After = EARLIEST
+        self._dropped: Earliest | After = EARLIEST
         self._end = end
         self._timeout_ms = timeout_ms
         self._link: Link | None = None
-        self._intake = HeadBuffer(_BLOCK_ROWS)
+        self._buffer = HeadBuffer(_BLOCK_ROWS)
         self._ready: list[str] = []
         self._ended = False
 
@@ -61,7 +61,7 @@ class AmqpOffsetWalk:
         """
         attempts = Attempts()
         while len(self._ready) < n and not self._ended:
-            before = len(self._ready), self._behind
+            before = len(self._ready), self._dropped
             try:
                 if not self._advance(n):
                     break
@@ -69,11 +69,11 @@ class AmqpOffsetWalk:
                 if isinstance(fault, DeadlineExceeded) and self._link is not None:
                     self._link.connection.abandon()
                 if fault.retriable and self._link is not None:
-                    self._intake.take(self._link.impl)
-                    if self._intake.rows:
+                    self._buffer.take(self._link.impl)
+                    if self._buffer.rows:
                         self._decode(self._link)  # what came whole need not come again
                 self.close()
-                if (len(self._ready), self._behind) != before:
+                if (len(self._ready), self._dropped) != before:
                     attempts.progressed()
                 attempts.after(fault)
         taken, self._ready = self._ready[:n], self._ready[n:]
@@ -84,43 +84,43 @@ class AmqpOffsetWalk:
         if self._link is not None:
             self._link.close()
             self._link = None
-            self._intake = HeadBuffer(_BLOCK_ROWS)
+            self._buffer = HeadBuffer(_BLOCK_ROWS)
 
     def _advance(self, count: int) -> bool:
         """Receive until ``count`` offsets are ready or the end is reached; return False when there are no more now."""
         link = self._opened()
         link.drain(False)  # an earlier call may have found what it needed while draining
         link.gave_back()
-        silence = DrainTimer(self._timeout_ms, f"{link.what}: no events, and no answer to drain")
+        timer = DrainTimer(self._timeout_ms, f"{link.what}: no events, and no answer to drain")
         while len(self._ready) < count and not self._ended:
-            if self._intake.take(link.impl):
-                silence.broken()
-            missing = count - len(self._ready) - self._intake.rows
-            full = missing <= 0 or self._intake.rows >= _BLOCK_ROWS // 2
-            if self._intake.rows and (full or silence.draining or silence.glance()):
+            if self._buffer.take(link.impl):
+                timer.received()
+            missing = count - len(self._ready) - self._buffer.rows
+            full = missing <= 0 or self._buffer.rows >= _BLOCK_ROWS // 2
+            if self._buffer.rows and (full or timer.draining or timer.end_check_due()):
                 self._decode(link)
                 continue
             link.check()
-            if silence.draining:
+            if timer.draining:
                 if not link.draining:
                     gave_back = link.gave_back()
                     link.drain(False)
-                    silence.ended_drain()
+                    timer.drained()
                     if gave_back:
                         return False
-            elif link.credit and silence.asks_drain():
+            elif link.credit and timer.drain_due():
                 link.drain(True)
             else:
                 # Never more than is missing: what was not asked for is not sent, and the next take goes on there.
                 window = MAX_CREDIT if self._drops(link) else min(missing, MAX_CREDIT)
                 if link.credit <= window // 2:
                     link.flow(window - link.credit)
-            link.connection.turn(silence.patience_s(self._intake.rows > 0))
+            link.connection.turn(timer.timeout_s(self._buffer.rows > 0))
         return True
 
     def _opened(self) -> Link:
         if self._link is None:
-            self._link = self._attach(self._start, self._behind)
+            self._link = self._attach(self._start, self._dropped)
         return self._link
 
     def _drops(self, link: Link) -> bool:
@@ -128,14 +128,14 @@ class AmqpOffsetWalk:
         return link.early and isinstance(self._start, At)
 
     def _decode(self, link: Link) -> None:
-        offsets = decode_columns(self._intake.block(), ("offset",))["offset"]
-        self._intake.clear()
+        offsets = decode_columns(self._buffer.block(), ("offset",))["offset"]
+        self._buffer.clear()
         if self._drops(link):
             assert isinstance(self._start, At)
-            check_offsets(offsets, self._behind, link.what)
+            check_offsets(offsets, self._dropped, link.what)
             before = rows_before(offsets, self._start.offset)
             if before:
-                self._behind = After(offsets[before - 1].as_py())
+                self._dropped = After(offsets[before - 1].as_py())
             offsets = offsets.slice(before)
         check_offsets(offsets, self._start, link.what)
         if self._end is not None:
@@ -156,16 +156,16 @@ def first_offset(link: Link, timeout_ms: int) -> str | None:
     Raises:
         DeadlineExceeded: it did neither.
     """
-    intake = HeadBuffer(1)
-    silence = DrainTimer(timeout_ms, f"{link.what}: no answer to drain")
+    buffer = HeadBuffer(1)
+    timer = DrainTimer(timeout_ms, f"{link.what}: no answer to drain")
     link.drain(True)
     link.flow(1)
-    silence.draining = True
-    while not intake.take(link.impl):
+    timer.draining = True
+    while not buffer.take(link.impl):
         link.check()
         if not link.draining:
             return None
-        link.connection.turn(silence.patience_s(False))
-    offsets = decode_columns(intake.block(), ("offset",))["offset"]
+        link.connection.turn(timer.timeout_s(False))
+    offsets = decode_columns(buffer.block(), ("offset",))["offset"]
     check_offsets(offsets, EARLIEST, link.what)
     return str(offsets[0].as_py())

@@ -1,4 +1,4 @@
-"""Sending: encoded messages out on one link, each settled by the peer before it counts as done.
+"""Sends encoded messages on one link; a message counts as sent once the peer has settled it.
 
 ::
 
@@ -174,7 +174,7 @@ class Publisher:
         )
 
     def _label(self, sequence: int) -> str:
-        first, labels = next((f, chunk) for f, chunk in reversed(self._labels) if f <= sequence)
+        first, labels = next((f, labels) for f, labels in reversed(self._labels) if f <= sequence)
         return labels(sequence - first)
 
     def _check_sizes(self, bounds: np.ndarray[Any, Any]) -> None:

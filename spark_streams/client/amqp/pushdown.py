@@ -1,4 +1,4 @@
-"""What of a filter an AMQP peer is asked to check, and what it has taken.
+"""Splits a filter between an AMQP peer and the client, and says what is in force by what the peer has taken.
 
 A filter set has one entry for the start of the read, which the peer must take, and these, which it may leave out:
 

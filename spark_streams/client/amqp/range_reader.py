@@ -1,19 +1,19 @@
-"""Reading one range of one partition, as record batches.
+"""Reads one range of one partition, as record batches.
 
 ::
 
-    attach (filter: start) -> credit -> deliveries -> Intake -> RowDecoder -> RecordBatch …  until offset >= end
+    attach (filter: start) -> credit -> deliveries -> ReceiveBuffer -> RowDecoder -> RecordBatch …  until offset >= end
 
-The end is recognised by comparing offsets as text. When nothing arrives any more the link is drained, which makes the
-peer's silence an answer; what is missing then is explained by asking ``$info`` again. A connection that breaks is
-replaced, and reading resumes after the last event that was handed on, so each row comes exactly once. What it brought
-whole is handed on before: each connection that brings events is progress.
+The end is recognised by comparing offsets as text. When nothing arrives any more the link is drained, to which the peer
+owes an answer; what is missing then is explained by asking ``$info`` again. A connection that breaks is replaced, and
+reading resumes after the last event that was returned, so each row comes exactly once. What the connection brought
+whole is returned before: each connection that brings events is progress.
 
 The event that a range begins at (``At``) has to be the first that comes. Another one in its place is a loss, whatever
-took it, be it a peer whose ``>=`` excludes.
+removed it, be it a peer whose ``>=`` excludes.
 
 Where the peer checks a part of the filter, the events at both ends of the range need not come. Then the first one is
-asked for without the filter, and the answer to the drain is the end of the range, if by ``$info`` nothing of it is
+requested without the filter, and the answer to the drain is the end of the range, if by ``$info`` nothing of it is
 gone. A peer cannot say which events it has left out, so what retention removes behind the last event that came counts
 as lost.
 """
@@ -45,7 +45,7 @@ __all__ = ["RangeReader"]
 _log = logging.getLogger(__name__)
 
 _NO_PARTITION: Final = "there is no such partition any more"
-_EXCUSES: Final = 200
+_MAX_EXTENSIONS: Final = 200
 """How often a peer that searches its log gets its time once more: 100 minutes, if it may be silent for 30 seconds."""
 
 
@@ -56,18 +56,19 @@ class _Attached:
     Args:
         link: the link.
         decoder: makes rows of it.
-        intake: what came and was not handed on.
+        buffer: what came and was not handed on.
         held: the deliveries of that which the peer waits to hear of; None where it does not.
         narrowed: whether the peer leaves out events.
     """
 
     link: Link
     decoder: RowDecoder
-    intake: ReceiveBuffer
+    buffer: ReceiveBuffer
     held: list[Any] | None
     narrowed: bool
 
 
+@dataclass
 class RangeReader:
     """Reads one range; ``batches`` is its whole life.
 
@@ -82,28 +83,20 @@ class RangeReader:
         timeout_ms: how long the peer may be silent when it owes an answer.
     """
 
-    def __init__(
-        self,
-        read: RangeRead,
-        attach: Callable[[Earliest | At | After, Earliest | After], FilteredReceiver],
-        describe: Callable[[], Bounds | None],
-        has_event: Callable[[str], bool],
-        *,
-        max_rows: int,
-        max_bytes: int,
-        timeout_ms: int,
-    ) -> None:
-        self._read = read
-        self._attach = attach
-        self._describe = describe
-        self._has_event = has_event
-        self._max_rows = max_rows
-        self._max_bytes = max_bytes
-        self._timeout_ms = timeout_ms
+    read: RangeRead
+    attach: Callable[[Earliest | At | After, Earliest | After], FilteredReceiver]
+    describe: Callable[[], Bounds | None]
+    has_event: Callable[[str], bool]
+    max_rows: int
+    max_bytes: int
+    timeout_ms: int
+
+    def __post_init__(self) -> None:
+        read = self.read
         self._loss = LossPolicy(read.stream, read.fail_on_data_loss)
         RowDecoder(read, read.start, read.filter)  # unknown columns fail here, not at the first row
         self._start = read.start
-        self._behind: Earliest | After = EARLIEST
+        self._dropped: Earliest | After = EARLIEST
         self._ask_for_loss = self._first = True
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
@@ -117,13 +110,13 @@ class RangeReader:
             RemoteProtocolError: the peer broke a rule; the message says which.
             TransportError: the connection broke more often than is tried, or the peer fell silent.
         """
-        attempts, behind = Attempts(PATIENT), self._behind
+        attempts, dropped = Attempts(PATIENT), self._dropped
         while True:
             try:
                 for cut in self._link_cuts():
-                    if cut.last is not None or self._behind != behind:
+                    if cut.last is not None or self._dropped != dropped:
                         attempts.progressed()
-                    behind = self._behind
+                    dropped = self._dropped
                     if cut.last is not None:
                         # Before the yield: once the rows are out of our hands a reconnect must not repeat them.
                         self._start = After(cut.last)
@@ -133,22 +126,22 @@ class RangeReader:
                         return
                 return
             except SparkStreamsError as fault:
-                if not self._loss.tries_again(self._read.partition, attempts, fault):
+                if not self._loss.tries_again(self.read.partition, attempts, fault):
                     return
 
     def _link_cuts(self) -> Iterator[RowsCut]:
         """Yield what one link delivers; ends when the range does."""
-        start, end = self._start, self._read.end
+        start, end = self._start, self.read.end
         if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
             return  # nothing is in such a range
-        receiving = self._attach(self._start, self._behind)
+        receiving = self.attach(self._start, self._dropped)
         link = receiving.link
         self._ask_for_loss = self._first = True
         held: list[Any] | None = [] if link.proton_link.remote_snd_settle_mode != proton.Link.SND_SETTLED else None
-        intake = ReceiveBuffer(self._max_rows, self._max_bytes, MAX_MESSAGE_BYTES)
+        buffer = ReceiveBuffer(self.max_rows, self.max_bytes, MAX_MESSAGE_BYTES)
         try:
-            decoder = RowDecoder(self._read, self._start, receiving.residual, self._behind if link.early else None)
-            yield from self._cuts(_Attached(link, decoder, intake, held, receiving.narrowed))
+            decoder = RowDecoder(self.read, self._start, receiving.residual, self._dropped if link.early else None)
+            yield from self._cuts(_Attached(link, decoder, buffer, held, receiving.narrowed))
         except DeadlineExceeded:
             link.connection.abandon()  # what it still sends belongs to nobody, and it may never send anything
             raise
@@ -158,11 +151,11 @@ class RangeReader:
     def _cuts(self, on: _Attached) -> Iterator[RowsCut]:
         link, window = on.link, CreditWindow(on.link)
         drain_after_s = NARROWED_DRAIN_AFTER_S if on.narrowed else DRAIN_AFTER_S
-        silence = DrainTimer(self._timeout_ms, f"{link.what}: no events, and no answer to drain", drain_after_s)
+        timer = DrainTimer(self.timeout_ms, f"{link.what}: no events, and no answer to drain", drain_after_s)
         while True:
             broken: SparkStreamsError | None = None
             try:
-                if not self._collect(on, window, silence):
+                if not self._collect(on, window, timer):
                     self._explain(on.narrowed)
                     return
             except SparkStreamsError as fault:
@@ -170,8 +163,8 @@ class RangeReader:
                 if isinstance(fault, DeadlineExceeded):
                     link.connection.abandon()  # nothing is to be asked over it either
                 if fault.retriable:
-                    on.intake.take(link.impl, None)  # what came in one piece with the end of the connection
-                if not (fault.retriable and on.intake.rows):
+                    on.buffer.take(link.impl, None)  # what came in one piece with the end of the connection
+                if not (fault.retriable and on.buffer.rows):
                     raise
             cut = self._cut(on)
             yield cut
@@ -179,57 +172,57 @@ class RangeReader:
                 return
             if broken is not None:
                 raise broken
-            silence.broken()  # the time that the caller took is not the peer's
+            timer.received()  # the time that the caller took is not the peer's
 
-    def _collect(self, on: _Attached, window: CreditWindow, silence: DrainTimer) -> bool:
+    def _collect(self, on: _Attached, window: CreditWindow, timer: DrainTimer) -> bool:
         """Receive until there is a block to hand on; return False when the peer has no more.
 
         Raises:
             SparkStreamsError: the connection broke, the peer fell silent or ended the link.
         """
-        link, intake, decoder, end = on.link, on.intake, on.decoder, self._read.end.encode()
-        searched, received, excuses = 0, intake.received, 0
+        link, buffer, decoder, end = on.link, on.buffer, on.decoder, self.read.end.encode()
+        searched, received, extensions = 0, buffer.received, 0
         while True:
-            taken = intake.take(link.impl, on.held)
-            if intake.received != received:
-                window.consumed(taken, intake.received - received)
-                silence.broken()
-            complete = intake.full
-            if not complete and intake.whole_bytes > searched:
-                complete = intake.holds(end, searched) and decoder.passes_end(intake.block())
-                searched = intake.whole_bytes
-            if not complete and intake.rows and silence.glance():
-                complete = decoder.passes_end(intake.block(intake.rows - 1))
-            drained = silence.draining and not link.draining and not link.queued
-            if complete or (drained and intake.rows):
+            taken = buffer.take(link.impl, on.held)
+            if buffer.received != received:
+                window.consumed(taken, buffer.received - received)
+                timer.received()
+            complete = buffer.full
+            if not complete and buffer.whole_bytes > searched:
+                complete = buffer.holds(end, searched) and decoder.passes_end(buffer.block())
+                searched = buffer.whole_bytes
+            if not complete and buffer.rows and timer.end_check_due():
+                complete = decoder.passes_end(buffer.block(buffer.rows - 1))
+            drained = timer.draining and not link.draining and not link.queued
+            if complete or (drained and buffer.rows):
                 return True
-            received = intake.received
+            received = buffer.received
             if drained:
                 if link.gave_back():
                     return False
                 link.drain(False)  # all credit was used by deliveries: that says nothing about what follows
-                silence.ended_drain()
+                timer.drained()
             link.check()
-            if not silence.draining:
-                if silence.asks_drain():
+            if not timer.draining:
+                if timer.drain_due():
                     link.drain(True)
                 else:
                     window.top_up()
-            patience_s = silence.patience_s(intake.rows > 0)
-            if on.narrowed and silence.draining and excuses < _EXCUSES:
+            timeout_s = timer.timeout_s(buffer.rows > 0)
+            if on.narrowed and timer.draining and extensions < _MAX_EXTENSIONS:
                 # It may take long to find that nothing matches: whether the peer still lives is asked on another link.
-                patience_s = min(patience_s, self._timeout_ms / 2_000)
-                if not link.connection.turn(patience_s) and link.draining:
-                    self._describe()
-                    excuses += 1
-                    silence.excused()
+                timeout_s = min(timeout_s, self.timeout_ms / 2_000)
+                if not link.connection.turn(timeout_s) and link.draining:
+                    self.describe()
+                    extensions += 1
+                    timer.extend()
             else:
-                link.connection.turn(patience_s)
+                link.connection.turn(timeout_s)
 
     def _cut(self, on: _Attached) -> RowsCut:
         """Turn what was taken into rows, with the checks that belong to them."""
         try:
-            cut = on.decoder.cut(on.intake.block())
+            cut = on.decoder.cut(on.buffer.block())
         except WrongPartition as fault:
             _reject(on.link, on.held, fault)
             raise
@@ -239,16 +232,16 @@ class RangeReader:
             self._drop(on.link, on.decoder.dropped)
         if on.held is not None:
             _accept(on.held)
-        on.intake.clear()
+        on.buffer.clear()
         return cut
 
     def _drop(self, link: Link, dropped: Earliest | After) -> None:
         """Note what was dropped, so that a link that takes the place of this one begins behind it."""
-        if self._behind == EARLIEST != dropped:
+        if self._dropped == EARLIEST != dropped:
             _log.info(
                 "%s: its peer cannot begin %s: what lies before comes too, and is dropped", link.what, self._start
             )
-        self._behind = dropped
+        self._dropped = dropped
 
     def _check_loss(self, came: str, narrowed: bool) -> None:
         """Ask whether retention overtook the read, before the rows that have just come are handed out.
@@ -264,7 +257,7 @@ class RangeReader:
         first, self._first = self._first, False
         if isinstance(self._start, Earliest) or not self._ask_for_loss:
             return
-        bounds = self._describe()
+        bounds = self.describe()
         self._ask_for_loss = bounds is not None and bounds.tells_truncated
         if bounds is not None and not first and not bounds.tells_truncated:
             return
@@ -274,7 +267,7 @@ class RangeReader:
         if available is None and first:
             available = self._instead_of_start(came, narrowed)
         if available is not None:
-            self._loss.report(self._read.partition, str(self._start), available)
+            self._loss.report(self.read.partition, str(self._start), available)
             self._ask_for_loss = False  # one warning will do
 
     def _instead_of_start(self, came: str | None, narrowed: bool) -> str | None:
@@ -288,7 +281,7 @@ class RangeReader:
             return None
         if came is not None and not narrowed:
             return f"the first event there has offset '{came}'"
-        return None if self._has_event(self._start.offset) else "there is no event with that offset"
+        return None if self.has_event(self._start.offset) else "there is no event with that offset"
 
     def _explain(self, narrowed: bool) -> None:
         """Say why the peer has nothing more although the end of the range did not come.
@@ -300,8 +293,8 @@ class RangeReader:
             PositionLost: because events are gone, and that is an error.
             RemoteProtocolError: the peer says that it has them.
         """
-        bounds = self._describe()
-        available = _NO_PARTITION if bounds is None else instead_of(At(self._read.end), bounds)
+        bounds = self.describe()
+        available = _NO_PARTITION if bounds is None else instead_of(At(self.read.end), bounds)
         asks = narrowed and self._ask_for_loss and not isinstance(self._start, Earliest)
         if asks and bounds is not None and available is None and (bounds.tells_truncated or self._first):
             # A peer that does not tell what it removed says nothing about what comes after the first event.
@@ -312,10 +305,10 @@ class RangeReader:
             if narrowed:
                 return
             raise RemoteProtocolError(
-                f"stream '{self._read.stream}' partition '{self._read.partition}': the peer has no more events "
-                f"{self._start}, although by its '$info' the range up to '{self._read.end}' is retained"
+                f"stream '{self.read.stream}' partition '{self.read.partition}': the peer has no more events "
+                f"{self._start}, although by its '$info' the range up to '{self.read.end}' is retained"
             )
-        self._loss.report(self._read.partition, f"{place(self._start)} up to '{self._read.end}'", available)
+        self._loss.report(self.read.partition, f"{place(self._start)} up to '{self.read.end}'", available)
 
 
 def _accept(held: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Taking deliveries out of proton's engine: many messages into one preallocated buffer.
+"""Copies deliveries out of proton's engine: many messages into one preallocated buffer.
 
 The loop over ``pn_link_current``, ``pn_link_recv`` and ``pn_delivery_settle`` is the one place of a read where Python
 runs per message (0.55 µs measured); it makes no object but the delivery's pointer. Lengths go into a C array that NumPy
@@ -23,26 +23,12 @@ _SLACK_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 512
 """What is kept of a message when only its delivery annotations matter; they come first and are about 150 bytes."""
 
-
-class _Lengths:
-    """The ends of the messages in the buffer, as a C array and as the same memory in NumPy."""
-
-    def __init__(self, max_rows: int) -> None:
-        self.cells = ffi.new("int64_t[]", max_rows)
-        self._array = np.frombuffer(ffi.buffer(self.cells), np.int64)
-
-    def spans(self, rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return starts and ends (exclusive) of the first ``rows`` messages, copied."""
-        ends = self._array[:rows].copy()
-        starts = np.empty_like(ends)
-        if rows:
-            starts[0] = 0
-            starts[1:] = ends[:-1]
-        return starts, ends
+_WASTE: Final = ffi.new("char[]", 65_536)
+"""Where bytes go that are not kept."""
 
 
-class ReceiveBuffer:
-    """Whole messages, back to back in one buffer.
+class _MessageBuffer:
+    """Messages, or the first bytes of each, back to back in one buffer.
 
     Args:
         max_rows: messages that fit.
@@ -50,11 +36,15 @@ class ReceiveBuffer:
         max_message_bytes: largest message that the buffer grows for.
     """
 
+    _kept_bytes: int | None = None
+    """How many bytes of a message are kept, at most; None for all."""
+
     def __init__(self, max_rows: int, max_bytes: int, max_message_bytes: int) -> None:
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._max_message_bytes = max_message_bytes
-        self._lengths = _Lengths(max_rows)
+        self._cells = ffi.new("int64_t[]", max_rows)
+        self._ends = np.frombuffer(ffi.buffer(self._cells), np.int64)
         self._allocate(max_bytes + _SLACK_BYTES)
         self.rows = 0
         self._size = 0
@@ -63,21 +53,6 @@ class ReceiveBuffer:
     def _allocate(self, size: int) -> None:
         self._memory = np.empty(size, np.uint8)
         self._start = ffi.cast("char *", self._memory.ctypes.data)
-
-    @property
-    def full(self) -> bool:
-        """Whether no further message is begun."""
-        return self.rows >= self._max_rows or self._whole >= self._max_bytes
-
-    @property
-    def whole_bytes(self) -> int:
-        """Bytes of the whole messages that are there."""
-        return self._whole
-
-    @property
-    def received(self) -> int:
-        """Bytes that are there, those of a message that is only begun included."""
-        return self._size
 
     def take(self, link: Any, held: list[Any] | None = None) -> int:
         """Move what has arrived on a receiving link into the buffer, until it is full.
@@ -100,23 +75,24 @@ class ReceiveBuffer:
             lib.pn_delivery_settle,
             lib.pn_link_advance,
         )
-        end_of_message = lib.PN_EOS
-        cells, memory, capacity = self._lengths.cells, self._start, len(self._memory)
+        end_of_message, kept = lib.PN_EOS, self._kept_bytes
+        cells, memory = self._cells, self._start
         row, size, whole = self.rows, self._size, self._whole
         first, max_rows, max_bytes = row, self._max_rows, self._max_bytes
+        limit = whole + kept if kept else len(self._memory)
         # Deliveries of a link come one after the other: only the last one queued can be incomplete.
         left = lib.pn_link_queued(link)
         while left and row < max_rows and whole < max_bytes:
             delivery = current(link)
             if not delivery:
                 break
-            got = recv(link, memory + size, capacity - size)
+            got = recv(link, memory + size, limit - size)
             if got > 0:
                 size += got
-                if size == capacity:
+                if size == limit and not kept:
                     self._size = size
                     self._grow(whole)
-                    memory, capacity = self._start, len(self._memory)
+                    memory, limit = self._start, len(self._memory)
                     continue
             elif got < 0 and got != end_of_message:
                 size = whole  # aborted: the peer takes back what it began (AMQP 1.0 part 2 §2.6.14)
@@ -124,12 +100,17 @@ class ReceiveBuffer:
                 left -= 1
                 continue
             if left == 1 and lib.pn_delivery_partial(delivery):
+                # What is not kept is emptied out as it comes: settling now would leak the session window that it has.
+                while size == limit and recv(link, _WASTE, len(_WASTE)) > 0:
+                    pass
                 break
             if size == whole:
                 raise RemoteProtocolError("the peer sent an empty message: expected at least a body section")
             cells[row] = whole = size
             row += 1
             left -= 1
+            if kept:
+                limit = whole + kept
             if held is None:
                 settle(delivery)
             else:
@@ -138,25 +119,21 @@ class ReceiveBuffer:
         self.rows, self._size, self._whole = row, size, whole
         return row - first
 
-    def holds(self, text: bytes, since: int) -> bool:
-        """Say whether ``text`` occurs in the whole messages from byte ``since`` on (a quick look, not a decision)."""
-        return self._memory[since : self._whole].tobytes().find(text) >= 0
-
     def block(self, first: int = 0) -> MessageBlock:
         """Return the whole messages from row ``first`` on; their memory is used again after ``clear``."""
-        starts, ends = self._lengths.spans(self.rows)
-        starts, ends = starts[first:], ends[first:]
-        origin = int(starts[0]) if len(starts) else 0
-        return MessageBlock(self._memory[origin : self._whole], starts - origin, ends - origin)
+        origin = int(self._ends[first - 1]) if first else 0
+        ends = self._ends[first : self.rows] - origin
+        starts = np.zeros_like(ends)
+        starts[1:] = ends[:-1]
+        return MessageBlock(self._memory[origin : self._whole], starts, ends)
 
     def clear(self) -> None:
         """Forget the whole messages; a message that is only begun stays."""
         begun = self._size - self._whole
-        old = self._memory[self._whole : self._size]
+        old = self._memory[self._whole : self._size].copy()
         if len(self._memory) > self._max_bytes + _SLACK_BYTES and begun < self._max_bytes:
-            old = old.copy()
             self._allocate(self._max_bytes + _SLACK_BYTES)
-        self._memory[:begun] = old.copy()
+        self._memory[:begun] = old
         self.rows, self._size, self._whole = 0, begun, 0
 
     def _grow(self, whole: int) -> None:
@@ -169,70 +146,37 @@ class ReceiveBuffer:
         self._memory[: self._size] = old[: self._size]
 
 
-class HeadBuffer:
+class ReceiveBuffer(_MessageBuffer):
+    """Whole messages, back to back in one buffer; arguments as ``_MessageBuffer``."""
+
+    @property
+    def full(self) -> bool:
+        """Whether no further message is begun."""
+        return self.rows >= self._max_rows or self._whole >= self._max_bytes
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of the whole messages that are there."""
+        return self._whole
+
+    @property
+    def received(self) -> int:
+        """Bytes that are there, those of a message that is only begun included."""
+        return self._size
+
+    def holds(self, text: bytes, since: int) -> bool:
+        """Say whether ``text`` occurs in the whole messages from byte ``since`` on (a quick look, not a decision)."""
+        return self._memory[since : self._whole].tobytes().find(text) >= 0
+
+
+class HeadBuffer(_MessageBuffer):
     """The first bytes of each message, back to back; the rest is dropped inside the engine, not copied.
 
     Args:
         max_rows: messages that fit.
     """
 
+    _kept_bytes = HEAD_BYTES
+
     def __init__(self, max_rows: int) -> None:
-        self._max_rows = max_rows
-        self._lengths = _Lengths(max_rows)
-        self._memory = np.empty(max_rows * HEAD_BYTES, np.uint8)
-        self._start = ffi.cast("char *", self._memory.ctypes.data)
-        self._waste = ffi.new("char[]", 65_536)
-        self._size = 0
-        self._whole = 0
-        self.rows = 0
-
-    def take(self, link: Any) -> int:
-        """Move the heads of what has arrived into the buffer, until it is full; see ``ReceiveBuffer.take``."""
-        current, recv, settle, partial = (
-            lib.pn_link_current,
-            lib.pn_link_recv,
-            lib.pn_delivery_settle,
-            lib.pn_delivery_partial,
-        )
-        end_of_message = lib.PN_EOS
-        cells, memory, waste = self._lengths.cells, self._start, self._waste
-        row, size, whole = self.rows, self._size, self._whole
-        first, max_rows = row, self._max_rows
-        left = lib.pn_link_queued(link)
-        while left and row < max_rows:
-            delivery = current(link)
-            if not delivery:
-                break
-            room = HEAD_BYTES - (size - whole)
-            got = recv(link, memory + size, room) if room else recv(link, waste, len(waste))
-            if got > 0:
-                size += got if room else 0
-            elif got < 0 and got != end_of_message:
-                size = whole
-                settle(delivery)
-                left -= 1
-                continue
-            if left == 1 and partial(delivery):
-                # The rest of a large message is emptied out as it comes: settling now would leak its session window.
-                while size - whole == HEAD_BYTES and recv(link, waste, len(waste)) > 0:
-                    pass
-                break
-            if size == whole:
-                raise RemoteProtocolError("the peer sent an empty message: expected at least a body section")
-            cells[row] = whole = size
-            row += 1
-            left -= 1
-            settle(delivery)
-        self.rows, self._size, self._whole = row, size, whole
-        return row - first
-
-    def block(self) -> MessageBlock:
-        """Return the heads; their memory is used again after ``clear``."""
-        starts, ends = self._lengths.spans(self.rows)
-        return MessageBlock(self._memory[: self._whole], starts, ends)
-
-    def clear(self) -> None:
-        """Forget the heads of whole messages; one that is only begun stays."""
-        begun = self._size - self._whole
-        self._memory[:begun] = self._memory[self._whole : self._size].copy()
-        self.rows, self._size, self._whole = 0, begun, 0
+        super().__init__(max_rows, max_rows * HEAD_BYTES, HEAD_BYTES)

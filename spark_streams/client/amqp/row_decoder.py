@@ -1,6 +1,6 @@
-"""From a block of deliveries to the rows of a range: decoded, checked, cut at the end.
+"""Decodes the deliveries of a range into rows: checks their offsets and partition, and cuts them at the range's end.
 
-Columns of opaque offsets: compared as text, never parsed (ES-301), always growing (ES-302).
+Offsets are opaque: they are compared as text, never parsed (ES-301), and always grow (ES-302).
 
 Spec: Event Stream Extensions §4.4 (source-partition), §5.1 (offset and timestamp annotations).
 """

@@ -1,8 +1,8 @@
-"""One feed, as a client sees it: what partitions it has, and pages of events after a cursor.
+"""The client of one feed: its partitions, and pages of events after a cursor.
 
-The dialect is told from the answer to a call without arguments (FeedAPI, "protocol negotiation"): a document with a
+The dialect follows from the answer to a call without arguments (FeedAPI, "protocol negotiation"): a document with a
 ``token`` is of today's specification (v2b), one without of the specification's first form (v2a), and status 400 means
-version 1, ZeroEventHub, whose partitions have to be told by the user.
+version 1, ZeroEventHub, of which the user has to say how many partitions there are.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ PATIENT: Final = Backoff(attempts=8, first_ms=200, limit_ms=10_000)
 """Eight tries within about 30 s: a service that is deployed anew comes back within that."""
 _ACCEPT_V1: Final = f"{ZEH_V1}, {NDJSON};q=0.9, */*;q=0.5"
 MAX_UNKNOWN_CURSORS: Final = 3
-"""A feed that refuses each cursor that it just gave is told apart from one that was made anew, or it would be read from
-its beginning for ever."""
+"""How often in a row a partition is read from its beginning because the feed does not know a cursor that it just gave:
+once for a feed that was created anew, and not for ever for one that never knows its own."""
 MAX_CONFLICTS: Final = 5
-"""A feed that refuses each token that it just gave is told apart from one that changed (C-16)."""
+"""How often in a row a token is replaced: once for a feed that has changed, and not for ever for one that refuses each
+token that it just gave (C-16)."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,10 @@ class FeedClient(AbstractContextManager["FeedClient"]):
 
     Args:
         address: of the feed.
-        backoff: how often and how patiently a call is tried again.
-        pause: waits; for tests, and for threads that have to be stopped.
-        awaits: whether a feed that is not there (status 404) is one that was, and may be made anew: it is asked again.
+        backoff: how often a call is tried again, and how long the pauses are.
+        pause: waits for so many seconds; another one for tests, and for threads that have to be stopped.
+        awaits: whether a feed that is not there (status 404) was there before, and may be created again: the error is
+            retriable then.
     """
 
     def __init__(
@@ -110,13 +112,13 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         self._session.close()
 
     def abort(self) -> None:
-        """Let a thread that waits for the lines of a response come back at once, with an error; from any thread."""
+        """Have a thread that waits for the lines of a response return at once, with an error; from any thread."""
         answer = self._answer
         if answer is not None:
             answer.abort()
 
     def push(self, filters: Mapping[str, str]) -> None:
-        """Have the feed check these, too, from the next call on; in place of what was pushed before."""
+        """Have the feed check these filters from the next call on, in place of those that were pushed before."""
         self._pushed = dict(filters)
 
     def streams(self) -> list[str] | None:
@@ -214,13 +216,12 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         It is one call: nothing is tried again, since a second call may answer other pages. Only a token that is out of
         date is replaced first.
 
-        The last line needs no newline, and gets one: newlines separate lines. It is a whole JSON object or an error,
-        and what is left of an object that was cut is none, so no part of a line is ever taken for one, however the
-        body ends.
+        The last line needs no newline, and gets one. It has to be a whole JSON object, which a line that was cut never
+        is, so a part of a line is never returned, however the body ends.
 
         Args:
             partition: whose events.
-            cursor: where to begin: behind it.
+            cursor: where to begin, exclusive.
             stream_ms: how long the feed may keep the response open for events that come (``stream``); None for one
                 page of what is there.
 
@@ -228,7 +229,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             RemoteProtocolError: HTML, a version of ZeroEventHub other than 1, or a line that is longer than allowed.
             ConnectionLost: the response ended inside a line (C-18), or the connection broke.
             Conflict: the feed refuses the token that it just gave.
-            Expired: it has lost what comes after the cursor, or does not know the cursor: it was made anew.
+            Expired: it has lost what comes after the cursor, or does not know the cursor, as it was created again.
             SparkStreamsError: as ``FeedSession.send``.
         """
         with self._page(partition, cursor, stream_ms) as answer:
@@ -247,9 +248,9 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             values: whether the events themselves are wanted.
 
         Raises:
-            ConnectionLost: the last line that came is none: a feed that fails in the middle of a response may add the
-                words of its error, and can be asked again. Or no cursor came, and the body may have been cut.
-            RemoteProtocolError: a line is none, and others follow; or no cursor came; or as ``fetch``.
+            ConnectionLost: the last line is not a line of a feed: one that fails in the middle of a response may add
+                the words of its error, and can be called again. Or no cursor came, and the body may have been cut.
+            RemoteProtocolError: another line is not a line of a feed; or no cursor came; or as ``fetch``.
             SparkStreamsError: as ``fetch``.
         """
         with self._page(partition, cursor, stream_ms) as answer:
@@ -284,10 +285,10 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         return self._retrying(ask)
 
     def _page(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
-        """Ask for what comes after a cursor, and, where that is refused, find out whether it is for the cursor's sake.
+        """Request what comes after a cursor; where the feed refuses it, find out whether it does so for the cursor.
 
-        Status 400 is any mistake of ours, and no feed says which. A feed that answers from its beginning what it
-        refuses from the cursor on, again and without a wait, has been made anew, or has forgotten the cursor.
+        Status 400 is any mistake of ours, and no feed says which. A feed that answers from its beginning, and again
+        refuses the cursor without a wait, was created again, or does not know the cursor any more.
         """
         try:
             self._answer = answer = self._request_page(partition, cursor, stream_ms)

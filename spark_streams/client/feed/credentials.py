@@ -1,4 +1,4 @@
-"""What a request shows to be let in: a bearer token, a user's name and password, or nothing."""
+"""Signs requests to a feed with a bearer token, with a user's name and password, or not at all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Credentials(requests.auth.AuthBase):
         if self._fresh is None:
             self._use(None if secret is None else secret.reveal())
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the secret if it was not yet, or may have changed.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What went wrong in HTTP, in our errors: none quotes a url, a secret, or more than a line of an answer."""
+"""Turns faults of HTTP into our errors: none quotes a url, a secret, or more than a line of an answer."""
 
 from __future__ import annotations
 

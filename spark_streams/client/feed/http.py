@@ -1,4 +1,4 @@
-"""HTTP as feeds need it: pooled connections, timeouts everywhere, and errors that say what was asked and answered.
+"""Makes HTTP calls to a feed with pooled connections and timeouts, and says in errors what was called and answered.
 
 No message ever holds a credential, the query that the user wrote into the url, or a feed's token.
 """
@@ -163,7 +163,7 @@ class FeedSession:
                 remember(value)
         renewed = False
         for _ in range(MAX_REDIRECTS + 1):
-            self._credentials.look()
+            self._credentials.refresh()
             try:
                 with mapped(what):
                     response = self._session.request(

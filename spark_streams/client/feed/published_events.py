@@ -1,4 +1,4 @@
-"""Rows to the events that are published of them."""
+"""Makes the events that are published of rows: columns of values, keys and timestamps."""
 
 from __future__ import annotations
 

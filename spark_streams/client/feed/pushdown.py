@@ -1,4 +1,4 @@
-"""What of a filter a feed is asked to check, by its own filters (``filter-<name>``), and what is left.
+"""Splits a filter between a feed, by the feed's own filters (``filter-<name>``), and the client.
 
 What a feed's filter compares is the server's business (FeedAPI, "filter-*"), so nothing is pushed on a guess: the user
 says it, or discovery does (``filterFields``, an extension). Cursors are valid for the identical filters only (C-13):

@@ -1,10 +1,10 @@
-"""Reading a partition of a feed in one go, from a cursor to an end, page after page: what a task of a batch query does.
+"""Reads a partition of a feed from a cursor to an end, page after page: what a task of a batch query does.
 
-Delivery guarantee: each event that the feed gives between the two cursors is handed out once. A response that breaks
-off is asked for again from its last checkpoint, and events that no checkpoint covers are never handed out. What the
-feed itself repeats (``exactlyOnce`` false) is repeated.
+A read ends at a cursor, of which others are known to be equal or not, and nothing else; or at the end of the feed.
 
-Ending at a cursor: cursors are compared for equality only.
+Delivery guarantee: each event that the feed gives between the two cursors is returned once. A response that breaks off
+is requested again from its last checkpoint, and events that no checkpoint covers are never returned. What the feed
+itself repeats (``exactlyOnce`` false) is repeated.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Answer(contextlib.AbstractContextManager["Answer"]):
         self._response.close()
 
     def abort(self) -> None:
-        """Let the thread that reads the body come back at once, as if the connection had broken; from any thread."""
+        """Have the thread that reads the body return at once, as if the connection had broken; from any thread."""
         shutdown = getattr(self._response.raw, "shutdown", None)  # urllib3 2.3 and later; before, it waits
         if shutdown is not None:
             with contextlib.suppress(Exception):  # it has been read meanwhile
@@ -169,16 +169,16 @@ def parsed_blocks(
     """Yield the blocks of ``line_blocks``, with what they hold.
 
     Args:
-        answer: as ``line_blocks``.
-        dialect: as ``line_blocks``.
-        partition: as ``line_blocks``.
-        max_line_bytes: as ``line_blocks``.
+        answer: to a fetch.
+        dialect: of the lines; events are in other members of a line in each.
+        partition: whose lines they are.
+        max_line_bytes: bytes of a line, at most.
         values: whether the events themselves are wanted.
 
     Raises:
-        ConnectionLost: the last line that came is none: a feed that fails in the middle of a response may add the
+        ConnectionLost: the last line is not a line of a feed: one that fails in the middle of a response may add the
             words of its error. Or no cursor came, and the body may have been cut.
-        RemoteProtocolError: a line is none, and others follow; or no cursor came; or as ``line_blocks``.
+        RemoteProtocolError: another line is not a line of a feed; or no cursor came; or as ``line_blocks``.
     """
     cursors = 0
     for block in line_blocks(answer, dialect, partition, max_line_bytes):

@@ -1,8 +1,7 @@
-"""Rows of events: the columns that the query wants, from blocks of lines, without a Python object an event.
+"""Makes rows of a feed's lines, in columns, and finds the first event that an expression is true of.
 
-Starting at the first event that an expression is true of: what comes before it is dropped.
-
-A feed cannot seek, so it is read from its beginning; the search is over once a checkpoint covers the event.
+Rows are made from blocks of lines, without a Python object an event. A feed cannot seek: to start at the first match it
+is read from its beginning, what comes before the match is dropped, and the search is over once a checkpoint covers it.
 """
 
 from __future__ import annotations

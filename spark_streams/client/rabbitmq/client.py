@@ -19,7 +19,7 @@ from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
 from spark_streams.client.rabbitmq.subscription import Consumer, Subscription, properties_of
-from spark_streams.client.retry import patiently
+from spark_streams.client.retry import retrying_reached
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError
 from spark_streams.filters.tree import Expression
@@ -357,4 +357,4 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         self._cluster.any().turn()
 
     def _retrying(self, operation: Callable[[], _T]) -> _T:
-        return patiently(operation, lambda: self._cluster.was_there)
+        return retrying_reached(operation, lambda: self._cluster.was_there)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from spark_streams.client.hosts import Hosts, none_of, passes_over
+from spark_streams.client.hosts import Hosts, is_host_fault, unreachable_fault
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import is_unavailable, refusal
 from spark_streams.client.rabbitmq.open import open_connection
@@ -104,7 +104,7 @@ class Cluster:
                 connection = self._to_one_of(left, self._timeout_ms // len(members))
                 found = operation(connection)
             except SparkStreamsError as fault:
-                if not (passes_over(fault) if connection is None else fault.retriable):
+                if not (is_host_fault(fault) if connection is None else fault.retriable):
                     raise
                 faults.append(fault)
             else:
@@ -240,7 +240,7 @@ def _unreachable(refused: Refused, faults: list[SparkStreamsError]) -> Refused:
     """Return the error for a stream that a node does not have, when no other member could serve it."""
     if not faults:
         return refused
-    fault = none_of(faults)
+    fault = unreachable_fault(faults)
     combined = Refused(refused.condition, f"{refused.description}; asked elsewhere: {fault}", refused.context)
     combined.retriable, combined.costly = fault.retriable, fault.costly
     return combined

@@ -328,7 +328,7 @@ def test_a_peer_that_takes_long_to_find_nothing_gets_its_time() -> None:
 
 
 def test_its_time_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_streams.client.amqp.range_reader._EXCUSES", 2)
+    monkeypatch.setattr("spark_streams.client.amqp.range_reader._MAX_EXTENSIONS", 2)
     script = Script(events=numbered(3), full_sql=True, latest="00009", answers_drain=False)
     with (
         FakePeer(script) as peer,
