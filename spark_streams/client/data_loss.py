@@ -35,7 +35,7 @@ class DataLoss:
     available: str
 
     def __post_init__(self) -> None:
-        """Look through the offsets, which are a peer's words, as they go into log lines and into Spark's progress."""
+        """Redact the offsets, which come from a peer, as they go into log lines and into Spark's progress."""
         object.__setattr__(self, "asked", told(self.asked))
         object.__setattr__(self, "available", told(self.available))
 

@@ -59,7 +59,7 @@ class Hosts:
 
         Raises:
             ConnectFailed: no host answers as it should; the message names each that was tried, with its reason.
-            SparkStreamsError: of the only host, or one that the next host would not heal.
+            SparkStreamsError: of the only host, or one that every host would answer with.
         """
         order, faults = self._order(), []
         for host in order:

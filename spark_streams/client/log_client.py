@@ -82,7 +82,7 @@ class StreamDescription:
     offset_digits: int | None = None
 
     def no_offset(self, text: str) -> str | None:
-        """Say why no event of the stream can have an offset; None where one may.
+        """Return why no event of the stream can have an offset; None where one may.
 
         One in another form would be compared all the same: '5' lies behind every offset of 20 digits.
         """

@@ -30,7 +30,7 @@ class Deadline:
         self.restart()
 
     def restart(self) -> None:
-        """Start counting anew."""
+        """Start counting again."""
         self._end = time.monotonic() + self.timeout_ms / 1000
 
     def left_s(self, what: str) -> float:

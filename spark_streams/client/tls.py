@@ -80,12 +80,12 @@ class _Asked:
 
 
 def is_no_tls(fault: BaseException) -> bool:
-    """Say whether what came in place of TLS was something else, as from a port that does not speak it."""
+    """Return whether what came in place of TLS was something else, as from a port that does not speak it."""
     return isinstance(fault, ssl.SSLError) and fault.reason in _NO_TLS
 
 
 def unverified(fault: ssl.SSLCertVerificationError, where: str) -> str:
-    """Say why a peer's certificate is not taken, and what to do.
+    """Return why a peer's certificate is not accepted, and what to do.
 
     Args:
         fault: what OpenSSL said.
@@ -104,7 +104,7 @@ def unverified(fault: ssl.SSLCertVerificationError, where: str) -> str:
 
 
 def refused_certificate(fault: BaseException) -> str | None:
-    """Say what to do when the peer has hung up because of our certificate; None when it was for another reason.
+    """Return what to do when the peer has closed because of our certificate; None when it was for another reason.
 
     With TLS 1.3 that is known only when the first answer is read.
     """

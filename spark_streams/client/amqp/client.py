@@ -343,7 +343,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
                 connect = partial(self._connection, endpoint, redirect.hostname)
                 address = redirect.address or address
             except DeadlineExceeded:
-                connection.abandon()  # what the peer still sends belongs to nobody
+                connection.abandon()  # no other link may receive what the peer still sends
                 raise
         raise Refused(
             "amqp:link:redirect",

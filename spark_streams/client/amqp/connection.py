@@ -5,7 +5,7 @@
     socket --recv_into--> [SASL, wire.sasl] --push--> proton engine --pn_link_recv--> blocks (receive_buffer.py)
     socket <----send----- [SASL, wire.sasl] <--peek/pop-- proton engine
 
-Nothing runs in the background: bytes move only while somebody calls ``turn`` or ``wait``. The engine's events are
+Nothing runs in the background: bytes move only within a call of ``turn`` or ``wait``. The engine's events are
 drained in C types without making Python objects of them; what the control plane needs to know is read off the
 endpoints' states. The one thing that no state tells is a detach that does not close the link, so its event is kept.
 """
@@ -215,7 +215,7 @@ class Connection:
         return session
 
     def was_detached(self, link: Any) -> bool:
-        """Say whether the peer ended ``link``, closed or only detached."""
+        """Return whether the peer ended ``link``, closed or only detached."""
         return bool(link.state & proton.Endpoint.REMOTE_CLOSED) or _address(link._impl) in self._detached
 
     def forget(self, link: Any) -> None:

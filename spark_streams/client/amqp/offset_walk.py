@@ -124,7 +124,7 @@ class AmqpOffsetWalk:
         return self._link
 
     def _drops(self, link: Link) -> bool:
-        """Say whether what comes now may lie before the start, on a link that began before it."""
+        """Return whether what comes now may lie before the start, on a link that began before it."""
         return link.early and isinstance(self._start, At)
 
     def _decode(self, link: Link) -> None:

@@ -62,7 +62,7 @@ class PushedFilter:
     words: str | None
 
     def in_force(self, taken: frozenset[str]) -> bool:
-        """Say whether the peer has taken all that the filter became, by the names of the entries that it echoed."""
+        """Return whether the peer has taken all that the filter became, by the names of the entries that it echoed."""
         return self.filters.keys() - {_END} <= taken
 
     def left(self, taken: frozenset[str]) -> Expression | None:
@@ -112,7 +112,7 @@ def push(
 
 
 def is_about_filters(refusal: Refused) -> bool:
-    """Say whether a peer may have refused a link because of its filters: without them it may take it."""
+    """Return whether a peer may have refused a link because of its filters: without them it may take it."""
     return refusal.condition in _FILTER_CONDITIONS
 
 

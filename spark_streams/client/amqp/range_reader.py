@@ -143,7 +143,7 @@ class RangeReader:
             decoder = RowDecoder(self.read, self._start, receiving.residual, self._dropped if link.early else None)
             yield from self._cuts(_Attached(link, decoder, buffer, held, receiving.narrowed))
         except DeadlineExceeded:
-            link.connection.abandon()  # what it still sends belongs to nobody, and it may never send anything
+            link.connection.abandon()  # no other link may receive what it still sends, and it may never answer
             raise
         finally:
             link.close()
@@ -159,7 +159,7 @@ class RangeReader:
                     self._explain(on.narrowed)
                     return
             except SparkStreamsError as fault:
-                broken, on.held = fault, None  # outcomes would reach nobody
+                broken, on.held = fault, None  # the peer cannot receive outcomes any more
                 if isinstance(fault, DeadlineExceeded):
                     link.connection.abandon()  # nothing is to be asked over it either
                 if fault.retriable:
@@ -236,7 +236,7 @@ class RangeReader:
         return cut
 
     def _drop(self, link: Link, dropped: Earliest | After) -> None:
-        """Note what was dropped, so that a link that takes the place of this one begins behind it."""
+        """Keep where the dropped events end, so that the next link can begin there."""
         if self._dropped == EARLIEST != dropped:
             _log.info(
                 "%s: its peer cannot begin %s: what lies before comes too, and is dropped", link.what, self._start
@@ -244,7 +244,7 @@ class RangeReader:
         self._dropped = dropped
 
     def _check_loss(self, came: str, narrowed: bool) -> None:
-        """Ask whether retention overtook the read, before the rows that have just come are handed out.
+        """Check whether retention overtook the read, before the rows that have just come are returned.
 
         Only now that they are here: what is removed later cannot have been in front of them. With every block, because
         a gap between two opaque offsets cannot be seen. A peer that does not tell the newest removed offset can only be
@@ -284,7 +284,7 @@ class RangeReader:
         return None if self.has_event(self._start.offset) else "there is no event with that offset"
 
     def _explain(self, narrowed: bool) -> None:
-        """Say why the peer has nothing more although the end of the range did not come.
+        """Find out why the peer has nothing more although the end of the range did not come.
 
         Args:
             narrowed: whether the peer leaves out events; then that is the reason, if nothing is gone.

@@ -165,7 +165,7 @@ class ReceiveBuffer(_MessageBuffer):
         return self._size
 
     def holds(self, text: bytes, since: int) -> bool:
-        """Say whether ``text`` occurs in the whole messages from byte ``since`` on (a quick look, not a decision)."""
+        """Return whether ``text`` occurs in the whole messages from byte ``since`` on, in any of their sections."""
         return self._memory[since : self._whole].tobytes().find(text) >= 0
 
 

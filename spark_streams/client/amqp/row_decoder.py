@@ -134,7 +134,7 @@ class RowDecoder:
         self._constants: dict[str, pa.Array] = {}
 
     def passes_end(self, block: MessageBlock) -> bool:
-        """Say whether any delivery of the block is at or beyond the end of the range; decodes offsets only."""
+        """Return whether any delivery of the block is at or beyond the end of the range; decodes offsets only."""
         offsets = decode_columns(block, ("offset",))["offset"]
         return rows_until(offsets, self._read.end)[1]
 

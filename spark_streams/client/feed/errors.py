@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 import requests
 import urllib3
 
+from spark_streams.client.tcp import final
 from spark_streams.client.tls import WANTS_A_CERTIFICATE, is_no_tls, refused_certificate, unverified
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
@@ -21,6 +22,8 @@ __all__ = ["first_line", "hide_in_logs", "mapped", "remember_query"]
 
 SHOWN: Final = 300
 """Characters of an answer that a message has."""
+_MAX_CAUSES: Final = 9
+"""More than libraries wrap one error in another; errors may wrap each other in a circle."""
 
 
 def remember_query(endpoint: Endpoint) -> None:
@@ -84,9 +87,9 @@ def mapped(what: str) -> Iterator[None]:
         ) from None
     except requests.exceptions.ConnectionError as fault:
         reason = told(_reason(fault))
-        tls = _tls_fault(fault)
-        if tls is not None and (todo := _todo(tls, urlsplit(what.split(" ")[-1]).netloc)) is not None:
-            raise _final(f"{what}: {todo}") from None
+        tls = next((each for each in _causes(fault, context=True) if isinstance(each, ssl.SSLError)), None)
+        if tls is not None and (todo := _tls_advice(tls, urlsplit(what.split(" ")[-1]).netloc)) is not None:
+            raise final(ConnectFailed(f"{what}: {todo}")) from None
         if "NewConnectionError" in repr(fault) or "NameResolution" in repr(fault):
             raise ConnectFailed(
                 f"{what}: no connection: {reason}: check the host and port in option 'url', and that the feed runs"
@@ -99,14 +102,8 @@ def mapped(what: str) -> Iterator[None]:
         raise ConnectionLost(f"{what}: the answer broke off: {told(_reason(fault))}") from None
 
 
-def _final(message: str) -> ConnectFailed:
-    """Return a fault that another try cannot heal: a file or an option has to be changed first."""
-    fault = ConnectFailed(message)
-    fault.retriable = False
-    return fault
-
-
-def _todo(fault: ssl.SSLError, where: str) -> str | None:
+def _tls_advice(fault: ssl.SSLError, where: str) -> str | None:
+    """Return why TLS failed and what to do; None where the reason may pass."""
     if isinstance(fault, ssl.SSLCertVerificationError):
         return unverified(fault, where)
     if is_no_tls(fault):
@@ -114,33 +111,27 @@ def _todo(fault: ssl.SSLError, where: str) -> str | None:
     return refused_certificate(fault)
 
 
-def _tls_fault(fault: BaseException) -> ssl.SSLError | None:
-    """Return what TLS said, which the libraries wrap several times; None when it was not TLS."""
-    inner: object = fault
-    for _ in range(8):
-        if isinstance(inner, ssl.SSLError):
-            return inner
+def _causes(fault: BaseException, *, context: bool = False) -> Iterator[BaseException]:
+    """Yield an error of a library and those that it wraps, the innermost last.
+
+    Args:
+        fault: the outermost error.
+        context: whether an error that wraps none is followed by the one that it was raised for.
+    """
+    for _ in range(_MAX_CAUSES):
+        yield fault
+        inner = getattr(fault, "reason", None)
         if not isinstance(inner, BaseException):
-            return None
-        deeper = getattr(inner, "reason", None)
-        inner = (
-            deeper
-            if isinstance(deeper, BaseException)
-            else next((a for a in inner.args if isinstance(a, BaseException)), inner.__cause__ or inner.__context__)
-        )
-    return None
+            inner = next((each for each in fault.args if isinstance(each, BaseException)), None)
+        if inner is None and context:
+            inner = fault.__cause__ or fault.__context__
+        if inner is None:
+            return
+        fault = inner
 
 
 def _reason(fault: BaseException) -> str:
     """Return the innermost reason of a library's error, which does not quote the url."""
-    inner: object = fault
-    for _ in range(8):
-        deeper = getattr(inner, "reason", None)
-        if not isinstance(deeper, BaseException):
-            arguments = getattr(inner, "args", ())
-            deeper = next((a for a in arguments if isinstance(a, BaseException)), None)
-        if deeper is None:
-            break
-        inner = deeper
+    *_, inner = _causes(fault)
     text = str(inner) or type(inner).__name__
     return text.rpartition(": ")[2] if "HTTPConnection" in text or "HTTPSConnection" in text else text

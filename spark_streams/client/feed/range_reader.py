@@ -53,8 +53,8 @@ BEGINNING: Final = "_first"
 """The cursor that means the beginning of a partition (FeedAPI, "fetch call")."""
 
 EMPTY_RESPONSES: Final = 1_000
-"""So many responses in a row without events mean the end, though each had another cursor: few would end the reading of
-a feed whose filter passes over most of its events, and a feed whose cursors are times has another one for ever."""
+"""So many responses in a row without events mean the end, though each had another cursor. With fewer, reading would end
+early where a filter leaves out most events; without a limit it would never end where cursors are times."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def scan(
 
     Raises:
         PositionLost: the range had to end at a cursor that did not come, or the feed does not have any more what comes
-            after a cursor, or does not know it, as it was made anew; and losses are to fail the query.
+            after a cursor, or does not know it, as it was created again; and losses are to fail the query.
         RemoteProtocolError: a response without any cursor, or one that cannot be read.
         SparkStreamsError: as ``FeedClient.fetch``, after several tries where that can help.
     """

@@ -134,7 +134,7 @@ def from_first_match(batches: Iterator[pa.RecordBatch], expression: Expression) 
 
 
 class FirstMatch:
-    """Takes from the lines of a partition what comes before the first matching event, but for its checkpoints.
+    """Removes from the lines of a partition what comes before the first matching event, but not its checkpoints.
 
     Args:
         expression: any that does not look at ``offset``: the cursor that covers an event is not known yet.
