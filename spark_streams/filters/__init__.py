@@ -9,8 +9,7 @@ from spark_streams.filters.describe import to_text, to_tree
 from spark_streams.filters.evaluate_columns import evaluate_columns
 from spark_streams.filters.evaluate_one import evaluate
 from spark_streams.filters.limits import check
-from spark_streams.filters.option_form import read_filter
-from spark_streams.filters.protobuf import from_protobuf, to_protobuf
+from spark_streams.filters.protobuf import from_protobuf, read_filter, to_protobuf
 from spark_streams.filters.text import parse
 from spark_streams.filters.tree import (
     BODY_SIZE,

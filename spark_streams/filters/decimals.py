@@ -1,20 +1,18 @@
-"""Numbers as filters write them, in text and in the protobuf form.
+"""Numbers as filters write them, and as texts in events have them: read, and compared exactly.
 
-::
+In a filter, in text and in the protobuf form::
 
     LONG    = ["+" | "-"] digits                                      within 64 bits
     DOUBLE  = LONG ["." digits] [("e" | "E") ["+" | "-"] digits]      finite; written as its shortest decimal
 
-Decimal numbers in text, compared exactly: no binary float stands between a property and a literal.
-
-::
+In an event, where no binary float stands between a property and a literal::
 
     number = ["+" | "-"] digits ["." digits] [("e" | "E") ["+" | "-"] digits]      digits are 0 to 9
 
 Nothing else is a number: no blanks, no hexadecimal, no NaN, no infinity, no ``.5`` and no ``5.``. A number becomes a
 ``Numeral``, whose order is that of the numbers, however long they are: ``1e999999999`` takes no more room than ``1``.
 
-Spec: docs/specifications.md, E-7, E-8; also docs/specifications.md, E-7, E-8.
+Spec: docs/specifications.md, E-7, E-8.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The filter language as the protobuf messages of the Pulsar proposal, with its field numbers.
+"""The filter language as the protobuf messages of the Pulsar proposal, with its field numbers, and filters of options.
 
-``expression.proto`` has the messages. What the proposal leaves open is decided here:
+An option holds a filter as text or as this form in base64; ``read_filter`` takes either. ``expression.proto`` has the
+messages. What the proposal leaves open is decided here:
 
 - IS NULL is EQUALS without values and without a type, IS NOT NULL is NOT_EQUALS likewise (E-1).
 - Values are texts: a LONG in decimal digits, a DOUBLE as its shortest decimal. Without ``ty`` they are STRING (E-2).
@@ -11,9 +12,7 @@
   a filter that is not understood cannot be applied (E-16).
 - Messages nest 100 deep at most, as in every implementation of protobuf.
 
-Where bytes stop being a protobuf ``Expr``: the library says that they do, but not where.
-
-::
+The library says that bytes stop being a protobuf ``Expr``, but not where; ``find_wire_fault`` finds the place::
 
     message = field*
     field   = key payload                                    key = number << 3 | wire type, a varint
@@ -28,6 +27,8 @@ Spec: Pulsar proposal, "The wire protocol"; docs/specifications.md, E-1 to E-20.
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -38,6 +39,7 @@ from spark_streams.errors import FilterError
 from spark_streams.filters import expression_pb2, limits
 from spark_streams.filters.decimals import read_double, read_long
 from spark_streams.filters.describe import shorten
+from spark_streams.filters.text import parse
 from spark_streams.filters.tree import (
     And,
     Expression,
@@ -52,7 +54,7 @@ from spark_streams.filters.tree import (
     any_of,
 )
 
-__all__ = ["MAX_BYTES", "MAX_NESTING", "find_wire_fault", "from_protobuf", "to_protobuf"]
+__all__ = ["MAX_BYTES", "MAX_NESTING", "find_wire_fault", "from_protobuf", "read_filter", "to_protobuf"]
 
 MAX_NESTING: Final = 100
 """Messages of type Expr within each other at most, the outermost counted; the limit of protobuf's own readers."""
@@ -274,3 +276,54 @@ def _refuse_unknown(message: Message, path: str, *required: str) -> None:
 def _fault(path: str, reason: str) -> FilterError:
     where = path.rstrip(".")
     return FilterError("", None, f"protobuf form: {f'{where}: ' if where else ''}{reason}")
+
+
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
+"""Either alphabet of base64. No filter's text is of these alone: each has a blank, a sign or a quote besides."""
+_BEGINNING: Final = "CA"
+"""What every message begins with in base64, as all libraries write them: the type of the expression."""
+_MAX_BASE64: Final = 1_400_000
+"""Characters that may still be a protobuf form within its own limit."""
+
+
+def read_filter(text: str) -> Expression:
+    """Read a filter that is written either way.
+
+    Args:
+        text: in the filter language, or the bytes of the protobuf form in base64, of either alphabet, padded or not;
+            blanks around it do not count.
+
+    Raises:
+        FilterError: it is neither; ``column`` is where the text is at fault, 1 where it is the protobuf form.
+
+    """
+    word = text.strip()
+    if len(word) > _MAX_BASE64 or not _BASE64.fullmatch(word):
+        return parse(text)
+    try:
+        return from_protobuf(_from_base64(word))
+    except FilterError as error:
+        raise _neither(text, error) from None
+
+
+def _from_base64(word: str) -> bytes:
+    digits = word.rstrip("=").replace("-", "+").replace("_", "/")
+    if len(digits) % 4 == 1:
+        raise FilterError(word, None, f"base64 of {len(digits)} characters: the last is missing, or one too many")
+    return base64.b64decode(digits + "=" * (-len(digits) % 4))
+
+
+def _neither(text: str, as_protobuf: FilterError) -> FilterError:
+    """Say what is wrong with what may be base64, and may be the beginning of a text."""
+    word = text.strip()
+    reason = f"in base64: {as_protobuf.reason}"
+    if not word.isidentifier():
+        return FilterError(text, 1, reason)
+    try:
+        parse(text)
+    except FilterError as as_text:
+        if not word.startswith(_BEGINNING):
+            both = f"{as_text.reason} (nor is it the protobuf form {reason})"
+            return FilterError(text, as_text.column, both)
+        reason = f"{reason} (nor is it a filter as text, column {as_text.column}: {as_text.reason})"
+    return FilterError(text, 1, reason)

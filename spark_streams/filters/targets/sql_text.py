@@ -1,4 +1,4 @@
-"""Pieces of the text of a full SQL filter, in what the draft and RabbitMQ's dialect have in common.
+"""Pieces of the text of a full SQL filter, in what the draft and RabbitMQ's dialect have in common, and field names.
 
 ::
 
@@ -15,7 +15,7 @@
 RabbitMQ takes 4096 characters and 200 tokens; no text here is longer. LIKE is only written with at most one ``%`` and
 no ``_``: RabbitMQ makes a regular expression of any other pattern, in which neither matches a line break.
 
-Where in a message a property is: its name says it, or it is an application property.
+Where in a message a property is, its name says; without a section it is an application property.
 
 Spec: AMQP Filter Expressions 1.0 wd10 §6.4; RabbitMQ 4.2 and later, ``rabbit_amqp_sql_lexer.xrl``,
 ``rabbit_amqp_sql_parser.yrl``, ``rabbit_amqp_filter_sql.erl``; docs/specifications.md, X-4, X-5, X-7, X-9,

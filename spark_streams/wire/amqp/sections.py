@@ -10,7 +10,7 @@ The eight bytes at a position hold a section's whole head (``00 53 code code siz
 its message's end before anything is concluded from it.
 
 What these walks are sure of they answer; a message whose shape is uncommon or broken (descriptors in another form,
-described values, keys that are no text, order or sizes that do not fit) is marked ``odd`` and left to
+described values, keys that are no text, order or sizes that do not fit) is marked ``irregular`` and left to
 ``wire/amqp/message.py``, which decodes it or says what is wrong with it.
 """
 
@@ -40,7 +40,7 @@ __all__ = ["Codes", "Extents", "Pair", "Sections", "extents", "walk_list", "walk
 Codes = NDArray[np.int64]
 
 MAX_STEPS: Final = 24
-"""Sections a message may have on the lockstep path; one with more (many data sections) is odd."""
+"""Sections a message may have on the lockstep path; one with more (many data sections) is irregular."""
 MAX_PAIRS: Final = 64
 """Map entries a message may have on the lockstep path: steps where few messages are left do not pay."""
 
@@ -110,7 +110,7 @@ class Sections:
         bare_start: the first section after header and delivery annotations; the message's end where there is none.
         body_code: the body's section code, 0 where there is no body.
         several: messages whose body has more than one section.
-        odd: messages this walk left alone.
+        irregular: messages this walk left alone.
     """
 
     value: dict[int, Positions]
@@ -118,7 +118,7 @@ class Sections:
     bare_start: Positions
     body_code: Codes
     several: Mask
-    odd: Mask
+    irregular: Mask
 
 
 def walk_sections(words: PaddedWords, starts: Positions, ends: Positions, last: int = FOOTER) -> Sections:
@@ -133,7 +133,7 @@ def walk_sections(words: PaddedWords, starts: Positions, ends: Positions, last: 
     n = starts.size
     found = Sections({}, {}, ends.copy(), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
     if n <= FEW:
-        found.odd[:] = True
+        found.irregular[:] = True
         return found
     rows, position, end = np.arange(n), starts, ends
     before = np.full(n, _START, np.int64)
@@ -154,19 +154,19 @@ def walk_sections(words: PaddedWords, starts: Positions, ends: Positions, last: 
         stop = position + 4 + width + FIXED_WIDTH[format_code] + size
         good &= stop <= end
         if not good.all():
-            found.odd[rows[~good]] = True
+            found.irregular[rows[~good]] = True
             rows, position, end, stop, code = rows[good], position[good], end[good], stop[good], code[good]
         _record(found, rows, position, stop, code)
         if last < FOOTER:
             going = code < last
             rows, stop, end, code = rows[going], stop[going], end[going], code[going]
         position, before = stop, code
-    found.odd[rows[position < end]] = True
+    found.irregular[rows[position < end]] = True
     return found
 
 
 def _record(found: Sections, rows: Positions, position: Positions, stop: Positions, codes: Codes) -> None:
-    n = found.odd.size
+    n = found.irregular.size
     for kind in np.flatnonzero(np.bincount(codes - HEADER, minlength=_KINDS)):
         code = HEADER + int(kind)
         mask = codes == code
@@ -198,16 +198,18 @@ class Pair(NamedTuple):
     start: Positions
     end: Positions
 
-    def without(self, odd: Mask) -> Pair:
-        """Return the entries of the messages that are not odd."""
-        sure = ~odd[self.rows]
+    def without(self, irregular: Mask) -> Pair:
+        """Return the entries of the messages that are not irregular."""
+        sure = ~irregular[self.rows]
         return self if sure.all() else Pair(*(column[sure] for column in self))
 
 
 class _Items:
     """The items of many lists or maps, one step of all at a time."""
 
-    def __init__(self, words: PaddedWords, rows: Positions, position: Positions, end: Positions, odd: Mask) -> None:
+    def __init__(
+        self, words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask
+    ) -> None:
         word = words.big(position)
         code = (word >> 56) & 0xFF
         width = SIZE_WIDTH[code]
@@ -216,7 +218,7 @@ class _Items:
             wide = width == 4
             self.count[wide] = (words.big(position[wide] + 5) >> 32) & 0xFFFFFFFF
         self.position = position + 1 + 2 * width
-        self.words, self.rows, self.end, self.odd = words, rows, end, odd
+        self.words, self.rows, self.end, self.irregular = words, rows, end, irregular
         self.drop((self.position > end) | (self.count > 2 * MAX_PAIRS))
 
     def keep(self, mask: Mask) -> None:
@@ -226,21 +228,21 @@ class _Items:
             self.end, self.count = self.end[mask], self.count[mask]
 
     def drop(self, bad: Mask) -> None:
-        """Mark these odd and go on without them."""
+        """Mark these irregular and go on without them."""
         if bad.any():
-            self.odd[self.rows[bad]] = True
+            self.irregular[self.rows[bad]] = True
             self.keep(~bad)
 
     def finish(self) -> bool:
         """Take out those that have no item left, which must end where they said; return whether any goes on."""
         done = self.count == 0
         if done.any():
-            self.odd[self.rows[done & (self.position != self.end)]] = True
+            self.irregular[self.rows[done & (self.position != self.end)]] = True
             self.keep(~done)
         return bool(self.rows.size)
 
     def taken(self, pair: Pair, items: int) -> Pair:
-        """Return the entries whose values are sound, and go on behind them; mark the others odd.
+        """Return the entries whose values are sound, and go on behind them; mark the others irregular.
 
         Args:
             pair: the next entry of each.
@@ -254,19 +256,21 @@ class _Items:
         return pair
 
 
-def walk_map(words: PaddedWords, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Iterator[Pair]:
-    """Walk the entries of many maps; what it cannot follow it marks in ``odd``, also after having answered entries.
+def walk_map(
+    words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask
+) -> Iterator[Pair]:
+    """Walk the entries of many maps; mark those that cannot be followed, also after some of their entries.
 
     Args:
         words: the bytes.
         rows: the message each map belongs to.
         position: each map's format code, map8 or map32.
         end: position after each map.
-        odd: marked at index ``rows`` for maps with other keys than text, described values, or broken sizes.
+        irregular: marked at index ``rows`` for maps with other keys than text, described values, or broken sizes.
     """
     if not rows.size:
         return
-    items = _Items(words, rows, position, end, odd)
+    items = _Items(words, rows, position, end, irregular)
     items.drop(items.count % 2 != 0)
     while items.finish():
         key = extents(words, items.position)
@@ -281,11 +285,13 @@ def walk_map(words: PaddedWords, rows: Positions, position: Positions, end: Posi
         yield items.taken(Pair(items.rows, *key, value.code, key.end, value.start, value.end), 2)
 
 
-def walk_list(words: PaddedWords, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Iterator[Pair]:
+def walk_list(
+    words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask
+) -> Iterator[Pair]:
     """Walk the items of many lists, as ``walk_map`` does; the keys of the pairs are empty."""
     if not rows.size:
         return
-    items = _Items(words, rows, position, end, odd)
+    items = _Items(words, rows, position, end, irregular)
     while items.finish():
         inside = items.position < items.end
         if not inside.all():

@@ -4,10 +4,9 @@ Arrow takes what RFC 8259 has, with two exceptions that are looked for here: NaN
 no UTF-8. It refuses some texts that are JSON: numbers beyond a double (``1e999``) and halves of surrogate pairs. So
 what it takes is right, but for these exceptions; what it refuses is for ``line`` to judge, one by one.
 
-JSON without the content of its long strings: as valid as it was, and shorter.
-
-Reading a string byte by byte is most of what checking a long event costs, and the bytes that matter in it are few:
-quotes, backslashes, control characters. Between two quotes with none of these in between, everything can go::
+``without_long_strings`` makes the texts shorter before they are checked. Reading a string byte by byte is most of what
+checking a long event costs, and the bytes that matter in it are few: quotes, backslashes, control characters. Between
+two quotes with none of these in between, everything can go::
 
     {"text":"lorem ipsum … dolor","more":"x"}   ->   {"text":"","more":"x"}
 

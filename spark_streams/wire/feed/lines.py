@@ -5,9 +5,8 @@ r"""The lines of a response in columns (NDJSON): events, checkpoints, and which 
     {"event": {…}}   {"event": "text"}   {"cursor": "…"}        v2a; v2b says "data"
     {"partition": 0, "data": {…}}   {"partition": 0, "cursor": "…"}   v1
 
-The rules, line by line, are those of ``line``. Lines end with byte ``\n`` alone (C-17).
-
-A response cut into blocks of whole lines, as its bytes arrive.
+The rules, line by line, are those of ``line``. Lines end with byte ``\n`` alone (C-17). A response's bytes are cut into
+blocks of whole lines as they arrive, and a block is read at once.
 
 Spec: feedapi-spec SPEC.md, "Response"; docs/specifications.md, C-05 to C-08, C-17, C-21.
 """

@@ -76,7 +76,7 @@ class BulkLines:
 
     def recognise(self) -> None:
         """Find the lines of each form; whether their events are what they seem is not checked yet."""
-        self._singly = self._odd()
+        self._singly = self._irregular()
         content = self._sources[0]
         left = np.flatnonzero((self._start < self._end) & ~self._singly)
         for _ in range(MAX_FORMS):
@@ -167,19 +167,19 @@ class BulkLines:
         start, length = places.start[rows], places.length[rows]
         return gather(self._sources, start, length, kind, source=source if source.any() else None)
 
-    def _odd(self) -> Mask:
+    def _irregular(self) -> Mask:
         """Return which lines hold what the checks for many at once do not see."""
         raw = self._raw
-        odd = np.zeros(self._start.size, np.bool_)
+        irregular = np.zeros(self._start.size, np.bool_)
         if not is_utf8(raw):
-            return ~odd
+            return ~irregular
         if not raw.min():
-            odd[np.searchsorted(self.next_line, np.flatnonzero(raw == 0), side="right")] = True
+            irregular[np.searchsorted(self.next_line, np.flatnonzero(raw == 0), side="right")] = True
         for row in np.flatnonzero(self._end - self._start > 2 * MAX_DEPTH).tolist():
             line = raw[self._start[row] : self._end[row]]
             # Both opening brackets are 0x7b once this bit is set.
-            odd[row] |= np.count_nonzero((line | 0x20) == 0x7B) > MAX_DEPTH
-        return odd
+            irregular[row] |= np.count_nonzero((line | 0x20) == 0x7B) > MAX_DEPTH
+        return irregular
 
     def _take(self, template: LineForm, found: Found) -> None:
         """Note where the texts of lines of one form are."""

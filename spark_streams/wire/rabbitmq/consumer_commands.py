@@ -1,16 +1,14 @@
-"""Commands of consumers: where to start, credit, stored offsets, the active one of several. Chunks: ``chunk.py``.
+"""Commands of consumers: where to start, credit, stored offsets, the active one of several, and the head of Deliver.
 
-Deliver: one chunk for one subscription. The chunk itself is read and written in columns: ``chunk.py``.
-
-::
+A Deliver frame holds one chunk for one subscription; the chunk itself is read and written in columns by ``chunk.py``::
 
     version 1   subscription id(u8) chunk
     version 2   subscription id(u8) committed chunk id(u64) chunk
 
 A server sends version 2 only to a client that lists it with exactly that maximum (S-24).
 
-Spec: Streams Protocol Reference, Subscribe to Unsubscribe, ConsumerUpdate; ResolveOffsetSpec of later brokers; also
-Streams Protocol Reference, Deliver; docs/specifications.md, S-24, S-81.
+Spec: Streams Protocol Reference, Subscribe to Unsubscribe, ConsumerUpdate, Deliver; ResolveOffsetSpec of later brokers;
+docs/specifications.md, S-24, S-81.
 """
 
 from __future__ import annotations

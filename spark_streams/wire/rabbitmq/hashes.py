@@ -1,10 +1,9 @@
-"""MurmurHash3, the 32-bit variant for x86: how RabbitMQ's clients choose a super stream's partition for a key.
+"""Hashes of RabbitMQ Streams: MurmurHash3, by which a key chooses its partition, and the bloom filter of a chunk.
 
-All keys are hashed in lockstep, four bytes of each at a time. The partition is the hash, unsigned, modulo their number.
+MurmurHash3 is the 32-bit variant for x86, as RabbitMQ's own clients use it. All keys are hashed in lockstep, four bytes
+of each at a time. The partition is the hash, unsigned, modulo the number of partitions.
 
-The bloom filter of a chunk: which filter values its records may have.
-
-::
+The bloom filter says which filter values the records of a chunk may have::
 
     bits     numbered from the most significant one of byte 0
     bit 0    some record has no filter value, or an empty one, which is the same
@@ -13,7 +12,7 @@ The bloom filter of a chunk: which filter values its records may have.
 A chunk whose records all have no filter value has no filter (0 bytes). The filter never leaves the server, so the
 hashes are each implementation's own; these are the two halves of an 8-byte BLAKE2b.
 
-Spec: smhasher, MurmurHash3_x86_32; docs/specifications.md, S-135; also docs/specifications.md, S-52; osiris_bloom.erl.
+Spec: smhasher, MurmurHash3_x86_32; docs/specifications.md, S-52, S-135; osiris_bloom.erl.
 """
 
 from __future__ import annotations

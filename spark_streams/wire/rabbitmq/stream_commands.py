@@ -1,9 +1,9 @@
-"""Commands about streams: create, delete, where they live, what they hold.
+"""Commands about streams and super streams: create, delete, where they live, what they hold.
 
-Commands about super streams: one name for several streams, with a binding key each.
+A super stream is one name for several streams, each with a binding key.
 
-Spec: Streams Protocol Reference, Create to MetadataUpdate, StreamStats; also Streams Protocol Reference, Route,
-Partitions, CreateSuperStream, DeleteSuperStream.
+Spec: Streams Protocol Reference, Create to MetadataUpdate, StreamStats, Route, Partitions, CreateSuperStream,
+DeleteSuperStream.
 """
 
 from __future__ import annotations

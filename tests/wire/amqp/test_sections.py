@@ -40,9 +40,9 @@ def test_every_pair_of_sections_and_every_value_in_each() -> None:
         try:
             expected = {each.code: each.value + int(starts[at]) for each in split_sections(message)}
         except RemoteProtocolError:
-            assert found.odd[at], message.hex()
+            assert found.irregular[at], message.hex()
         else:
-            assert not found.odd[at], message.hex()
+            assert not found.irregular[at], message.hex()
             assert {code: int(value[at]) for code, value in found.value.items() if value[at] >= 0} == expected
 
 

@@ -203,15 +203,15 @@ def test_escaped_names_are_names(parse: Parse) -> None:
 
 
 def test_numbers_beyond_a_double_and_halves_of_pairs_stay_as_they_stand(parse: Parse) -> None:
-    odd = [
+    irregular = [
         b'{"n":1e999}',
         b'{"n":' + b"9" * 5000 + b"}",
         rb'{"s":"\ud800"}',
         rb'{"s":"\udc00"}',
         b'{"s":"Na, Infinity, NaN"}',
     ]
-    block = b"".join(b'{"event":' + event + b"}\n" for event in odd)
-    assert events(parse(block, Dialect.V2A)) == odd
+    block = b"".join(b'{"event":' + event + b"}\n" for event in irregular)
+    assert events(parse(block, Dialect.V2A)) == irregular
 
 
 MALFORMED = {

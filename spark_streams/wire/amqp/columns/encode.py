@@ -327,7 +327,7 @@ def _split_raw(column: pa.LargeBinaryArray) -> tuple[EncodedRun, EncodedRun]:
     header_ends = starts.copy()
     if m.HEADER in sections.value:
         header_ends = np.where(sections.value[m.HEADER] >= 0, sections.end[m.HEADER], header_ends)
-    for row in np.flatnonzero((sections.odd | (starts == ends)) & whole).tolist():
+    for row in np.flatnonzero((sections.irregular | (starts == ends)) & whole).tolist():
         try:
             spans = m.split_sections(words.bytes[starts[row] : ends[row]].tobytes())
         except RemoteProtocolError as fault:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.columns.canonical import ByteRange, column_of
-from spark_streams.wire.amqp.columns.lockstep import Lockstep, MessageBlock
+from spark_streams.wire.amqp.columns.decode import Lockstep, MessageBlock
 from spark_streams.wire.amqp.columns.single_message import row_columns
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 
@@ -57,7 +57,7 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming
     names = frozenset({"group_key", "target_partition", "creation_time_ms"})
     walk = Lockstep(block, names)
     malformed = np.zeros(walk.n, np.bool_)
-    for row in np.flatnonzero(walk.odd).tolist():
+    for row in np.flatnonzero(walk.irregular).tolist():
         try:
             walk.place(row, row_columns(walk.raw(row), names))
         except RemoteProtocolError:
@@ -109,7 +109,7 @@ def _mark_unreadable(block: MessageBlock, rows: NDArray[np.int64], malformed: Ma
 def _read(block: MessageBlock) -> None:
     """Decode what a reader may, and keep none of it: raises what ``decode_columns`` would."""
     walk = Lockstep(block, frozenset(_READ))
-    for row in np.flatnonzero(walk.odd).tolist():
+    for row in np.flatnonzero(walk.irregular).tolist():
         raw = walk.raw(row)
         columns = row_columns(raw, _READ_BESIDE_BODY, "null")
         # A body that can be decoded has a text, which may be five times as large, and ten times while it is made.

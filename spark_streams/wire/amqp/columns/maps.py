@@ -25,17 +25,17 @@ class Entries:
     Args:
         steps: entry k of every map that has so many.
         present: messages that have the section.
-        odd: messages whose entries do not count; they are placed one by one.
+        irregular: messages whose entries do not count; they are placed one by one.
     """
 
-    def __init__(self, steps: list[Pair], present: Mask, odd: Mask) -> None:
+    def __init__(self, steps: list[Pair], present: Mask, irregular: Mask) -> None:
         self.steps = steps
         self._present = present
-        self._odd = odd
+        self._irregular = irregular
         self._placed: dict[int, list[tuple[bytes, bytes | None]]] = {}
 
     def place(self, row: int, pairs: list[tuple[bytes, bytes | None]] | None) -> None:
-        """Give one odd message its entries; None where it has no such section."""
+        """Give one irregular message its entries; None where it has no such section."""
         self._present[row] = pairs is not None
         self._placed[row] = pairs or []
 
@@ -45,9 +45,9 @@ class Entries:
         Raises:
             RemoteProtocolError: a value cannot be decoded, or text is not UTF-8.
         """
-        n = self._odd.size
+        n = self._irregular.size
         counts = np.zeros(n, np.int64)
-        steps = [step.without(self._odd) for step in self.steps]
+        steps = [step.without(self._irregular) for step in self.steps]
         for step in steps:
             counts[step.rows] += 1
         for row, pairs in self._placed.items():
@@ -74,7 +74,7 @@ class Entries:
         return pa.Array.from_buffers(_MAP_TYPE, n, buffers, children=[entries])
 
 
-def read_entries(words: PaddedWords, rows: Positions, position: Positions, end: Positions, odd: Mask) -> Entries:
+def read_entries(words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask) -> Entries:
     """Walk the maps of one section.
 
     Args:
@@ -82,16 +82,16 @@ def read_entries(words: PaddedWords, rows: Positions, position: Positions, end: 
         rows: the messages that have the section.
         position: each map's format code.
         end: position after each map.
-        odd: marked where a map is odd, or may hold a key twice.
+        irregular: marked where a map is irregular, or may hold a key twice.
     """
-    present = np.zeros(odd.size, np.bool_)
+    present = np.zeros(irregular.size, np.bool_)
     present[rows] = True
-    steps = list(walk_map(words, rows, position, end, odd))
-    _mark_repeated_keys(words, steps, odd)
-    return Entries(steps, present, odd)
+    steps = list(walk_map(words, rows, position, end, irregular))
+    _mark_repeated_keys(words, steps, irregular)
+    return Entries(steps, present, irregular)
 
 
-def _mark_repeated_keys(words: PaddedWords, steps: list[Pair], odd: Mask) -> None:
+def _mark_repeated_keys(words: PaddedWords, steps: list[Pair], irregular: Mask) -> None:
     """Mark messages where two keys look alike: same length, same first, middle and last eight bytes.
 
     Alike keys need not be equal; then the message only takes the slower path.
@@ -99,7 +99,7 @@ def _mark_repeated_keys(words: PaddedWords, steps: list[Pair], odd: Mask) -> Non
     if len(steps) < 2:
         return
     first = steps[0].rows
-    place = np.zeros(odd.size, np.int64)
+    place = np.zeros(irregular.size, np.int64)
     place[first] = np.arange(first.size)
     # A row without a k-th entry keeps k there: marks of real keys have the top bit set, so nothing is like it.
     marks = np.empty((first.size, len(steps)), np.uint64)
@@ -107,7 +107,7 @@ def _mark_repeated_keys(words: PaddedWords, steps: list[Pair], odd: Mask) -> Non
     for k, step in enumerate(steps):
         marks[place[step.rows], k] = _mark(words, step.key_start, step.key_end) | np.uint64(1 << 63)
     marks.sort(axis=1)
-    odd[first[(marks[:, 1:] == marks[:, :-1]).any(axis=1)]] = True
+    irregular[first[(marks[:, 1:] == marks[:, :-1]).any(axis=1)]] = True
 
 
 def _mark(words: PaddedWords, start: Positions, end: Positions) -> NDArray[np.uint64]:

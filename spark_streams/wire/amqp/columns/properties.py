@@ -50,27 +50,27 @@ class Properties:
     Args:
         fields: field number to the values met there.
         present: messages that have the section.
-        odd: messages whose fields do not count; they are placed one by one.
+        irregular: messages whose fields do not count; they are placed one by one.
     """
 
-    def __init__(self, fields: dict[int, Pair], present: Mask, odd: Mask) -> None:
+    def __init__(self, fields: dict[int, Pair], present: Mask, irregular: Mask) -> None:
         self._fields = fields
         self._present = present
-        self._odd = odd
+        self._irregular = irregular
         self._placed: dict[int, dict[str, Any] | None] = {}
 
     def place(self, row: int, fields: dict[str, Any] | None) -> None:
-        """Give one odd message its fields; None where it has no properties section."""
+        """Give one irregular message its fields; None where it has no properties section."""
         self._present[row] = fields is not None
         self._placed[row] = fields
 
     def _sure(self, index: int) -> Pair | None:
         step = self._fields.get(index)
-        return None if step is None else step.without(self._odd)
+        return None if step is None else step.without(self._irregular)
 
     def numbers(self, words: PaddedWords, index: int) -> tuple[NDArray[np.int64], Mask]:
-        """Return a timestamp (ms) or uint field and where there is one; odd messages are left out."""
-        numbers, valid = np.zeros(self._odd.size, np.int64), np.zeros(self._odd.size, np.bool_)
+        """Return a timestamp (ms) or uint field and where there is one; irregular messages are left out."""
+        numbers, valid = np.zeros(self._irregular.size, np.int64), np.zeros(self._irregular.size, np.bool_)
         step = self._sure(index)
         if step is not None:
             width = step.end - step.start
@@ -82,8 +82,8 @@ class Properties:
         return numbers, valid
 
     def span(self, words: PaddedWords, index: int) -> ByteRange:
-        """Return a field's canonical text, or a binary field's bytes; odd messages are left out."""
-        span = ByteRange.empty(self._odd.size)
+        """Return a field's canonical text, or a binary field's bytes; irregular messages are left out."""
+        span = ByteRange.empty(self._irregular.size)
         step = self._sure(index)
         if step is not None:
             if PROPERTY_FIELDS[index][1] == "text":
@@ -124,7 +124,7 @@ class Properties:
 
 
 def read_properties(
-    words: PaddedWords, rows: Positions, position: Positions, end: Positions, odd: Mask, fields: Collection[int]
+    words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask, fields: Collection[int]
 ) -> Properties:
     """Walk the properties lists.
 
@@ -133,19 +133,19 @@ def read_properties(
         rows: the messages that have the section.
         position: each list's format code.
         end: position after each list.
-        odd: marked where a list is odd, or a field of ``fields`` has another type than its own.
+        irregular: marked where a list is irregular, or a field of ``fields`` has another type than its own.
         fields: numbers of the fields that are of interest.
     """
-    present = np.zeros(odd.size, np.bool_)
+    present = np.zeros(irregular.size, np.bool_)
     present[rows] = True
     found: dict[int, Pair] = {}
-    for index, step in enumerate(walk_list(words, rows, position, end, odd)):
+    for index, step in enumerate(walk_list(words, rows, position, end, irregular)):
         if index >= len(PROPERTY_FIELDS):
-            odd[step.rows] = True
+            irregular[step.rows] = True
             break
         if index in fields:
             allowed = _CODES.get(PROPERTY_FIELDS[index][1])
             if allowed is not None:
-                odd[step.rows[~allowed[step.code]]] = True
+                irregular[step.rows[~allowed[step.code]]] = True
             found[index] = step
-    return Properties(found, present, odd)
+    return Properties(found, present, irregular)

@@ -41,7 +41,7 @@ from spark_streams.wire.amqp.columns.canonical import (
     code_set,
     column_of,
 )
-from spark_streams.wire.amqp.columns.lockstep import MessageBlock
+from spark_streams.wire.amqp.columns.decode import MessageBlock
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
@@ -217,7 +217,7 @@ class _Reading:
         self.cells = {each: _Cells(self.n) for each in fields}
         last = max((each.section for each in fields), default=0)
         self.sections: Sections = walk_sections(self.words, self.starts, self.ends, last)
-        self.odd: Mask = self.sections.odd
+        self.irregular: Mask = self.sections.irregular
         for section in (MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES):
             self._read_map(section)
         self._read_properties()
@@ -226,7 +226,7 @@ class _Reading:
         value = self.sections.value.get(section)
         if value is None:
             return None
-        rows = np.flatnonzero((value >= 0) & ~self.odd)
+        rows = np.flatnonzero((value >= 0) & ~self.irregular)
         return rows, value[rows], self.sections.end[section][rows]
 
     def _read_map(self, section: int) -> None:
@@ -235,12 +235,12 @@ class _Reading:
         if having is None:
             return
         met = {key: np.zeros(self.n, np.bool_) for key in wanted}
-        for step in walk_map(self.words, *having, self.odd):
+        for step in walk_map(self.words, *having, self.irregular):
             for key, cells in wanted.items():
                 same = self.words.equal(step.key_start, step.key_end, key)
                 if same.any():
                     rows = step.rows[same]
-                    self.odd[rows[met[key][rows]]] = True  # a key twice: the last one counts
+                    self.irregular[rows[met[key][rows]]] = True  # a key twice: the last one counts
                     met[key][rows] = True
                     cells.keep(step, same)
 
@@ -249,14 +249,14 @@ class _Reading:
         having = self._having(PROPERTIES) if wanted else None
         if having is None:
             return
-        for index, step in enumerate(walk_list(self.words, *having, self.odd)):
+        for index, step in enumerate(walk_list(self.words, *having, self.irregular)):
             if index in wanted:
                 wanted[index].keep(step, np.ones(step.rows.size, np.bool_))
 
     def columns(self) -> dict[FieldOfMessage, TypedColumn]:
-        """Return the columns, with the odd messages decoded one by one."""
+        """Return the columns, with the irregular messages decoded one by one."""
         found = {each: self._column(cells) for each, cells in self.cells.items()}
-        for row in np.flatnonzero(self.odd).tolist():
+        for row in np.flatnonzero(self.irregular).tolist():
             raw = self.words.bytes[self.starts[row] : self.ends[row]].tobytes()
             try:
                 values = _values(raw, found)
@@ -271,7 +271,7 @@ class _Reading:
 
     def _column(self, cells: _Cells) -> TypedColumn:
         kind = _KINDS[cells.code]
-        kind[self.odd] = NULL
+        kind[self.irregular] = NULL
         valid = kind == TEXT
         column = TypedColumn(
             kind,
@@ -292,7 +292,7 @@ class _Reading:
             raw = self.words.big(cells.start[rows])
             single = (raw >> 32).astype(np.int32).view(np.float32).astype(np.float64)
             column.floats[rows] = np.where(cells.code[rows] == 0x72, single, raw.view(np.float64))
-        for row in np.flatnonzero(_ONE_BY_ONE[cells.code] & ~self.odd).tolist():
+        for row in np.flatnonzero(_ONE_BY_ONE[cells.code] & ~self.irregular).tolist():
             try:
                 value, _ = decode_value(self.words.bytes[cells.value[row] : cells.end[row]].tobytes())
             except RemoteProtocolError:

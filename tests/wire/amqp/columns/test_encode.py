@@ -157,9 +157,9 @@ def test_long_texts_and_maps() -> None:
 def test_a_raw_message_goes_out_as_it_is() -> None:
     raw = bytes(Message(body="b", id=5, annotations={symbol("x-opt-a"): 1}, properties={"n": 1}).encode())
     with_delivery = bytes(Message(body="b", durable=True, instructions={symbol("x-opt-hop"): 1}).encode())
-    odd = b"\x00\x80" + bytes(7) + b"\x75\xa0\x01z"
+    irregular = b"\x00\x80" + bytes(7) + b"\x75\xa0\x01z"
     found = encoded(
-        message=pa.array([raw, with_delivery, None, odd, raw], pa.binary()),
+        message=pa.array([raw, with_delivery, None, irregular, raw], pa.binary()),
         value=["1", "2", "3", "4", "5"],
         key=["k"] * 5,
         partition=["0", "1", "2", "3", None],
@@ -170,7 +170,7 @@ def test_a_raw_message_goes_out_as_it_is() -> None:
     assert decode_message(found[1]).header == [True] and decode_message(found[1]).body == Amqp("b")
     assert decode_message(found[2]).body == Data((b"3",))
     assert decode_message(found[2]).message_annotations == {"event-streams-group-key": "k"}
-    assert found[3].endswith(odd)
+    assert found[3].endswith(irregular)
     assert found[4] == raw
     assert encoded(message=[raw]) == [raw]
 
