@@ -1,4 +1,4 @@
-"""The words of a filter's text: names, literals and signs, read one after another, and what is wrong with them.
+"""The scanner of the filter language: names, literals and signs of a text, and what is wrong with them.
 
 Spec: docs/specifications.md, E-7 to E-17; the grammar is in ``text.py``.
 """

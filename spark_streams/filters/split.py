@@ -1,4 +1,4 @@
-"""The splitter: an expression becomes what a target checks, and what remains for the reader.
+"""An expression split into what a target checks and what remains for the reader.
 
 A target says what it can make of one predicate, and of several things joined by AND or OR. What it makes may be *exact*
 (true of the same events) or only a *superset* (true of those, and maybe of others); never less, so no event is lost.

@@ -1,4 +1,4 @@
-"""Predicates over an event's place in its log and what is inside it: the tree, and how it is evaluated in columns.
+"""Conditions on an event's place in its log and what is inside it: the tree, and how it is evaluated in columns.
 
 ::
 

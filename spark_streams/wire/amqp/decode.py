@@ -1,4 +1,4 @@
-"""The AMQP 1.0 type system, one value at a time: encoded value <-> Python value.
+"""Encoded AMQP 1.0 values to Python values, one at a time; ``encode.py`` is the way back.
 
 ::
 

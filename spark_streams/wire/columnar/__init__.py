@@ -1,1 +1,1 @@
-"""Arrays over bytes: words of one buffer, ranges gathered into Arrow arrays, base64; they know no protocol."""
+"""Arrays over bytes: words of one buffer, ranges gathered into Arrow arrays, rows laid out, base64; no protocol."""

@@ -1,8 +1,7 @@
 """FeedAPI and ZeroEventHub, sans-IO: discovery documents, fetch arguments and NDJSON lines, for both roles.
 
-``dialect`` what the versions call things, ``discovery`` the list of partitions, ``fetching`` a fetch's arguments,
-``blocks`` a response cut into whole lines, ``lines`` and ``lines_encode`` lines in columns, ``pointer`` JSON pointers
-into a column of events, ``json_objects`` rows as JSON objects. The rules of a line are in ``line``; ``alike``,
-``templates``, ``checking``, ``shortening``, ``base64_columns`` and ``ranges`` are how many lines are read at once;
-``strict`` is JSON as RFC 8259 has it.
+``dialect`` has what the versions call things, ``discovery`` the list of partitions, ``fetch_arguments`` a fetch's
+arguments, ``lines`` and ``lines_encode`` lines in columns, ``json_pointer`` JSON pointers into a column of events,
+``json_encode`` rows as JSON objects. The rules of a line are in ``line``; ``line_forms``, ``lines_bulk``,
+``plain_strings`` and ``json_check`` read many lines at once; ``strict_json`` is JSON as RFC 8259 has it.
 """

@@ -1,4 +1,4 @@
-"""Entries behind one another: ``length(u32) body``, perhaps with more bytes before the length; read in columns.
+"""Entries of chunks, sub-batches and Publish 1, read in columns: ``length(u32) body``, perhaps with bytes before it.
 
 Where an entry begins is known only when the one before it has been read, so reading follows a chain. It goes by
 guesses: that the entries behind this one are as long as it is, all verified in one NumPy comparison; else, that their

@@ -1,4 +1,4 @@
-"""Frames: how bytes of a connection fall apart, and the base of all commands.
+"""Frames of a connection: how its bytes are cut into them, and the base of all commands.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Publish frames in the making: columns of messages in, whole frames out, none larger than was agreed on."""
+"""Publish frames written from columns of messages, none larger than was agreed on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries of Publish 2, behind one another: ``id(u64) filter length(i16) filter value length(i32) message``.
+"""Entries of Publish 2, read in columns: ``id(u64) filter length(i16) filter value length(i32) message``.
 
 Spec: Streams Protocol Reference, "Publish", version 2.
 """

@@ -1,4 +1,4 @@
-"""Full SQL filters of AMQP (``amqp:sql-filter``): the text read into a predicate over events.
+"""Full SQL filters of AMQP (``amqp:sql-filter``): the text read into a condition on events.
 
 Spec: AMQP Filter Expressions 1.0 §6.
 """

@@ -1,4 +1,4 @@
-"""A full SQL filter read into a predicate.
+"""A full SQL filter read into a condition.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Encoded AMQP in the making: for every row a run of bytes, held as Arrow columns that are joined once at the end.
+"""Encoded AMQP values of many rows: a run of bytes a row, held as Arrow columns that are joined once at the end.
 
 An ``EncodedRun`` knows each row's length before anything is copied, so that a section's size can be written in front of
 it. A null in any of its columns stands for no bytes in that row.
