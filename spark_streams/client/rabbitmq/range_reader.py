@@ -178,7 +178,7 @@ class RangeReader:
             return  # it does not reach so far, or no longer goes back so far, which is noticed in any case
         if (now.first_offset, now.timestamp_ms) != (last.first_offset, last.timestamp_ms):
             self._last = None
-            lost = f"after offset '{format_offset(last.next_offset - 1)}'"
+            lost = f"after offset '{format_offset(max(last.next_offset - 1, 0))}'"
             self._loss.report(self._read.partition, lost, "the stream was created again since")
 
     def _runs(self) -> Iterator[tuple[list[ChunkSlice], int]]:
