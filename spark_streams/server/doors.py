@@ -17,7 +17,7 @@ __all__ = ["DoorArguments", "DoorUrls", "doors_of"]
 
 
 class DoorArguments(TypedDict, total=False):
-    """What ``LogServer`` and ``ServerThread`` take by name: settings of doors (None: it stays shut), and doors."""
+    """What ``LogServer`` and ``ServerThread`` take by name: settings of doors, None for a shut one, and doors."""
 
     amqp: AmqpConfig | None
     rabbit: RabbitConfig | None
