@@ -1,4 +1,4 @@
-"""Where reading starts and stops: one model for all protocols, and the checkpoint that remembers it.
+"""Positions: where reading starts and stops, the checkpoint that remembers it, and the same in a query's progress.
 
 ::
 
@@ -10,8 +10,6 @@ never parsed and never computed with. Timestamps are int64 milliseconds since th
 
 As JSON a position is ``"earliest"``, ``"latest"``, any other string (after that offset), ``{"at": offset}``,
 ``{"after": offset}``, ``{"timestamp": ms}`` or ``{"expression": text}``.
-
-Reading an offset of ours out of a query's progress, as each Spark gives it.
 """
 
 from __future__ import annotations
@@ -69,23 +67,26 @@ LATEST: Final = Latest()
 
 
 @dataclass(frozen=True)
-class At:
+class _OfOffset:
+    offset: str
+
+    word: ClassVar[str]
+    """The key of its JSON object."""
+
+    def __str__(self) -> str:
+        return f"{self.word} '{self.offset}'"
+
+
+class At(_OfOffset):
     """The event with this offset, inclusive."""
 
-    offset: str
-
-    def __str__(self) -> str:
-        return f"at '{self.offset}'"
+    word = "at"
 
 
-@dataclass(frozen=True)
-class After:
+class After(_OfOffset):
     """The event that follows this offset: the offset itself is excluded."""
 
-    offset: str
-
-    def __str__(self) -> str:
-        return f"after '{self.offset}'"
+    word = "after"
 
 
 @dataclass(frozen=True)
@@ -115,10 +116,8 @@ def position_to_json(position: Position) -> str | dict[str, Any]:
     """Return the JSON value of a position; ``After`` is always written outright, so no offset looks like a word."""
     if isinstance(position, (Earliest, Latest)):
         return str(position)
-    if isinstance(position, At):
-        return {"at": position.offset}
-    if isinstance(position, After):
-        return {"after": position.offset}
+    if isinstance(position, (At, After)):
+        return {position.word: position.offset}
     if isinstance(position, AtTime):
         return {"timestamp": position.timestamp_ms}
     return {"expression": position.text}

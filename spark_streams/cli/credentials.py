@@ -1,6 +1,7 @@
-"""How commands sign in at a peer: TLS, and secrets that need not stand on the command line, where ``ps`` shows them.
+"""TLS and secrets of the command line: how commands sign in at a peer, and whom ``spark-streams log serve`` lets in.
 
-Files with passwords and tokens that ``spark-streams log serve`` reads; others must not be able to.
+Secrets come from files and from the environment, so that they need not stand on the command line, where ``ps`` shows
+them. Other users of the machine must not be able to read such a file.
 """
 
 from __future__ import annotations

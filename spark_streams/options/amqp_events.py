@@ -55,8 +55,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     Raises:
         OptionError: an option that is unknown, has a bad value, contradicts another, or does not suit the mode.
     """
-    given = OptionReader(options, _FORMAT)
-    given.no_path()
+    given = OptionReader.of_reader(options, _FORMAT)
     return _source(given, _stream(given), streaming)
 
 
@@ -66,9 +65,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    given = OptionReader(options, _FORMAT)
-    given.no_path()
-    given.only_for_reading()
+    given = OptionReader.of_writer(options, _FORMAT)
     return SinkOptions(read_endpoint(given), _optional_stream(given), request_timeout_ms(given))
 
 

@@ -1,7 +1,4 @@
-"""What every format's reader takes.
-
-What every format's writer takes.
-"""
+"""The options that every format's reader takes, and those that every format's writer takes."""
 
 from __future__ import annotations
 

@@ -157,18 +157,12 @@ def validate_feed(options: Mapping[str, str], *, reading: bool = False) -> None:
 
 
 def parse_feed_source(options: Mapping[str, str], *, streaming: bool) -> FeedSourceOptions:
-    """Read the options of a reader.
-
-    Args:
-        options: as Spark hands them over.
-        streaming: whether they are for ``readStream``: the default start is then ``latest``, else ``earliest``.
+    """Read the options of a reader, as Spark hands them over; ``streaming`` says whether they are for ``readStream``.
 
     Raises:
-        OptionError: an option that is unknown, has a bad value, contradicts another, or does not suit the mode.
+        OptionError: as ``OptionReader.of_reader`` and ``read_source``; a bad value of an option of this format's own.
     """
-    given = OptionReader(options, FEED_FORMAT)
-    given.no_path()
-    given.only_for_writing()
+    given = OptionReader.of_reader(options, FEED_FORMAT)
     if not streaming:
         for name in (SPOOL_LOCATION, MAX_BYTES_PER_TRIGGER, ORDERED):
             if given.has(name):
@@ -282,9 +276,7 @@ def parse_feed_sink(options: Mapping[str, str]) -> FeedSinkOptions:
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    given = OptionReader(options, FEED_FORMAT)
-    given.no_path()
-    given.only_for_reading()
+    given = OptionReader.of_writer(options, FEED_FORMAT)
     for name in given.starting_with(FEED_FILTER_PREFIX):
         raise OptionError(FEED_FILTER_PREFIX + name, "this is for reading; a sink does not take it")
     url = given.required(

@@ -4,13 +4,13 @@ Names are compared without regard to case, as Spark's own are. An unknown one is
 that belongs to another format or a later version is an error that says so, and Spark's own (``checkpointLocation`` …)
 pass; the argument of ``load`` and ``save``, which comes as ``path``, is refused, as it would be dropped without a word.
 
-Options that can be printed and pickled without showing a secret.
+``RedactedOptions`` is that map for plans and logs: it is printed and pickled without a secret.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -90,6 +90,28 @@ class OptionReader:
             hint = f"did you mean '{known[close[0]]}'?" if close else f"{form.name} knows {', '.join(form.known)}"
             raise OptionError(name, f"{form.name} has no such option; {hint}")
 
+    @classmethod
+    def of_reader(cls, options: Mapping[str, str], form: Format) -> OptionReader:
+        """Return the options of a reader.
+
+        Raises:
+            OptionError: a name that the format's readers do not take, or an argument of ``load``.
+        """
+        given = cls(options, form)
+        given._refuse(form.writing, "this is for writing; a source does not take it")
+        return given
+
+    @classmethod
+    def of_writer(cls, options: Mapping[str, str], form: Format) -> OptionReader:
+        """Return the options of a writer.
+
+        Raises:
+            OptionError: a name that the format's writers do not take, or an argument of ``save``.
+        """
+        given = cls(options, form)
+        given._refuse((*OF_EVERY_READER, *form.reading), "this is for reading; a sink does not take it")
+        return given
+
     def has(self, name: str) -> bool:
         """Return whether the option is there."""
         return self._values.get(name.lower()) is not None
@@ -102,22 +124,13 @@ class OptionReader:
         """Return the options that begin with a prefix, by the rest of their names, in lower case."""
         return {n[len(prefix) :]: v for n, v in sorted(self._values.items()) if n.startswith(prefix) and v is not None}
 
-    def no_path(self) -> None:
-        """Refuse ``load("orders")`` and ``save("orders")``: their argument would be dropped without a word."""
+    def _refuse(self, names: Iterable[str], why: str) -> None:
+        # load("orders") and save("orders"): the argument would be dropped without a word.
         if (self.get(PATH) or "").strip():
             raise OptionError(PATH, f"load and save take no argument here: {self.form.naming}")
-
-    def only_for_reading(self) -> None:
-        """Refuse what only readers take."""
-        for name in (*OF_EVERY_READER, *self.form.reading):
+        for name in names:
             if self.has(name):
-                raise OptionError(name, "this is for reading; a sink does not take it")
-
-    def only_for_writing(self) -> None:
-        """Refuse what only writers take."""
-        for name in self.form.writing:
-            if self.has(name):
-                raise OptionError(name, "this is for writing; a source does not take it")
+                raise OptionError(name, why)
 
     def required(self, name: str, example: str) -> str:
         """Return the option's value; without one the message says ``example``."""

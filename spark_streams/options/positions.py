@@ -1,7 +1,4 @@
-"""The options that say where reading starts and where it ends.
-
-Positions of a format whose offsets are numbers, as RabbitMQ's are.
-"""
+"""The options that say where reading starts and ends, and positions whose offsets are numbers, as RabbitMQ's."""
 
 from __future__ import annotations
 

@@ -137,18 +137,12 @@ def validate_rabbit(options: Mapping[str, str], *, reading: bool = False) -> Non
 
 
 def parse_rabbit_source(options: Mapping[str, str], *, streaming: bool) -> RabbitSourceOptions:
-    """Read the options of a reader.
-
-    Args:
-        options: as Spark hands them over.
-        streaming: whether they are for ``readStream``: the default start is then ``latest``, else ``earliest``.
+    """Read the options of a reader, as Spark hands them over; ``streaming`` says whether they are for ``readStream``.
 
     Raises:
-        OptionError: an option that is unknown, has a bad value, contradicts another, or does not suit the mode.
+        OptionError: as ``OptionReader.of_reader`` and ``read_source``; a bad value of an option of this format's own.
     """
-    given = OptionReader(options, _FORMAT)
-    given.no_path()
-    given.only_for_writing()
+    given = OptionReader.of_reader(options, _FORMAT)
     _required_name(given)
     parsed = _source(given, streaming)
     if parsed.store_offsets and not streaming:
@@ -162,9 +156,7 @@ def parse_rabbit_sink(options: Mapping[str, str]) -> RabbitSinkOptions:
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    given = OptionReader(options, _FORMAT)
-    given.no_path()
-    given.only_for_reading()
+    given = OptionReader.of_writer(options, _FORMAT)
     return _sink(given)
 
 

@@ -1,7 +1,4 @@
-"""Waiting for a streaming query, without sleeping for a guessed time.
-
-A streaming query whose rows a test looks at, over as many starts as it likes.
-"""
+"""Streaming queries in tests: wait for one without a guessed sleep, and keep one's rows over several starts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The demo itself, in a process of its own: start, watch, check, report.
+"""The demo's run and its report: it starts the query, watches it, checks its output, and plots in text what happened.
 
-Whether what came out is what went in: the output stream is read back and compared, order by order.
-
-Plots made of text.
+The check reads the output stream back and compares it with what went in, order by order.
 """
 
 from __future__ import annotations

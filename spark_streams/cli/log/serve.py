@@ -93,6 +93,13 @@ def _door_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_doors_named
 
 
+_SECRETS_FILE: Final[dict[str, Any]] = {
+    "type": click.Path(dir_okay=False, path_type=Path),
+    "metavar": "FILE",
+    "help": "The same, a line each: nobody sees them in the list of processes.",
+}
+
+
 @click.command(epilog=_EPILOG)
 @click.option(
     "--data-dir",
@@ -116,12 +123,7 @@ def _door_options(command: Callable[..., Any]) -> Callable[..., Any]:
     multiple=True,
     help="Who may sign in, at every door. Again for more.  [default: guest:guest, but at the feeds]",
 )
-@click.option(
-    "--user-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The same, a line each: nobody sees them in the list of processes.",
-)
+@click.option("--user-file", **_SECRETS_FILE)
 @click.option(
     "--token",
     "tokens",
@@ -130,12 +132,7 @@ def _door_options(command: Callable[..., Any]) -> Callable[..., Any]:
     callback=_bearers,
     help="A bearer token that the FeedAPI door lets in beside users. Again for more.  [default: none is needed]",
 )
-@click.option(
-    "--token-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The same, a line each: nobody sees them in the list of processes.",
-)
+@click.option("--token-file", **_SECRETS_FILE)
 @click.option(
     "--insecure",
     is_flag=True,
