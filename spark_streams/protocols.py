@@ -78,7 +78,7 @@ PROTOCOLS: Final = {
             port=5672,  # IANA, as those of HTTP
             tls_port=5671,
             source="spark_streams.sources.amqp_events:AmqpEventsDataSource",
-            peer="spark_streams.cli.peers.amqp:AmqpPeer",
+            peer="spark_streams.cli.peers.log_peers:AmqpPeer",
             address="amqp://[user:password@]host[:port]#STREAM             or amqps://",
             config="spark_streams.server.amqp.config:AmqpConfig",
             door="spark_streams.server.amqp.door:AmqpDoor",
@@ -92,7 +92,7 @@ PROTOCOLS: Final = {
             port=5552,  # RabbitMQ's stream plugin
             tls_port=5551,
             source="spark_streams.sources.rabbitmq_stream:RabbitStreamDataSource",
-            peer="spark_streams.cli.peers.rabbitmq:RabbitPeer",
+            peer="spark_streams.cli.peers.log_peers:RabbitPeer",
             address="""rabbitmq-stream://[user:password@]host[:port]#STREAM  or rabbitmq-stream+tls://;
                                                         a stream or a super stream;
                                                         both may list hosts: host:port,host:port""",
@@ -110,7 +110,7 @@ PROTOCOLS: Final = {
             port=80,
             tls_port=443,
             source="spark_streams.sources.feedapi:FeedDataSource",
-            peer="spark_streams.cli.peers.feed:FeedPeer",
+            peer="spark_streams.cli.peers.feed_peer:FeedPeer",
             address="http://host[:port]/path/of/the/feed                   or https://",
             path="any",
             config="spark_streams.server.feed.config:FeedConfig",

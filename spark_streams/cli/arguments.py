@@ -1,14 +1,50 @@
-"""Words of the command line that several commands take."""
+"""Arguments that several commands take, read from text: where to listen, credentials, a stream to create."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import click
 
-from spark_streams.cli.log.config_file import StreamRequest
+from spark_streams.errors import NameTaken, OptionError
+from spark_streams.log import ReferenceLog, StreamConfig
 
-__all__ = ["credentials", "listen", "stream_request"]
+__all__ = ["StreamRequest", "credentials", "listen", "stream_request"]
+
+
+@dataclass(frozen=True)
+class StreamRequest:
+    """A stream that is to be there once the log is served.
+
+    Args:
+        name: its name.
+        partitions: how many it is created with; None: one, and any number will do where the stream is there already.
+        config: its settings when it is created; None: the log's.
+    """
+
+    name: str
+    partitions: int | None = None
+    config: StreamConfig | None = None
+
+    def ensure(self, log: ReferenceLog) -> None:
+        """Create the stream unless it is there.
+
+        Raises:
+            OptionError: the name cannot be used or is taken, or the stream is there with another number of partitions.
+        """
+        try:
+            stream = log.create_stream(self.name, self.partitions or 1, self.config, exist_ok=True)
+        except (ValueError, NameTaken) as fault:
+            raise OptionError("--stream", f"'{self.name}' cannot be created: {fault}") from fault
+        found = len(stream.partitions)
+        # One that was split since it was created is what was asked for all the same.
+        if self.partitions is not None and self.partitions not in (found, stream.partitions_before_splits):
+            raise OptionError(
+                "--stream",
+                f"'{self.name}' is there already with {found} partitions, not {self.partitions}: ask for "
+                f"{self.name}:{found}, or only {self.name}",
+            )
 
 
 def listen(value: str | tuple[str, int]) -> tuple[str, int]:

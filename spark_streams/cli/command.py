@@ -73,10 +73,10 @@ Creating streams:
 
 _LOG_COMMANDS = {
     "append": "spark_streams.cli.log.append:append",
-    "create": "spark_streams.cli.log.create_info:create",
-    "info": "spark_streams.cli.log.create_info:info",
+    "create": "spark_streams.cli.log.streams:create",
+    "info": "spark_streams.cli.log.streams:info",
     "serve": "spark_streams.cli.log.serve:serve",
-    "split": "spark_streams.cli.log.split:split",
+    "split": "spark_streams.cli.log.streams:split",
     "tail": "spark_streams.cli.tail:tail",
 }
 

@@ -27,9 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
+from spark_streams.cli.arguments import StreamRequest
 from spark_streams.cli.credentials import warn_if_others_may_read
-from spark_streams.errors import NameTaken, OptionError
-from spark_streams.log import LogConfig, ReferenceLog, StreamConfig
+from spark_streams.errors import OptionError
+from spark_streams.log import LogConfig, StreamConfig
 from spark_streams.protocols import load, with_doors
 from spark_streams.server import BearerToken, Permissions, Redirect
 from spark_streams.server.door_config import DEFAULT_USERS, DoorConfig
@@ -39,47 +40,13 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Configuration", "StreamRequest", "read_configuration"]
+__all__ = ["Configuration", "read_configuration"]
 
 _T = TypeVar("_T")
 
 _OPTION: Final = "--config"
 _PATHS: Final = ("tls_cert", "tls_key", "tls_client_ca")
 """Keys whose values are files: relative ones are beside the configuration file."""
-
-
-@dataclass(frozen=True)
-class StreamRequest:
-    """A stream that is to be there once the log is served.
-
-    Args:
-        name: its name.
-        partitions: how many it is created with; None: one, and any number will do where the stream is there already.
-        config: its settings when it is created; None: the log's.
-    """
-
-    name: str
-    partitions: int | None = None
-    config: StreamConfig | None = None
-
-    def ensure(self, log: ReferenceLog) -> None:
-        """Create the stream unless it is there.
-
-        Raises:
-            OptionError: the name cannot be used or is taken, or the stream is there with another number of partitions.
-        """
-        try:
-            stream = log.create_stream(self.name, self.partitions or 1, self.config, exist_ok=True)
-        except (ValueError, NameTaken) as fault:
-            raise OptionError("--stream", f"'{self.name}' cannot be created: {fault}") from fault
-        found = len(stream.partitions)
-        # One that was split since it was created is what was asked for all the same.
-        if self.partitions is not None and self.partitions not in (found, stream.partitions_before_splits):
-            raise OptionError(
-                "--stream",
-                f"'{self.name}' is there already with {found} partitions, not {self.partitions}: ask for "
-                f"{self.name}:{found}, or only {self.name}",
-            )
 
 
 def _defaults() -> dict[str, DoorConfig]:

@@ -21,9 +21,9 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from spark_streams.cli.arguments import credentials, listen, stream_request
+from spark_streams.cli.arguments import StreamRequest, credentials, listen, stream_request
 from spark_streams.cli.credentials import tokens_of, users_of
-from spark_streams.cli.log.config_file import Configuration, StreamRequest, read_configuration
+from spark_streams.cli.log.config_file import Configuration, read_configuration
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
 from spark_streams.protocols import PROTOCOLS, load, with_doors

@@ -1,4 +1,4 @@
-"""``spark-streams log create`` and ``log info``: the streams of a log and what they hold."""
+"""``spark-streams log create``, ``info`` and ``split``: the streams of a log, what they hold, and more partitions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from spark_streams.cli.arguments import stream_request
+from spark_streams.cli.arguments import StreamRequest, stream_request
 from spark_streams.cli.credentials import endpoint_of, password_option, tls_options
-from spark_streams.cli.log.config_file import StreamRequest
 from spark_streams.client import AmqpClient, Bounds
 from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import OptionError, StreamExists
 from spark_streams.log import ReferenceLog, Stream, StreamConfig, format_offset
 from spark_streams.position import EARLIEST
 
-__all__ = ["create", "info"]
+__all__ = ["create", "info", "split"]
 
 _OF_SPLITS: Final = ("closed", "starts_after", "cursor_from")
 _CREATE_EPILOG = """\b
@@ -200,3 +199,46 @@ def _print(stream: dict[str, Any]) -> None:
         cells = ["" if partition[name] is None else str(partition[name]) for name in columns]
         table.add_row(*cells, *([_story(partition)] if was_split else []))
     Console().print(table)
+
+
+_SPLIT_EPILOG = """\b
+Without --history the partition is closed: it keeps its events and takes no more,
+and the new ones start after it. With --history its events are redistributed onto
+the new ones, by their keys, and it is gone; FeedAPI cursors of it stay valid.
+Events of one key are always on one open partition.
+
+\b
+The server alone may touch its directory: while it runs, ask its FeedAPI door,
+POST /NAME/partitions/PARTITION/split?into=N&history=true
+
+\b
+Examples:
+  spark-streams log split --data-dir ./data orders 0
+  spark-streams log split --data-dir ./data orders 0 --into 4 --history
+"""
+
+
+@click.command(epilog=_SPLIT_EPILOG)
+@click.argument("name")
+@click.argument("partition")
+@click.option("--into", type=click.IntRange(2), default=2, show_default=True, help="How many take its place.")
+@click.option("--history", is_flag=True, help="Redistribute its events too.")
+@click.option(
+    "--data-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    required=True,
+    help="Where the log lives; it must not be served.",
+)
+def split(name: str, partition: str, into: int, history: bool, data_dir: Path) -> None:
+    """Split PARTITION of the stream NAME into several."""
+    if not (data_dir / "lock").exists():
+        raise OptionError("--data-dir", f"{data_dir} holds no log: `spark-streams log create` makes one")
+    with ReferenceLog(data_dir) as log:
+        before = set(log.stream(name).partitions)
+        try:
+            stream = log.split_partition(name, partition, into, history=history)
+        except ValueError as fault:
+            raise OptionError("PARTITION", f"partition '{partition}' of '{name}' cannot be split: {fault}") from fault
+        new = [number for number in stream.partitions if number not in before]
+    became = "redistributed onto" if history else "closed, followed by"
+    click.echo(f"{name}: partition {partition} {became} {', '.join(new)}")

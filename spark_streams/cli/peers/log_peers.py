@@ -1,4 +1,7 @@
-"""What AMQP event logs and RabbitMQ streams have in common as peers: partitions that tell where they end."""
+"""AMQP event logs and RabbitMQ streams as peers of the command line: what they tell, and how they are read and written.
+
+Their partitions tell where they end.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,25 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_streams.cli.peers.peer import Peer, PeerReader, ReadRequest
-from spark_streams.client import AmqpClient, Bounds, RabbitClient, RangeRead, StreamDescription, encode_columns
+from spark_streams.cli.peers.peer import TIMEOUT_MS, Peer, PeerReader, PeerWriter, ReadRequest
+from spark_streams.client import (
+    AmqpClient,
+    Bounds,
+    RabbitClient,
+    RabbitPublishing,
+    RangeRead,
+    StreamDescription,
+    TaskPublisher,
+    encode_columns,
+)
 from spark_streams.errors import NotFound, OptionError, PositionLost
 from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import instant_ms
 from spark_streams.position import EARLIEST, After, At, Earliest
 
-__all__ = ["LogPeer", "messages"]
+__all__ = ["AmqpPeer", "LogPeer", "RabbitPeer"]
 
 
 class LogPeer(Peer):
@@ -84,6 +97,95 @@ class LogPeer(Peer):
             ],
             "unavailable": description.unavailable,
         }
+
+
+class AmqpPeer(LogPeer):
+    """An event stream of an AMQP peer."""
+
+    kind: ClassVar = "AMQP peer"
+    no_list: ClassVar = "AMQP has no way to ask a peer which event streams it has"
+
+    def client(self) -> AmqpClient:
+        """Return a client of the peer; to be closed."""
+        return AmqpClient(self.endpoint, timeout_ms=TIMEOUT_MS)
+
+    def stream_kind(self, description: StreamDescription) -> str:
+        """Return what the stream is called."""
+        return "AMQP event stream"
+
+    def open_writer(self) -> PeerWriter:
+        """Return a writer; see ``Peer.open_writer``."""
+        return _AmqpWriter(self)
+
+
+class _AmqpWriter(PeerWriter):
+    def __init__(self, peer: Peer) -> None:
+        client = AmqpClient(peer.endpoint, timeout_ms=TIMEOUT_MS)
+        super().__init__(client)
+        try:
+            self._publisher = client.publisher(peer.stream)
+        except BaseException:
+            client.close()
+            raise
+
+    def send(self, rows: pa.RecordBatch) -> None:
+        self._publisher.send(_messages(rows), self._label(rows))
+
+    def flush(self) -> None:
+        self._publisher.flush()
+
+
+class RabbitPeer(LogPeer):
+    """A stream or a super stream of a RabbitMQ broker."""
+
+    kind: ClassVar = "RabbitMQ broker"
+    no_list: ClassVar = "the RabbitMQ stream protocol has no command that lists the streams of a broker"
+
+    def client(self) -> RabbitClient:
+        """Return a client of the stream, or of the super stream; see ``LogPeer.client``."""
+        return RabbitClient(self.endpoint, super_stream=self.is_super_stream(), timeout_ms=TIMEOUT_MS)
+
+    def peer_client(self) -> RabbitClient:
+        """Return a client of the broker; to be closed."""
+        return RabbitClient(self.endpoint, timeout_ms=TIMEOUT_MS)
+
+    def is_super_stream(self) -> bool:
+        """Ask the broker whether the name is a super stream's; one that is neither is taken for a stream."""
+        with RabbitClient(self.endpoint, super_stream=True, timeout_ms=TIMEOUT_MS) as client:
+            try:
+                client.partitions(self.stream)
+            except NotFound:
+                return False
+        return True
+
+    def stream_kind(self, description: StreamDescription) -> str:
+        """Return what the stream is called; the one partition of a stream is the stream itself."""
+        plain = {*description.partitions, *description.unavailable} == {self.stream}
+        return "RabbitMQ stream" if plain else "RabbitMQ super stream"
+
+    def open_writer(self) -> PeerWriter:
+        """Return a writer; see ``Peer.open_writer``."""
+        return _RabbitWriter(self)
+
+
+class _RabbitWriter(PeerWriter):
+    def __init__(self, peer: RabbitPeer) -> None:
+        self._stream = None if peer.is_super_stream() else peer.stream
+        if self._stream is not None:
+            with RabbitClient(peer.endpoint, timeout_ms=TIMEOUT_MS) as client:
+                client.check(self._stream)
+        how = RabbitPublishing(super_stream=peer.stream if self._stream is None else None, timeout_ms=TIMEOUT_MS)
+        self._publisher = TaskPublisher(peer.endpoint, how, None)
+        super().__init__(self._publisher)
+
+    def send(self, rows: pa.RecordBatch) -> None:
+        # What has no key stays together with what it was together with, and so in its order.
+        keys = pc.coalesce(rows.column("key"), rows.column("partition"))
+        places = keys if self._stream is None else self._stream
+        self._publisher.send(_messages(rows), places, None, self._label(rows))
+
+    def flush(self) -> None:
+        self._publisher.flush()
 
 
 class _LogReader(PeerReader):
@@ -160,7 +262,7 @@ def _beyond(position: At | After, latest: str) -> bool:
     return position.offset > latest or (isinstance(position, After) and position.offset == latest)
 
 
-def messages(rows: pa.RecordBatch) -> pa.LargeBinaryArray:
+def _messages(rows: pa.RecordBatch) -> pa.LargeBinaryArray:
     """Encode rows as Spark's sinks do; stream, partition, offset and timestamp are the other side's to say."""
     names = [n for n in rows.schema.names if n not in ("stream", "partition", "offset", "timestamp")]
     return encode_columns({name: rows.column(name) for name in names})

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from spark_streams.cli.peers.log_peer import LogPeer
+from spark_streams.cli.peers.log_peers import LogPeer
 from spark_streams.cli.peers.peer import PeerReader, ReadRequest
 from spark_streams.errors import PositionLost
 from spark_streams.testing import LogStream, StreamFactory, eventually
