@@ -36,23 +36,15 @@ class Redirect:
 
 @dataclass(frozen=True)
 class AmqpConfig(DoorConfig):
-    """How the AMQP door listens, whom it lets in, and what it limits.
+    """Settings of the AMQP door: those of ``DoorConfig``, and these.
 
     Args:
-        host: address to bind to.
-        port: TCP port; 0 takes any free one.
         users: user name to password, for SASL PLAIN; without users PLAIN is not offered.
         permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
             ``configure`` means nothing at this door. Peers without credentials are the user ``anonymous``.
-        loopback_users: users that are let in from loopback addresses only, by password or certificate.
-        loopback: addresses and networks that count as such.
         allow_anonymous: offer SASL ANONYMOUS, and let in peers that begin without SASL.
-        insecure: listen beyond loopback even if that lets in strangers, and let in ``loopback_users`` from everywhere.
-        tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
-        tls_key: PEM file with its private key.
         tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
             SASL EXTERNAL, and its identity is the certificate's common name.
-        tls_client_required: turn away a peer that shows no client certificate, before it may say anything.
         max_frame_bytes: largest frame taken, announced in open.
         max_message_bytes: largest message taken from producers, announced in attach.
         max_links: links that one connection may have attached at a time.

@@ -39,24 +39,16 @@ class BearerToken(StreamPatterns):
 
 @dataclass(frozen=True)
 class FeedConfig(DoorConfig):
-    """How the FeedAPI door listens, whom it lets in, and what it limits.
+    """Settings of the FeedAPI door: those of ``DoorConfig``, and these.
 
     Args:
-        host: address to bind to.
-        port: TCP port; 0 takes any free one.
         users: user name to password, for basic authentication (RFC 7617).
         permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
             Where nobody is asked who it is, all are the user ``anonymous``.
-        loopback_users: users that are let in from loopback addresses only.
-        loopback: addresses and networks that count as such.
         tokens: who is let in besides; a plain text is a token that may do everything. With neither users nor tokens
             nobody is asked who it is.
-        insecure: listen beyond loopback even if that lets in strangers, and let in ``loopback_users`` from everywhere.
-        tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
-        tls_key: PEM file with its private key.
         tls_client_ca: PEM file of the authorities whose client certificates are taken; a client that shows another one
             is turned away. Who it is it says by a user or a token all the same.
-        tls_client_required: turn away a peer that shows no client certificate, before it may say anything.
         dialect: which version 2 is served: ``v2a`` with fetches on the feed's own path, ``v2b`` with ``/events`` and
             a token in the discovery. Version 1 is served beside either.
         go_numbers: write references between partitions as numbers, which Go's library needs (F-3).

@@ -13,21 +13,13 @@ __all__ = ["RabbitConfig"]
 
 @dataclass(frozen=True)
 class RabbitConfig(DoorConfig):
-    """How the RabbitMQ streams door listens, whom it lets in, and what it limits.
+    """Settings of the RabbitMQ streams door: those of ``DoorConfig``, and these.
 
     Args:
-        host: address to bind to.
-        port: TCP port; 0 takes any free one.
         users: user name to password, for SASL PLAIN.
         permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
-        loopback_users: users that are let in from loopback addresses only, by password or certificate.
-        loopback: addresses and networks that count as such.
-        insecure: listen beyond loopback even if that lets in strangers, and let in ``loopback_users`` from everywhere.
-        tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
-        tls_key: PEM file with its private key.
         tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
             SASL EXTERNAL, and its identity is the certificate's common name.
-        tls_client_required: turn away a peer that shows no client certificate, before it may say anything.
         challenge_demo: offer the mechanism RABBIT-CR-DEMO too, which has a challenge, for tests of clients.
         advertised_host: the name that metadata give clients to connect to; None: the address that they came to.
         advertised_port: likewise; None: the door's port.
