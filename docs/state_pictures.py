@@ -13,7 +13,10 @@ from importlib import import_module
 from pathlib import Path
 
 PAGE = Path(__file__).parent / "how-it-works.md"
-PICTURES = (("RabbitMQ handshake", "spark_streams.wire.rabbitmq.handshake_states:TRANSITIONS"),)
+PICTURES = (
+    ("RabbitMQ handshake", "spark_streams.wire.rabbitmq.handshake_states:TRANSITIONS"),
+    ("AMQP link", "spark_streams.server.amqp.link_states:TRANSITIONS"),
+)
 """The name of each picture in the page, and its table: a module and a name in it."""
 
 Table = Mapping[tuple[Enum, Enum], Enum]

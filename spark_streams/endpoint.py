@@ -57,7 +57,6 @@ class Tls:
         cert_file: PEM file of the client's certificate, for peers that ask for one.
         key_file: PEM file of its key; None when ``cert_file`` holds both.
         verify_hostname: whether the peer's certificate must name the host that was dialled.
-
     """
 
     ca_file: str | None = None
@@ -86,7 +85,6 @@ class Endpoint:
         is_told: whether the peer has named this host, and no url.
         load_balancer: whether what the url names leads to some node of the peer, another one each time. Its nodes are
             then reached in that way only, and never by the addresses that they have themselves.
-
     """
 
     scheme: str
@@ -183,7 +181,6 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
 
     Raises:
         OptionError: what is wrong with it; the message never holds the credentials.
-
     """
     scheme, separator, rest = url.strip().partition("://")
     scheme = scheme.lower()

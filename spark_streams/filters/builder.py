@@ -102,7 +102,6 @@ class ReferenceStep:
 
         Raises:
             FilterError: it is none, or is larger than the language allows.
-
         """
         check(expression)
         if self.left is None:
@@ -226,7 +225,6 @@ class ExpressionStep:
 
         Raises:
             FilterError: it is larger than the language allows.
-
         """
         check(self.expression)
         return self.expression

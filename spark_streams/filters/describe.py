@@ -36,7 +36,6 @@ def to_text(expression: Expression) -> str:
 
     Args:
         expression: of any depth; one that ``check`` refuses is written too, but may not be read back.
-
     """
     written: list[str] = []
     waiting: list[Expression | str] = [expression]
@@ -69,7 +68,6 @@ def to_tree(expression: Expression) -> str:
         ├ type = 'order'
         └ NOT
           └ subject LIKE 'eu-%'
-
     """
     lines: list[str] = []
     waiting: list[tuple[Expression, str, str]] = [(expression, "", "")]

@@ -105,7 +105,6 @@ def check(expression: Expression) -> None:
 
     Raises:
         FilterError: a predicate makes no sense, or the tree is too large; ``text`` is the part at fault.
-
     """
     fault = find_fault(expression)
     if fault is not None:

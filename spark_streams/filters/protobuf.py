@@ -137,7 +137,6 @@ def to_protobuf(expression: Expression) -> bytes:
 
     Raises:
         FilterError: the expression is not allowed, or nests deeper than messages may.
-
     """
     limits.check(expression)
     message = expression_pb2.Expr()
@@ -156,7 +155,6 @@ def from_protobuf(encoded: bytes) -> Expression:
     Raises:
         FilterError: the bytes are no such message, or what it says is not allowed; the reason says which byte, or which
             field of which message, such as ``lhs.rhs.predicate.op``. ``column`` is None.
-
     """
     if len(encoded) > MAX_BYTES:
         raise _fault("", f"longer than {MAX_BYTES} bytes, which no filter needs")
@@ -295,7 +293,6 @@ def read_filter(text: str) -> Expression:
 
     Raises:
         FilterError: it is neither; ``column`` is where the text is at fault, 1 where it is the protobuf form.
-
     """
     word = text.strip()
     if len(word) > _MAX_BASE64 or not _BASE64.fullmatch(word):

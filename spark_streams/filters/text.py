@@ -82,7 +82,6 @@ def parse(text: str) -> Expression:
 
     Raises:
         FilterError: with the 1-based column of the first character that cannot be, and why.
-
     """
     if len(text) > MAX_TEXT:
         raise FilterError(text, MAX_TEXT + 1, f"longer than {MAX_TEXT} characters, which no filter needs")

@@ -62,7 +62,6 @@ def meant(word: str) -> str | None:
 
     Returns:
         The reference, or the name with its section as it should be written; None for a property.
-
     """
     first, dot, rest = word.partition(".")
     if dot:

@@ -29,7 +29,6 @@ class StreamConfig:
         retention_max_bytes: the oldest segments go while the rest still holds at least this much; None: no limit.
         retention_max_age_ms: a segment goes when its last append (not its records' timestamps) is older; None: never.
         index_interval_bytes: a sparse index entry is made for about each so many bytes.
-
     """
 
     timestamp_type: Literal["append", "create"] = "append"
@@ -70,7 +69,6 @@ class LogConfig:
         retention_check_ms: how often retention is enforced, in milliseconds.
         max_partitions: of all streams together; each takes some three open files. What is there is opened all the same.
         stream: settings of streams that are created without their own.
-
     """
 
     fsync: Literal["always", "interval", "never"] = "interval"

@@ -63,7 +63,6 @@ class PublisherSequences:
 
     Raises:
         CorruptLog: the log or its snapshot fails a check.
-
     """
 
     def __init__(

@@ -65,7 +65,6 @@ class ReferenceLog:
         LogLocked: another process, or another object of this one, has the folder open.
         CorruptLog: an acknowledged batch fails its check.
         NameTaken: two streams, created by an earlier release, have one name at the doors.
-
     """
 
     def __init__(
@@ -228,7 +227,6 @@ class ReferenceLog:
             StreamExists: there is one, and not ``exist_ok``.
             NameTaken: another stream, or a partition of one, has this name or that of a partition.
             ValueError: a name or number that cannot be used.
-
         """
         folder = self._root / folder_name(name)
         with self._changes:
@@ -252,7 +250,6 @@ class ReferenceLog:
 
         Raises:
             UnknownStream: there is none.
-
         """
         with self._changes:
             self._check_open()
@@ -272,7 +269,6 @@ class ReferenceLog:
             UnknownStream: there is none.
             ValueError: not a positive number, or too many.
             NameTaken: another stream has the name of one of them.
-
         """
         with self._changes:
             self._check_open()
@@ -300,7 +296,6 @@ class ReferenceLog:
             NameTaken: another stream has the name of one of the new partitions.
             LogError: with ``history``, records with headers of their own, which no append stores.
             OSError: the system refused; the partition is as it was.
-
         """
         with self._changes:
             self._check_open()
@@ -319,7 +314,6 @@ class ReferenceLog:
 
         Raises:
             UnknownStream: there is none.
-
         """
         try:
             return self._streams[name]
@@ -352,7 +346,6 @@ class ReferenceLog:
             ValueError: the stream has no such partition.
             FilterError: the filter looks at what messages cannot have.
             CorruptLog: a check failed.
-
         """
         partitions = self.stream(name).partitions
         if partition not in partitions:

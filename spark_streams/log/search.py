@@ -78,7 +78,6 @@ def first_matching(partition: Partition, expression: Expression, start: int = 0)
         FilterError: the filter looks at what messages cannot have.
         CorruptLog: a check failed.
         PartitionClosed: the log was closed, or the stream deleted.
-
     """
     check(expression)
     needed = columns_needed(expression)

@@ -48,7 +48,6 @@ class StateStore:
     Raises:
         CorruptLog: SQLite finds the file damaged, or (``get`` and ``items``) a value does not pass its check.
         OSError: (methods that change something) the system refused; nothing has changed. ``errno.ENOSPC``: a full disk.
-
     """
 
     def __init__(self, path: Path, *, power_safe: bool = False) -> None:

@@ -49,7 +49,6 @@ class Stream:
 
     Raises:
         CorruptLog: an acknowledged batch fails its check.
-
     """
 
     def __init__(self, folder: Path, metadata: StreamMetadata, open_partition: OpenPartition) -> None:
@@ -124,7 +123,6 @@ class Stream:
         Raises:
             ValueError: ``origin`` is none of its ``cursor_from``.
             CorruptLog: the file about the split fails its check.
-
         """
         ancestors = self._tree.cursor_from(partition)
         if origin not in ancestors:
@@ -171,7 +169,6 @@ class Stream:
 
         Raises:
             ValueError: not a positive number, or too many.
-
         """
         tree = self._tree.added(count)
         remove_unknown(self.folder, self._tree)
@@ -294,7 +291,6 @@ class Stream:
 
         Raises:
             OSError: the system refused for one of them; all are closed all the same.
-
         """
         with ExitStack() as stack:
             for partition in self._partitions.values():
@@ -332,7 +328,6 @@ def new_stream(
     Raises:
         ValueError: a number of partitions that no stream may have, or other than that of the names.
         OSError: the system refused; nothing is left behind.
-
     """
     tree = PartitionTree.of_roots(partitions)
     if partition_names is not None and not (len(set(partition_names)) == len(partition_names) == partitions):
@@ -373,7 +368,6 @@ def load_stream(folder: Path, open_partition: OpenPartition) -> Stream | None:
 
     Raises:
         CorruptLog: the metadata, or an acknowledged batch, fail their check.
-
     """
     try:
         metadata = StreamMetadata.read(folder)

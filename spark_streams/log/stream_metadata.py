@@ -36,7 +36,6 @@ def folder_name(name: str) -> str:
 
     Raises:
         ValueError: an empty name, one that is too long, or one with control characters.
-
     """
     encoded = quote(name, safe="").replace(".", "%2E")
     if not name or len(encoded) > MAX_NAME_BYTES or any(ord(c) < 32 or ord(c) == 127 for c in name):
@@ -70,7 +69,6 @@ class StreamMetadata:
 
         Raises:
             OSError: the system refused.
-
         """
         partitions = self.tree.to_metadata()
         content: dict[str, Any] = {

@@ -194,4 +194,4 @@ class RedactedOptions(Mapping[str, str]):
 
     def __repr__(self) -> str:
         shown = {n: redact_url(self[n]) if n.lower() == URL else str(value) for n, value in self._values.items()}
-        return f"HiddenOptions({shown})"
+        return f"RedactedOptions({shown})"

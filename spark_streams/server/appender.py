@@ -58,7 +58,6 @@ class Batch:
         due: asked on the loop when the append is about to start, after all earlier ones of the partition have been
             told their outcome; False refuses it.
         groups: of how many consecutive events each is that are stored together or not at all; None: one.
-
     """
 
     values: pa.Array
@@ -76,7 +75,6 @@ class Appender:
     Args:
         loop: where ``done`` is called.
         off_loop: whether an append waits for the disk. Those that do not, and are large, are made one at a time.
-
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, off_loop: bool) -> None:

@@ -18,7 +18,6 @@ class AppendWaiters:
     Args:
         partition: of the log.
         loop: where the functions are called.
-
     """
 
     def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
@@ -78,7 +77,6 @@ class PartitionReader:
     Attributes:
         waiting: functions that are called after the next append.
         users: how many links or subscriptions read it.
-
     """
 
     def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
@@ -96,7 +94,6 @@ class PartitionReaders(Generic[R]):
     Args:
         loop: the server's.
         make: the class of the readers.
-
     """
 
     def __init__(

@@ -46,7 +46,6 @@ class ServerThread(DoorUrls):
         Raises:
             OSError: it cannot listen.
             ValueError: a door would listen beyond loopback and let in strangers.
-
         """
         listening: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(

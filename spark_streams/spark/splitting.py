@@ -24,7 +24,6 @@ def shares(limit: int, left: Mapping[str, int], waited: Mapping[str, int] | None
 
     Returns:
         Events for each partition of ``left``: never more than it has left, and in all ``min(limit, sum(left))``.
-
     """
     total = sum(left.values())
     if total <= limit:
@@ -57,7 +56,6 @@ def equal_shares(limit: int, names: list[str]) -> dict[str, int]:
     Args:
         limit: events in all, at least 1.
         names: the partitions; those named first get what cannot be divided.
-
     """
     if not names:
         return {}
@@ -74,7 +72,6 @@ def split_evenly(sizes: Mapping[str, int], at_least: int) -> dict[str, int]:
 
     Returns:
         Tasks for each range: at least 1, at most one an event, and in proportion to its events (largest remainder).
-
     """
     sizes = {name: max(1, size) for name, size in sizes.items()}
     if at_least <= len(sizes):

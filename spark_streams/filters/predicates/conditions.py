@@ -216,7 +216,6 @@ def freeze(predicate: Condition, *, next_offset: int, partition: str | None = No
 
     Returns:
         A predicate over offset, timestamp and what is inside the message, fit for ``mask`` and ``seek``.
-
     """
     if isinstance(predicate, AllOf):
         return conjunction(freeze(part, next_offset=next_offset, partition=partition) for part in predicate.parts)
@@ -261,7 +260,6 @@ def mask(
 
     Raises:
         ValueError: the predicate still holds ``@latest`` or the source partition; nothing was changed.
-
     """
     if isinstance(predicate, Always):
         return np.full(len(offsets), predicate.value)
@@ -309,7 +307,6 @@ def seek(predicate: Condition, order: OffsetOrder, at_time: Callable[[int], int]
 
     Returns:
         0 where nothing is known, ``NEVER`` where no event can match; may be past the end of the log.
-
     """
     if isinstance(predicate, Always):
         return 0 if predicate.value else NEVER
@@ -337,7 +334,6 @@ def end_of_matches(predicate: Condition, order: OffsetOrder) -> int:
     Args:
         predicate: as ``freeze`` returned it.
         order: where offset texts stand among the event numbers.
-
     """
     if isinstance(predicate, Always):
         return NEVER if predicate.value else 0

@@ -80,7 +80,6 @@ def parse_sql(text: str) -> Condition:
         FilterError: with the 1-based column of the first character that cannot be part of a filter.
 
     Spec: ES §5.2.2.
-
     """
     return _Reader(text).predicate()
 
@@ -98,7 +97,6 @@ def annotations_predicate(entries: Mapping[str, object]) -> Condition:
         ValueError: another name, or a value of another type, with the reason in words fit for the peer.
 
     Spec: ES §5.2.1.
-
     """
     parts: list[Condition] = []
     for name, value in entries.items():

@@ -123,7 +123,6 @@ def _encode_few(
 
     Returns:
         One batch, the same as through Arrow; None when ``encode_records`` has to go through Arrow, as for bad input.
-
     """
     now = batching.append_time_ms
     if now is None or (timestamps is not None and len(timestamps) != len(values)):
@@ -174,7 +173,6 @@ def encode_records(
     Raises:
         ValueError: no value, a null value, lengths that differ, or a group that no batch can hold.
         TimestampRefused: the stream's format cannot hold a timestamp.
-
     """
     little = len(values) <= FEW_RECORDS and not large
     few = _encode_few(values, keys, timestamps, batching, notes) if little else None

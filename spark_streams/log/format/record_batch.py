@@ -137,7 +137,6 @@ def parse_header(buffer: bytes | memoryview, position: int = 0) -> BatchHeader:
 
     Raises:
         BatchFault: fewer than 61 bytes, another magic, or lengths and counts that cannot be.
-
     """
     if len(buffer) - position < HEADER_BYTES:
         raise BatchFault(f"{len(buffer) - position} bytes are no whole batch header of {HEADER_BYTES}")
@@ -170,7 +169,6 @@ def check_place(header: BatchHeader, offset: int, bytes_left: int) -> None:
 
     Raises:
         BatchFault: a check failed.
-
     """
     if header.base_offset != offset:
         raise BatchFault(f"the batch says offset {header.base_offset}, expected {offset}")
@@ -185,7 +183,6 @@ def verify(buffer: bytes | memoryview, position: int, header: BatchHeader) -> No
 
     Raises:
         BatchFault: a check failed.
-
     """
     end = position + header.size
     if end > len(buffer):
@@ -238,7 +235,6 @@ def seal(
 
     Raises:
         ValueError: more bytes than the format's batchLength can say.
-
     """
     parts = records if isinstance(records, tuple) else (records,)
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + sum(map(len, parts))
@@ -281,7 +277,6 @@ def encode_batch(
 
     Returns:
         The whole batch, CRC included.
-
     """
     count = len(values)
     append_time = isinstance(timestamps, int)

@@ -88,7 +88,6 @@ def record_bounds(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> tupl
 
     Raises:
         BatchFault: the records do not fit their batch.
-
     """
     bounds = _Bounds()
     add_start, add_end = bounds.add_start, bounds.add_end

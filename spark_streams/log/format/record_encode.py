@@ -38,7 +38,6 @@ def encode_columns(
 
     Returns:
         The records without the last one's ``NO_HEADERS``, and where in them the second record begins.
-
     """
     count = len(values)
     offsets = encode_varints(np.arange(count))

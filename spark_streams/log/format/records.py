@@ -34,7 +34,6 @@ class Records:
         key_starts, key_ends: int64[n], likewise; both -1 for a null key.
         batch_rows: the rows at which a stored batch begins, rising. Row 0 is always among them, also where a slice
             begins inside of a batch; empty when there is no row.
-
     """
 
     offsets: Longs
@@ -103,7 +102,6 @@ def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Rec
 
     Raises:
         BatchFault: a record does not fit its batch.
-
     """
     starts, ends = record_bounds(buffer, batches)
     raw = np.frombuffer(buffer, np.uint8)
@@ -155,7 +153,6 @@ def record_headers(records: Records, row: int) -> list[Header]:
 
     Raises:
         BatchFault: they do not fit the record.
-
     """
     try:
         return decode_headers(records.buffer, int(records.value_ends[row]), len(records.buffer))
@@ -168,7 +165,6 @@ def decode_headers(buffer: bytes, at: int, end: int) -> list[Header]:
 
     Raises:
         ValueError: they run past ``end``.
-
     """
     count, at = decode_varint(buffer, at)
     if not 0 <= count <= end - at:

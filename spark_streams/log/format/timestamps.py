@@ -38,7 +38,6 @@ def from_stored(timestamps: npt.NDArray[np.int64], extended: npt.NDArray[np.bool
 
     Returns:
         int64[n], instants in ms since the epoch; ``NO_TIMESTAMP`` for none.
-
     """
     none = ~np.asarray(extended) & (timestamps == LEGACY_NO_TIMESTAMP)
     return np.where(none, np.int64(NO_TIMESTAMP), timestamps)
@@ -57,7 +56,6 @@ def to_stored(
 
     Raises:
         TimestampRefused: an instant before 1970 in a batch without the bit, under ``error``.
-
     """
     if extended:
         return timestamps

@@ -37,7 +37,6 @@ def decode_varint(buffer: bytes, at: int) -> tuple[int, int]:
 
     Raises:
         ValueError: it runs past the buffer or past ten bytes.
-
     """
     rest = shift = 0
     while True:
@@ -64,7 +63,6 @@ def encode_varints(values: Longs) -> tuple[Bytes, npt.NDArray[np.bool_]]:
         A uint8 matrix [n, width] whose row i starts with the bytes of value i, and a mask of the same shape, true for
         these bytes: ``matrix[mask]`` is their concatenation. The width, at most ten, is that of the longest. Columns,
         not rows, are contiguous.
-
     """
     rest = zigzag(values)
     # Most columns of a batch need one or two groups; always computing ten was two thirds of an append's time.
@@ -92,7 +90,6 @@ def decode_varints(buffer: Bytes, positions: Longs) -> tuple[Longs, Longs]:
 
     Raises:
         ValueError: a varint runs past the buffer or past ten bytes.
-
     """
     if not len(positions):
         return np.zeros(0, np.int64), positions.copy()

@@ -41,7 +41,6 @@ class StoredBatch(NamedTuple):
         append_time: whether ``max_timestamp`` is the time of the append, and every record's timestamp.
         notes: the record headers of the first record.
         crc: its CRC-32C, which covers all but its place in the log.
-
     """
 
     first_offset: int
@@ -75,7 +74,6 @@ def walk_segment(segment: Segment, position: int, offset: int) -> Iterator[Store
     Raises:
         CorruptLog: the bytes at a position are no batch of this segment; CRCs are not checked.
         FileNotFoundError: retention has removed the segment before the walk began.
-
     """
     end = segment.end
     window = ReadAhead(segment.file(), end, WINDOW_BYTES)
@@ -98,7 +96,6 @@ def notes_of_batch(encoded: bytes, header: BatchHeader) -> tuple[Header, ...]:
 
     Raises:
         ValueError: its first record does not fit it.
-
     """
     return _notes(_Whole(encoded), 0, header)
 
@@ -109,7 +106,6 @@ def last_of_segment(segment: Segment) -> StoredBatch | None:
     Raises:
         CorruptLog: the bytes at a position are no batch of this segment; CRCs are not checked.
         FileNotFoundError: retention has removed the segment.
-
     """
     held = segment.last_batch_place
     position, offset = held if held is not None else segment.index.stretch(len(segment.index) - 1)

@@ -105,7 +105,6 @@ def write_all(fd: int, content: bytes | memoryview, position: int) -> None:
 
     Raises:
         OSError: the system refused; some of it may have been written.
-
     """
     view = memoryview(content)
     while view:

@@ -81,7 +81,6 @@ class Partition(ReadablePartition):
 
     Raises:
         CorruptLog: an acknowledged batch of the last segment fails its check, or the segment is missing.
-
     """
 
     def __init__(
@@ -171,7 +170,6 @@ class Partition(ReadablePartition):
             OSError: the system refused the write; nothing of this append is stored.
             PartitionEnded: the partition was split.
             PartitionClosed: the log was closed, or the stream deleted.
-
         """
         # A large append is encoded before it has the lock, and gets its offsets and time under it: small appends to the
         # same partition do not wait for its encoding.
@@ -206,7 +204,6 @@ class Partition(ReadablePartition):
             OSError: the system refused the write; nothing of this call is stored.
             PartitionEnded: the partition was split.
             PartitionClosed: the log was closed, or the stream deleted.
-
         """
         with self._lock:
             self._check_appendable()
@@ -270,7 +267,6 @@ class Partition(ReadablePartition):
 
         Raises:
             OSError: the system refused.
-
         """
         with self._lock:
             if not self._closed:
@@ -281,7 +277,6 @@ class Partition(ReadablePartition):
 
         Raises:
             OSError: the system refused.
-
         """
         with self._lock:
             if self._closed or self._retention_waits:
@@ -296,7 +291,6 @@ class Partition(ReadablePartition):
 
         Raises:
             OSError: the system refused; the partition is closed all the same.
-
         """
         with self._lock:
             if self._closed:

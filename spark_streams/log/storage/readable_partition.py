@@ -32,7 +32,6 @@ class ReadablePartition:
         stream: the stream's name.
         partition_id: the partition's identifier.
         segments: its files.
-
     """
 
     def __init__(self, stream: str, partition_id: str, segments: Segments) -> None:
@@ -112,7 +111,6 @@ class ReadablePartition:
             ValueError: an offset beyond the end.
             CorruptLog: a check failed; no record is returned.
             PartitionClosed: the log was closed, or the stream deleted.
-
         """
         while True:
             self._check_open()
@@ -140,7 +138,6 @@ class ReadablePartition:
             ValueError: an offset beyond the end.
             CorruptLog: the bytes at a place are no batch.
             PartitionClosed: the log was closed, or the stream deleted.
-
         """
         self._check_open()
         end = self.next_offset
@@ -173,7 +170,6 @@ class ReadablePartition:
         Raises:
             CorruptLog: the bytes at a place are no batch.
             PartitionClosed: the log was closed, or the stream deleted.
-
         """
         found = next(self.batches(offset), None) if self.first_offset <= offset < self.next_offset else None
         return found if found is not None and found.first_offset <= offset else None
@@ -184,7 +180,6 @@ class ReadablePartition:
         Raises:
             CorruptLog: the bytes at a place are no batch.
             PartitionClosed: the log was closed, or the stream deleted.
-
         """
         return self._look_up(
             lambda segments: next((last_of_segment(each) for each in reversed(segments) if each.end), None)
@@ -198,7 +193,6 @@ class ReadablePartition:
         Raises:
             CorruptLog: a check failed.
             PartitionClosed: the log was closed, or the stream deleted.
-
         """
         target = max(timestamp_ms, NO_TIMESTAMP + 1)
         return self._look_up(
@@ -214,7 +208,6 @@ class ReadablePartition:
         Raises:
             CorruptLog: an index and its segment do not agree.
             PartitionClosed: the log was closed, or the stream deleted.
-
         """
 
         def skip(segments: list[Segment]) -> int:
@@ -241,7 +234,6 @@ class ReadablePartition:
         Raises:
             CorruptLog: the segment is still listed: its file was lost.
             PartitionClosed: the log was closed, or the stream deleted.
-
         """
         self._check_open()
         if any(str(segment.path) == str(missing.filename) for segment in self._segments):

@@ -170,7 +170,6 @@ def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
 
     Raises:
         CorruptLog: an acknowledged batch fails its check; the file is left as it is.
-
     """
     file = segment.file()
     file_bytes = os.fstat(file.fd).st_size

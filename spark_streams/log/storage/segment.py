@@ -115,7 +115,6 @@ class Segment:
 
         Raises:
             FileNotFoundError: retention has removed it.
-
         """
         held = self._file
         return OpenFile(self.path, os.O_RDONLY) if held is None else held
@@ -127,7 +126,6 @@ class Segment:
         Raises:
             CorruptLog: the batches do not lead up to the next segment.
             FileNotFoundError: retention has removed the segment.
-
         """
         held = self._index
         return _index_of_closed(self) if held is None else held
@@ -147,7 +145,6 @@ class Segment:
 
         Raises:
             OSError: the system refused; ``take_back`` has been called.
-
         """
         try:
             write_all(self.file().fd, batches, self.end)
@@ -192,7 +189,6 @@ class Segment:
 
         Raises:
             OSError: the system refused; it can be called again.
-
         """
         fd = self.file().fd
         if os.fstat(fd).st_size != self.end:
@@ -217,7 +213,6 @@ class Segment:
 
         Raises:
             CorruptLog: the bytes at a position are no batch of this segment; CRCs are not checked.
-
         """
         end = self.end
         # One read for the bytes that an index entry stands for: a read for each header of many small batches takes a
@@ -238,7 +233,6 @@ class Segment:
 
         Raises:
             CorruptLog: a check failed.
-
         """
         file = self.file()
         ahead = ReadAhead(file, self.end)
@@ -262,7 +256,6 @@ class Segment:
         Raises:
             CorruptLog: the bytes at a position are no batch of this segment, or no batch holds the offset.
             FileNotFoundError: retention has removed the segment.
-
         """
         for position, header in self.headers(*self.index.stretch_of(offset), file or self.file()):
             if header.next_offset > offset:
@@ -277,7 +270,6 @@ class Segment:
         Raises:
             CorruptLog: a check failed; no record is returned.
             FileNotFoundError: retention has removed the segment.
-
         """
         file = self.file()
         position, base = self.locate(offset, file)
@@ -328,7 +320,6 @@ class Segment:
         Raises:
             CorruptLog: the index and the segment do not agree.
             FileNotFoundError: retention has removed the segment.
-
         """
         if self.max_timestamp < timestamp_ms:
             return None
@@ -344,7 +335,6 @@ class Segment:
         Raises:
             CorruptLog: a check failed.
             FileNotFoundError: retention has removed the segment.
-
         """
         end = self.end
         stretch = self.stretch_of_time(timestamp_ms)

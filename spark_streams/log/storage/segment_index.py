@@ -98,7 +98,6 @@ class SegmentIndex:
 
         Raises:
             IndexInvalid: the file is missing or fails a check; the index must be made again.
-
         """
         try:
             content = path.read_bytes()

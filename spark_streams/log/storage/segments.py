@@ -44,7 +44,6 @@ class Segments:
 
     Raises:
         CorruptLog: an acknowledged batch of the last segment fails its check, or the segment is missing.
-
     """
 
     def __init__(self, folder: Path, config: StreamConfig) -> None:
@@ -73,7 +72,6 @@ class Segments:
 
         Raises:
             OSError: the system refused; none of the batches is stored.
-
         """
         joined = batches[0][1] if len(batches) == 1 else b"".join(batch for _, batch in batches)
         self._roll_if_due(now_ms, len(joined))
@@ -111,7 +109,6 @@ class Segments:
 
         Raises:
             OSError: the system refused; the next append tries again.
-
         """
         active = self.listed[-1]
         active.seal()
@@ -158,7 +155,6 @@ class Segments:
 
         Raises:
             OSError: the system refused; the files are closed all the same.
-
         """
         try:
             self.sync()

@@ -43,7 +43,6 @@ class AttachRequest:
         partition: the identifier of the partition to bind the link to, or None.
         group: the name of the consumer group, or None.
         epoch: the epoch within the group, 0 to 2^63-1, or None.
-
     """
 
     partition: str | None
@@ -63,7 +62,6 @@ def read_value(decode: Callable[[], Any], what: str) -> Any:
 
     Raises:
         LinkRefused: there is no Python object for the value (amqp:invalid-field).
-
     """
     try:
         return decode()
@@ -76,7 +74,6 @@ def link_properties(link: Any) -> dict[str, Any]:
 
     Raises:
         LinkRefused: the properties cannot be decoded (amqp:invalid-field).
-
     """
     properties = read_value(lambda: link.remote_properties, "the link properties")
     return {str(k): v for k, v in properties.items()} if isinstance(properties, Mapping) else {}
@@ -87,7 +84,6 @@ def read_attach_request(link: Any) -> AttachRequest:
 
     Raises:
         LinkRefused: a property has a wrong type or value, or there is an epoch without a group (A-26).
-
     """
     properties = link_properties(link)
     partition = properties.get(PARTITION)
@@ -121,7 +117,6 @@ def find_stream(log: ReferenceLog, address: str) -> Stream:
 
     Raises:
         LinkRefused: there is no such stream (amqp:not-found).
-
     """
     for name in stream_names(address):
         try:

@@ -41,7 +41,6 @@ class LinkResources:
         receive_buffer: where producers' messages are put together.
         appender: appends them.
         worker: the thread beside the loop, which reads large messages.
-
     """
 
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
@@ -76,7 +75,6 @@ class LinkHost(Protocol):
         user: who the peer is.
         container: the peer's container-id.
         write_paused: whether the socket takes no more.
-
     """
 
     user: str
@@ -128,7 +126,6 @@ class AttachedLink(abc.ABC):
     Attributes:
         ended: whether it has released what it held, and serves no more.
         on_end: functions that are called when it ends.
-
     """
 
     def __init__(self, connection: LinkHost, link: Any, stream: str, incarnation: str) -> None:
@@ -157,7 +154,6 @@ class AttachedLink(abc.ABC):
 
         Args:
             closed: whether the peer closed the link, and with it the terminus; False: the link was detached or lost.
-
         """
         if not self.ended:
             self.ended = True

@@ -25,7 +25,6 @@ class Redirect:
         address: the node's address there.
 
     Spec: AMQP 1.0 part 2 §2.8.18 (amqp:link:redirect).
-
     """
 
     hostname: str
@@ -70,7 +69,6 @@ class AmqpConfig(DoorConfig):
             restarts included.
         bind_unrequested: whether links that ask for no partition are bound to one all the same (ES-104).
         redirects: (stream, partition) to the container that serves it (ES-101).
-
     """
 
     protocol: ClassVar = "amqp"

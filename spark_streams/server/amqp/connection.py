@@ -60,7 +60,6 @@ class AmqpConnection(asyncio.Protocol):
         user: who the peer is, once SASL is over.
         container: the peer's container-id.
         write_paused: whether the socket takes no more.
-
     """
 
     def __init__(self, node: Node, connections: set[AmqpConnection], container: str, admission: Admission) -> None:

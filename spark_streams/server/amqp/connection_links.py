@@ -32,7 +32,6 @@ class ConnectionLinks:
 
     Attributes:
         peer: the peer's address, for the log.
-
     """
 
     def __init__(self) -> None:

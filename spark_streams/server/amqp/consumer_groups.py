@@ -79,7 +79,6 @@ class Groups:
         log: its state store keeps epochs when they are not reset.
         reset_epoch: whether an epoch counter goes back to 0 when no link remains.
         most: how many groups one user may have, counting groups with members and groups whose epoch is kept.
-
     """
 
     def __init__(self, log: ReferenceLog, reset_epoch: bool, most: int) -> None:
@@ -109,7 +108,6 @@ class Groups:
         Raises:
             LinkRefused: another link owns the partition with the same or a greater epoch; or the user has as many
                 groups as it may have; or the epoch cannot be recorded. Nothing has changed then.
-
         """
         self._check_room(group)
         current = self._claims.get((group, partition))

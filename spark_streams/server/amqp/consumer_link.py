@@ -77,7 +77,6 @@ class ConsumerLink(AttachedLink):
     Attributes:
         positions: partition to the link's position in it, in the order of the log's partitions.
         terminus: its durable terminus, or None.
-
     """
 
     def __init__(
@@ -179,7 +178,6 @@ class ConsumerLink(AttachedLink):
 
         Returns:
             Events sent, and blocks that were read or skipped.
-
         """
         scanned = 0
         for step in range(len(self._order)):

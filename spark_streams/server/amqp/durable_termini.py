@@ -48,7 +48,6 @@ class Resumed:
         partition: the partition that the link was bound to, or None.
         positions: partition to (next event to look at, what ``@latest`` stands for).
         pending: partition to the events below its position that are to be sent again, ascending.
-
     """
 
     partition: str | None
@@ -81,7 +80,6 @@ class Terminus:
         snapshot: returns the state to keep; see ``Termini.save``.
         displaced: ends the link when the same terminus is attached again.
         timeout_s: how long it is kept without a link; None for ever.
-
     """
 
     key: str
@@ -116,7 +114,6 @@ class Termini:
         log: its state store keeps them.
         loop: where delayed writes are scheduled.
         most: how many one user may have.
-
     """
 
     def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop, most: int) -> None:
@@ -201,7 +198,6 @@ class Termini:
         Args:
             terminus: the terminus; its snapshot has the keys incarnation, filter, partition, positions and pending.
             suspended: whether its link has ended, so that its timeout begins.
-
         """
         terminus.dirty = False
         kept = {"version": _VERSION, **terminus.snapshot()}

@@ -59,7 +59,6 @@ class Engine:
     Args:
         config: ``max_frame_bytes`` and ``max_sessions`` (channel-max) are announced in open and enforced by proton,
             ``idle_timeout_ms`` is announced in open and enforced by ``tick``; 0 for none.
-
     """
 
     def __init__(self, config: AmqpConfig) -> None:
@@ -87,7 +86,6 @@ class Engine:
 
         Returns:
             How many bytes it took; -1 when it takes no more at all.
-
         """
         return int(lib.pn_transport_push(self._transport, ffi.from_buffer(received) + start, len(received) - start))
 
@@ -96,7 +94,6 @@ class Engine:
 
         Returns:
             Bytes; empty when nothing is pending now, None when nothing ever will be.
-
         """
         pending = lib.pn_transport_pending(self._transport)
         if pending < 0:
@@ -129,7 +126,6 @@ class Engine:
         Returns:
             Control events as (name, ``proton`` endpoint) in their order; the links with flow or deliveries, by address;
             and the outgoing deliveries that the peer updated, by address, valid until they or their links are freed.
-
         """
         control: list[tuple[str, Any]] = []
         links: dict[int, Any] = {}
@@ -166,7 +162,6 @@ class EngineClock:
     Args:
         loop: the server's.
         due: called on the loop at the engine's next deadline.
-
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:

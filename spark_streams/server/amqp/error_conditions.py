@@ -37,7 +37,6 @@ class LinkRefused(Exception):
         name: the condition's symbol, such as ``amqp:not-found``.
         description: what was wrong, what was expected and what to do; it holds no secret.
         info: further facts, symbol to value.
-
     """
 
     def __init__(self, name: str, description: str, info: Mapping[str, Any] | None = None) -> None:

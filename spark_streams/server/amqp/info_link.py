@@ -74,7 +74,6 @@ def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
 
     Raises:
         LinkRefused: the property is no map of symbols.
-
     """
     positions = link_properties(link).get(name)
     if positions is None:
@@ -182,7 +181,6 @@ class InfoLink(AttachedLink):
         message: returns the encoded message about the present state.
         presettled: whether messages are sent settled, as the receiver requests. Otherwise each is settled when the
             receiver gives it any outcome: a description of the moment is not sent again.
-
     """
 
     def __init__(

@@ -33,7 +33,6 @@ class LinkFilters:
     Args:
         predicate: the conjunction of the filters; None when no filter is in force.
         echo: name to described value of the filters in force, for the answer.
-
     """
 
     predicate: Condition | None
@@ -53,7 +52,6 @@ def read_filters(terminus: Any) -> LinkFilters:
 
     Raises:
         LinkRefused: a known filter is malformed, or the set is no map (amqp:invalid-field).
-
     """
     stored = terminus.filter
     stored.rewind()

@@ -48,7 +48,6 @@ class LinkPosition:
     Attributes:
         next_offset: offset of the next event to look at; all events below were sent or do not match.
         again: events to send again, as (offset, delivery count), ascending.
-
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class LinkPosition:
 
         Raises:
             CorruptLog: the stored bytes fail their check.
-
         """
         if self._row < len(self._rows):
             return True
@@ -166,7 +164,6 @@ class LinkPosition:
         Args:
             offset: the event's offset.
             deliveries: how many deliveries of it have failed.
-
         """
         self.again.append((offset, deliveries))
         if len(self.again) > 1 and self.again[-2][0] > offset:
@@ -194,7 +191,6 @@ def open_position(
 
     Raises:
         CorruptLog: the record of a split of the partition fails its check.
-
     """
     partition = stream.partitions[name]
     known, pending = (None, []) if resumed is None else resumed.on(stream, name)

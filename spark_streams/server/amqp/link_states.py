@@ -21,21 +21,21 @@ __all__ = ["TRANSITIONS", "LinkInput", "LinkState", "next_state"]
 class LinkState(Enum):
     """Where a link is in its life; the value is the state's name in pictures and errors."""
 
-    ATTACHING = "attaching"
+    ATTACHING = "Attaching"
     """The peer's attach has come, and the door decides."""
-    WAITING = "waiting for a partition"
+    WAITING = "Waiting"
     """The attach is not answered: all partitions of its consumer group are taken."""
-    ATTACHED = "attached"
+    ATTACHED = "Attached"
     """The attach is answered, and the link is served."""
-    REFUSED = "refused"
+    REFUSED = "Refused"
     """The door has answered with a null terminus and closed the link; the peer has not detached it yet."""
-    CLOSING = "closed by the door"
+    CLOSING = "Closing"
     """The door has closed an attached link, with or without an error; the peer has not detached it yet."""
-    RELEASED = "released"
+    RELEASED = "Released"
     """The connection is being closed; the link holds nothing any more, and the peer has not detached it yet."""
-    DETACHED = "detached"
+    DETACHED = "Detached"
     """The link is gone; a durable terminus is kept."""
-    CLOSED = "closed by the peer"
+    CLOSED = "Closed"
     """The link is gone, and with it a durable terminus."""
 
 
@@ -85,9 +85,8 @@ def next_state(state: LinkState, link_input: LinkInput) -> LinkState:
 
     Raises:
         RuntimeError: the table has no such row, which is a defect of the door.
-
     """
     following = TRANSITIONS.get((state, link_input))
     if following is None:
-        raise RuntimeError(f"a link that is {state.value!r} has no row for {link_input.value!r} in TRANSITIONS")
+        raise RuntimeError(f"a link in state {state.value} has no row for {link_input.value!r} in TRANSITIONS")
     return following

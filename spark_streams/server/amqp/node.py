@@ -61,7 +61,6 @@ class _Consumer:
         stream: the log.
         filters: of the link.
         request: its link properties.
-
     """
 
     connection: LinkHost
@@ -100,7 +99,6 @@ class Node:
 
     Attributes:
         shared: what all links of the node share.
-
     """
 
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
@@ -134,7 +132,6 @@ class Node:
         Raises:
             LinkRefused: it may not, whether the stream is there or not (amqp:unauthorized-access); there is none
                 (amqp:not-found).
-
         """
         permissions = permissions_of(self.config.permissions, connection.user)
         if permissions is None or any(permissions.allow(action, name) for name in stream_names(address)):
@@ -217,7 +214,6 @@ class Node:
 
         Raises:
             LinkRefused: the user has as many as it may have.
-
         """
         if attach.durable:
             self.shared.termini.check_room(attach.terminus_key)
@@ -292,7 +288,6 @@ class Node:
 
         Raises:
             UnknownStream: there is no such stream.
-
         """
         return self.shared.groups.renegotiate(self.log.stream(stream).incarnation, group)
 

@@ -26,7 +26,6 @@ class PendingAttach(AttachedLink):
         assigned: takes that into use.
         refusal: what to answer when time is up.
         wait_s: how long that is.
-
     """
 
     def __init__(

@@ -55,7 +55,6 @@ class ProducerLink(AttachedLink):
         stream: the log.
         shared: what the links of the node share.
         bound: the partition that the link is bound to, or None.
-
     """
 
     def __init__(

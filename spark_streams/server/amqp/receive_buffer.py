@@ -27,7 +27,6 @@ class Received:
         deliveries: C pointers, one for each message; None for a message that the peer sent settled.
         refusal: why the link must end after these messages, or None.
         more: whether the engine may have further messages.
-
     """
 
     block: MessageBlock
@@ -41,7 +40,6 @@ class ReceiveBuffer:
 
     Args:
         max_message_bytes: size of the largest message that is taken.
-
     """
 
     def __init__(self, max_message_bytes: int) -> None:
@@ -58,7 +56,6 @@ class ReceiveBuffer:
         Args:
             link: the ``pn_link_t``.
             begun: the bytes of a message of which only some frames have come; the caller keeps it from turn to turn.
-
         """
         current, recv = lib.pn_link_current, lib.pn_link_recv
         settle, advance = lib.pn_delivery_settle, lib.pn_link_advance

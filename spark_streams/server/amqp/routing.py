@@ -38,7 +38,6 @@ class Routed:
         partitions: int64[n], for each event an index into the given partitions, or -1 for a rejected event.
         rejections: row to refusal, for each event with -1.
         turn: how many events of the link were routed in turn so far.
-
     """
 
     partitions: NDArray[np.int64]
@@ -55,7 +54,6 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
         partitions: identifiers of the partitions that take events.
         bound: the partition of the link, or None.
         turn: how many events of the link were routed in turn before.
-
     """
     count = len(incoming.malformed)
     index = {name: at for at, name in enumerate(partitions)}

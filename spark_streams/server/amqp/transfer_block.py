@@ -50,7 +50,6 @@ class TransferBlock:
             ``annotations`` and its bare message in ``buffer``, and how long they are.
         annotations, buffer: C pointers, which keep their memory alive.
         largest: bytes of the largest transfer.
-
     """
 
     heads: list[int]
@@ -115,7 +114,6 @@ class BlockReader(PartitionReader):
 
     Args:
         partition, loop: see ``PartitionReader``.
-
     """
 
     def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
@@ -134,7 +132,6 @@ class BlockReader(PartitionReader):
 
         Raises:
             CorruptLog: the stored bytes fail their check.
-
         """
         for block in self._blocks:
             if block.first <= offset <= block.last:
