@@ -22,8 +22,6 @@ from spark_streams.spark.sink.keep_alive import KeepAlive
 from spark_streams.spark.sink.schema import check_schema
 from spark_streams.spark.sink.sink import TaskName, check_once
 
-__all__ = ["AmqpOutlet", "AmqpSink"]
-
 MAX_OPEN_LINKS: Final = 64
 """Sender links a task keeps open when column ``stream`` names many streams; the least recently used one is closed."""
 

@@ -15,13 +15,10 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_streams.client.digested_rows import PART_SCHEMA
-from spark_streams.client.feed.published_events import event_columns
-from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed, Target
+from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed, Target, event_columns
 from spark_streams.options.feedapi import FeedSinkOptions
 from spark_streams.spark.sink.schema import check_feed_schema
 from spark_streams.spark.sink.sink import TaskName, check_once
-
-__all__ = ["FeedOutlet", "FeedSink"]
 
 MAX_PARTITIONS: Final = 5_000
 """Spark partitions of an exactly-once write: each has a reference of its own, and a log remembers the last numbers of

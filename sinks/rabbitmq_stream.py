@@ -22,8 +22,6 @@ from spark_streams.spark.sink.keep_alive import KeepAlive
 from spark_streams.spark.sink.schema import MESSAGE_SINK_COLUMNS, check_schema
 from spark_streams.spark.sink.sink import TaskName, check_once
 
-__all__ = ["RabbitOutlet", "RabbitSink"]
-
 FILTER_VALUE: Final = "filter_value"
 """The column of ``Outlet.send`` that has the filter values."""
 

@@ -17,8 +17,6 @@ from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.schemas import spark_schema
 from spark_streams.spark.source.reader import LogSource, StreamReader, batch_reader
 
-__all__ = ["AmqpEventsDataSource", "connect"]
-
 FORMAT = "amqp-events"
 
 

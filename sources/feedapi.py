@@ -18,8 +18,6 @@ from spark_streams.spark.feed.reader import FeedSource
 from spark_streams.spark.schemas import spark_schema
 from spark_streams.spark.source.reader import StreamReader, batch_reader
 
-__all__ = ["FeedDataSource"]
-
 FORMAT = "feedapi"
 
 

@@ -15,17 +15,6 @@ from numpy.typing import NDArray
 from spark_streams.errors import LocalProtocolError
 from spark_streams.position import After, At, Earliest
 
-__all__ = [
-    "MAX_OFFSET",
-    "OFFSET_DIGITS",
-    "PaddedDecimalOrder",
-    "first_wanted",
-    "format_offset",
-    "offset_column",
-    "offset_digits",
-    "offset_number",
-]
-
 OFFSET_DIGITS: Final = 20
 """Fixed width, enough for any uint64, so that '9' < '10' and '99' < '100' hold lexicographically too."""
 MAX_OFFSET: Final = 2**63 - 1

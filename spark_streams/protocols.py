@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Literal
 
-__all__ = ["PROTOCOLS", "Protocol", "load", "protocol_of", "with_doors"]
-
 
 @dataclass(frozen=True)
 class Protocol:

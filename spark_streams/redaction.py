@@ -34,8 +34,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-__all__ = ["ALONE", "MOST", "SEARCHED", "hidden", "one_line", "quoted", "remember", "told"]
-
 MOST: Final = 1_000
 """Characters of what a peer says that a message has."""
 SEARCHED: Final = 16 << 10

@@ -15,8 +15,6 @@ from typing import Final
 
 from spark_streams.errors import OptionError
 
-__all__ = ["CalledSecret", "FileSecret", "FreshSecret", "Secret"]
-
 MAX_BYTES: Final = 64 << 10
 """Of a file: what is longer is no password or token, but the wrong file."""
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")

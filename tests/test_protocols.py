@@ -165,7 +165,7 @@ ROOM = re.compile(r"\.(amqp|rabbitmq|feed)(_events|_stream|api)?(\.|$)")
 NAMES = {name for entry in PROTOCOLS.values() for name in (entry.name, entry.format, *entry.schemes)}
 OLDER = {
     "spark_streams/cli/credentials.py": "http and https are written in one url",
-    "spark_streams/cli/demo/query.py": "the demonstration is of one format",
+    "spark_streams/cli/demo/orders.py": "the demonstration is of one format",
     "spark_streams/cli/demo/report.py": "the demonstration is of one format",
     "spark_streams/client/__init__.py": "public names",
     "spark_streams/client/tcp.py": "shared code that lies in a room",

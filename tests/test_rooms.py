@@ -17,6 +17,9 @@ ROLES = {
     "server of connections": ({"connection", "handshake", "node"}, ("amqp", "rabbitmq")),
 }
 MOST_LINES = 400
+FEW_LINES = 70
+MOST_SMALL = 20
+"""Modules of fewer than 70 lines that are a role of their own; more of them, and ideas lie in pieces."""
 
 
 def modules() -> dict[str, Path]:
@@ -77,6 +80,11 @@ def lines(file: Path) -> int:
 @pytest.mark.parametrize("file", modules().values(), ids=lambda file: file.relative_to(ROOT).as_posix())
 def test_a_file_holds_one_idea(file: Path) -> None:
     assert lines(file) <= MOST_LINES
+
+
+def test_few_modules_are_small() -> None:
+    small = [file for file in modules().values() if lines(file) < FEW_LINES and file.name != "__init__.py"]
+    assert len(small) <= MOST_SMALL, sorted(file.relative_to(ROOT).as_posix() for file in small)
 
 
 @pytest.mark.parametrize("layer", ROLES)

@@ -10,8 +10,6 @@ import click
 from spark_streams.errors import NameTaken, OptionError
 from spark_streams.log import ReferenceLog, StreamConfig
 
-__all__ = ["StreamRequest", "credentials", "listen", "stream_request"]
-
 
 @dataclass(frozen=True)
 class StreamRequest:

@@ -9,8 +9,6 @@ import click
 
 from spark_streams.cli.errors import ErrorReportingGroup
 
-__all__ = ["main"]
-
 _EPILOG = """\b
 Examples:
   spark-streams log serve --data-dir ./data --stream orders:4

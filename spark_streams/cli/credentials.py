@@ -21,18 +21,6 @@ from spark_streams.errors import OptionError
 from spark_streams.secrets import FileSecret
 from spark_streams.server import BearerToken
 
-__all__ = [
-    "CREDENTIALS_EPILOG",
-    "Environment",
-    "endpoint_of",
-    "password_option",
-    "secret_of",
-    "tls_options",
-    "tokens_of",
-    "users_of",
-    "warn_if_others_may_read",
-]
-
 PREFIX: Final = "SPARK_STREAMS_"
 """What the names of our variables begin with."""
 CREDENTIALS_EPILOG: Final = """\b

@@ -10,8 +10,6 @@ import click
 
 from spark_streams.errors import OptionError, SparkStreamsError
 
-__all__ = ["FAILED", "INTERRUPTED", "USAGE", "ErrorReportingGroup"]
-
 FAILED: Final = 1
 """Exit code: what was asked could not be done; the line on stderr says why."""
 USAGE: Final = 2

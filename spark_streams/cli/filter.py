@@ -19,8 +19,6 @@ from spark_streams.filters.tree import references
 from spark_streams.options.rabbitmq_stream import VALUE_FROM
 from spark_streams.wire.feed.json_pointer import pointer_of
 
-__all__ = ["filter_group"]
-
 _OPTIONS: Final = {
     "amqp-events": ("--sql", "--draft-types", "--no-event-streams"),
     "rabbitmq-stream": ("--filter-value-from",),

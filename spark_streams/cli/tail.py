@@ -27,8 +27,6 @@ from spark_streams.cli.peers.peer import (
 from spark_streams.endpoint import Tls
 from spark_streams.rows import COMMON_SCHEMA
 
-__all__ = ["Interrupted", "tail"]
-
 _POLL_S: Final = 0.2
 _COLUMNS: Final = tuple(COMMON_SCHEMA.names)
 _EPILOG = f"""{PEER_EPILOG}

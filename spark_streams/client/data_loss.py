@@ -15,8 +15,6 @@ from spark_streams.errors import NotFound, PositionLost, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 from spark_streams.redaction import told
 
-__all__ = ["DataLoss", "LossPolicy", "beginning", "ending", "instead_of", "is_past_end", "place"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -18,20 +18,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = [
-    "DIGEST_BITS",
-    "MAX_PART_BYTES",
-    "MAX_PART_ROWS",
-    "PART_SCHEMA",
-    "WINDOW_ROWS",
-    "Destinations",
-    "Part",
-    "Parts",
-    "TaskIdentity",
-    "Window",
-    "Windows",
-]
-
 WINDOW_ROWS: Final = 1_024
 """Rows of a window, unless a sub-entry batch holds more: one checksum covers so many rows."""
 DIGEST_BITS: Final = 10

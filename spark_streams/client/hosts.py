@@ -14,8 +14,6 @@ from typing import Final, TypeVar
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, RemoteProtocolError, SparkStreamsError, TransportError
 
-__all__ = ["Hosts", "is_host_fault", "unreachable_fault"]
-
 MAX_TOLD: Final = 64
 """More nodes than any cluster has of which a client has to find one."""
 

@@ -19,17 +19,6 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.filters.tree import Expression
 from spark_streams.position import After, At, Earliest, Position
 
-__all__ = [
-    "PRODUCT",
-    "Bounds",
-    "LogClient",
-    "OffsetWalk",
-    "OpaqueLogClient",
-    "Pushdown",
-    "RangeRead",
-    "StreamDescription",
-]
-
 PRODUCT: Final = "spark-streams"
 """What our log's doors say that they are: AMQP's as ``product``, that of RabbitMQ streams as ``implementation``."""
 _MAX_OFFSET: Final = 2**63 - 1

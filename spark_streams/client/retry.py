@@ -10,8 +10,6 @@ from typing import Final, TypeVar
 
 from spark_streams.errors import DeadlineExceeded, SparkStreamsError
 
-__all__ = ["PATIENT", "Attempts", "Backoff", "Deadline", "retrying", "retrying_reached"]
-
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 

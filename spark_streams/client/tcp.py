@@ -14,8 +14,6 @@ from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost
 from spark_streams.redaction import told
 
-__all__ = ["connect_fault", "final", "lost", "open_socket", "tls_fault"]
-
 _PLAIN = {
     **dict.fromkeys(("amqp", "amqps"), "write amqp:// instead of amqps://"),
     **dict.fromkeys(

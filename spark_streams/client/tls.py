@@ -9,8 +9,6 @@ from typing import Final
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
 
-__all__ = ["WANTS_A_CERTIFICATE", "is_no_tls", "refused_certificate", "tls_context", "unverified"]
-
 WANTS_A_CERTIFICATE: Final = "wants a client certificate, check options 'tls.certFile' and 'tls.keyFile'"
 """Of a peer that hangs up without a word: servers of Python's asyncio do so to clients that they do not trust."""
 _CLOCK: Final = "and check the clock of this machine"

@@ -47,8 +47,6 @@ from spark_streams.filters.tree import (
     property_of,
 )
 
-__all__ = ["ExpressionStep", "OperatorStep", "ReferenceStep", "builder"]
-
 _TYPES: Final[dict[type, ValueType]] = {str: ValueType.STRING, int: ValueType.LONG, float: ValueType.DOUBLE}
 
 

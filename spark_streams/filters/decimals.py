@@ -22,18 +22,6 @@ import re
 from fractions import Fraction
 from typing import Final, TypeAlias
 
-__all__ = [
-    "MAX_INT64",
-    "MIN_INT64",
-    "NUMBER",
-    "Numeral",
-    "as_fraction",
-    "numeral",
-    "numeral_of_text",
-    "read_double",
-    "read_long",
-]
-
 MIN_INT64: Final = -(2**63)
 MAX_INT64: Final = 2**63 - 1
 NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")

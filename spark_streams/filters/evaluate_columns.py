@@ -19,8 +19,6 @@ from spark_streams.filters.number_columns import COMPARISONS, Numbers, answer_by
 from spark_streams.filters.text_matching import like_regex
 from spark_streams.filters.tree import And, Expression, Not, Operator, Or, Predicate, Reference, ValueType
 
-__all__ = ["ColumnLookup", "evaluate_columns", "mask"]
-
 ColumnLookup: TypeAlias = Callable[[Reference], pa.Array]
 """Says what a part of the events is: string or int64, null for NULL."""
 

@@ -22,8 +22,6 @@ from spark_streams.filters.decimals import Numeral, numeral, numeral_of_text
 from spark_streams.filters.text_matching import like, members
 from spark_streams.filters.tree import And, Expression, Not, Operator, Predicate, Reference, Value, ValueType
 
-__all__ = ["Lookup", "evaluate", "predicate_test"]
-
 Lookup: TypeAlias = Callable[[Reference], "str | int | None"]
 """Says what a part of the event is: None for NULL."""
 

@@ -28,20 +28,6 @@ from spark_streams.filters.tree import (
     ValueType,
 )
 
-__all__ = [
-    "AT_OPERATOR",
-    "AT_REFERENCE",
-    "MAX_CHARACTERS",
-    "MAX_DEPTH",
-    "MAX_NODES",
-    "MAX_VALUES",
-    "PROPERTY_FIELDS",
-    "Fault",
-    "check",
-    "find_fault",
-    "predicate_fault",
-]
-
 MAX_DEPTH: Final = 64
 """Nodes from the root to a predicate, both counted, at most (E-17). Walks by recursion are safe within it."""
 MAX_NODES: Final = 1000

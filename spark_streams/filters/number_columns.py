@@ -24,8 +24,6 @@ from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, as_fraction
 from spark_streams.filters.evaluate_one import predicate_test
 from spark_streams.filters.tree import Operator, Predicate, Value
 
-__all__ = ["COMPARISONS", "Numbers", "answer_by_text", "with_nulls_of"]
-
 COMPARISONS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
     Operator.EQUALS: pc.equal,
     Operator.NOT_EQUALS: pc.not_equal,

@@ -54,8 +54,6 @@ from spark_streams.filters.tree import (
     any_of,
 )
 
-__all__ = ["MAX_BYTES", "MAX_NESTING", "find_wire_fault", "from_protobuf", "read_filter", "to_protobuf"]
-
 MAX_NESTING: Final = 100
 """Messages of type Expr within each other at most, the outermost counted; the limit of protobuf's own readers."""
 

@@ -19,6 +19,8 @@ Rows of feeds:
 - ``event_time`` is column ``timestamp`` in ms, rounded down.
 - A property is a member of the event's JSON object, or, with a leading ``/``, what that JSON pointer names. A string
   is as it is, anything else its JSON text; null, no such member and no object are NULL.
+
+``rows_that_match`` checks with them the part of a filter that the peer did not take.
 """
 
 from __future__ import annotations
@@ -31,12 +33,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.errors import FilterError
-from spark_streams.filters.evaluate_columns import ColumnLookup
+from spark_streams.filters.evaluate_columns import ColumnLookup, mask
 from spark_streams.filters.tree import Expression, Reference, ReferenceKind, references
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA, PROPERTIES_TYPE
 from spark_streams.wire.feed.json_pointer import extract_text, parse_pointer, pointer_of
-
-__all__ = ["columns_needed", "feed_columns", "message_columns"]
 
 _COLUMNS: Final = {
     ReferenceKind.EVENT_TIME: "timestamp",
@@ -225,3 +225,39 @@ def _member(values: pa.BinaryArray, name: str) -> pa.StringArray:
         return found
     # A pointer's name may be an index into an array; a member's may not.
     return pc.if_else(pc.match_substring_regex(values, _OBJECT), found, pa.scalar(None, pa.string()))
+
+
+def wanted_columns(columns: tuple[str, ...], residual: Expression | None, feed: bool = False) -> tuple[str, ...]:
+    """Return the columns to decode: those of the rows, in their order, and then what only the residual looks at.
+
+    Args:
+        columns: of the rows.
+        residual: what is left to check; None for nothing.
+        feed: whether the rows are those of a feed.
+
+    Raises:
+        FilterError: the residual looks at what such rows cannot have.
+    """
+    needed = () if residual is None else columns_needed(residual, feed)
+    return (*columns, *(name for name in needed if name not in columns))
+
+
+def rows_that_match(
+    batch: pa.RecordBatch, residual: Expression | None, columns: tuple[str, ...], feed: bool = False
+) -> pa.RecordBatch:
+    """Return the rows of which the residual is true, with the columns of the rows only.
+
+    Args:
+        batch: has the columns that ``wanted_columns`` says.
+        residual: what is left to check; None for nothing.
+        columns: of the rows, in the order that is wanted.
+        feed: whether the rows are those of a feed.
+
+    Shape:
+        ``columns`` of ``batch``, in their order; the batch may have no row.
+    """
+    rows = batch.select(list(columns))
+    if residual is None:
+        return rows
+    matching = mask(residual, (feed_columns if feed else message_columns)(batch), batch.num_rows)
+    return rows if matching.true_count == batch.num_rows else rows.filter(matching)

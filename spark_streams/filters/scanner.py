@@ -10,19 +10,17 @@ from typing import Final
 
 from spark_streams.filters import limits
 from spark_streams.filters.decimals import NUMBER, read_double, read_long
-from spark_streams.filters.describe import shorten
-from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
-from spark_streams.filters.tree import Operator, Reference, Value, ValueType, property_of
-from spark_streams.filters.vocabulary import (
+from spark_streams.filters.describe import (
     ANNOTATION_SECTIONS,
     ANNOTATIONS,
     KEYWORDS,
     REFERENCES,
     WORD,
     meant,
+    shorten,
 )
-
-__all__ = ["Scanner"]
+from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
+from spark_streams.filters.tree import Operator, Reference, Value, ValueType, property_of
 
 _NAME_WITHOUT_DELIMITERS: Final = re.compile(r"""[^\s=<>!()\[\]'",]+""")
 _COMPARISONS: Final = {

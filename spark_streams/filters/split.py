@@ -20,8 +20,6 @@ from typing import Generic, Protocol, TypeVar
 
 from spark_streams.filters.tree import And, Expression, Not, Predicate, all_of, without_not
 
-__all__ = ["PeerSplit", "Pushable", "Split", "Target", "split"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from typing import Final, NoReturn
 
 from spark_streams.errors import FilterError
 
-__all__ = ["HYPHENED", "WORD", "SqlScanner"]
-
 HYPHENED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 """A name that hyphens may stand in, as those of annotations do (A-3)."""
 _BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")

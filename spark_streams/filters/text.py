@@ -47,8 +47,6 @@ from spark_streams.filters.tree import (
     any_of,
 )
 
-__all__ = ["MAX_TEXT", "parse"]
-
 MAX_TEXT: Final = 524_288
 """Characters of a text at most: what any tree within the limits needs, however it is quoted."""
 

@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from spark_streams.wire.feed.strict_json import dump_exact, load_exact
 
-__all__ = ["like", "like_regex", "members"]
-
 _MOST_CHARACTERS: Final = 500
 _MOST_WILDCARDS: Final = 32
 """Of a pattern that becomes one regular expression: with many more, RE2 gives up its table of states, and crawls."""

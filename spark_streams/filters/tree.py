@@ -24,33 +24,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-__all__ = [
-    "BODY_SIZE",
-    "EVENT_TIME",
-    "KEY",
-    "OFFSET",
-    "PARTITION",
-    "PUBLISH_TIME",
-    "And",
-    "Expression",
-    "Not",
-    "Operator",
-    "Or",
-    "Predicate",
-    "Reference",
-    "ReferenceKind",
-    "Value",
-    "ValueType",
-    "all_of",
-    "any_of",
-    "conjuncts",
-    "flattened",
-    "negate",
-    "property_of",
-    "references",
-    "without_not",
-]
-
 
 class ReferenceKind(enum.IntEnum):
     """What of an event is looked at; the first three have the proposal's numbers, the others are ours."""

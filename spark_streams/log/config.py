@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["LogConfig", "StreamConfig"]
-
 DEFAULT_SEGMENT_BYTES = 64 << 20
 """64 MiB: the last segment is checked at start-up, in about 2 s if every batch holds one small record, else in less."""
 DEFAULT_INDEX_INTERVAL_BYTES = 4096

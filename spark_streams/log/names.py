@@ -15,8 +15,6 @@ from urllib.parse import unquote
 from spark_streams.errors import NameTaken
 from spark_streams.log.state_store import StateStore
 
-__all__ = ["Names", "partition_names", "partition_names_before"]
-
 _BEFORE: Final = "rabbitmq-streams"
 """The namespace of the state store in which the RabbitMQ door of earlier releases kept names of partitions."""
 

@@ -19,8 +19,6 @@ from dataclasses import dataclass, replace
 from hashlib import blake2s
 from typing import Any
 
-__all__ = ["MAX_CHILDREN", "MAX_PARTITIONS", "KeyTree", "Node", "PartitionTree", "child_of_key"]
-
 MAX_PARTITIONS = 10_000
 MAX_NUMBER = 32_767
 """Some of FeedAPI's clients read a partition's number as an int16."""

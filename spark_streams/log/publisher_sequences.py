@@ -24,8 +24,6 @@ from spark_streams.log.reference_log import ReferenceLog
 from spark_streams.log.storage.partition import Partition
 from spark_streams.log.stream import Stream
 
-__all__ = ["PublisherSequences", "SequenceKind", "Sequences"]
-
 logger = logging.getLogger("spark_streams.log")
 
 SNAPSHOT_BATCHES: Final = 5_000

@@ -39,8 +39,6 @@ from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.files import write_atomically
 from spark_streams.log.storage.partition import Copied, Partition
 
-__all__ = ["PUBLISHERS_SUFFIX", "Redistribution", "SplitHistory"]
-
 PUBLISHERS_SUFFIX = b"-publishers"
 """The end of the names of notes whose value is a JSON object of publishers and their last sequence numbers."""
 READ_BYTES = 4 << 20

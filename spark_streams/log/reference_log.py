@@ -38,8 +38,6 @@ from spark_streams.log.storage.partition import Partition
 from spark_streams.log.stream import Stream, load_stream, new_stream
 from spark_streams.log.stream_metadata import folder_name
 
-__all__ = ["ReferenceLog", "wall_clock_ms"]
-
 logger = logging.getLogger("spark_streams.log")
 _DELETED = ".deleted-"
 

@@ -30,8 +30,6 @@ from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.partition import Partition
 from spark_streams.offsets import PaddedDecimalOrder, offset_column
 
-__all__ = ["SearchRange", "first_matching", "search_range_of"]
-
 BLOCK_BYTES: Final = 1 << 20
 """Bytes to decode at a time: enough that columns pay, few enough that an early match is found early."""
 _ORDER: Final = PaddedDecimalOrder()

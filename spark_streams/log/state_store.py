@@ -20,8 +20,6 @@ import google_crc32c
 
 from spark_streams.errors import CorruptLog
 
-__all__ = ["StateStore"]
-
 logger = logging.getLogger("spark_streams.log")
 
 _CRC = struct.Struct(">I")

@@ -24,8 +24,6 @@ from spark_streams.log.storage.segment import LOG_SUFFIX
 from spark_streams.log.stream_metadata import SPLITS, StreamMetadata
 from spark_streams.offsets import format_offset
 
-__all__ = ["OpenPartition", "Stream", "load_stream", "new_stream"]
-
 OpenPartition = Callable[[Path, str, str, StreamConfig], Partition]
 """It opens a partition: its folder, the stream's name, the partition's identifier, the stream's settings."""
 

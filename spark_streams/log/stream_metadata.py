@@ -19,8 +19,6 @@ from spark_streams.log.config import StreamConfig
 from spark_streams.log.partition_tree import PartitionTree
 from spark_streams.log.storage.files import write_atomically
 
-__all__ = ["METADATA_FILE", "SPLITS", "StreamMetadata", "folder_name"]
-
 METADATA_FILE = "stream.json"
 SPLITS = "splits"
 """Folder with a file for each partition whose history was redistributed."""

@@ -27,8 +27,6 @@ from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.values import expression
 from spark_streams.position import Matching, Position, position_from_json
 
-__all__ = ["parse_sink_options", "parse_source", "validate"]
-
 
 def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
     """Check names, values and conflicts of all options that are there.

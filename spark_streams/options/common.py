@@ -32,8 +32,6 @@ from spark_streams.options.positions import (
 from spark_streams.options.values import duration_ms, filter_expression
 from spark_streams.position import EARLIEST, LATEST
 
-__all__ = ["DEFAULT_MAX_TRIGGER_DELAY_MS", "DEFAULT_POLL_INTERVAL_MS", "SinkOptions", "SourceOptions", "read_source"]
-
 DEFAULT_POLL_INTERVAL_MS: Final = 100
 """An idle default trigger asks for the latest offset 50 to 100 times a second; the peer is asked ten times."""
 DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 900_000

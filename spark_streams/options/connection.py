@@ -22,8 +22,6 @@ from spark_streams.options.names import (
 from spark_streams.options.parser import OptionReader
 from spark_streams.secrets import CalledSecret, FileSecret
 
-__all__ = ["DEFAULT_REQUEST_TIMEOUT_MS", "read_endpoint", "read_secret", "request_timeout_ms"]
-
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 
 

@@ -54,19 +54,6 @@ from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.values import expression
 from spark_streams.position import After, Matching, Position, position_from_json
 
-__all__ = [
-    "BY_TIME",
-    "FEED_FORMAT",
-    "FeedSinkOptions",
-    "FeedSourceOptions",
-    "feed_endpoint",
-    "feed_name",
-    "parse_feed_sink",
-    "parse_feed_source",
-    "read_feed_source",
-    "validate_feed",
-]
-
 DEFAULT_MAX_BYTES_PER_TRIGGER: Final = 256 << 20
 """Of pages that a micro-batch takes from the spool, and of those read ahead for the next one."""
 DEFAULT_POLL_INTERVAL_MS: Final = 1_000

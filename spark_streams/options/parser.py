@@ -20,8 +20,6 @@ from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER, OF_SPA
 from spark_streams.options.values import boolean, integer
 from spark_streams.position import Position
 
-__all__ = ["MAX_INT64", "Format", "OptionReader", "RedactedOptions"]
-
 MAX_INT64: Final = 2**63 - 1
 
 

@@ -21,15 +21,6 @@ from spark_streams.options.parser import MAX_INT64, OptionReader
 from spark_streams.options.values import expression, instant_ms, json_object
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching, Position, position_from_json
 
-__all__ = [
-    "PositionRange",
-    "numbered_position",
-    "read_ending",
-    "read_starting",
-    "refuse_empty_spans",
-    "refuse_endings",
-]
-
 _TIMESTAMPS_EXAMPLE = '{"0": 1585672841000, "1": -386380800000}'
 
 

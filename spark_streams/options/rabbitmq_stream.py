@@ -43,15 +43,6 @@ from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import words_list
 from spark_streams.position import Matching
 
-__all__ = [
-    "VALUE_FROM",
-    "RabbitSinkOptions",
-    "RabbitSourceOptions",
-    "parse_rabbit_sink",
-    "parse_rabbit_source",
-    "validate_rabbit",
-]
-
 Routing = Literal["hash", "rstream", "key"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 

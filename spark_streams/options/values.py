@@ -15,17 +15,6 @@ from spark_streams.position import (
     Matching,
 )
 
-__all__ = [
-    "boolean",
-    "duration_ms",
-    "expression",
-    "filter_expression",
-    "instant_ms",
-    "integer",
-    "json_object",
-    "words_list",
-]
-
 _LIST_EXAMPLE: Final = '["eu", "us, ca"]'
 _UNITS_US: Final = {
     "us": 1,

@@ -24,8 +24,6 @@ from typing import Any, Final
 
 from spark_streams.server.door_config import DoorConfig
 
-__all__ = ["BACKLOG", "Admission", "AdmissionControl", "Sockets", "allow_descriptors"]
-
 BACKLOG: Final = 256
 """Connections that the system keeps until they are accepted, and that are accepted in one turn."""
 SHARE_OF_DESCRIPTORS: Final = 0.75

@@ -25,7 +25,7 @@ from spark_streams.errors import LogError, PartitionEnded
 from spark_streams.log import Partition
 from spark_streams.log.format.batching import Notes, is_large
 from spark_streams.log.storage.files import is_full
-from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.amqp.error_conditions import (
     INTERNAL_ERROR,
     INVALID_FIELD,
@@ -33,8 +33,6 @@ from spark_streams.server.amqp.error_conditions import (
     RESOURCE_LIMIT,
     LinkRefused,
 )
-
-__all__ = ["Appender", "Batch"]
 
 _NONE: Final = pa.array([], pa.large_binary())
 _THREADS: Final = 4

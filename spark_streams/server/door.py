@@ -12,8 +12,6 @@ from spark_streams.protocols import PROTOCOLS
 from spark_streams.server.admission import BACKLOG, Admission, AdmissionControl, Sockets
 from spark_streams.server.door_config import DoorConfig
 
-__all__ = ["Connection", "Door", "DoorShut", "ListeningDoor", "TcpDoor"]
-
 STOP_TIMEOUT_S = 2.0
 """How long peers may take to read what they are told at the end."""
 

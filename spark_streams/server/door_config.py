@@ -10,8 +10,6 @@ from typing import ClassVar, Final
 
 from spark_streams.server.users import LOOPBACK, Permissions, is_loopback
 
-__all__ = ["DEFAULT_USER", "DEFAULT_USERS", "NO_USERS", "DoorConfig", "Unguarded", "expect_at_least"]
-
 DEFAULT_USERS: Final[Mapping[str, str]] = {"guest": "guest"}
 """Whom doors that ask for a user know when nobody says otherwise; the password is no secret."""
 LOOPBACK_USERS: Final = frozenset({"guest"})

@@ -13,8 +13,6 @@ from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.rabbitmq.config import RabbitConfig
 
-__all__ = ["DoorArguments", "DoorUrls", "doors_of"]
-
 
 class DoorArguments(TypedDict, total=False):
     """What ``LogServer`` and ``ServerThread`` take by name: settings of doors, None for a shut one, and doors."""

@@ -11,8 +11,6 @@ import socket
 from spark_streams.server.door_config import DoorConfig, Unguarded
 from spark_streams.server.users import is_loopback
 
-__all__ = ["DoorExposed", "exposed", "may_listen"]
-
 logger = logging.getLogger("spark_streams.server")
 
 

@@ -15,8 +15,6 @@ from spark_streams.server.exposure import may_listen
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["LogServer"]
-
 
 class LogServer:
     """Serves a log.

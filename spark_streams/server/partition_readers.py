@@ -9,8 +9,6 @@ from typing import Generic, TypeVar
 
 from spark_streams.log import Partition
 
-__all__ = ["AppendWaiters", "PartitionReader", "PartitionReaders"]
-
 
 class AppendWaiters:
     """Functions of the loop that wait for the next append to a partition.

@@ -18,8 +18,6 @@ from spark_streams.server.log_server import LogServer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["ServerThread"]
-
 T = TypeVar("T")
 START_TIMEOUT_S = 30.0
 

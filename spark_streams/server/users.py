@@ -9,18 +9,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = [
-    "ACTIONS",
-    "ANONYMOUS",
-    "EVERYBODY_ELSE",
-    "LOOPBACK",
-    "Permissions",
-    "StreamPatterns",
-    "is_loopback",
-    "knows",
-    "permissions_of",
-]
-
 ACTIONS: Final = ("configure", "write", "read")
 """What a user may do to a stream."""
 EVERYBODY_ELSE: Final = "*"

@@ -8,8 +8,6 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["WriteTimeout", "throw_away_unsent"]
-
 _RESET: Final = struct.pack("ii", 1, 0)
 
 

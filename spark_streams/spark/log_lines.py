@@ -16,8 +16,6 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["counted", "show_log_lines", "show_task_lines"]
-
 _log = logging.getLogger("spark_streams.spark.tasks")
 
 PACKAGE: Final = "spark_streams"

@@ -11,8 +11,6 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from spark_streams.errors import SchemaError
 
-__all__ = ["arrow_schema", "chosen_columns", "spark_schema"]
-
 
 def spark_schema(rows: pa.Schema) -> StructType:
     """Return the Spark schema of Arrow rows; every column may be null."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["block_sizes", "equal_shares", "shares", "split_evenly"]
-
 
 def shares(limit: int, left: Mapping[str, int], waited: Mapping[str, int] | None = None) -> dict[str, int]:
     """Share ``limit`` events among partitions in proportion to what each has left (largest remainder).

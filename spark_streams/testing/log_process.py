@@ -17,8 +17,6 @@ from urllib.parse import urlsplit
 
 from spark_streams.protocols import with_doors
 
-__all__ = ["LogProcess"]
-
 _SETTINGS: Final = "[log]\nretention_check_ms = 200\n"
 """Nobody wants to wait 10 s, the default, for what retention does."""
 _SHOWN: Final = 2_000

@@ -10,8 +10,6 @@ import pytest
 if TYPE_CHECKING:
     from spark_streams.testing import LogProcess, StreamFactory
 
-__all__ = ["reference_log", "reference_log_process"]
-
 
 @pytest.fixture(scope="session")
 def reference_log_process() -> Iterator[LogProcess]:

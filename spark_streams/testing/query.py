@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["KeptQuery", "eventually", "wait_until_caught_up"]
-
 _PAUSE_S: Final = 0.05
 _OFFSET_DIGITS: Final = 16
 """The hexadecimal digits at the end of a cursor of the log's feeds: the number of the next event."""

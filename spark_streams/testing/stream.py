@@ -21,8 +21,6 @@ from spark_streams.testing.log_process import LogProcess
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["LogStream", "StreamFactory"]
-
 _TIMEOUT_S: Final = 60
 _WRITABLE: Final = tuple(name for name in FULL_MESSAGE_SCHEMA.names if name not in ("stream", "offset"))
 

@@ -19,7 +19,8 @@ from rstream.encoding import decode_frame, encode_frame
 from spark_streams.wire.rabbitmq.chunk import decode_chunk
 from spark_streams.wire.rabbitmq.compression import Compression
 from spark_streams.wire.rabbitmq.hashes import murmur3_32
-from spark_streams.wire.rabbitmq.publish_decode import decode_publish, encode_publish, encode_sub_batches
+from spark_streams.wire.rabbitmq.publish_decode import decode_publish
+from spark_streams.wire.rabbitmq.publish_encode import encode_publish, encode_sub_batches
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_streams.client.residual import rows_that_match, wanted_columns
 from spark_streams.errors import FilterError
+from spark_streams.filters.row_columns import rows_that_match, wanted_columns
 from spark_streams.filters.tree import BODY_SIZE, KEY, Not, Operator, Predicate, ValueType, all_of, property_of
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
 

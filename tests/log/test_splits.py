@@ -26,7 +26,7 @@ from spark_streams.log import stream_metadata as metadata_module
 from spark_streams.log.format.record_batch import parse_header, seal, single_record
 from spark_streams.log.publisher_sequences import SequenceKind, Sequences
 from spark_streams.log.storage import partition as partition_module
-from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.log.storage.readable_partition import PartitionClosed
 
 Row = tuple[int, bytes, bytes | None, int]
 KIND = SequenceKind(b"test-publishers", "test-sequences")

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_streams.client.residual import rows_that_match, wanted_columns
+from spark_streams.filters.row_columns import rows_that_match, wanted_columns
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.text import parse
 from spark_streams.log import ReferenceLog

@@ -22,8 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from spark_streams.cli.demo.orders import VAT_PERCENT, Orders, Producer
-from spark_streams.cli.demo.query import new_session, start_query
+from spark_streams.cli.demo.orders import VAT_PERCENT, Orders, Producer, new_session, start_query
 from spark_streams.cli.demo.session import conf_folder
 from spark_streams.client import AmqpClient, RangeRead
 from spark_streams.endpoint import Endpoint, Secret, parse_url
@@ -32,8 +31,6 @@ from spark_streams.position import EARLIEST
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
-
-__all__ = ["Found", "bar", "columns_plot", "read_back", "resampled", "show"]
 
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 
@@ -315,3 +312,7 @@ def _report(console: Console, found: Found, samples: list[_Sample], batches: int
         "nothing of this is left behind.",
         highlight=False,
     )
+
+
+if __name__ == "__main__":  # the demo's own process, which `spark-streams demo` starts in a folder that goes afterwards
+    sys.exit(show(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])))

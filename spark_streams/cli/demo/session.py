@@ -21,8 +21,6 @@ import click
 
 from spark_streams.errors import OptionError
 
-__all__ = ["conf_folder", "run_demo"]
-
 _GRACE_S: Final = 8.0
 """How long the demo's processes may take to end by themselves once it is over."""
 
@@ -71,7 +69,7 @@ def run_demo(events: int, seconds: float, partitions: int) -> None:
                 "SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData",
             }
             process = subprocess.Popen(
-                [sys.executable, "-m", "spark_streams.cli.demo", str(events), str(seconds), str(partitions)],
+                [sys.executable, "-m", "spark_streams.cli.demo.report", str(events), str(seconds), str(partitions)],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -17,8 +17,6 @@ from spark_streams.errors import OptionError
 from spark_streams.options.values import instant_ms
 from spark_streams.rows import COMMON_SCHEMA
 
-__all__ = ["append", "lines_of"]
-
 _READ_BYTES: Final = 1 << 20
 _EPILOG = """\b
 A line ends with a newline and nothing else; it is not part of the event. Exit code 0

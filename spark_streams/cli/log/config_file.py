@@ -40,8 +40,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Configuration", "read_configuration"]
-
 _T = TypeVar("_T")
 
 _OPTION: Final = "--config"

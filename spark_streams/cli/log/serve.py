@@ -32,8 +32,6 @@ from spark_streams.server.admission import allow_descriptors
 from spark_streams.server.door import Door, DoorShut
 from spark_streams.server.exposure import exposed
 
-__all__ = ["serve"]
-
 _EPILOG = """\b
 Prints one line of JSON on stdout once it listens, such as
   {"amqp": "amqp://127.0.0.1:5672", "rabbitmq-stream": "rabbitmq-stream://127.0.0.1:5552",

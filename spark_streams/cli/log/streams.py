@@ -19,8 +19,6 @@ from spark_streams.errors import OptionError, StreamExists
 from spark_streams.log import ReferenceLog, Stream, StreamConfig, format_offset
 from spark_streams.position import EARLIEST
 
-__all__ = ["create", "info", "split"]
-
 _OF_SPLITS: Final = ("closed", "starts_after", "cursor_from")
 _CREATE_EPILOG = """\b
 The server alone may touch its directory: while it runs, stop it and start it with

@@ -30,8 +30,6 @@ from spark_streams.cli.tail import Interrupted
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError, PositionLost, SparkStreamsError
 
-__all__ = ["copy"]
-
 _POLL_S: Final = 0.2
 _FLUSH_ROWS: Final = 50_000
 """So many events may be under way before they are confirmed, and with them the positions to go on from."""

@@ -22,8 +22,6 @@ from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.secrets import Secret
 from spark_streams.wire.feed.dialect import Dialect
 
-__all__ = ["FeedPeer"]
-
 MAX_LINE_BYTES: Final = 64 << 20
 
 

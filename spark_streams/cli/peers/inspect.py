@@ -16,8 +16,6 @@ from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, partitions_option, r
 from spark_streams.endpoint import Tls
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError
 
-__all__ = ["inspect"]
-
 _EPILOG = f"""{PEER_EPILOG}
 \b
 Without a STREAM, in the URL or after it, all streams that the user may read are

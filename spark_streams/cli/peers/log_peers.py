@@ -28,8 +28,6 @@ from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import instant_ms
 from spark_streams.position import EARLIEST, After, At, Earliest
 
-__all__ = ["AmqpPeer", "LogPeer", "RabbitPeer"]
-
 
 class LogPeer(Peer):
     """A stream of a peer whose client is a ``LogClient``.

@@ -20,21 +20,6 @@ from spark_streams.errors import OptionError
 from spark_streams.protocols import PROTOCOLS, load, protocol_of
 from spark_streams.rows import MESSAGE_SCHEMA
 
-__all__ = [
-    "PEER_EPILOG",
-    "POSITIONS_EPILOG",
-    "TIMEOUT_MS",
-    "Peer",
-    "PeerArguments",
-    "PeerReader",
-    "PeerWriter",
-    "ReadRequest",
-    "partitions_option",
-    "read_peer",
-    "speaks_tls",
-    "token_options",
-]
-
 TIMEOUT_MS: Final = 30_000
 _ADDRESSES: Final = "\n".join(f"  {protocol.address}" for protocol in PROTOCOLS.values())
 PEER_EPILOG: Final = f"""\b

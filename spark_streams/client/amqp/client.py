@@ -40,8 +40,6 @@ from spark_streams.filters.tree import Expression
 from spark_streams.offsets import OFFSET_DIGITS
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 
-__all__ = ["AmqpClient"]
-
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 

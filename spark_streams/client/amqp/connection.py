@@ -37,8 +37,6 @@ from spark_streams.redaction import remember
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 from spark_streams.wire.amqp.sasl import SaslClient
 
-__all__ = ["MAX_FRAME_BYTES", "Connection"]
-
 MAX_FRAME_BYTES: Final = 16_384
 """Largest frame that we take. A session's window counts frames, so this times the window bounds its bytes."""
 

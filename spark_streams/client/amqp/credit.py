@@ -18,8 +18,6 @@ from typing import Final
 from spark_streams.client.amqp.links import Link
 from spark_streams.client.retry import Deadline
 
-__all__ = ["CreditWindow", "DrainTimer"]
-
 MIN_CREDIT: Final = 8
 FIRST_CREDIT: Final = 256
 MAX_CREDIT: Final = 4_096

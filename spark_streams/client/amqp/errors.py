@@ -25,8 +25,6 @@ from spark_streams.errors import (
 from spark_streams.redaction import told
 from spark_streams.wire.amqp.event_streams import EPOCH
 
-__all__ = ["LinkRedirected", "connection_fault", "foreign_answer_fault", "peer_fault", "silent_close_fault"]
-
 _TLS_RECORDS = (b"\x14\x03", b"\x15\x03", b"\x16\x03")
 _EPOCH = re.compile(r"epoch\D{0,12}(\d+)", re.IGNORECASE)
 

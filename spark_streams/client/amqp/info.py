@@ -34,8 +34,6 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.position import After, At, Earliest, Latest, Position
 from spark_streams.wire.amqp.message import Amqp, decode_message
 
-__all__ = ["STREAMS", "describe", "info_address", "list_streams", "log_identity", "remaining"]
-
 STREAMS: Final = "$streams"
 """The address of our log's information source about the whole log; other peers have none."""
 _POSITIONS: Final = "x-opt-positions"

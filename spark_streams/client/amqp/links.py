@@ -32,8 +32,6 @@ from spark_streams.wire.amqp.event_streams import (
     SQL_FILTER,
 )
 
-__all__ = ["MAX_MESSAGE_BYTES", "Link", "StartRefused", "attach_receiver", "attach_sender"]
-
 MAX_MESSAGE_BYTES: Final = 128 << 20
 """Largest message that a receiver takes: said in the attach, and the most that a receive buffer grows to."""
 

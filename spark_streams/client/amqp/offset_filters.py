@@ -26,8 +26,6 @@ from spark_streams.errors import LocalProtocolError
 from spark_streams.position import EARLIEST, MIN_TIMESTAMP_MS, After, At, Earliest
 from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, OFFSET_KEY, SQL_FILTER, TIMESTAMP_KEY
 
-__all__ = ["StartFilter", "as_symbol", "start_filters", "start_filters_at_time"]
-
 
 @dataclass(frozen=True)
 class StartFilter:

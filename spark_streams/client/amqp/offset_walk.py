@@ -18,8 +18,6 @@ from spark_streams.errors import DeadlineExceeded, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.amqp.columns import decode_columns
 
-__all__ = ["AmqpOffsetWalk", "first_offset"]
-
 _BLOCK_ROWS: Final = 16_384
 
 

@@ -24,8 +24,6 @@ from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, SparkStreamsError, TransportError
 from spark_streams.redaction import told
 
-__all__ = ["Publisher"]
-
 MAX_IN_FLIGHT: Final = 8_192
 """Deliveries under way at most, whatever the peer's credit; what is in flight is also in memory."""
 _TURN_ROWS: Final = 1_024

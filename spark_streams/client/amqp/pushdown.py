@@ -37,8 +37,6 @@ from spark_streams.wire.amqp.event_streams import (
     SQL_FILTER,
 )
 
-__all__ = ["PushedFilter", "is_about_filters", "nothing_pushed", "push"]
-
 _END: Final = "end"
 _TYPED_AS_RABBITMQ: Final = frozenset({"RabbitMQ", "spark-streams"})
 """Products (open.properties) that compare char, uuid and binary values as RabbitMQ does."""

@@ -40,8 +40,6 @@ from spark_streams.client.retry import PATIENT, Attempts
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest
 
-__all__ = ["RangeReader"]
-
 _log = logging.getLogger(__name__)
 
 _NO_PARTITION: Final = "there is no such partition any more"

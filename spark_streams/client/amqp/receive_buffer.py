@@ -15,8 +15,6 @@ from cproton_ffi import ffi, lib
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.columns import MessageBlock
 
-__all__ = ["HeadBuffer", "ReceiveBuffer"]
-
 _SLACK_BYTES: Final = 1 << 20
 """Room behind ``max_bytes``, so that a message that begins before the limit seldom makes the buffer grow."""
 

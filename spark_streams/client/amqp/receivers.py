@@ -23,8 +23,6 @@ from spark_streams.errors import Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.filters.tree import Expression
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 
-__all__ = ["FilteredReceiver", "Receivers", "Source"]
-
 _log = logging.getLogger(__name__)
 
 

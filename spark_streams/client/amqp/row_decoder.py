@@ -14,14 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.client.log_client import RangeRead
-from spark_streams.client.residual import rows_that_match, wanted_columns
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.filters.row_columns import rows_that_match, wanted_columns
 from spark_streams.filters.tree import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.wire.amqp.columns import MessageBlock, TimestampOverflow, decode_columns
-
-__all__ = ["RowDecoder", "RowsCut", "WrongPartition", "check_offsets", "rows_before", "rows_until"]
 
 
 def check_offsets(offsets: pa.StringArray, start: Earliest | At | After, what: str) -> None:

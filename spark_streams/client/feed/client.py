@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from spark_streams.client.feed.errors import first_line
-from spark_streams.client.feed.http import Answer, Conflict, Expired, FeedSession, Unavailable
+from spark_streams.client.feed.http import Conflict, Expired, FeedSession, Unavailable
 from spark_streams.client.feed.pushdown import ANY_POINTER
-from spark_streams.client.feed.response import line_blocks, parsed_blocks
+from spark_streams.client.feed.response import Answer, line_blocks, parsed_blocks
 from spark_streams.client.retry import Attempts, Backoff
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import NotFound, OptionError, Refused, RemoteProtocolError, SparkStreamsError
@@ -28,8 +28,6 @@ from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_d
 from spark_streams.wire.feed.fetch_arguments import FIRST, LAST, Fetch
 from spark_streams.wire.feed.lines import Lines
 from spark_streams.wire.feed.strict_json import load_json
-
-__all__ = ["PATIENT", "FeedAddress", "FeedClient", "pause_for"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

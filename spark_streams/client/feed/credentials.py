@@ -11,8 +11,6 @@ from spark_streams.errors import OptionError
 from spark_streams.redaction import remember
 from spark_streams.secrets import FreshSecret
 
-__all__ = ["Credentials"]
-
 
 class Credentials(requests.auth.AuthBase):
     """The credentials of one feed, as they are now.

@@ -18,8 +18,6 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
 from spark_streams.redaction import ALONE, hidden, one_line, remember, told
 
-__all__ = ["first_line", "hide_in_logs", "mapped", "remember_query"]
-
 SHOWN: Final = 300
 """Characters of an answer that a message has."""
 _MAX_CAUSES: Final = 9

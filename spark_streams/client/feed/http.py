@@ -31,8 +31,6 @@ from spark_streams.errors import (
 from spark_streams.redaction import remember, told
 from spark_streams.wire.feed.dialect import NDJSON
 
-__all__ = ["Answer", "Conflict", "Expired", "FeedSession", "Unavailable"]
-
 SHOWN_BYTES: Final = 8_000
 """How much of an answer is looked at for its first line."""
 MAX_REDIRECTS: Final = 5

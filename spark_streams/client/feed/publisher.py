@@ -1,4 +1,4 @@
-"""What one task publishes to a feed: its rows in parts, one after the other, each as often as was promised.
+"""What one task publishes to a feed: the events of its rows, in parts, each as often as was promised.
 
 Delivery guarantee, with an identity: exactly once. A part goes under a number made of the micro-batch and the part's
 own, which are the same on every attempt, beside a reference that is the task's alone; the log stores both together with
@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_streams.client.digested_rows import PART_SCHEMA, Part, Parts, TaskIdentity
 from spark_streams.client.feed.client import PATIENT, pause_for
@@ -33,10 +34,11 @@ from spark_streams.errors import (
     PeerError,
     Refused,
     RemoteProtocolError,
+    SchemaError,
     SparkStreamsError,
 )
-
-__all__ = ["MAX_BATCH", "MAX_PARTS", "FeedPublisher", "HttpFeed", "Label", "Published", "Target"]
+from spark_streams.wire.feed.json_encode import encode_objects
+from spark_streams.wire.feed.json_pointer import extract_text
 
 _log = logging.getLogger(__name__)
 
@@ -309,3 +311,44 @@ def _body(rows: pa.RecordBatch) -> bytes:
         writer.write_batch(rows)
     content: bytes = sink.getvalue().to_pybytes()
     return content
+
+
+def event_columns(
+    columns: Mapping[str, pa.Array], key_field: str | None, first_row: int, partition: int
+) -> dict[str, pa.Array]:
+    """Return value, key and timestamp of the event of each row.
+
+    Args:
+        columns: with ``value``, and ``key`` and ``timestamp`` or not; or without ``value``: all columns but ``key`` are
+            then the members of a JSON object.
+        key_field: JSON pointer to the key within the event, None when column ``key`` has it.
+        first_row: number of the first of these rows within its task, for errors.
+        partition: number of the Spark partition, for errors.
+
+    Shape: ``PART_SCHEMA``.
+
+    Raises:
+        SchemaError: a row has no value, or a column has no JSON form.
+    """
+    rows = len(next(iter(columns.values())))
+    key, instants = columns.get("key"), None
+    if "value" in columns:
+        value = columns["value"].cast(pa.large_binary())
+        if value.null_count:
+            row = first_row + pc.index(value.is_valid(), False).as_py()
+            raise SchemaError(
+                f"row {row} of Spark partition {partition} has null in column 'value': an event needs a value, so "
+                "filter such rows out"
+            )
+        instants = columns.get("timestamp")
+    else:
+        members = {name: column for name, column in columns.items() if name != "key"}
+        value = encode_objects(members, rows).cast(pa.large_binary())
+    if key_field is not None:
+        key = extract_text(value.cast(pa.binary()), key_field)
+    found = {"value": value, "key": key, "timestamp": instants}
+    return {field.name: _typed(found[field.name], field.type, rows) for field in PART_SCHEMA}
+
+
+def _typed(column: pa.Array | None, kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.nulls(rows, kind) if column is None else column.cast(kind)

@@ -20,8 +20,6 @@ from spark_streams.redaction import told
 from spark_streams.wire.feed.discovery import Discovery
 from spark_streams.wire.feed.json_pointer import parse_pointer, pointer_of
 
-__all__ = ["ANY_POINTER", "KEY_FIELD", "FeedFilter", "NotImplied", "left_of", "offered", "push", "shown"]
-
 KEY_FIELD: Final = "key"
 """What a filter compares that compares the member ``key`` of an event's line; anything else is a JSON pointer."""
 ANY_POINTER: Final = "/*"

@@ -24,8 +24,6 @@ from spark_streams.client.retry import Attempts
 from spark_streams.errors import SparkStreamsError
 from spark_streams.wire.feed.lines import Lines
 
-__all__ = ["BEGINNING", "EMPTY_RESPONSES", "FeedRange", "first_of", "scan", "until"]
-
 
 def first_of(lines: Lines, stops: Collection[str]) -> int | None:
     """Return the index of the first checkpoint whose cursor is one of ``stops``, None when none is."""

@@ -14,8 +14,6 @@ from spark_streams.wire.feed.dialect import ZEH, ZEH_V1, Dialect
 from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 
-__all__ = ["Answer", "line_blocks", "parsed_blocks"]
-
 PIECE_BYTES: Final = 1 << 20
 """Bytes that are taken from a connection at a time, and handed on together while more comes in bulk."""
 BULK_BYTES: Final = 16 << 10

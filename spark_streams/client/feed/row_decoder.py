@@ -23,8 +23,6 @@ from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
 from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.lines import Lines, parse_lines
 
-__all__ = ["FeedRows", "FirstMatch", "from_first_match"]
-
 
 class FeedRows:
     """Makes record batches of what is covered by a checkpoint, in the order of arrival.

@@ -36,8 +36,6 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import StreamStats, StreamStatsAnswer
 
-__all__ = ["Extent", "chunk_at", "extent", "first_at_time", "identity_at", "probe", "settled", "to_bounds"]
-
 _FIRST: Final = OffsetSpecification(OffsetType.FIRST)
 _LAST: Final = OffsetSpecification(OffsetType.LAST)
 _EVERY_KIND: Final = {"chunk_selector": "all"}

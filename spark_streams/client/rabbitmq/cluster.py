@@ -21,8 +21,6 @@ from spark_streams.errors import ConnectFailed, LocalProtocolError, Refused, Spa
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, StreamMetadata
 
-__all__ = ["Cluster"]
-
 _T = TypeVar("_T")
 
 LOAD_BALANCED_TRIES: Final = 32

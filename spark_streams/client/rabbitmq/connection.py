@@ -45,8 +45,6 @@ from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, F
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import MetadataAnswer, Partitions, Route
 
-__all__ = ["MAX_DELIVER_BYTES", "Connection", "Negotiated"]
-
 A = TypeVar("A", bound=Command)
 
 MAX_DELIVER_BYTES: Final = 256 << 20

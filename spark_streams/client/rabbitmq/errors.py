@@ -16,8 +16,6 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, NotFound, PeerError, Refused, SparkStreamsError
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 
-__all__ = ["advice", "close_fault", "is_unavailable", "not_a_broker", "refusal"]
-
 _AUTHENTICATION: Final = frozenset(
     {
         ResponseCode.SASL_MECHANISM_NOT_SUPPORTED,

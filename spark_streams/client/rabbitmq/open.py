@@ -23,8 +23,6 @@ from spark_streams.wire.rabbitmq.handshake_states import TRANSITIONS, HandshakeI
 from spark_streams.wire.rabbitmq.registry import CLIENT_RECEIVES
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
-__all__ = ["DEFAULT_LOGIN", "open_connection"]
-
 DEFAULT_LOGIN: Final = ("guest", "guest")
 """User and password where the endpoint names none, as in other clients."""
 _VERSIONS_SINCE: Final = (3, 11)

@@ -32,8 +32,6 @@ from spark_streams.wire.rabbitmq.publisher_commands import (
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate
 
-__all__ = ["MAX_PUBLISHERS", "PublisherPool"]
-
 _log = logging.getLogger(__name__)
 
 MAX_PUBLISHERS: Final = 256

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from spark_streams.client.digested_rows import DIGEST_BITS, Window
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
 
-__all__ = ["MAX_BATCH", "MAX_ROWS", "LastId", "Resumed", "publishing_ids"]
-
 _BATCH_BITS: Final = 28
 _ROW_BITS: Final = 26
 MAX_BATCH: Final = (1 << _BATCH_BITS) - 1

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from spark_streams.filters.targets.rabbitmq import RabbitCapability, RabbitSplit, split_for_rabbitmq
 from spark_streams.filters.tree import KEY, Expression, Reference, property_of
 
-__all__ = ["FilterValues", "PushedFilter", "push", "split_for"]
-
 
 @dataclass(frozen=True)
 class FilterValues:

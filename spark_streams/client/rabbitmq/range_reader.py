@@ -46,8 +46,6 @@ from spark_streams.offsets import first_wanted, format_offset, offset_number
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType, decode_chunk
 from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, OffsetType
 
-__all__ = ["RangeReader"]
-
 GLANCE_S: Final = 0.02
 """After so long a silence the reader yields its rows, or asks the broker whether there is more."""
 BEHIND_S: Final = 0.1

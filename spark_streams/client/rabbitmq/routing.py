@@ -21,8 +21,6 @@ from spark_streams.wire.rabbitmq.murmur3_128 import murmur3_128_modulo
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Partitions, PartitionsAnswer, Route, RouteAnswer
 
-__all__ = ["Router", "Routing", "open_router"]
-
 Routing = Literal["hash", "rstream", "key"]
 """By the hash of RabbitMQ's own clients, by rstream's, or by binding key."""
 

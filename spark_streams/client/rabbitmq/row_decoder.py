@@ -28,8 +28,6 @@ from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
 from spark_streams.wire.amqp.columns import MessageBlock, TimestampOverflow, decode_columns, incoming_columns
 from spark_streams.wire.rabbitmq.chunk import ChunkRecords
 
-__all__ = ["ChunkSlice", "RowDecoder"]
-
 _OURS: Final = frozenset({"stream", "partition", "offset", "timestamp"})
 """Columns that do not come out of the message."""
 _MAX_MS: Final = (2**63 - 1) // 1000

@@ -27,8 +27,6 @@ from spark_streams.wire.rabbitmq.publisher_commands import (
 )
 from spark_streams.wire.rabbitmq.response_codes import code_name
 
-__all__ = ["Entries", "Label", "StreamPublisher", "query_sequence"]
-
 Ids = NDArray[np.uint64]
 Label = Callable[[int], str]
 """Names a row of a task, by its number, in errors."""

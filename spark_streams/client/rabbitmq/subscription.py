@@ -40,8 +40,6 @@ from spark_streams.wire.rabbitmq.frames import Command, Frame
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, MetadataUpdate
 
-__all__ = ["FIRST_CREDIT", "Consumer", "CreditWindow", "Delivered", "Subscription", "properties_of"]
-
 FIRST_CREDIT: Final = 10
 """What a subscription begins with, and the smallest window."""
 LARGEST_WINDOW: Final = 1_000

@@ -32,8 +32,6 @@ from spark_streams.errors import OptionError
 from spark_streams.wire.rabbitmq.compression import Compression
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 
-__all__ = ["RabbitPublishing", "TaskPublisher"]
-
 HELD_IN_FLIGHTS: Final = 10
 """So many times option maxInFlight may be held back while streams are compared: an attempt leaves out no more than was
 under way when it ended, and the option may have been larger then."""

@@ -33,35 +33,6 @@ from spark_streams.filters.tree import flattened
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage, TypedColumn
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP, OFFSET_KEY, SOURCE_PARTITION_KEY, TIMESTAMP_KEY
 
-__all__ = [
-    "NEVER",
-    "NO_TIMESTAMP",
-    "OFFSET_FIELD",
-    "SOURCE_PARTITION_FIELD",
-    "TIMESTAMP_FIELD",
-    "AllOf",
-    "Always",
-    "AnnotationTest",
-    "AnyOf",
-    "Comparison",
-    "Condition",
-    "EndOfLog",
-    "Field",
-    "Integer",
-    "Latest",
-    "OffsetOrder",
-    "Text",
-    "by_cost",
-    "compare",
-    "conjunction",
-    "disjunction",
-    "end_of_matches",
-    "fields_of",
-    "freeze",
-    "mask",
-    "seek",
-]
-
 NEVER: Final = 2**63 - 1
 """What ``seek`` answers when no event at all can match; no event has this number."""
 

@@ -24,39 +24,20 @@ from typing import Final
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, read_long
 from spark_streams.filters.predicates.conditions import (
-    NEVER,
-    NO_TIMESTAMP,
     OFFSET_FIELD,
     TIMESTAMP_FIELD,
     Always,
     Condition,
     Field,
     Integer,
-    OffsetOrder,
     Operand,
     Text,
     compare,
     conjunction,
     disjunction,
-    freeze,
-    mask,
-    seek,
 )
 from spark_streams.filters.predicates.typed_values import Comparison
 from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
-
-__all__ = [
-    "NEVER",
-    "NO_TIMESTAMP",
-    "Condition",
-    "OffsetOrder",
-    "and_",
-    "annotations_predicate",
-    "freeze",
-    "mask",
-    "parse_sql",
-    "seek",
-]
 
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _SECTIONS: Final = frozenset({"d", "delivery_annotations"})

@@ -32,8 +32,6 @@ from numpy.typing import NDArray
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.wire.amqp.columns.typed import BOOLEAN, BROKEN, FLOAT, INTEGER, NULL, FieldOfMessage, TypedColumn
 
-__all__ = ["Compares", "Comparison", "Constant", "IsIn", "IsLike", "IsNull", "MessageTest", "Pattern", "truth"]
-
 Mask = NDArray[np.bool_]
 
 

@@ -23,8 +23,6 @@ from spark_streams.filters.targets.full_sql import FullSql
 from spark_streams.filters.targets.sql_text import Sql
 from spark_streams.filters.tree import Expression, Predicate, all_of, conjuncts, without_not
 
-__all__ = ["AmqpCapability", "AmqpSplit", "split_for_amqp"]
-
 T = TypeVar("T")
 
 

@@ -19,8 +19,6 @@ from typing import Final
 
 from spark_streams.filters.text_matching import like
 
-__all__ = ["OtherTypes", "OtherTypesLike", "types_like", "types_with_text"]
-
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?")
 _MAX_NUMBER: Final = 64
 """Characters of a number's canonical text, with room to spare: a decimal128 has 34 digits and an exponent of four."""

@@ -21,8 +21,6 @@ from spark_streams.filters.targets.intervals import Intervals, intervals_of, wit
 from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, ValueType
 from spark_streams.wire.amqp.event_streams import OFFSET_KEY, TIMESTAMP_KEY
 
-__all__ = ["Bounds", "EventStreams", "Terms", "bound_of", "text_of"]
-
 """The delivery annotations, by their full names."""
 
 Terms: TypeAlias = tuple[tuple[str, ...], ...]

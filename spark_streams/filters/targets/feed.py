@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from spark_streams.filters.split import PeerSplit, Pushable, split
 from spark_streams.filters.tree import Expression, Operator, Predicate, Reference, ValueType
 
-__all__ = ["FeedSplit", "split_for_feed"]
-
 
 @dataclass(frozen=True)
 class FeedSplit(PeerSplit):

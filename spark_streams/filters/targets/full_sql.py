@@ -34,8 +34,6 @@ from spark_streams.filters.targets.sql_text import Sql, Term, place_of
 from spark_streams.filters.targets.typed_sql import Alternatives, application_predicate
 from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, ValueType
 
-__all__ = ["FullSql"]
-
 _TEXTS: Final = frozenset({"subject", "group_id", "reply_to_group_id", "content_type", "content_encoding"})
 _TIMES: Final = frozenset({"creation_time", "absolute_expiry_time"})
 _ORDER: Final = {

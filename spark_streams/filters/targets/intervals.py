@@ -14,8 +14,6 @@ from typing import Final, TypeAlias
 from spark_streams.filters.decimals import as_fraction
 from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
 
-__all__ = ["EVERYTHING", "Interval", "Intervals", "intervals_of", "within", "without"]
-
 Interval: TypeAlias = tuple["int | None", "int | None"]
 """Lowest and highest number, both included; None where there is no bound."""
 Intervals: TypeAlias = tuple[Interval, ...]

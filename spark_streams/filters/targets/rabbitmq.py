@@ -15,9 +15,6 @@ from spark_streams.filters.targets.sql_text import place_of
 from spark_streams.filters.tree import Expression, Operator, Predicate, Reference, ReferenceKind, ValueType, without_not
 from spark_streams.offsets import PaddedDecimalOrder
 
-__all__ = ["RabbitCapability", "RabbitSplit", "split_for_rabbitmq"]
-
-
 _MAX_VALUES: Final = 128
 """Filter values in one subscription: the broker tests each against every chunk's Bloom filter."""
 _MAX_VALUE_BYTES: Final = 16_384

@@ -33,28 +33,6 @@ from typing import Final, Literal
 
 from spark_streams.filters.tree import Reference, ReferenceKind
 
-__all__ = [
-    "FALSE",
-    "Sql",
-    "Term",
-    "application_property",
-    "binary",
-    "compare",
-    "decimal",
-    "integer",
-    "is_in",
-    "is_not_null",
-    "is_null",
-    "is_outline",
-    "is_taken",
-    "join",
-    "like",
-    "outline",
-    "place_of",
-    "printable",
-    "string",
-]
-
 _MAX_CHARACTERS: Final = 4096
 _MAX_TOKENS: Final = 200
 _REGULAR: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")

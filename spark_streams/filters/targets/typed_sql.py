@@ -32,8 +32,6 @@ from spark_streams.filters.targets.canonical_texts import types_like, types_with
 from spark_streams.filters.targets.sql_text import Sql, Term
 from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
 
-__all__ = ["Alternatives", "application_predicate"]
-
 _TRUE: Final = {True: Term("TRUE"), False: Term("FALSE")}
 _MOST_EXACT: Final = 2**24
 """Whole numbers up to this are the same in every numeric type; near larger ones float32 has others."""

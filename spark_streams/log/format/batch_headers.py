@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from spark_streams.log.format.record_batch import Header
 
-__all__ = ["BY_RECORD_SUFFIX", "MAX_WIDTH", "RecordCodes", "decode_codes", "encode_codes", "notes_of_rows"]
-
 BY_RECORD_SUFFIX: Final = b"-by-record"
 """The end of the names of such notes."""
 MAX_WIDTH: Final = 16

@@ -24,8 +24,6 @@ from spark_streams.log.format.record_batch import (
 )
 from spark_streams.log.format.timestamps import NO_TIMESTAMP, to_stored
 
-__all__ = ["Batching", "Notes", "encode_records", "is_large", "place"]
-
 RECORD_BYTES = 8
 """About how many bytes a record without headers has beside its key and value."""
 MAX_BATCH_BYTES = 1 << 20

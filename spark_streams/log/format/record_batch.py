@@ -48,21 +48,6 @@ from spark_streams.log.format.record_encode import NO_HEADERS, encode_columns
 from spark_streams.log.format.timestamps import LEGACY_NO_TIMESTAMP, NO_TIMESTAMP
 from spark_streams.log.format.varint import MAX_VARINT_BYTES, encode_varint
 
-__all__ = [
-    "HEADER_BYTES",
-    "BatchFault",
-    "BatchHeader",
-    "Header",
-    "batch_max_timestamp",
-    "check_place",
-    "encode_batch",
-    "encode_few",
-    "parse_header",
-    "seal",
-    "single_record",
-    "verify",
-]
-
 HEADER_BYTES: Final = 61
 FEW_RECORDS: Final = 96
 """Up to here encoding one by one beats the fixed cost of doing it in columns (measured: they meet near 100)."""

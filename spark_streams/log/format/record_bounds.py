@@ -24,8 +24,6 @@ import numpy.typing as npt
 from spark_streams.log.format.record_batch import HEADER_BYTES, BatchFault, BatchHeader
 from spark_streams.log.format.varint import decode_varint
 
-__all__ = ["record_bounds"]
-
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 

@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 
 from spark_streams.log.format.varint import encode_varints
 
-__all__ = ["NO_HEADERS", "encode_columns"]
-
 NO_HEADERS: Final = b"\x00"
 """The end of a record without headers: their number."""
 

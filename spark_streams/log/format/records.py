@@ -17,8 +17,6 @@ from spark_streams.log.format.timestamps import from_stored
 from spark_streams.log.format.varint import decode_varint, decode_varints
 from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
 
-__all__ = ["Records", "decode_batches", "decode_headers", "message_columns_of", "record_headers"]
-
 Longs = npt.NDArray[np.int64]
 
 

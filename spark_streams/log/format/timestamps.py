@@ -12,8 +12,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LEGACY_NO_TIMESTAMP", "NO_TIMESTAMP", "TimestampRefused", "from_stored", "to_stored"]
-
 NO_TIMESTAMP = -(2**63)
 """Long.MIN_VALUE: no timestamp in extended batches, and everywhere in this package's own API."""
 LEGACY_NO_TIMESTAMP = -1

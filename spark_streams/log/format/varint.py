@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_VARINT_BYTES", "decode_varint", "decode_varints", "encode_varint", "encode_varints", "zigzag"]
-
 MAX_VARINT_BYTES = 10
 """A 64-bit value takes at most ten groups of seven bits."""
 

@@ -25,8 +25,6 @@ from spark_streams.log.format.varint import MAX_VARINT_BYTES, decode_varint
 from spark_streams.log.storage.files import WINDOW_BYTES, ReadAhead
 from spark_streams.log.storage.segment import Segment
 
-__all__ = ["StoredBatch", "last_of_segment", "notes_of_batch", "walk_segment"]
-
 PREFIX_BYTES = 1 + 5 * MAX_VARINT_BYTES
 """A record has no more bytes before its key; nor, without its key, before its value."""
 

@@ -8,17 +8,6 @@ import weakref
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "WINDOW_BYTES",
-    "OpenFile",
-    "ReadAhead",
-    "is_full",
-    "read_exactly",
-    "sync_directory",
-    "write_all",
-    "write_atomically",
-]
-
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 READ_AHEAD_BYTES = 1 << 20
 WINDOW_BYTES = 16 << 10

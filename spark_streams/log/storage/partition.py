@@ -23,10 +23,8 @@ from spark_streams.errors import PartitionEnded
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.format.batching import Batching, Notes, encode_records, is_large, place
 from spark_streams.log.format.record_batch import BatchHeader
-from spark_streams.log.storage.readable_partition import PartitionClosed, ReadablePartition
+from spark_streams.log.storage.readable_partition import ReadablePartition
 from spark_streams.log.storage.segments import Segments
-
-__all__ = ["Appended", "Copied", "Observer", "Partition", "PartitionClosed"]
 
 logger = logging.getLogger("spark_streams.log")
 

@@ -16,8 +16,6 @@ from spark_streams.log.storage.batch_walk import StoredBatch, last_of_segment, w
 from spark_streams.log.storage.segment import Segment
 from spark_streams.log.storage.segments import Segments, index_of_offset
 
-__all__ = ["PartitionClosed", "ReadablePartition"]
-
 T = TypeVar("T")
 
 

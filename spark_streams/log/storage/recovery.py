@@ -54,8 +54,6 @@ from spark_streams.log.storage.segment import LOG_SUFFIX, Segment
 from spark_streams.log.storage.segment_index import remove_if_there
 from spark_streams.offsets import format_offset
 
-__all__ = ["RecoveryPoint", "RecoveryPointFile", "open_segments", "recover_last", "this_boot"]
-
 logger = logging.getLogger("spark_streams.log")
 
 _POINT = struct.Struct(">qqq16s")

@@ -29,8 +29,6 @@ from spark_streams.log.storage.files import WINDOW_BYTES, OpenFile, ReadAhead, r
 from spark_streams.log.storage.segment_index import IndexInvalid, SegmentIndex, remove_if_there
 from spark_streams.offsets import format_offset
 
-__all__ = ["LOG_SUFFIX", "Segment"]
-
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 KEPT_INDEXES = 32

@@ -24,8 +24,6 @@ import numpy as np
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.files import write_atomically
 
-__all__ = ["IndexInvalid", "SegmentIndex"]
-
 _MAGIC = 0x53534958
 _HEAD = struct.Struct(">IIQ")
 

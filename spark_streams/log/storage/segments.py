@@ -19,8 +19,6 @@ from spark_streams.log.storage.files import sync_directory
 from spark_streams.log.storage.recovery import RecoveryPointFile, open_segments
 from spark_streams.log.storage.segment import Segment
 
-__all__ = ["Segments", "index_of_offset"]
-
 _BASE_OFFSET: Final = attrgetter("base_offset")
 
 

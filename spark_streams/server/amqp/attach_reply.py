@@ -13,8 +13,6 @@ from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.link_filters import LinkFilters
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 
-__all__ = ["open_consumer", "open_info", "open_producer"]
-
 
 def open_producer(link: Any, bound: str | None, max_message_bytes: int) -> None:
     """Open a link on which the peer sends events."""

@@ -17,16 +17,6 @@ from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, NOT_FOUND, LinkRefused
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 
-__all__ = [
-    "INFO_SUFFIX",
-    "AttachRequest",
-    "find_stream",
-    "link_properties",
-    "read_attach_request",
-    "read_value",
-    "stream_names",
-]
-
 INFO_SUFFIX: Final = "/$info"
 
 _UNSIGNED: Final = (proton.ulong, proton.uint, proton.ushort, proton.ubyte)

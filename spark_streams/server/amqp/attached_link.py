@@ -19,9 +19,7 @@ from spark_streams.server.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.server.amqp.transfer_block import BlockReader
 from spark_streams.server.appender import Appender
 from spark_streams.server.partition_readers import PartitionReaders
-from spark_streams.server.worker import Worker
-
-__all__ = ["AttachedLink", "LinkHost", "LinkResources"]
+from spark_streams.server.turns import Worker
 
 
 class LinkResources:

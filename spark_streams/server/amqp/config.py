@@ -8,8 +8,6 @@ from typing import ClassVar, Final, Literal
 
 from spark_streams.server.door_config import DoorConfig, Unguarded
 
-__all__ = ["AmqpConfig", "Redirect"]
-
 MIN_FRAME_BYTES: Final = 512
 """Every AMQP peer must take frames of this size (AMQP 1.0 part 2 §2.4.1)."""
 

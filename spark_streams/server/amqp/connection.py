@@ -36,8 +36,6 @@ from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.node import Node
 from spark_streams.server.write_timeout import WriteTimeout
 
-__all__ = ["AmqpConnection"]
-
 WRITE_BUFFER_BYTES: Final = 256 << 10
 TURN_S: Final = 0.005
 """Seconds for which a connection serves its links before others have their turn."""

@@ -22,8 +22,6 @@ from spark_streams.server.amqp.engine import address
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.amqp.link_states import TRANSITIONS, LinkInput, LinkState, next_state
 
-__all__ = ["ConnectionLinks"]
-
 logger = logging.getLogger("spark_streams.server")
 
 

@@ -26,8 +26,6 @@ from spark_streams.log import ReferenceLog
 from spark_streams.log.storage.files import is_full
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_LIMIT, RESOURCE_LOCKED, LinkRefused
 
-__all__ = ["Claim", "Group", "Groups", "Owner"]
-
 NAMESPACE: Final = "amqp-epochs"
 
 

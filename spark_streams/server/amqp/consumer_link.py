@@ -39,8 +39,6 @@ from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
 from spark_streams.wire.amqp.values import Array, Described, Symbol, UInt, ULong
 
-__all__ = ["ConsumerLink"]
-
 EVENTS_PER_TURN: Final = 1_024
 """About a millisecond of work, after which other links and connections have their turn."""
 EVENTS_PER_PARTITION: Final = 256

@@ -13,8 +13,6 @@ from spark_streams.server.amqp.connection import AmqpConnection
 from spark_streams.server.amqp.node import Node
 from spark_streams.server.door import TcpDoor
 
-__all__ = ["AmqpDoor"]
-
 
 class AmqpDoor(TcpDoor):
     """The AMQP door.

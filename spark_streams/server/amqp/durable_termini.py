@@ -29,8 +29,6 @@ import proton
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, STOLEN, LinkRefused
 
-__all__ = ["Resumed", "Termini", "Terminus", "outlives_link", "ranges"]
-
 NAMESPACE: Final = "amqp-termini"
 SAVE_DELAY_S: Final = 0.1
 RETRY_S: Final = 1.0

@@ -15,8 +15,6 @@ from cproton_ffi import ffi, lib
 
 from spark_streams.server.amqp.config import AmqpConfig
 
-__all__ = ["Engine", "EngineClock", "address", "is_decided", "open_connection"]
-
 CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
 """Spec: Event Stream Extensions §3.1 (ES-010)."""
 SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import proton
 
-__all__ = ["LinkRefused"]
-
 INTERNAL_ERROR: Final = "amqp:internal-error"
 NOT_FOUND: Final = "amqp:not-found"
 UNAUTHORIZED: Final = "amqp:unauthorized-access"

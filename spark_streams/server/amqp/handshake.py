@@ -11,8 +11,6 @@ from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.users import ANONYMOUS, knows
 from spark_streams.wire.amqp.sasl import SASL_HEADER, SaslServer
 
-__all__ = ["Answer", "Handshake", "common_name"]
-
 
 @dataclass(frozen=True)
 class Answer:

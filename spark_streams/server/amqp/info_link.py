@@ -40,7 +40,7 @@ from cproton_ffi import ffi, lib
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Partition, StoredBatch, Stream, format_offset
-from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.server.amqp.attach_request import link_properties
 from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
@@ -48,8 +48,6 @@ from spark_streams.server.amqp.engine import is_decided
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.values import Described, Symbol, ULong
-
-__all__ = ["STREAMS", "WITNESSES", "Descriptions", "InfoLink", "list_streams", "read_positions"]
 
 POSITIONS: Final = "x-opt-positions"
 WITNESSES: Final = "x-opt-witnesses"

@@ -15,12 +15,11 @@ import proton
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
-from spark_streams.filters.predicates.event_streams import Condition, and_, annotations_predicate, parse_sql
+from spark_streams.filters.predicates.conditions import Condition
+from spark_streams.filters.predicates.event_streams import and_, annotations_predicate, parse_sql
 from spark_streams.server.amqp.attach_request import read_value
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
 from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, FULL_SQL_FILTER, SQL_FILTER
-
-__all__ = ["LinkFilters", "read_filters"]
 
 _MAX_SQL_CHARACTERS: Final = 16_384
 """RabbitMQ takes 4096; a filter is evaluated for every event, so it must have some bound."""

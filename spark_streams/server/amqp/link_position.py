@@ -29,8 +29,6 @@ from spark_streams.wire.amqp.columns import MessageBlock as Messages
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 
-__all__ = ["LinkPosition", "open_position"]
-
 _ORDER: Final = PaddedDecimalOrder()
 _SPARSE: Final = 4
 """Of a block in which at most one in so many events matches, only the matching events are prepared."""

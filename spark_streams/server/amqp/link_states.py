@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-__all__ = ["TRANSITIONS", "LinkInput", "LinkState", "next_state"]
-
 
 class LinkState(Enum):
     """Where a link is in its life; the value is the state's name in pictures and errors."""

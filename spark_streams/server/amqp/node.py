@@ -45,8 +45,6 @@ from spark_streams.server.amqp.pending_attach import PendingAttach
 from spark_streams.server.amqp.producer_link import ProducerLink
 from spark_streams.server.users import permissions_of
 
-__all__ = ["Node"]
-
 FOLLOW_INTERVAL_S: Final = 0.1
 """Seconds between looks at the partitions of the logs; the log itself announces no change."""
 

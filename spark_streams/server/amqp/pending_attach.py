@@ -11,8 +11,6 @@ from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost
 from spark_streams.server.amqp.consumer_groups import Group, Groups
 from spark_streams.server.amqp.error_conditions import LinkRefused
 
-__all__ = ["PendingAttach"]
-
 
 class PendingAttach(AttachedLink):
     """A link whose attach is not answered yet; first come, first served.

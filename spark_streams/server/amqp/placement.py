@@ -11,8 +11,6 @@ from spark_streams.log import Partition, Stream
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.error_conditions import NOT_ALLOWED, NOT_FOUND, REDIRECT, LinkRefused
 
-__all__ = ["Placement", "split_refusal"]
-
 
 def split_refusal(partition: Partition) -> LinkRefused:
     """Return the refusal of an append to a partition that was split."""

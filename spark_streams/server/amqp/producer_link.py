@@ -32,8 +32,6 @@ from spark_streams.server.appender import Batch
 from spark_streams.wire.amqp.columns import Incoming, MessageBlock, incoming_columns
 from spark_streams.wire.amqp.message import decode_message
 
-__all__ = ["ProducerLink"]
-
 _RESERVED_INSTANT = b"\x83" + (-(2**63)).to_bytes(8, "big", signed=True)
 
 logger = logging.getLogger("spark_streams.server")

@@ -11,8 +11,6 @@ from cproton_ffi import ffi, lib
 from spark_streams.server.amqp.error_conditions import MESSAGE_TOO_LARGE, LinkRefused
 from spark_streams.wire.amqp.columns import MessageBlock
 
-__all__ = ["ReceiveBuffer", "Received"]
-
 MAX_ROWS: Final = 1_024
 MAX_BYTES: Final = 1 << 20
 _KEPT_BYTES: Final = 4 << 20

@@ -25,8 +25,6 @@ from spark_streams.server.amqp.error_conditions import DECODE_ERROR, NOT_ALLOWED
 from spark_streams.server.amqp.placement import split_refusal
 from spark_streams.wire.amqp.columns import Incoming
 
-__all__ = ["Routed", "route"]
-
 REJECTED = -1
 
 

@@ -23,8 +23,6 @@ from spark_streams.log import Partition, Records
 from spark_streams.server.partition_readers import PartitionReader
 from spark_streams.wire.amqp.columns import MessageBlock, delivery_annotations, incoming_columns
 
-__all__ = ["READ_BYTES", "SEARCHED_BYTES", "BlockReader", "TransferBlock"]
-
 READ_BYTES: Final = 256 << 10
 """Bytes of one read: enough that decoding in columns pays, few enough that one read does not delay other links."""
 SEARCHED_BYTES: Final = 1 << 20

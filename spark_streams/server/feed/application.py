@@ -30,7 +30,7 @@ from starlette.types import ASGIApp
 from spark_streams.errors import LogError, RemoteProtocolError, UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.storage.files import is_full
-from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.redaction import one_line
 from spark_streams.server.feed.authorization import Authorization
 from spark_streams.server.feed.config import FeedConfig
@@ -44,11 +44,9 @@ from spark_streams.server.feed.rendered_events import EventCache
 from spark_streams.server.feed.rendering import Rendering
 from spark_streams.server.feed.responses import Drop, PageResponse, PageWalk, PartitionWaiters, Stopping, StreamResponse
 from spark_streams.server.feed.write_requests import WriteRequests
-from spark_streams.server.worker import Worker
+from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import ENDLESS, FILTER_PREFIX, FIRST, LAST, Fetch, decode_fetch
-
-__all__ = ["FeedDoor"]
 
 EVENTS: Final = "/events"
 

@@ -21,8 +21,6 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["inflated_bytes"]
-
 _HEADER: Final = 2
 """The number of this field in the table Message; likewise below."""
 _DICTIONARY_DATA: Final = 1

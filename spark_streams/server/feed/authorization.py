@@ -16,8 +16,6 @@ from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.users import ANONYMOUS, knows, permissions_of
 
-__all__ = ["Authorization"]
-
 _BEARER: Final = 'Bearer realm="spark-streams"'
 _BASIC: Final = 'Basic realm="spark-streams", charset="UTF-8"'
 

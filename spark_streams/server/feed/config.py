@@ -10,8 +10,6 @@ from typing import ClassVar, Literal
 from spark_streams.server.door_config import DoorConfig, Unguarded, expect_at_least
 from spark_streams.server.users import StreamPatterns
 
-__all__ = ["BearerToken", "FeedConfig"]
-
 
 @dataclass(frozen=True)
 class BearerToken(StreamPatterns):

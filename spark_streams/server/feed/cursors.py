@@ -27,8 +27,6 @@ from typing import Final, NamedTuple
 from spark_streams.log import Partition, StoredBatch
 from spark_streams.server.feed.http_requests import HttpError
 
-__all__ = ["OLDER", "CursorTarget", "Cursors"]
-
 _SHAPE: Final = re.compile(r"([12])([0-9a-f]{4})([0-9a-f]{8})([0-9a-f]{8})((?:[0-9a-f]{8})?)([0-9a-f]{16})")
 _NONE: Final = "0" * 8
 OLDER: Final = "the log's data was replaced by an older copy, or lost its newest events: start anew"

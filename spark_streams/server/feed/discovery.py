@@ -15,10 +15,8 @@ from spark_streams.log import Partition, Stream
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.event_filters import FILTER_FIELDS, FILTERS
-from spark_streams.server.worker import Worker
+from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, encode_discovery
-
-__all__ = ["Documents", "Tokens", "discovery_of", "listed"]
 
 FEW_PARTITIONS: Final = 64
 """A document of so many takes less than a few milliseconds."""

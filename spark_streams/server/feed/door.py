@@ -13,8 +13,6 @@ from spark_streams.server.feed.config import FeedConfig
 if TYPE_CHECKING:
     from spark_streams.server.feed.http_server import HttpServer
 
-__all__ = ["HttpDoor"]
-
 
 class HttpDoor(ListeningDoor):
     """The FeedAPI door.

@@ -22,8 +22,6 @@ from spark_streams.log import Records
 from spark_streams.log.format.records import message_columns_of
 from spark_streams.wire.feed.json_pointer import extract_text, parse_pointer
 
-__all__ = ["FILTERS", "FILTER_FIELDS", "may_hold", "served", "wanted"]
-
 _ANY_POINTER: Final = "/*"
 FILTERS: Final = ("key", "subject", _ANY_POINTER)
 """The filters that discovery lists; the last one stands for every JSON pointer, and is one itself."""

@@ -28,8 +28,6 @@ from spark_streams.server.write_timeout import WriteTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HttpConnection"]
-
 LINGER_S: Final = 2.0
 """How long a peer may take to read the last answer."""
 CLOSE: Final = {"Connection": "close"}

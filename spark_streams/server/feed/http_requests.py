@@ -15,8 +15,6 @@ from starlette.responses import PlainTextResponse, Response
 from spark_streams.wire.feed.dialect import NDJSON, ZEH, ZEH_V1, Dialect
 from spark_streams.wire.feed.fetch_arguments import nearest
 
-__all__ = ["HttpError", "arguments", "known_arguments", "page_type", "takes_gzip"]
-
 MAX_ARGUMENTS: Final = 200
 _ANY: Final = ("application/*", "*/*")
 

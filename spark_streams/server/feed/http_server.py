@@ -17,8 +17,6 @@ from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.http_connection import HttpConnection
 from spark_streams.server.write_timeout import throw_away_unsent
 
-__all__ = ["HttpServer", "bound_socket"]
-
 
 def bound_socket(host: str, port: int) -> socket.socket:
     """Return a bound TCP socket.

@@ -23,8 +23,6 @@ from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.request_bodies import ARROW, read_rows
 
-__all__ = ["FeedFolder"]
-
 LOOK_AGAIN_S: Final = 0.02
 """Mean pause before the lock is tried again; random, so that tasks that wait for each other do not stay in step."""
 

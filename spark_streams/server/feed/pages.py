@@ -12,8 +12,6 @@ from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.rendered_events import Blocks, EventCache
 from spark_streams.server.feed.rendering import Rendering, checkpoint
 
-__all__ = ["Pages", "events_lost"]
-
 SEND_BYTES: Final = 64 << 10
 """Bytes to gather before a write, so that small appends do not become as many small writes."""
 

@@ -28,14 +28,12 @@ from numpy.typing import NDArray
 from spark_streams.errors import LogError
 from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.publisher_sequences import PublisherSequences, SequenceKind, Sequences
-from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
 from spark_streams.server.appender import Appender, Batch
 from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import Rows
-from spark_streams.server.worker import Worker
-
-__all__ = ["PUBLISHERS", "Published", "Publishing", "spread"]
+from spark_streams.server.turns import Worker
 
 LONG_BYTES: Final = 16 << 10
 """Longer keys are not copied."""

@@ -14,8 +14,6 @@ from starlette.requests import ClientDisconnect, Request
 from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import LITTLE_BYTES
 
-__all__ = ["ReceiveBudget"]
-
 
 class _Body:
     """The body of one request.

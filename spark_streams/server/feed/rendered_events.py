@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from spark_streams.log import Partition, Records
 from spark_streams.server.feed.rendering import Rendering
 
-__all__ = ["READ_BYTES", "Blocks", "EventCache", "Events"]
-
 READ_BYTES: Final = 256 << 10
 """Bytes to read and render at a time: enough that columns pay, few enough that other clients need not wait long."""
 FILTERED_BYTES: Final = 2 << 20

@@ -19,8 +19,6 @@ from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import Fetch
 from spark_streams.wire.feed.lines_encode import encode_lines
 
-__all__ = ["ALL_HEADERS", "Rendering", "checkpoint"]
-
 ALL_HEADERS: Final = "_all"
 
 

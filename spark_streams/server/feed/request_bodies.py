@@ -30,8 +30,6 @@ from spark_streams.wire.amqp.columns import encode_columns
 from spark_streams.wire.feed.dialect import NDJSON, Dialect
 from spark_streams.wire.feed.lines import parse_lines
 
-__all__ = ["ARROW", "LITTLE_BYTES", "NO_ROWS", "Rows", "is_little", "plain_pieces", "read_body", "read_rows"]
-
 ARROW: Final = "application/vnd.apache.arrow.stream"
 PIECE_BYTES: Final = 128 << 10
 """Bytes to unpack and decode at a time."""

@@ -21,10 +21,8 @@ from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.pages import Pages
 from spark_streams.server.partition_readers import AppendWaiters
-from spark_streams.server.worker import Worker
+from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.dialect import NDJSON
-
-__all__ = ["Drop", "PageResponse", "PageWalk", "PartitionWaiters", "Stopping", "StreamResponse"]
 
 GZIP_LEVEL: Final = 1
 LATE_BYTES: Final = 64 << 10

@@ -30,10 +30,8 @@ from spark_streams.server.feed.http_requests import HttpError, known_arguments
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.receive_budget import ReceiveBudget
 from spark_streams.server.feed.request_bodies import is_little, read_body, read_rows
-from spark_streams.server.worker import Worker
+from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.fetch_arguments import nearest
-
-__all__ = ["WriteRequests"]
 
 MAX_REFERENCE_BYTES: Final = 255
 _SPLIT: Final = re.compile(r"(.+)/partitions/([0-9]{1,5})/split", re.DOTALL)

@@ -20,8 +20,6 @@ from typing import Final, NamedTuple, Protocol
 
 from spark_streams.log.storage.files import write_all
 
-__all__ = ["AREA_CHUNKS", "CachedChunks", "Chunk", "ChunkCache"]
-
 AREA_BYTES: Final = 64 << 20
 AREA_CHUNKS: Final = 8_192
 """A file takes no more chunks: each takes some 0.5 KB of memory, however small it is."""

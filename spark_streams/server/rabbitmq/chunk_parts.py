@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.server.rabbitmq.chunk_cache import Chunk
+from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES, ChunkHeader, encode_selection
-from spark_streams.wire.rabbitmq.entries import Positions
-
-__all__ = ["CHUNK_BYTES", "runs_of", "selection_of"]
 
 CHUNK_BYTES: Final = HEADER_BYTES + 9
 """What a chunk takes beside its entries: its header, and what a Deliver frame (version 1) has in front of it."""

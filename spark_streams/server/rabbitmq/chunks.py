@@ -37,11 +37,9 @@ from spark_streams.server.rabbitmq.chunk_cache import CachedChunks, Chunk, Chunk
 from spark_streams.server.rabbitmq.filter_values import BLOOM_NOTE
 from spark_streams.server.rabbitmq.publish_append import PUBLISHERS_NOTE, trailer_bytes
 from spark_streams.server.rabbitmq.stored_form import unescape
+from spark_streams.wire.columnar.byte_view import Readable
 from spark_streams.wire.columnar.interleave import Ranges, interleave
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType
-from spark_streams.wire.rabbitmq.compression import Readable
-
-__all__ = ["ONE_BATCH", "Chunk", "Chunks", "Prefetch"]
 
 MAX_RECORDS: Final = 8_192
 """As brokers: the most that they put into one."""

@@ -8,8 +8,6 @@ from typing import ClassVar
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.wire.rabbitmq.frames import DEFAULT_FRAME_MAX_BYTES, INITIAL_FRAME_MAX_BYTES
 
-__all__ = ["RabbitConfig"]
-
 
 @dataclass(frozen=True)
 class RabbitConfig(DoorConfig):

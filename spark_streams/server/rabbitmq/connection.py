@@ -44,8 +44,6 @@ from spark_streams.wire.rabbitmq.registry import COLUMNAR_KEYS, decode
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate
 
-__all__ = ["RabbitConnection"]
-
 LINGER_S: Final = 2.0
 """How long a peer may take to answer Close, and to read the last frames."""
 LARGE_FRAME_BYTES: Final = 16 << 10

@@ -48,8 +48,6 @@ from spark_streams.wire.rabbitmq.stream_commands import (
     StreamStats,
 )
 
-__all__ = ["OpenSession", "Work", "handle", "handle_large"]
-
 _UNLISTED: Final = frozenset({*range(0x11, 0x16), 0x1A, 0x1B})
 """Commands of the handshake and of the list itself: brokers leave them out."""
 

@@ -12,8 +12,6 @@ from spark_streams.server.rabbitmq.config import RabbitConfig
 from spark_streams.server.rabbitmq.connection import RabbitConnection
 from spark_streams.server.rabbitmq.node import ConnectedPeer, RabbitNode
 
-__all__ = ["RabbitDoor"]
-
 
 class RabbitDoor(TcpDoor):
     """The RabbitMQ streams door.

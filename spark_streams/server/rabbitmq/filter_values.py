@@ -33,8 +33,6 @@ from spark_streams.log.format.record_batch import Header
 from spark_streams.wire.rabbitmq.hashes import BloomProbe, bloom_of
 from spark_streams.wire.rabbitmq.publish_decode import Published
 
-__all__ = ["BLOOM_NOTE", "VALUES_NOTE", "Sought", "ValueColumn", "value_notes", "values_of"]
-
 BLOOM_NOTE: Final = b"rabbitmq-bloom"
 VALUES_NOTE: Final = b"rabbitmq-filter-values" + BY_RECORD_SUFFIX
 

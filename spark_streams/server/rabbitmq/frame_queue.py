@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-__all__ = ["FrameQueue", "UnconfirmedEntries"]
-
 UNCONFIRMED_BYTES: Final = 16 << 20
 """So many bytes of entries may be stored at a time before no more frames are handled."""
 _RESUME_AT: Final = 0.75

@@ -33,8 +33,6 @@ from spark_streams.wire.rabbitmq.frames import Command
 from spark_streams.wire.rabbitmq.handshake_states import TRANSITIONS, HandshakeInput, HandshakeState
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
-__all__ = ["Handshake", "Reply"]
-
 VIRTUAL_HOSTS: Final = frozenset({"/"})
 """All there are: the log has one name space."""
 CHALLENGE_DEMO: Final = "RABBIT-CR-DEMO"

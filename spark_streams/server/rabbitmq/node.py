@@ -17,9 +17,7 @@ from spark_streams.server.rabbitmq.publish_append import PUBLISHERS
 from spark_streams.server.rabbitmq.single_active import Groups
 from spark_streams.server.rabbitmq.stored_offsets import StoredOffsets
 from spark_streams.server.rabbitmq.topology import Served, Topology
-from spark_streams.server.worker import Worker
-
-__all__ = ["ConnectedPeer", "RabbitNode"]
+from spark_streams.server.turns import Worker
 
 FOLLOW_INTERVAL_S: Final = 0.1
 """How soon connections notice what other doors did to their streams; the log itself reports nothing."""

@@ -21,17 +21,6 @@ from spark_streams.server.rabbitmq.filter_values import ValueColumn, value_notes
 from spark_streams.server.rabbitmq.publish_parts import Made
 from spark_streams.server.rabbitmq.topology import Served
 
-__all__ = [
-    "PUBLISHERS",
-    "PUBLISHERS_NOTE",
-    "Ids",
-    "Mask",
-    "PublishAppend",
-    "PublishedRun",
-    "Publisher",
-    "trailer_bytes",
-]
-
 PUBLISHERS_NOTE: Final = b"rabbitmq-publishers"
 PUBLISHERS: Final = SequenceKind(PUBLISHERS_NOTE, "rabbitmq-sequences")
 

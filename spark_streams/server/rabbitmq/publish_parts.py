@@ -20,8 +20,6 @@ from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import Published, publish_parts
 
-__all__ = ["NOTHING", "Made", "PublishPart", "SomeParts", "made_of", "parts_of", "some_of"]
-
 Mask = NDArray[np.bool_]
 
 

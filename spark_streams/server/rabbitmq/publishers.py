@@ -31,7 +31,7 @@ import pyarrow as pa
 from spark_streams.log import NO_TIMESTAMP, Partition
 from spark_streams.log.format.batching import LARGE_ROWS
 from spark_streams.log.publisher_sequences import PublisherSequences
-from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.appender import Batch
 from spark_streams.server.rabbitmq.publish_append import Ids, Mask, PublishAppend, PublishedRun, Publisher
@@ -56,8 +56,6 @@ from spark_streams.wire.rabbitmq.publisher_commands import (
     QueryPublisherSequenceAnswer,
 )
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-
-__all__ = ["Publishers"]
 
 SMALL_BYTES: Final = 16 << 10
 """Frames that are no larger, and inflate to no more, are handled on the loop, in some milliseconds at most."""

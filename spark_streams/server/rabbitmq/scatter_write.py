@@ -11,8 +11,6 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["ScatteredWriter"]
-
 MOST_PIECES: Final = 512
 """The most pieces of one call to the system, which takes at least 1,024."""
 

@@ -1,8 +1,8 @@
-"""What commands see of a connection: who the peer is, what it may do, and how it is answered.
+"""What commands see of a connection: who the peer is, what it may do, how it is answered; and its heartbeats.
 
 Publishers, subscriptions and stream requests work on a ``Session``; ``connection.py`` makes one of a socket.
 
-Spec: docs/specifications.md, S-24.
+Spec: docs/specifications.md, S-14 (heartbeats) and S-24; Streams Protocol Reference, Heartbeat.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from spark_streams.server.rabbitmq.frame_queue import UnconfirmedEntries
-from spark_streams.server.rabbitmq.heartbeat import HeartbeatTimer
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
 from spark_streams.server.rabbitmq.topology import Served
@@ -22,7 +21,56 @@ from spark_streams.wire.rabbitmq.consumer_commands import DELIVER_KEY
 from spark_streams.wire.rabbitmq.frames import Answer, Request
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
-__all__ = ["Session"]
+SILENT_INTERVALS: Final = 2
+"""A peer is dead after so many intervals without a byte from it."""
+
+
+class HeartbeatTimer:
+    """Notes when bytes were sent and received last; after ``start`` sends heartbeats and notices a silent peer.
+
+    Args:
+        loop: the server's.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._received = self._sent = loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def received(self) -> None:
+        """Note that bytes came from the peer."""
+        self._received = self._loop.time()
+
+    def sent(self) -> None:
+        """Note that bytes were sent to the peer."""
+        self._sent = self._loop.time()
+
+    def start(self, interval_s: int, send: Callable[[], None], silent: Callable[[], None]) -> None:
+        """Begin to send heartbeats and to expect them.
+
+        Args:
+            interval_s: the interval that both sides agreed on, in seconds; 0 for no heartbeats.
+            send: called when nothing was sent for half an interval.
+            silent: called when nothing came for two intervals, and again until something does or ``stop`` is called.
+        """
+        if not interval_s:
+            return
+
+        def beat() -> None:
+            self._timer = self._loop.call_later(interval_s / 2, beat)
+            now = self._loop.time()
+            if now - self._received > SILENT_INTERVALS * interval_s:
+                silent()
+            if now - self._sent >= interval_s / 2:
+                send()
+
+        self._timer = self._loop.call_later(interval_s / 2, beat)
+
+    def stop(self) -> None:
+        """Send and expect none any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Session(ABC):

@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Group", "Groups", "Member"]
-
 
 class Member(Protocol):
     """A subscription of a group."""

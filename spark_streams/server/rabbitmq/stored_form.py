@@ -22,9 +22,7 @@ from numpy.typing import NDArray
 
 from spark_streams.log import NO_TIMESTAMP
 from spark_streams.wire.amqp.columns import MessageBlock, incoming_columns
-from spark_streams.wire.rabbitmq.compression import Readable
-
-__all__ = ["ESCAPE", "Stored", "joined", "kept_rows", "stored_form", "stored_steps", "unescape"]
+from spark_streams.wire.columnar.byte_view import Readable
 
 ESCAPE: Final = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xb0"
 """Descriptor 0x75 (data) as an eight-byte ulong, which encoders hardly ever write, and the code of a binary32."""

@@ -23,9 +23,7 @@ from typing import Final
 from spark_streams.errors import LogError
 from spark_streams.log import ReferenceLog
 from spark_streams.server.rabbitmq.topology import Served
-from spark_streams.server.worker import Worker
-
-__all__ = ["StoredOffsets"]
+from spark_streams.server.turns import Worker
 
 logger = logging.getLogger("spark_streams.server")
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from spark_streams.log import StreamConfig
 
-__all__ = ["DEFAULT_FILTER_BYTES", "BadArgument", "filter_bytes", "known_arguments", "stream_config"]
-
 DEFAULT_FILTER_BYTES: Final = 16
 _KNOWN: Final = frozenset(
     {

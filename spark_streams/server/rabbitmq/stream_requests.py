@@ -40,20 +40,6 @@ from spark_streams.wire.rabbitmq.stream_commands import (
     StreamStatsAnswer,
 )
 
-__all__ = [
-    "create_stream",
-    "create_super_stream",
-    "delete_stream",
-    "delete_super_stream",
-    "long_metadata",
-    "metadata",
-    "partitions",
-    "query_offset",
-    "route",
-    "stats",
-    "store_offset",
-]
-
 BROKER = 0
 """Metadata's number of the one broker there is."""
 FEW_NAMES: Final = 256

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from spark_streams.log import NO_TIMESTAMP, Partition
 from spark_streams.log.storage.batch_walk import StoredBatch
+from spark_streams.server.rabbitmq.chunk_cache import Chunk
 from spark_streams.server.rabbitmq.chunk_parts import runs_of, selection_of
-from spark_streams.server.rabbitmq.chunks import ONE_BATCH, Chunk, Chunks, Prefetch
+from spark_streams.server.rabbitmq.chunks import ONE_BATCH, Chunks, Prefetch
 from spark_streams.server.rabbitmq.filter_values import Sought
 from spark_streams.server.rabbitmq.session import Session
 from spark_streams.server.rabbitmq.single_active import Group
@@ -38,8 +39,6 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     Subscribe,
     encode_deliver_head,
 )
-
-__all__ = ["Subscription", "start_offset", "start_record"]
 
 
 def start_record(partition: Partition, chunks: Chunks, wanted: OffsetSpecification) -> int:

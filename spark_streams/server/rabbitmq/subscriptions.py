@@ -17,7 +17,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from spark_streams.errors import LogError
-from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.rabbitmq.session import Session
 from spark_streams.server.rabbitmq.single_active import Group
 from spark_streams.server.rabbitmq.subscription import Subscription, start_offset
@@ -38,8 +38,6 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     UnsubscribeAnswer,
 )
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-
-__all__ = ["Subscriptions"]
 
 SHARE_BYTES: Final = 512 << 10
 """A subscription sends so much before the next one of the connection has its turn: one write."""

@@ -36,10 +36,8 @@ from spark_streams.server.rabbitmq.stream_arguments import (
     known_arguments,
     stream_config,
 )
-from spark_streams.server.worker import Worker
+from spark_streams.server.turns import Worker
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-
-__all__ = ["Served", "Topology"]
 
 logger = logging.getLogger("spark_streams.server")
 

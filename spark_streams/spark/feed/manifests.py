@@ -13,16 +13,14 @@ from collections.abc import Collection, Mapping
 
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed import Dialect
-from spark_streams.client.feed.range_reader import FeedRange
+from spark_streams.client.feed.range_reader import BEGINNING, FeedRange
 from spark_streams.filters.tree import Expression
-from spark_streams.spark.feed.offset import BEGINNING, FeedOffset
+from spark_streams.spark.feed.offset import FeedOffset
 from spark_streams.spark.feed.pages import PlannedPages
 from spark_streams.spark.feed.query_filter import QueryFilter
 from spark_streams.spark.feed.spool import PageRange, Spool
 from spark_streams.spark.feed.tasks import FeedTask
 from spark_streams.spark.splitting import split_evenly
-
-__all__ = ["fetched_again", "read_manifest", "write_manifest"]
 
 _log = logging.getLogger(__name__)
 

@@ -20,20 +20,19 @@ from typing import Any, Final
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed import Discovery, FeedPartition
 from spark_streams.client.feed.client import FeedClient
+from spark_streams.client.feed.range_reader import BEGINNING
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import LATEST, After, Matching
 from spark_streams.spark.feed.manifests import fetched_again, read_manifest, write_manifest
-from spark_streams.spark.feed.offset import BEGINNING, FeedOffset
+from spark_streams.spark.feed.offset import FeedOffset
 from spark_streams.spark.feed.page_fetchers import PageFetchers
 from spark_streams.spark.feed.partition_changes import PartitionChanges, trace
 from spark_streams.spark.feed.query_filter import QueryFilter, first_match
 from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.feed.tasks import FeedTask, address_of
 from spark_streams.spark.progress.batch_progress import BatchProgress
-from spark_streams.spark.pushdown.report import filter_json
+from spark_streams.spark.pushdown.spark_filters import filter_json
 from spark_streams.spark.source.driver import position_in, require_all
-
-__all__ = ["FeedBatches"]
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,6 @@ from spark_streams.client.feed.range_reader import BEGINNING
 from spark_streams.errors import CheckpointError
 from spark_streams.position import CHECKPOINT_VERSION, require_format
 
-__all__ = ["BEGINNING", "FeedOffset"]
-
 FORMAT: Final = "feedapi"
 
 

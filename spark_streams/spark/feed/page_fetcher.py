@@ -25,8 +25,6 @@ from spark_streams.spark.feed.pages import PlannedPages
 from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.feed.spool_writer import SpoolWriter
 
-__all__ = ["PageFetcher"]
-
 _log = logging.getLogger(__name__)
 
 QUIET_RESPONSES: Final = 10

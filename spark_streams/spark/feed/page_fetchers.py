@@ -16,8 +16,6 @@ from spark_streams.spark.feed.pages import PlannedPages
 from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.splitting import shares
 
-__all__ = ["PageFetchers"]
-
 GATHER_S: Final = 0.25
 """How long a micro-batch waits for followers that are still fetching, once there is something."""
 MAX_FETCHES: Final = 16

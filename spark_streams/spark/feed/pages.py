@@ -16,8 +16,6 @@ import pyarrow as pa
 
 from spark_streams.spark.feed.spool import PageRange
 
-__all__ = ["Pages", "PlannedPages", "SpooledFile"]
-
 
 class _Checkpoints(NamedTuple):
     """Of one block: byte positions in the file, events of the file so far, and cursors; three arrays of one length."""

@@ -10,9 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from spark_streams.client.feed import Discovery
-from spark_streams.spark.feed.offset import BEGINNING, FeedOffset
-
-__all__ = ["PartitionChanges", "trace"]
+from spark_streams.client.feed.range_reader import BEGINNING
+from spark_streams.spark.feed.offset import FeedOffset
 
 
 @dataclass(frozen=True)

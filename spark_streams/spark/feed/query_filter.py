@@ -15,9 +15,7 @@ from spark_streams.filters import Expression, read_filter
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import After, Matching
 from spark_streams.spark.feed.tasks import FeedTask
-from spark_streams.spark.pushdown.report import log_filter
-
-__all__ = ["QueryFilter", "first_match"]
+from spark_streams.spark.pushdown.spark_filters import log_filter
 
 
 class QueryFilter:

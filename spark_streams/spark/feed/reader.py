@@ -9,18 +9,15 @@ import pyarrow as pa
 import pyspark
 
 from spark_streams.client.feed.client import FeedClient
-from spark_streams.client.feed.range_reader import FeedRange
+from spark_streams.client.feed.range_reader import BEGINNING, FeedRange
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import LATEST, After, Matching
 from spark_streams.spark.feed.micro_batch import FeedBatches
-from spark_streams.spark.feed.offset import BEGINNING
 from spark_streams.spark.feed.query_filter import QueryFilter
 from spark_streams.spark.feed.tasks import FeedTask, address_of, read_task
 from spark_streams.spark.log_lines import counted
 from spark_streams.spark.source.driver import position_in, require_all
 from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
-
-__all__ = ["FeedSource", "plan_feed_batch"]
 
 
 class FeedSource:

@@ -29,8 +29,6 @@ import pyarrow.fs as pafs
 
 from spark_streams.errors import OptionError, SpoolLost
 
-__all__ = ["PageRange", "PageWriter", "Spool", "open_file_system"]
-
 _log = logging.getLogger(__name__)
 
 MANIFEST_VERSION: Final = 1

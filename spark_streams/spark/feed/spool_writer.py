@@ -18,8 +18,6 @@ from spark_streams.client.feed import Lines
 from spark_streams.spark.feed.pages import Pages, PlannedPages, SpooledFile
 from spark_streams.spark.feed.spool import PageWriter, Spool
 
-__all__ = ["SpoolWriter"]
-
 FILE_BYTES: Final = 32 << 20
 """A file that is longer is finished at the next checkpoint."""
 HELD_BYTES: Final = 4 << 20

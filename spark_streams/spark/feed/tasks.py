@@ -11,13 +11,11 @@ from spark_streams.client.feed import Dialect, LineBlocks, parse_lines
 from spark_streams.client.feed.client import FeedAddress, FeedClient
 from spark_streams.client.feed.range_reader import FeedRange, scan
 from spark_streams.client.feed.row_decoder import FeedRows, from_first_match
-from spark_streams.client.residual import rows_that_match, wanted_columns
 from spark_streams.errors import SpoolLost
+from spark_streams.filters.row_columns import rows_that_match, wanted_columns
 from spark_streams.filters.tree import Expression
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.spark.feed.spool import PageRange, open_file_system
-
-__all__ = ["FeedTask", "address_of", "read_task"]
 
 READ_BYTES = 1 << 20
 

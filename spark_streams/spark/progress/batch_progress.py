@@ -1,4 +1,4 @@
-"""What a source's driver side knows of each micro-batch: for a log line, and for the progress of the query.
+"""What a source's driver knows of each micro-batch, its lag too: for a log line, and for the progress of the query.
 
 Spark gives a Python source one way to say something in a query's progress: ``reportLatestOffset`` (Spark 4.2), which it
 asks right after it has planned a batch. It is an offset for showing only, which Spark neither stores nor hands back, so
@@ -15,8 +15,10 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from spark_streams.client.data_loss import LossPolicy
-
-__all__ = ["BatchProgress", "behind_latest"]
+from spark_streams.client.log_client import StreamDescription
+from spark_streams.errors import SparkStreamsError
+from spark_streams.position import EARLIEST, After, Checkpoint, Position
+from spark_streams.spark.source.driver import Driver
 
 _log = logging.getLogger("spark_streams.spark.progress")
 
@@ -128,3 +130,44 @@ def shown(lag: _Lag) -> str:
     if len(most) == len(lag):
         return f"{{{told}}}"
     return f"{sum(count or 0 for count in lag.values())} in {len(lag)} partitions, most of it {{{told}}}"
+
+
+class Lag:
+    """Asks the peer how much is left, once for each answer about the log's bounds.
+
+    Args:
+        driver: of the query.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._of: tuple[StreamDescription, Checkpoint] | None = None
+        self._lag: dict[str, int | None] = {}
+
+    def after(self, end: Checkpoint | None) -> dict[str, int | None]:
+        """Return how many events each partition has after ``end``; None where the peer does not tell.
+
+        Args:
+            end: of the last planned batch; None when there was none, and nothing is known.
+        """
+        description = self._driver.describe()
+        if end is None:
+            return dict.fromkeys(description.partitions)
+        if self._of is not None and self._of[0] is description and self._of[1] == end:
+            return self._lag
+        lag: dict[str, int | None] = {}
+        behind: dict[str, Position] = {}
+        for partition, bounds in description.partitions.items():
+            position = end.partitions.get(partition, EARLIEST)
+            if bounds.latest is None or (isinstance(position, After) and position.offset >= bounds.latest):
+                lag[partition] = 0
+            else:
+                behind[partition] = position
+        if behind:
+            try:
+                lag.update(self._driver.counting.remaining(behind))
+            except SparkStreamsError as fault:
+                _log.debug("no lag: %s", fault)
+                lag.update(dict.fromkeys(behind))
+        self._of, self._lag = (description, end), lag
+        return lag

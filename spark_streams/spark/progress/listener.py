@@ -30,8 +30,6 @@ from spark_streams.spark.progress.batch_progress import shown
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["OBSERVATION", "PartitionProgress", "Progress", "StreamProgressListener", "observation_name", "observed"]
-
 OBSERVATION: Final = "spark-streams"
 """Name of the observation, followed by a blank and the stream's name where that is given."""
 

@@ -29,8 +29,6 @@ from spark_streams.filters.tree import (
 from spark_streams.position import After, Earliest
 from spark_streams.spark.source.driver import Driver
 
-__all__ = ["can_match", "matching_ranges"]
-
 _Outcomes = frozenset[bool | None]
 _ANY: Final[_Outcomes] = frozenset({True, False, None})
 

@@ -1,4 +1,4 @@
-"""Spark's own filters, as it hands them to a batch reader, said in our language where that is exact.
+"""Spark's own filters, translated into our language where that is exact, and the report of what is pushed down.
 
 ==========================  ============================================================================
 Spark                       ours
@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, TypeVar
 
+from spark_streams.client.log_client import Pushdown
 from spark_streams.errors import FilterError
 from spark_streams.filters import (
     KEY,
@@ -48,12 +49,11 @@ from spark_streams.filters import (
     check,
     negate,
     property_of,
+    to_text,
 )
 from spark_streams.filters.tree import without_not
 from spark_streams.options import SourceOptions
 from spark_streams.spark.log_lines import show_log_lines
-
-__all__ = ["Columns", "push", "translate", "wants_filters"]
 
 _log = logging.getLogger(__name__)
 _Options = TypeVar("_Options", bound=SourceOptions)
@@ -289,3 +289,49 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+_filter_log = logging.getLogger("spark_streams.spark.filter")
+
+MAX_SHOWN: Final = 1_000
+"""Characters of an expression that a line shows: a list of a thousand values is no reading matter."""
+
+
+def log_filter(options: SourceOptions, pushdown: Pushdown) -> None:
+    """Log the line of a query that has a filter.
+
+    Args:
+        options: of the query.
+        pushdown: what becomes of its filter.
+    """
+    if options.filter is not None:
+        _filter_log.info("%s", filter_line(options.stream, options.filter, pushdown))
+
+
+def filter_json(expression: Expression, pushdown: Pushdown) -> dict[str, str | None]:
+    """Return what a query's progress tells of its filter: keys ``filter``, ``pushed`` and ``residual``.
+
+    Args:
+        expression: the whole filter.
+        pushdown: what becomes of it.
+    """
+    residual = None if pushdown.residual is None else _shown(to_text(pushdown.residual))
+    pushed = None if pushdown.pushed is None else _shown(pushdown.pushed)
+    return {"filter": _shown(to_text(expression)), "pushed": pushed, "residual": residual}
+
+
+def filter_line(stream: str, expression: Expression, pushdown: Pushdown) -> str:
+    """Return what is logged.
+
+    Args:
+        stream: the log's name.
+        expression: the whole filter.
+        pushdown: what becomes of it.
+    """
+    told = filter_json(expression, pushdown)
+    pushed, residual = told["pushed"] or "nothing", told["residual"] or "nothing"
+    return f"stream '{stream}': filter {told['filter']}: pushed: {pushed}; checked by the tasks: {residual}"
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"

@@ -17,8 +17,6 @@ from spark_streams.client import encode_columns
 from spark_streams.errors import SchemaError
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, PROPERTIES_TYPE
 
-__all__ = ["SLICE_BYTES", "encoded", "identify", "message_columns", "slices"]
-
 SLICE_BYTES: Final = 8 << 20
 """Encode about this many bytes of rows at a time: the encoded copy is bounded, whatever Spark's batch holds."""
 

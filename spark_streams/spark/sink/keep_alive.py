@@ -13,8 +13,6 @@ from typing import Final
 
 from spark_streams.errors import SparkStreamsError
 
-__all__ = ["KeepAlive"]
-
 KEEP_ALIVE_S: Final = 1.0
 """How often an idle connection is served; peers' idle-time-outs and heartbeats are tens of seconds."""
 

@@ -32,8 +32,6 @@ from pyspark.sql.types import (
 from spark_streams.errors import OptionError, SchemaError
 from spark_streams.rows import COMMON_SCHEMA, PROPERTIES_TYPE
 
-__all__ = ["FEED_SINK_COLUMNS", "MESSAGE_SINK_COLUMNS", "STRING", "Expected", "check_feed_schema", "check_schema"]
-
 Expected = tuple[str, tuple[type, ...]]
 """What a column must be: in words, and the Spark types that are."""
 

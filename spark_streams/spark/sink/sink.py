@@ -20,8 +20,6 @@ from pyspark.sql.types import StructType
 from spark_streams.client import TaskIdentity
 from spark_streams.errors import OptionError, SparkStreamsError
 
-__all__ = ["Outlet", "Sink", "TaskName", "check_once"]
-
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

@@ -35,8 +35,6 @@ from spark_streams.spark.log_lines import show_log_lines
 from spark_streams.spark.sink.columns import slices
 from spark_streams.spark.sink.sink import Outlet, Sink, TaskName
 
-__all__ = ["BatchWriter", "SinkCommit", "StreamWriter", "batch_writer", "broke_off", "stream_writer"]
-
 
 def broke_off() -> bool:
     """Return whether the rows ended because Spark has gone; asked by a task when there are no more rows.

@@ -7,11 +7,9 @@ from spark_streams.client.log_client import Bounds
 from spark_streams.options import PositionRange, SourceOptions
 from spark_streams.position import LATEST, After, At, AtTime, Position
 from spark_streams.spark.pushdown.pruning import matching_ranges
-from spark_streams.spark.pushdown.report import log_filter
+from spark_streams.spark.pushdown.spark_filters import log_filter
 from spark_streams.spark.source.driver import Connect, Driver, position_in, require_all, require_offsets
 from spark_streams.spark.source.ranges import PlannedRead, order, range_read, resolve_start, with_certain
-
-__all__ = ["plan_batch"]
 
 
 def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connect) -> list[PlannedRead]:

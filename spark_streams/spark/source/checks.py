@@ -20,8 +20,6 @@ from spark_streams.position import EARLIEST, After, Checkpoint, Position
 from spark_streams.spark.source.driver import Driver
 from spark_streams.spark.source.ranges import Resolved, order, span_start
 
-__all__ = ["CREATED_AGAIN", "LogIdentity", "new_ends", "not_past", "recreated", "retained_spans", "without"]
-
 
 def recreated(checkpoint: Checkpoint, description: StreamDescription) -> bool:
     """Return whether the log was deleted and created again since; False where either side gives no identity."""

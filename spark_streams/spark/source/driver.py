@@ -17,8 +17,6 @@ from spark_streams.position import EARLIEST, After, At, Earliest, Position
 from spark_streams.spark.source.offset_counting import Arithmetic, Counting, Walking, sample, split_points
 from spark_streams.spark.splitting import block_sizes, split_evenly
 
-__all__ = ["Connect", "Driver", "position_in", "reaching", "require_all", "require_offsets"]
-
 _T = TypeVar("_T")
 
 

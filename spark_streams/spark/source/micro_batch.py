@@ -25,12 +25,11 @@ from spark_streams.position import (
     Position,
     position_from_json,
 )
-from spark_streams.spark.progress.batch_progress import BatchProgress
+from spark_streams.spark.progress.batch_progress import BatchProgress, Lag
 from spark_streams.spark.pushdown.pruning import matching_ranges
-from spark_streams.spark.pushdown.report import filter_json, log_filter
+from spark_streams.spark.pushdown.spark_filters import filter_json, log_filter
 from spark_streams.spark.source.checks import LogIdentity, new_ends, not_past, recreated, retained_spans, without
 from spark_streams.spark.source.driver import Connect, Driver, position_in, require_all, require_offsets
-from spark_streams.spark.source.lag import Lag
 from spark_streams.spark.source.ranges import (
     PlannedRead,
     Resolved,
@@ -43,8 +42,6 @@ from spark_streams.spark.source.ranges import (
 from spark_streams.spark.source.rate_limit import Limiter
 from spark_streams.spark.source.stored_offsets import StoredPositions
 from spark_streams.spark.source.trigger_gate import TriggerGate
-
-__all__ = ["MicroBatches"]
 
 STARTED = "started"
 """Key of the first end's JSON: where the stream began, so that a restart in batch 0 begins at the same place."""

@@ -14,18 +14,6 @@ from typing import Any, Final, Protocol, cast
 from spark_streams.client.log_client import Bounds, LogClient, OffsetWalk, OpaqueLogClient
 from spark_streams.position import After, At, Position
 
-__all__ = [
-    "Ahead",
-    "Arithmetic",
-    "CountedWalk",
-    "Counting",
-    "NumericWalk",
-    "Walking",
-    "events_between",
-    "sample",
-    "split_points",
-]
-
 WALK_BLOCK: Final = 4096
 """Offsets taken from a client at once: what a walk holds in memory."""
 MAX_SAMPLES: Final = 4096

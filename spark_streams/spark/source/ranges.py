@@ -12,8 +12,6 @@ from spark_streams.options import PositionRange, SourceOptions
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
 from spark_streams.spark.source.driver import Driver, position_in
 
-__all__ = ["PlannedRead", "Resolved", "order", "range_read", "resolve_start", "span_start", "with_certain"]
-
 Resolved = Earliest | At | After
 """A position that a range can start at."""
 

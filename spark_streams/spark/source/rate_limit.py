@@ -14,8 +14,6 @@ from spark_streams.spark.source.offset_counting import Ahead
 from spark_streams.spark.source.ranges import Resolved
 from spark_streams.spark.splitting import equal_shares, shares
 
-__all__ = ["Limiter"]
-
 
 class Limiter:
     """Shares a limit among partitions; remembers its walks, and which partitions got nothing last time.

@@ -40,17 +40,6 @@ except ImportError:  # Spark before 4.2
 else:
     HAS_ADMISSION_CONTROL = True
 
-__all__ = [
-    "HAS_ADMISSION_CONTROL",
-    "BatchReader",
-    "LogSource",
-    "PlannedPartition",
-    "Planner",
-    "Source",
-    "StreamReader",
-    "batch_reader",
-]
-
 
 class Planner(Protocol):
     """Plans the micro-batches of one query, on the driver. Offsets are the JSON objects of Spark's checkpoint."""

@@ -17,8 +17,6 @@ from spark_streams.options import SourceOptions
 from spark_streams.position import After, Checkpoint
 from spark_streams.spark.source.driver import reaching
 
-__all__ = ["ConnectStore", "OffsetStore", "StoredPositions"]
-
 _log = logging.getLogger(__name__)
 
 FEW_OFFSETS: Final = 64

@@ -20,8 +20,6 @@ from spark_streams.spark.source.checks import CREATED_AGAIN
 from spark_streams.spark.source.driver import Connect, reaching
 from spark_streams.spark.source.ranges import PlannedRead
 
-__all__ = ["read_range"]
-
 
 def read_range(
     options: SourceOptions, planned: PlannedRead, schema: pa.Schema, connect: Connect

@@ -15,8 +15,6 @@ from spark_streams.spark.source.driver import Driver
 from spark_streams.spark.source.offset_counting import Ahead
 from spark_streams.spark.source.ranges import Resolved
 
-__all__ = ["TriggerGate"]
-
 _log = logging.getLogger(__name__)
 
 Spans = Mapping[str, tuple[Resolved, str]]

@@ -35,8 +35,6 @@ import numpy as np
 
 from spark_streams.wire.amqp.values import Array, Described, EncodedDecimal, Float, Pairs
 
-__all__ = ["canonical_bytes", "canonical_json", "canonical_text"]
-
 _DECIMAL_SHAPES: Final = {4: (8, 101), 8: (10, 398), 16: (14, 6176)}
 """Width in bytes to (bits of the exponent field, exponent bias); IEEE 754-2008 §3.6."""
 _PIECE_BYTES: Final = 3 << 18

@@ -44,8 +44,6 @@ from spark_streams.wire.amqp.values import (
     UShort,
 )
 
-__all__ = ["FORMAT_CODES", "decode_value"]
-
 MAX_DEPTH: Final = 32
 """How deep values may nest; real messages stay below 10, and Python's own recursion limit must never be met."""
 MAX_EMPTY_ITEMS: Final = 255

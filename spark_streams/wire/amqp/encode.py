@@ -31,8 +31,6 @@ from spark_streams.wire.amqp.values import (
     UShort,
 )
 
-__all__ = ["encode_value"]
-
 _TEXT_OR_BINARY: Final = frozenset({0xA0, 0xB0, 0xA1, 0xB1, 0xA3, 0xB3})
 _WITHOUT_DATA: Final = frozenset(range(0x40, 0x46))
 

@@ -25,25 +25,6 @@ from spark_streams.offsets import OFFSET_DIGITS, offset_digits
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.values import Described, Symbol, Timestamp, ULong
 
-__all__ = [
-    "ANNOTATIONS_FILTER",
-    "ASSIGNED_KEYS",
-    "CAPABILITY",
-    "CONSUMER_GROUP",
-    "EPOCH",
-    "FULL_SQL_FILTER",
-    "GROUP_KEY",
-    "NO_TIMESTAMP",
-    "OFFSET_KEY",
-    "PARTITION",
-    "SOURCE_PARTITION_KEY",
-    "SQL_CAPABILITY",
-    "SQL_FILTER",
-    "TARGET_PARTITION_KEY",
-    "TIMESTAMP_KEY",
-    "delivery_annotations",
-]
-
 OFFSET_KEY: Final = "event-streams-offset"
 TIMESTAMP_KEY: Final = "event-streams-timestamp"
 SOURCE_PARTITION_KEY: Final = "event-streams-source-partition"

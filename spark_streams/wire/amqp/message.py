@@ -23,8 +23,6 @@ from spark_streams.redaction import quoted
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.values import Pairs, Symbol, ULong
 
-__all__ = ["Amqp", "Data", "Message", "Section", "Sequence", "decode_message", "split_sections"]
-
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
 MESSAGE_ANNOTATIONS: Final = 0x72
@@ -164,6 +162,7 @@ def split_sections(raw: bytes, last: int = FOOTER) -> list[Section]:
 
 
 def may_follow(before: int, code: int) -> bool:
+    """Say whether a section may come after another one (AMQP 1.0, 3.2)."""
     if before == code:
         return code in (DATA, AMQP_SEQUENCE)
     if before in (DATA, AMQP_SEQUENCE, AMQP_VALUE):

@@ -28,8 +28,6 @@ from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.values import Array, Described, Symbol, UByte, ULong
 
-__all__ = ["AMQP_HEADER", "SASL_HEADER", "SaslClient", "SaslServer"]
-
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 MAX_FRAME_BYTES: Final = 4096

@@ -35,8 +35,6 @@ from spark_streams.wire.amqp.message import (
 )
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 
-__all__ = ["Codes", "Extents", "Pair", "Sections", "extents", "walk_list", "walk_map", "walk_sections"]
-
 Codes = NDArray[np.int64]
 
 MAX_STEPS: Final = 24

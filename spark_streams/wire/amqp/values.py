@@ -13,27 +13,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-__all__ = [
-    "Array",
-    "Byte",
-    "Char",
-    "Decimal32",
-    "Decimal64",
-    "Decimal128",
-    "Described",
-    "Float",
-    "Int",
-    "Long",
-    "Pairs",
-    "Short",
-    "Symbol",
-    "Timestamp",
-    "UByte",
-    "UInt",
-    "ULong",
-    "UShort",
-]
-
 
 class Symbol(str):
     """A symbol: ASCII text from a constrained domain, another type than string."""
@@ -132,6 +111,7 @@ class EncodedDecimal(bytes):
     width: ClassVar[int]
 
     def __new__(cls, raw: bytes) -> EncodedDecimal:
+        """Check the width."""
         if len(raw) != cls.width:
             raise ValueError(f"{cls.__name__.lower()} takes {cls.width} bytes, not {len(raw)}")
         return super().__new__(cls, raw)

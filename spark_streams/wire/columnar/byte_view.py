@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
 
-__all__ = ["Mask", "Octets", "PaddedWords", "Positions", "Readable", "Words", "loads", "numbers_at"]
-
 Readable = bytes | bytearray | memoryview
 """Contiguous bytes."""
 Positions = NDArray[np.int64]

@@ -12,8 +12,6 @@ from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.columnar.byte_view import Positions, Readable, Words
 from spark_streams.wire.columnar.gather import write_views
 
-__all__ = ["Heads", "Ranges", "interleave"]
-
 _RUN: Final = 32
 """Rows of an evenly spaced run, on average, from which on copying it as one pays."""
 

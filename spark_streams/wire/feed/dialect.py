@@ -19,8 +19,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-__all__ = ["NDJSON", "ZEH", "ZEH_V1", "Dialect"]
-
 NDJSON: Final = "application/x-ndjson"
 """The media type of lines of JSON; it does not say of which dialect they are."""
 ZEH: Final = "application/zeh-"

@@ -28,8 +28,6 @@ from spark_streams.errors import LocalProtocolError, ProtocolError, RemoteProtoc
 from spark_streams.redaction import quoted
 from spark_streams.wire.feed.strict_json import load_json, shown
 
-__all__ = ["MAX_PARTITION_ID", "Discovery", "FeedPartition", "decode_discovery", "encode_discovery"]
-
 MAX_PARTITION_ID: Final = 32767
 """The highest partition id, inclusive: ids are 16-bit integers that are not negative."""
 _ID: Final = re.compile(r"0|[1-9][0-9]{0,4}")

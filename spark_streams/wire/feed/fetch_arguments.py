@@ -25,8 +25,6 @@ from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import MAX_PARTITION_ID
 
-__all__ = ["ENDLESS", "FILTER_PREFIX", "FIRST", "LAST", "Fetch", "decode_fetch", "nearest"]
-
 FIRST: Final = "_first"
 """The cursor before a partition's first event."""
 LAST: Final = "_last"

@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
 from spark_streams.wire.columnar.gather import gather
 
-__all__ = ["invalid_objects", "is_utf8", "not_a_number", "unescape", "without_long_strings"]
-
 LONG_BYTES: Final = 48
 """A string with more bytes than this is left out."""
 SAMPLE_BYTES: Final = 16 << 10

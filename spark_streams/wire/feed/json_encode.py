@@ -31,8 +31,6 @@ import pyarrow.compute as pc
 
 from spark_streams.errors import SchemaError
 
-__all__ = ["encode_objects"]
-
 _TEXT: Final = pa.large_string()
 _SHORT: Final = {0x08: "\\b", 0x09: "\\t", 0x0A: "\\n", 0x0C: "\\f", 0x0D: "\\r"}
 _YEAR_10000_DAYS: Final = 2_932_897

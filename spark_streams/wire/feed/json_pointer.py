@@ -24,8 +24,6 @@ from spark_streams.wire.amqp.columns.single_message import Overflow, microsecond
 from spark_streams.wire.feed.json_check import is_utf8
 from spark_streams.wire.feed.strict_json import ExactNumber, dump_exact, load_exact
 
-__all__ = ["extract_text", "extract_timestamp", "parse_pointer", "pointer_of"]
-
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MISSING: Final = object()

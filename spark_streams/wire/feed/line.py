@@ -26,8 +26,6 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, refuse_constant, shown
 
-__all__ = ["BASE64", "Line", "Member", "event_member", "malformed", "members_of", "partition_text", "read_line"]
-
 BASE64: Final = "base64"
 """The value of member ``encoding`` beside a string event that is base64 of other bytes."""
 

@@ -27,8 +27,6 @@ from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import BASE64, Member, event_member, members_of, partition_text
 from spark_streams.wire.feed.plain_strings import string_end, string_start
 
-__all__ = ["Found", "LineForm", "forms_of", "known_forms", "learn"]
-
 LONG_LINE_BYTES: Final = 16 << 10
 """Of lines above this, the known forms are tried before one is learned."""
 _NAME_OR_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')

@@ -25,8 +25,6 @@ from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.lines_bulk import BulkLines
 
-__all__ = ["MAX_LINE_BYTES", "LineBlocks", "Lines", "parse_lines"]
-
 MAX_LINE_BYTES: Final = 64 << 20
 """The longest line that is taken unless told otherwise; the Go library stops at 64 KiB, in silence."""
 _MARK: Final = b"\xef\xbb\xbf"

@@ -8,16 +8,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.wire.columnar.base64 import decode_base64
 from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
-from spark_streams.wire.columnar.gather import gather
+from spark_streams.wire.columnar.gather import decode_base64, gather
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_check import invalid_objects, is_utf8, unescape
 from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.line_forms import Found, LineForm, forms_of
 from spark_streams.wire.feed.strict_json import MAX_DEPTH
-
-__all__ = ["BulkLines", "TextRanges"]
 
 MAX_FORMS: Final = 16
 """How many forms are looked for in a block; lines of further ones are read one by one."""

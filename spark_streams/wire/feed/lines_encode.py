@@ -27,8 +27,6 @@ from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_check import invalid_objects, is_utf8
 from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, load_json
 
-__all__ = ["encode_lines"]
-
 _BINARY: Final = pa.binary()
 _SPACES: Final = b" \t\r\n"
 _ESCAPES: Final = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))

@@ -8,8 +8,6 @@ import numpy as np
 
 from spark_streams.wire.columnar.byte_view import Octets, Positions, Words
 
-__all__ = ["string_end", "string_start"]
-
 _LOW: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
 _SPACES: Final = np.uint64(0x2020202020202020)
 _QUOTES: Final = np.uint64(0x2222222222222222)

@@ -9,8 +9,6 @@ from typing import Any, Final, NoReturn
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import SEARCHED, hidden
 
-__all__ = ["MAX_DEPTH", "ExactNumber", "depth_of", "dump_exact", "load_exact", "load_json", "refuse_constant", "shown"]
-
 MAX_DEPTH: Final = 512
 """How deep objects and arrays may be nested, the outermost counted: what Python's own parser can do within its default
 recursion limit of 1000, with the frames below it; Jackson, behind Spark's JSON functions, allows 1000."""

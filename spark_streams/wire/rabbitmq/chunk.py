@@ -48,17 +48,6 @@ from spark_streams.wire.columnar.interleave import Ranges, interleave
 from spark_streams.wire.rabbitmq.entries import read_entries
 from spark_streams.wire.rabbitmq.sub_batches import MAX_PLAIN_BYTES, RecordSpans, SubBatch
 
-__all__ = [
-    "HEADER_BYTES",
-    "MAX_INFLATED_BYTES",
-    "SELECTIONS",
-    "ChunkHeader",
-    "ChunkRecords",
-    "ChunkType",
-    "decode_chunk",
-    "encode_selection",
-]
-
 HEADER_BYTES: Final = 48
 MAX_OFFSET: Final = 2**63 - 1
 """Offsets are uint64 on the wire; Spark's longs, and so we, go no further than this (S-37)."""

@@ -31,8 +31,6 @@ import pyarrow as pa
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.columnar.byte_view import Readable
 
-__all__ = ["Compression", "Readable", "compress", "decompress"]
-
 
 class Compression(IntEnum):
     """The number that stands in a sub-batch's header."""

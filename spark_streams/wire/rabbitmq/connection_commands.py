@@ -15,25 +15,6 @@ from spark_streams.wire.rabbitmq.fields import U16, U32, Blob, Pairs, Reader, Sp
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Request
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
-__all__ = [
-    "Close",
-    "CloseAnswer",
-    "CommandVersions",
-    "ExchangeCommandVersions",
-    "ExchangeCommandVersionsAnswer",
-    "Heartbeat",
-    "Open",
-    "OpenAnswer",
-    "PeerProperties",
-    "PeerPropertiesAnswer",
-    "SaslAuthenticate",
-    "SaslAuthenticateAnswer",
-    "SaslHandshake",
-    "SaslHandshakeAnswer",
-    "Tune",
-    "TuneAnswer",
-]
-
 
 @dataclass(frozen=True)
 class PeerProperties(Request):

@@ -23,28 +23,6 @@ from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES
 from spark_streams.wire.rabbitmq.fields import U8, U16, U64, Reader, SparsePairs, Text
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, Request
 
-__all__ = [
-    "DELIVER_KEY",
-    "ConsumerUpdate",
-    "ConsumerUpdateAnswer",
-    "Credit",
-    "CreditAnswer",
-    "Delivery",
-    "OffsetSpecification",
-    "OffsetType",
-    "QueryOffset",
-    "QueryOffsetAnswer",
-    "ResolveOffsetSpec",
-    "ResolveOffsetSpecAnswer",
-    "StoreOffset",
-    "Subscribe",
-    "SubscribeAnswer",
-    "Unsubscribe",
-    "UnsubscribeAnswer",
-    "decode_deliver",
-    "encode_deliver_head",
-]
-
 DELIVER_KEY: Final = 0x0008
 """Deliver, versions 1 and 2, from the server: ``subscription_id(u8) [committed_chunk_id(u64)] chunk``."""
 

@@ -18,8 +18,6 @@ import numpy as np
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.byte_view import Positions, Readable, numbers_at
 
-__all__ = ["SPECIAL", "Entries", "Positions", "read_entries"]
-
 SPECIAL: Final = 1 << 31
 """The bit of a length that says that it is none: a sub-batch's head begins there."""
 _U32: Final = struct.Struct(">I")

@@ -22,22 +22,6 @@ from typing import Annotated, Any, Final, Protocol, TypeVar, get_type_hints
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = [
-    "I64",
-    "U8",
-    "U16",
-    "U32",
-    "U64",
-    "Blob",
-    "FieldType",
-    "Pairs",
-    "Reader",
-    "Text",
-    "array_of",
-    "read_fields",
-    "write_fields",
-]
-
 MAX_TEXT_BYTES: Final = 2**15 - 1
 MAX_BLOB_BYTES: Final = 2**31 - 1
 

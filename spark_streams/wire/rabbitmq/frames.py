@@ -18,20 +18,6 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.rabbitmq.fields import U16, U32, Reader, layout_of, read_fields, write_fields
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 
-__all__ = [
-    "ANSWER",
-    "DEFAULT_FRAME_MAX_BYTES",
-    "HEAD_BYTES",
-    "INITIAL_FRAME_MAX_BYTES",
-    "Answer",
-    "Command",
-    "Frame",
-    "FrameReader",
-    "FrameTooLarge",
-    "Request",
-    "frame_head",
-]
-
 ANSWER: Final = 0x8000
 """The bit of a key that marks an answer."""
 HEAD_BYTES: Final = 8

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-__all__ = ["TRANSITIONS", "HandshakeInput", "HandshakeState"]
-
 
 class HandshakeState(Enum):
     """What both sides know of each other; a value is the name in the picture."""

@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.columnar.byte_view import loads
 
-__all__ = ["DEFAULT_BLOOM_BYTES", "MAX_BLOOM_BYTES", "MIN_BLOOM_BYTES", "SEED", "BloomProbe", "bloom_of", "murmur3_32"]
-
 SEED: Final = 104_729
 """The seed that the Java, JavaScript and Rust clients use."""
 

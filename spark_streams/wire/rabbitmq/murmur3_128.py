@@ -19,8 +19,6 @@ from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.columnar.byte_view import loads
 from spark_streams.wire.rabbitmq.hashes import SEED
 
-__all__ = ["murmur3_128_modulo"]
-
 _C1: Final = np.uint64(0x87C37B91114253D5)
 _C2: Final = np.uint64(0x4CF5AD432745937F)
 _BYTE_ORDER_MARK: Final = 0xFEFF

@@ -28,24 +28,9 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.byte_view import Positions, Readable, numbers_at
 from spark_streams.wire.rabbitmq.entries import read_entries
 from spark_streams.wire.rabbitmq.frames import frame_head
-from spark_streams.wire.rabbitmq.publish_encode import encode_publish, encode_sub_batches
 from spark_streams.wire.rabbitmq.publish_v2 import FILTERED_HEAD_BYTES, read_filtered
 from spark_streams.wire.rabbitmq.publisher_commands import CONFIRM_KEY, PUBLISH_ERROR_KEY
 from spark_streams.wire.rabbitmq.sub_batches import MAX_PLAIN_BYTES, RecordSpans, SubBatch
-
-__all__ = [
-    "Confirmed",
-    "PublishErrors",
-    "Published",
-    "decode_confirm",
-    "decode_publish",
-    "decode_publish_error",
-    "encode_confirm",
-    "encode_publish",
-    "encode_publish_error",
-    "encode_sub_batches",
-    "publish_parts",
-]
 
 Ids = NDArray[np.uint64]
 

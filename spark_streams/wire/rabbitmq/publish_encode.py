@@ -17,8 +17,6 @@ from spark_streams.wire.rabbitmq.frames import frame_head
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
 
-__all__ = ["encode_publish", "encode_sub_batches", "ranges_of"]
-
 _HEAD: Final = struct.Struct(">BI")
 FRAME_HEAD_BYTES: Final = 13
 """Size, key, version, publisher id, count."""

@@ -15,8 +15,6 @@ import numpy as np
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.byte_view import Positions, Readable, numbers_at
 
-__all__ = ["FILTERED_HEAD_BYTES", "FilteredEntries", "read_filtered"]
-
 FILTERED_HEAD_BYTES: Final = 10
 """Publishing id and the filter value's length."""
 _HEAD: Final = struct.Struct(">8xh")

@@ -10,19 +10,6 @@ from dataclasses import dataclass
 from spark_streams.wire.rabbitmq.fields import U8, U64, Text
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Request
 
-__all__ = [
-    "CONFIRM_KEY",
-    "MAX_REFERENCE_BYTES",
-    "PUBLISH_ERROR_KEY",
-    "PUBLISH_KEY",
-    "DeclarePublisher",
-    "DeclarePublisherAnswer",
-    "DeletePublisher",
-    "DeletePublisherAnswer",
-    "QueryPublisherSequence",
-    "QueryPublisherSequenceAnswer",
-]
-
 PUBLISH_KEY = 0x0002
 """Publish, versions 1 and 2, from the client."""
 CONFIRM_KEY = 0x0003

@@ -15,8 +15,6 @@ from spark_streams.wire.rabbitmq.consumer_commands import DELIVER_KEY
 from spark_streams.wire.rabbitmq.frames import Command, Frame
 from spark_streams.wire.rabbitmq.publisher_commands import CONFIRM_KEY, PUBLISH_ERROR_KEY, PUBLISH_KEY
 
-__all__ = ["CLIENT_RECEIVES", "COLUMNAR_KEYS", "COMMANDS", "SERVER_RECEIVES", "decode"]
-
 COMMANDS: Final[dict[tuple[int, int], type[Command]]] = {
     (kind.KEY, kind.VERSION): kind
     for module in (connection_commands, publisher_commands, consumer_commands, stream_commands, stream_commands)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ResponseCode", "code_name"]
-
 
 class ResponseCode(IntEnum):
     """What a peer answers; the protocol's table, and two that brokers added for renewing a token (S-151)."""

@@ -16,30 +16,6 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.rabbitmq.fields import I64, U16, U32, Pairs, Reader, Text, array_of, write_fields
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, Request, frame_head
 
-__all__ = [
-    "NO_LEADER",
-    "Broker",
-    "Create",
-    "CreateAnswer",
-    "CreateSuperStream",
-    "CreateSuperStreamAnswer",
-    "Delete",
-    "DeleteAnswer",
-    "DeleteSuperStream",
-    "DeleteSuperStreamAnswer",
-    "Metadata",
-    "MetadataAnswer",
-    "MetadataUpdate",
-    "Partitions",
-    "PartitionsAnswer",
-    "Route",
-    "RouteAnswer",
-    "Statistic",
-    "StreamMetadata",
-    "StreamStats",
-    "StreamStatsAnswer",
-]
-
 NO_LEADER = 0xFFFF
 """The leader reference of a stream that is not there, or has none now."""
 _CORRELATION_BYTES = 4

@@ -20,8 +20,6 @@ from spark_streams.wire.columnar.byte_view import Positions, Readable
 from spark_streams.wire.rabbitmq.compression import Compression, compress, decompress
 from spark_streams.wire.rabbitmq.entries import Entries, read_entries
 
-__all__ = ["MAX_PLAIN_BYTES", "SUB_BATCH_HEAD_BYTES", "RecordSpans", "SubBatch", "pack_sub_batch"]
-
 MAX_PLAIN_BYTES: Final = 64 << 20
 """What one sub-batch may inflate to: the limit of brokers (S-43)."""
 SUB_BATCH_HEAD_BYTES: Final = 11

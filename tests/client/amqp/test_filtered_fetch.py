@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.client import AmqpClient, RangeRead
-from spark_streams.client.residual import rows_that_match, wanted_columns
 from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import DeadlineExceeded, FilterError, PositionLost, RemoteProtocolError
 from spark_streams.filters.describe import to_text
+from spark_streams.filters.row_columns import rows_that_match, wanted_columns
 from spark_streams.filters.text import parse
 from spark_streams.filters.tree import Expression, Operator, Predicate, ValueType, property_of
 from spark_streams.log import ReferenceLog, StreamConfig

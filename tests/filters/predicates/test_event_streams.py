@@ -8,18 +8,10 @@ import numpy as np
 import pytest
 
 from spark_streams.errors import FilterError
-from spark_streams.filters.predicates.event_streams import (
-    NEVER,
-    NO_TIMESTAMP,
-    Condition,
-    and_,
-    annotations_predicate,
-    freeze,
-    mask,
-    parse_sql,
-    seek,
-)
+from spark_streams.filters.predicates.conditions import NEVER, Condition, freeze, mask, seek
+from spark_streams.filters.predicates.event_streams import and_, annotations_predicate, parse_sql
 from spark_streams.offsets import PaddedDecimalOrder
+from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 
 ORDER = PaddedDecimalOrder()
 COUNT = 12

@@ -10,16 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.errors import FilterError
-from spark_streams.filters.predicates.event_streams import (
-    NO_TIMESTAMP,
-    and_,
-    annotations_predicate,
-    freeze,
-    mask,
-    parse_sql,
-    seek,
-)
+from spark_streams.filters.predicates.conditions import freeze, mask, seek
+from spark_streams.filters.predicates.event_streams import and_, annotations_predicate, parse_sql
 from spark_streams.offsets import PaddedDecimalOrder
+from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 
 WIDTH = 3
 ORDER = PaddedDecimalOrder(WIDTH)

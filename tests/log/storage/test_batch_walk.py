@@ -18,7 +18,7 @@ from spark_streams.log.format.records import Records, record_headers
 from spark_streams.log.storage import batch_walk as walk_module
 from spark_streams.log.storage import files
 from spark_streams.log.storage import segment as segment_module
-from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.log.storage.readable_partition import PartitionClosed
 from tests.examples import examples
 
 

@@ -24,7 +24,7 @@ from spark_streams.log import stream_metadata as metadata_module
 from spark_streams.log.storage import segment as segment_module
 from spark_streams.log.storage import segment_index as index_module
 from spark_streams.log.storage import segments as segments_module
-from spark_streams.log.storage.partition import PartitionClosed
+from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.log.storage.recovery import RecoveryPointFile
 from spark_streams.log.storage.segment_index import SegmentIndex
 from tests.log.reading import all_values

@@ -135,7 +135,7 @@ def test_es_206_none_free_waits_where_configured(nodes: Any) -> None:
 
 def test_one_that_waits_and_cannot_be_served_is_tried_once(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when its stream is deleted just now; the claim that is given back was offered to the same link again."""
-    from spark_streams.log.storage.partition import PartitionClosed
+    from spark_streams.log.storage.readable_partition import PartitionClosed
     from spark_streams.server.amqp.consumer_link import ConsumerLink
 
     node = nodes(unassigned="wait", unassigned_wait_ms=600_000)

@@ -106,7 +106,7 @@ def test_others_are_served_while_many_partitions_are_described(calm: Door, hold:
 
 @pytest.fixture
 def aside() -> Iterator[Any]:
-    from spark_streams.server.worker import Worker
+    from spark_streams.server.turns import Worker
 
     thread = Worker("test")
     yield thread

@@ -11,7 +11,7 @@ import pytest
 
 from spark_streams.client.rabbitmq import connection as of_the_client
 from spark_streams.server.rabbitmq import session as of_the_door
-from spark_streams.server.rabbitmq.heartbeat import HeartbeatTimer
+from spark_streams.server.rabbitmq.session import HeartbeatTimer
 
 
 class Clock:

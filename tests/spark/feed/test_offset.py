@@ -7,8 +7,9 @@ import json
 import pytest
 
 from spark_streams.client.feed.pushdown import FeedFilter
+from spark_streams.client.feed.range_reader import BEGINNING
 from spark_streams.errors import CheckpointError
-from spark_streams.spark.feed.offset import BEGINNING, FeedOffset
+from spark_streams.spark.feed.offset import FeedOffset
 
 FULL = FeedOffset(
     "orders",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.client.feed import Discovery, FeedPartition
-from spark_streams.spark.feed.offset import BEGINNING, FeedOffset
+from spark_streams.client.feed.range_reader import BEGINNING
+from spark_streams.spark.feed.offset import FeedOffset
 from spark_streams.spark.feed.partition_changes import PartitionChanges, trace
 
 

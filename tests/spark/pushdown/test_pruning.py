@@ -21,7 +21,7 @@ from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.feed.reader import FeedSource
 from spark_streams.spark.pushdown.pruning import can_match
-from spark_streams.spark.pushdown.report import filter_line
+from spark_streams.spark.pushdown.spark_filters import filter_line
 from spark_streams.spark.schemas import spark_schema
 from spark_streams.spark.source import reader
 from spark_streams.spark.source.batch_plan import plan_batch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from spark_streams.options import parse_source
 from spark_streams.position import After, Checkpoint
+from spark_streams.spark.progress.batch_progress import Lag
 from spark_streams.spark.source.driver import Driver
-from spark_streams.spark.source.lag import Lag
 from tests.spark.fake_client import FakeLog, name
 from tests.spark.fake_query import Clock
 

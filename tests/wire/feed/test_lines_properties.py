@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.columnar.base64 import decode_base64
+from spark_streams.wire.columnar.gather import decode_base64
 from spark_streams.wire.feed import json_check
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import decode_discovery

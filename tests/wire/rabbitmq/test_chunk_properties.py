@@ -21,13 +21,8 @@ from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES, ChunkHeader, decode_
 from spark_streams.wire.rabbitmq.compression import Compression, compress, decompress
 from spark_streams.wire.rabbitmq.entries import SPECIAL, read_entries
 from spark_streams.wire.rabbitmq.hashes import BloomProbe, bloom_of
-from spark_streams.wire.rabbitmq.publish_decode import (
-    decode_confirm,
-    decode_publish,
-    decode_publish_error,
-    encode_publish,
-    encode_sub_batches,
-)
+from spark_streams.wire.rabbitmq.publish_decode import decode_confirm, decode_publish, decode_publish_error
+from spark_streams.wire.rabbitmq.publish_encode import encode_publish, encode_sub_batches
 from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
 from tests.examples import examples
 from tests.wire.rabbitmq.chunks import encode_chunk

@@ -19,11 +19,10 @@ from spark_streams.wire.rabbitmq.publish_decode import (
     decode_publish,
     decode_publish_error,
     encode_confirm,
-    encode_publish,
     encode_publish_error,
-    encode_sub_batches,
     publish_parts,
 )
+from spark_streams.wire.rabbitmq.publish_encode import encode_publish, encode_sub_batches
 from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -26,8 +26,6 @@ from typing import Final
 
 from spark_streams.filters.sql_scanner import HYPHENED, WORD, SqlScanner
 
-__all__ = ["MAX_CHARACTERS", "Kind", "Token", "tokens_of"]
-
 MAX_CHARACTERS: Final = 16_384
 """RabbitMQ takes 4096; a filter is evaluated for every event, so it must have some bound."""
 

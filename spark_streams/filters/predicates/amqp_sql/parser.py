@@ -46,8 +46,6 @@ from spark_streams.wire.amqp.message import (
     PROPERTIES,
 )
 
-__all__ = ["parse_amqp_sql"]
-
 MAX_DEPTH: Final = 64
 MAX_TESTS: Final = 200
 """Each is evaluated on every event; RabbitMQ takes 200 tokens."""

@@ -17,8 +17,6 @@ from spark_streams.wire.amqp.sections import Codes, Extents
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 from spark_streams.wire.columnar.gather import gather
 
-__all__ = ["ByteRange", "code_set", "column_of", "fitting", "text_spans"]
-
 TEXT_CODES: Final = (0xA1, 0xB1, 0xA3, 0xB3)
 BINARY_CODES: Final = (0xA0, 0xB0)
 NULL_CODE: Final = 0x40

@@ -52,8 +52,6 @@ from spark_streams.wire.amqp.sections import Extents, Pair, Sections, extents, w
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 from spark_streams.wire.columnar.gather import validity
 
-__all__ = ["COLUMN_TYPES", "Lockstep", "MessageBlock", "decode_columns"]
-
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "value": pa.binary(),

@@ -50,8 +50,6 @@ from spark_streams.wire.amqp.values import Symbol
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 from spark_streams.wire.columnar.gather import gather
 
-__all__ = ["ENCODED_COLUMNS", "encode_columns"]
-
 ENCODED_COLUMNS: Final = frozenset(
     {
         "application_properties",

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from spark_streams.wire.columnar.byte_view import Mask
 from spark_streams.wire.columnar.gather import validity
 
-__all__ = ["EncodedRun", "as_bytes", "constant", "counted", "fixed", "join", "sized"]
-
 _LARGE: Final = pa.large_binary()
 
 

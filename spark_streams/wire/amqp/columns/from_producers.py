@@ -15,8 +15,6 @@ from spark_streams.wire.amqp.columns.decode import Lockstep, MessageBlock
 from spark_streams.wire.amqp.columns.single_message import row_columns
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 
-__all__ = ["Incoming", "incoming_columns"]
-
 
 @dataclass(frozen=True)
 class Incoming:

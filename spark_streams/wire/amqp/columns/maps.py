@@ -13,8 +13,6 @@ from spark_streams.wire.amqp.sections import Extents, Pair, walk_map
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 from spark_streams.wire.columnar.gather import validity
 
-__all__ = ["Entries", "read_entries"]
-
 _MAP_TYPE: Final = pa.map_(pa.string(), pa.string())
 _MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
 

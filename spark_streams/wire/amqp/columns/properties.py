@@ -24,8 +24,6 @@ from spark_streams.wire.amqp.sections import Extents, Pair, walk_list
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 from spark_streams.wire.columnar.gather import validity
 
-__all__ = ["PROPERTIES_TYPE", "Properties", "read_properties"]
-
 _ARROW: Final = {
     "text": pa.string(),
     "string": pa.string(),

@@ -31,8 +31,6 @@ from spark_streams.wire.amqp.event_streams import (
 )
 from spark_streams.wire.amqp.values import Array, Pairs, Timestamp, UInt
 
-__all__ = ["DELIVERY", "Overflow", "TimestampOverflow", "microseconds", "row_columns"]
-
 Overflow = Literal["fail", "null"]
 """What becomes of an instant that does not fit int64 microseconds: the read fails, or the cell is null."""
 

@@ -56,21 +56,6 @@ from spark_streams.wire.amqp.sections import Pair, Sections, walk_list, walk_map
 from spark_streams.wire.amqp.values import Char, EncodedDecimal, Pairs
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 
-__all__ = [
-    "BOOLEAN",
-    "BROKEN",
-    "FLOAT",
-    "INTEGER",
-    "NULL",
-    "NUMBER",
-    "OTHER",
-    "TEXT",
-    "FieldOfMessage",
-    "TypedColumn",
-    "timestamp_column",
-    "typed_columns",
-]
-
 NULL, TEXT, INTEGER, FLOAT, NUMBER, BOOLEAN, OTHER, BROKEN = range(8)
 """The kinds, as in the table above."""
 
