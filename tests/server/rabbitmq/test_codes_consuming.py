@@ -87,7 +87,7 @@ def test_0x04_after_the_stream_was_deleted(broker: Any) -> None:
 
 
 def test_0x10_without_permission_to_read(doors: Callable[..., Any]) -> None:
-    from spark_streams.server.rabbitmq.config import Permissions
+    from spark_streams.server import Permissions
 
     door = doors(permissions={"guest": Permissions(read="conformance-.*-open")})
     stream, readable, peer = door.stream("closed"), door.stream("open"), door.peer()
