@@ -1,7 +1,7 @@
-"""The filter language: one way to say which events are wanted, for every source, peer and log.
+"""The filter language of all sources: it selects events, whatever peer or log they come from.
 
-Written as text (``parse``), in Python (``builder``) or as protobuf messages (``from_protobuf``), all giving the same
-tree; ``read_filter`` takes what stands in an option. docs/filters.md describes the language.
+A filter is text (``parse``), Python calls (``builder``) or protobuf messages (``from_protobuf``); all three give the
+same tree. ``read_filter`` reads the value of an option. docs/filters.md describes the language.
 """
 
 from spark_streams.filters.builder import builder

@@ -2,18 +2,18 @@
 
 ::
 
-    builder()              ReferenceStep    what is tested: property(name), publish_time(), event_time(), key(), ...
-      .property("type")    OperatorStep     how: equals, in_, greater_than, like, between, is_null, contains_any, ...
+    builder()              ReferenceStep    the tested part: property(name), publish_time(), event_time(), key(), ...
+      .property("type")    OperatorStep     test: equals, in_, greater_than, like, between, is_null, contains_any, ...
       .equals("order")     ExpressionStep   and_(), or_(): a ReferenceStep again; not_(): all of it negated; build()
       .and_().publish_time().greater_than_equals(-386380800000)
       .build()             Expression
 
-Calls join from left to right, whatever SQL would say: ``a.or_().b.and_().c`` is ``(a OR b) AND c``, and ``not_()``
-negates all that stands before it (E-4). ``group(expression)`` takes a part that was built on its own; ``all_of``,
-``any_of`` and ``negate`` join such parts, too.
+Calls join from left to right, unlike SQL: ``a.or_().b.and_().c`` is ``(a OR b) AND c``, and ``not_()`` negates
+everything before it (E-4). ``group(expression)`` takes an expression that was built separately; ``all_of``, ``any_of``
+and ``negate`` join such expressions, too.
 
-The type of the values is the type of the Python values: str is STRING, int is LONG, float is DOUBLE. Steps are frozen:
-one that is kept may be gone on from many times. A test that makes no sense fails where it is called.
+The type of the values is the type of the Python values: str is STRING, int is LONG, float is DOUBLE. Steps are frozen,
+so a caller may continue from the same step many times. A test that makes no sense fails where it is called.
 
 Spec: Pulsar proposal, "Client API"; docs/specifications.md, E-1 to E-20.
 """
@@ -57,26 +57,26 @@ def builder() -> ReferenceStep:
 
 @dataclass(frozen=True)
 class ReferenceStep:
-    """The step that says what of an event is tested.
+    """The step that chooses the part of an event to test.
 
     Args:
-        left: what stands before; None at the beginning.
-        join: how the next test is joined with it.
+        left: the expression before it; None at the beginning.
+        join: how it joins the next test with ``left``.
     """
 
     left: Expression | None = None
     join: type[And] | type[Or] = And
 
     def property(self, name: str) -> OperatorStep:
-        """Test a property, under the name that ``nodes.property_of`` describes."""
+        """Test a property; ``tree.property_of`` describes its name."""
         return OperatorStep(self, property_of(name))
 
     def event_time(self) -> OperatorStep:
-        """Test when the event happened, in ms since the epoch."""
+        """Test the time at which the event happened, in ms since the epoch."""
         return OperatorStep(self, EVENT_TIME)
 
     def publish_time(self) -> OperatorStep:
-        """Test when the event was added to the log, in ms since the epoch."""
+        """Test the time at which the event was added to the log, in ms since the epoch."""
         return OperatorStep(self, PUBLISH_TIME)
 
     def key(self) -> OperatorStep:
@@ -92,14 +92,14 @@ class ReferenceStep:
         return OperatorStep(self, OFFSET)
 
     def body_size(self) -> OperatorStep:
-        """Test how many bytes the event's body has."""
+        """Test the size of the event's body in bytes."""
         return OperatorStep(self, BODY_SIZE)
 
     def group(self, expression: Expression) -> ExpressionStep:
-        """Take an expression that was built on its own, as one operand.
+        """Take an expression that was built separately, as one operand.
 
         Raises:
-            FilterError: it is none, or is larger than the language allows.
+            FilterError: ``expression`` is not an expression, or is larger than the language allows.
         """
         check(expression)
         if self.left is None:
@@ -110,11 +110,11 @@ class ReferenceStep:
 
 @dataclass(frozen=True)
 class OperatorStep:
-    """The step that says how it is tested; each call raises ``FilterError`` where it makes no sense.
+    """The step that chooses the test of that part; each call raises ``FilterError`` where it makes no sense.
 
     Args:
-        before: the step that came before.
-        reference: what is tested.
+        before: the previous step.
+        reference: the part of the event.
     """
 
     before: ReferenceStep
@@ -125,31 +125,31 @@ class OperatorStep:
         return self._test(Operator.IS_NULL)
 
     def is_not_null(self) -> ExpressionStep:
-        """Test that it is there."""
+        """Test that it is not missing."""
         return self._test(Operator.IS_NOT_NULL)
 
     def equals(self, value: Value) -> ExpressionStep:
-        """Test that it is the value."""
+        """Test that it equals the value."""
         return self._test(Operator.EQUALS, value)
 
     def not_equals(self, value: Value) -> ExpressionStep:
-        """Test that it is there, and is not the value."""
+        """Test that it is not missing and differs from the value."""
         return self._test(Operator.NOT_EQUALS, value)
 
     def in_(self, *values: Value) -> ExpressionStep:
-        """Test that it is one of one or more values."""
+        """Test that it equals one of the values, of which there is at least one."""
         return self._test(Operator.IN, *values)
 
     def not_in(self, *values: Value) -> ExpressionStep:
-        """Test that it is there, and is none of one or more values."""
+        """Test that it is not missing and differs from all values; there is at least one."""
         return self._test(Operator.NOT_IN, *values)
 
     def greater_than(self, value: Value) -> ExpressionStep:
-        """Test that it is more than the value."""
+        """Test that it is greater than the value."""
         return self._test(Operator.GREATER_THAN, value)
 
     def greater_than_equals(self, value: Value) -> ExpressionStep:
-        """Test that it is the value or more."""
+        """Test that it is greater than the value, or equal to it."""
         return self._test(Operator.GREATER_THAN_EQUALS, value)
 
     def less_than(self, value: Value) -> ExpressionStep:
@@ -157,23 +157,23 @@ class OperatorStep:
         return self._test(Operator.LESS_THAN, value)
 
     def less_than_equals(self, value: Value) -> ExpressionStep:
-        """Test that it is the value or less."""
+        """Test that it is less than the value, or equal to it."""
         return self._test(Operator.LESS_THAN_EQUALS, value)
 
     def between(self, low: Value, high: Value) -> ExpressionStep:
-        """Test that it is one of the two values, or between them."""
+        """Test that it is between the two values, both inclusive."""
         return self._test(Operator.BETWEEN, low, high)
 
     def like(self, pattern: str) -> ExpressionStep:
-        """Test that it is a text of this pattern: ``%`` is any run of characters, ``_`` one, and there is no escape."""
+        """Test that it is a text that matches: ``%`` is any run of characters, ``_`` is one, and there is no escape."""
         return self._test(Operator.LIKE, pattern)
 
     def not_like(self, pattern: str) -> ExpressionStep:
-        """Test that it is there, and is no text of this pattern."""
+        """Test that it is not missing and does not match the pattern."""
         return self._test(Operator.NOT_LIKE, pattern)
 
     def contains_all(self, *values: Value) -> ExpressionStep:
-        """Test that it is a list that has each of one or more values."""
+        """Test that it is a list that has all of the values; there is at least one."""
         return self._test(Operator.CONTAINS_ALL, *values)
 
     def contains_any(self, *values: Value) -> ExpressionStep:
@@ -181,7 +181,7 @@ class OperatorStep:
         return self._test(Operator.CONTAINS_ANY, *values)
 
     def contains_none(self, *values: Value) -> ExpressionStep:
-        """Test that it is a list that has none of one or more values."""
+        """Test that it is a list that has none of the values; there is at least one."""
         return self._test(Operator.CONTAINS_NONE, *values)
 
     def _test(self, operator: Operator, *values: Value) -> ExpressionStep:
@@ -198,31 +198,31 @@ class OperatorStep:
 
 @dataclass(frozen=True)
 class ExpressionStep:
-    """The step after a test: go on, or be done.
+    """The step after a test: it adds another test, or ends the expression.
 
     Args:
-        expression: what was said so far.
+        expression: the expression so far.
     """
 
     expression: Expression
 
     def and_(self) -> ReferenceStep:
-        """Join all that stands before, as one operand, with the next test by AND."""
+        """Join everything before, as one operand, with the next test by AND."""
         return ReferenceStep(self.expression, And)
 
     def or_(self) -> ReferenceStep:
-        """Join all that stands before, as one operand, with the next test by OR."""
+        """Join everything before, as one operand, with the next test by OR."""
         return ReferenceStep(self.expression, Or)
 
     def not_(self) -> ExpressionStep:
-        """Negate all that stands before."""
+        """Negate everything before."""
         return ExpressionStep(negate(self.expression))
 
     def build(self) -> Expression:
         """Return the expression.
 
         Raises:
-            FilterError: it is larger than the language allows.
+            FilterError: the expression is larger than the language allows.
         """
         check(self.expression)
         return self.expression

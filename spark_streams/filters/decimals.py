@@ -1,16 +1,16 @@
-"""Numbers as filters write them, and as texts in events have them: read, and compared exactly.
+"""Numbers of filters and of texts in events: this file reads them and compares them exactly.
 
 In a filter, in text and in the protobuf form::
 
     LONG    = ["+" | "-"] digits                                      within 64 bits
     DOUBLE  = LONG ["." digits] [("e" | "E") ["+" | "-"] digits]      finite; written as its shortest decimal
 
-In an event, where no binary float stands between a property and a literal::
+In an event (no binary float is involved when a property is compared with a literal)::
 
     number = ["+" | "-"] digits ["." digits] [("e" | "E") ["+" | "-"] digits]      digits are 0 to 9
 
-Nothing else is a number: no blanks, no hexadecimal, no NaN, no infinity, no ``.5`` and no ``5.``. A number becomes a
-``Numeral``, whose order is that of the numbers, however long they are: ``1e999999999`` takes no more room than ``1``.
+Nothing else is a number: no blanks, no hexadecimal, no NaN, no infinity, no ``.5`` and no ``5.``. A ``Numeral`` holds a
+number and has the order of numbers, however long they are: ``1e999999999`` needs no more memory than ``1``.
 
 Spec: docs/specifications.md, E-7, E-8.
 """
@@ -25,17 +25,17 @@ from typing import Final, TypeAlias
 MIN_INT64: Final = -(2**63)
 MAX_INT64: Final = 2**63 - 1
 NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-"""A number of either type; a LONG has neither of the groups."""
+"""A number of either type; a LONG matches neither group."""
 
 _INT64_DIGITS: Final = 19
 
 
 def read_long(text: str) -> int | None:
-    """Return the value of a LONG, of any length; None if it is none, or does not fit into 64 bits."""
+    """Return the value of a LONG, of any length; None if the text is no LONG, or does not fit into 64 bits."""
     number = NUMBER.fullmatch(text)
     if number is None or number[1] or number[2]:
         return None
-    # Digits are counted first: int() of very many would take seconds, or fail.
+    # Count the digits first: int() of very many would take seconds, or fail.
     significant = text.lstrip("+-").lstrip("0") or "0"
     value = int(significant[: _INT64_DIGITS + 1])
     value = -value if text.startswith("-") else value
@@ -43,7 +43,7 @@ def read_long(text: str) -> int | None:
 
 
 def read_double(text: str) -> float | None:
-    """Return the value of a DOUBLE, of any length; None if it is none, or is not finite."""
+    """Return the value of a DOUBLE, of any length; None if the text is no DOUBLE, or is not finite."""
     if NUMBER.fullmatch(text) is None:
         return None
     value = float(text)
@@ -56,13 +56,13 @@ Numeral: TypeAlias = tuple[int, int, str]
 _NUMBER: Final = re.compile(r"([+-]?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]+))?")
 _ZERO: Final[Numeral] = (0, 0, "")
 _FAR: Final = 10**18
-"""An exponent beyond this is taken for this: no literal is anywhere near, and no text has so many digits."""
+"""The limit of exponents: a larger one counts as this one. No literal is near it, and no text has so many digits."""
 _NINES: Final = str.maketrans("0123456789", "9876543210")
 _AFTER_DIGITS: Final = ":"
 
 
 def numeral_of_text(text: str) -> Numeral | None:
-    """Return the number that a text is; None for one that is none."""
+    """Return the number in a text; None if the text is no number."""
     found = _NUMBER.fullmatch(text)
     if found is None:
         return None
@@ -74,7 +74,7 @@ def numeral_of_text(text: str) -> Numeral | None:
     exponent = exponent.lstrip("0")
     power = _FAR if len(exponent) > 18 else int(exponent or "0")
     size = len(whole) - (len(digits) - len(significant)) + (-power if exponent_sign == "-" else power)
-    # The number is 0.<digits> times ten to the power of its size: digits compare from the left, like text.
+    # The number is 0.<digits> times ten to the power of its size, so digits compare from the left, like text.
     significant = significant.rstrip("0")
     if sign == "-":
         return -1, -size, significant.translate(_NINES) + _AFTER_DIGITS
@@ -82,10 +82,10 @@ def numeral_of_text(text: str) -> Numeral | None:
 
 
 def numeral(value: int | float) -> Numeral:
-    """Return a literal's number: of a float, its shortest decimal that reads back to it (E-8).
+    """Return a literal's number; that of a float is its shortest decimal that reads back to it (E-8).
 
     Raises:
-        ValueError: a float that is not finite.
+        ValueError: the float is not finite.
     """
     found = numeral_of_text(repr(value))
     if found is None:
@@ -94,5 +94,5 @@ def numeral(value: int | float) -> Numeral:
 
 
 def as_fraction(value: int | float) -> Fraction:
-    """Return a literal's number as a fraction: of a float, its shortest decimal."""
+    """Return a literal's number as a fraction; that of a float is its shortest decimal."""
     return Fraction(repr(value))

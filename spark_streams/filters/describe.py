@@ -1,6 +1,6 @@
-"""A tree as the text that it is parsed from, and as lines that show its shape; the words of the language for both ways.
+"""A filter's tree as text that parses to the same tree, and as lines that show its shape; the language's words.
 
-The words are keywords, references, and what may be written as a bare property name.
+The words are the keywords, the references, and the names that may be written as a bare property.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 KEYWORDS: Final = frozenset(
     {"ALL", "AND", "ANY", "BETWEEN", "CONTAINS", "FALSE", "IN", "IS", "LIKE", "NONE", "NOT", "NULL", "OR", "TRUE"}
 )
-"""Written in any case; a property that is called like one is written ``[any]``."""
+"""Keywords are written in any case; a property whose name is a keyword is written ``[any]``."""
 
 REFERENCES: Final = {
     "event_time": EVENT_TIME,
@@ -43,7 +43,7 @@ REFERENCES: Final = {
     "offset": OFFSET,
     "body_size": BODY_SIZE,
 }
-"""What bare words mean that are no property."""
+"""Bare words that are no property, and the reference that each means."""
 
 ANNOTATION_SECTIONS: Final = frozenset({"d", "delivery_annotations"})
 ANNOTATIONS: Final[dict[str, Reference]] = {
@@ -57,7 +57,7 @@ _FOLDED: Final = {word.replace("_", ""): word for word in REFERENCES}
 
 
 def is_bare_property(name: str) -> bool:
-    """Say whether a name means the property of that name when it stands without delimiters."""
+    """Return whether a name without delimiters means the property of that name."""
     first, dot, _ = name.partition(".")
     if not WORD.fullmatch(name) or first.upper() in KEYWORDS or meant(name) is not None:
         return False
@@ -65,12 +65,12 @@ def is_bare_property(name: str) -> bool:
 
 
 def meant(word: str) -> str | None:
-    """Return what a bare word is, or was probably meant to be, that is not a property of its own name.
+    """Return the reference or property that a bare word means, or was probably meant to be; None for a property.
 
-    ``PublishTime`` and ``Properties.subject`` name no property by accident: who writes them bare is told so.
+    ``PublishTime`` and ``Properties.subject`` are unlikely names of properties; users who write them bare get an error.
 
     Returns:
-        The reference, or the name with its section as it should be written; None for a property.
+        The reference, or the name with its section in the right spelling; None for a property of the word's own name.
     """
     first, dot, rest = word.partition(".")
     if dot:
@@ -86,7 +86,7 @@ SIGNS: Final = {
     Operator.LESS_THAN: "<",
     Operator.LESS_THAN_EQUALS: "<=",
 }
-"""The comparisons as they are written."""
+"""The sign of each comparison."""
 
 _LISTS: Final = {
     Operator.IN: "IN",
@@ -101,10 +101,10 @@ _SHORT: Final = 200
 
 
 def to_text(expression: Expression) -> str:
-    """Return the text of a tree, in one line: ``parse`` gives the same tree back.
+    """Return the text of a tree, in one line; ``parse`` returns the same tree from it.
 
     Args:
-        expression: of any depth; one that ``check`` refuses is written too, but may not be read back.
+        expression: of any depth; one that ``check`` refuses has a text too, but ``parse`` may refuse that.
     """
     written: list[str] = []
     waiting: list[Expression | str] = [expression]
@@ -116,7 +116,7 @@ def to_text(expression: Expression) -> str:
             joined: list[Expression | str] = []
             for part in node.parts:
                 joined.append(" AND " if isinstance(node, And) else " OR ")
-                # AND binds tighter than OR; one within its own kind is no sound tree, but is shown as it is.
+                # AND binds tighter than OR. A join within its own kind is no sound tree, but is shown as it is.
                 bare = isinstance(part, (Predicate, Not)) or (isinstance(node, Or) and isinstance(part, And))
                 joined.extend((part,) if bare else ("(", part, ")"))
             waiting.extend(reversed(joined[1:]))
@@ -129,7 +129,7 @@ def to_text(expression: Expression) -> str:
 
 
 def to_tree(expression: Expression) -> str:
-    """Return a tree in lines, one a node, each below the node that it belongs to; no newline at the end.
+    """Return a tree as lines: one line for each node, below its parent's; no newline at the end.
 
     ::
 
@@ -157,12 +157,12 @@ def to_tree(expression: Expression) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return the beginning of a text, for a message."""
+    """Return the beginning of a text, for an error message."""
     return text if len(text) <= _SHORT else text[:_SHORT] + "…"
 
 
 def _predicate(predicate: Any) -> str:
-    if not isinstance(predicate, Predicate):  # what ``check`` is about to refuse
+    if not isinstance(predicate, Predicate):  # ``check`` is about to refuse it
         return repr(predicate)
     reference, operator = _reference(predicate.reference), predicate.operator
     values = [_literal(value) for value in predicate.values]
@@ -187,5 +187,5 @@ def _reference(reference: Reference) -> str:
 def _literal(value: Value) -> str:
     if isinstance(value, str):
         return "'{}'".format(value.replace("'", "''"))
-    # Python refuses to write very long integers; ``check`` is about to refuse them, too.
+    # Python raises for the text of very long integers; ``check`` is about to refuse them, too.
     return repr(value) if not isinstance(value, int) or value.bit_length() <= 64 else hex(value)

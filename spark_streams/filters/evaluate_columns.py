@@ -1,7 +1,7 @@
-"""An expression on many events at once: Arrow columns in, a column of answers out, null for unknown.
+"""Evaluate an expression on many events at once: Arrow columns in, a column of answers out, null for unknown.
 
-The answers are those of ``evaluate_one.py``, which says what every operator means. Texts are compared by Arrow, numbers
-in ``number_columns.py``; only what neither can do is asked of Python, once for each different text.
+The answers equal those of ``evaluate_one.py``, which defines the operators. Arrow compares texts, ``number_columns.py``
+compares numbers; Python evaluates what neither can, once for each distinct text.
 
 Spec: docs/specifications.md, E-1 to E-20.
 """
@@ -20,38 +20,38 @@ from spark_streams.filters.text_matching import like_regex
 from spark_streams.filters.tree import And, Expression, Not, Operator, Or, Predicate, Reference, ValueType
 
 ColumnLookup: TypeAlias = Callable[[Reference], pa.Array]
-"""Says what a part of the events is: string or int64, null for NULL."""
+"""Return a part of all events as a column: string or int64, null for NULL."""
 
 _CONTAINS: Final = frozenset({Operator.CONTAINS_ALL, Operator.CONTAINS_ANY, Operator.CONTAINS_NONE})
 _ARRAY: Final = r"\A[ \t\r\n]*\["
 _PLAIN: Final = r'"[^"\\\x00-\x1f]*"'
 _PLAIN_ARRAY: Final = rf"\A[ \t\r\n]*\[[ \t\r\n]*({_PLAIN}[ \t\r\n]*(,[ \t\r\n]*{_PLAIN}[ \t\r\n]*)*)?\][ \t\r\n]*\z"
-"""A JSON array of strings without escapes: what stands between quotes is the member."""
+"""A JSON array of strings without escapes: the characters between two quotes are the member."""
 _FEW: Final = 4
-"""So many comparisons are quicker than a table."""
+"""Up to this many values, single comparisons are faster than a hash table."""
 
 
 def evaluate_columns(expression: Expression, lookup: ColumnLookup, rows: int) -> pa.BooleanArray:
-    """Say which events pass.
+    """Return which events pass.
 
     Args:
-        expression: what is asked.
-        lookup: what the events have; asked once for each reference.
-        rows: how many events there are.
+        expression: the filter.
+        lookup: returns the events' columns; called once for each reference.
+        rows: number of events.
 
     Returns:
-        As many answers; null for unknown, which does not pass.
+        One answer for each event; null for unknown, which does not pass.
     """
     return _Evaluation(lookup, rows).of(expression)
 
 
 def mask(expression: Expression, lookup: ColumnLookup, rows: int) -> pa.BooleanArray:
-    """Say which events pass; as ``evaluate_columns``, with false for unknown."""
+    """Return which events pass, as ``evaluate_columns`` does, with false for unknown."""
     return pc.fill_null(evaluate_columns(expression, lookup, rows), False)
 
 
 class _Evaluation:
-    """One expression on one batch; columns, and their numbers, are made once."""
+    """The evaluation of one expression on one batch; it builds each column, and the column's numbers, once."""
 
     def __init__(self, lookup: ColumnLookup, rows: int) -> None:
         self._lookup = lookup
@@ -72,7 +72,7 @@ class _Evaluation:
         join = pc.and_kleene if conjunction else pc.or_kleene
         answer = self.of(expression.parts[0])
         for part in expression.parts[1:]:
-            # No further part can change an answer that is decided for all.
+            # No further part can change the answer once it is decided for all events.
             if answer.null_count == 0 and answer.true_count == (0 if conjunction else self._rows):
                 break
             answer = join(answer, self.of(part))
@@ -118,7 +118,7 @@ def _of_texts(predicate: Predicate, column: pa.StringArray) -> pa.BooleanArray:
     try:
         for value in values:
             value.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which no column holds and Arrow does not take
+    except UnicodeEncodeError:  # half of a surrogate pair: no column holds it, and Arrow refuses it
         return answer_by_text(column, predicate_test(predicate))
     if op in _CONTAINS:
         return _contains(predicate, column, values)
@@ -147,7 +147,7 @@ def _among(column: pa.StringArray, values: list[str]) -> pa.BooleanArray:
 
 
 def _like(predicate: Predicate, column: pa.StringArray, pattern: str) -> pa.BooleanArray:
-    """Return what LIKE says; of the usual shapes without a regular expression."""
+    """Return the answers of LIKE; the usual shapes of patterns need no regular expression."""
     inner = pattern.strip("%")
     if not inner and pattern:
         return with_nulls_of(pa.repeat(pa.scalar(True), len(column)), column)
@@ -165,12 +165,12 @@ def _like(predicate: Predicate, column: pa.StringArray, pattern: str) -> pa.Bool
 
 
 def _contains(predicate: Predicate, column: pa.StringArray, values: list[str]) -> pa.BooleanArray:
-    """Return what CONTAINS says: values that are no array, and arrays of simple strings, without reading them."""
+    """Return the answers of CONTAINS; values that are no array, and arrays of simple strings, are not parsed."""
     test = predicate_test(predicate)
     arrays = pc.match_substring_regex(column, _ARRAY)
     if not pc.any(arrays).as_py():
         plain = arrays
-    elif any(value.strip(", \t\r\n") == "" for value in values):  # `","` is also what stands between two members
+    elif any(value.strip(", \t\r\n") == "" for value in values):  # `","` also separates two members
         return answer_by_text(column, test)
     else:
         plain = pc.match_substring_regex(column, _PLAIN_ARRAY)
@@ -195,5 +195,5 @@ def _contains(predicate: Predicate, column: pa.StringArray, values: list[str]) -
 
 
 def _simple(value: str) -> bool:
-    """Return whether a text may stand between quotes in JSON as it is."""
+    """Return whether JSON can hold a text between quotes without an escape."""
     return '"' not in value and "\\" not in value and all(character >= " " for character in value)

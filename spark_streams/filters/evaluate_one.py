@@ -1,12 +1,12 @@
-"""An expression on one event: true, false or, as SQL has it, unknown; ``evaluate_columns.py`` evaluates many.
+"""Evaluate an expression on one event: true, false or unknown, as in SQL; ``evaluate_columns.py`` evaluates many.
 
-What is decided here, for both:
+This file defines the operators for both:
 
 - NULL is unknown to every test but IS NULL and IS NOT NULL.
 - STRING values compare by code points; a whole number (a time, a size) compares as its digits.
 - LONG and DOUBLE values compare as exact decimal numbers; with a text that is no number the answer is unknown.
-- BETWEEN is ``>=`` and ``<=``; IN is ``=`` with any of the values; CONTAINS ANY is that for any member of the value,
-  CONTAINS ALL asks for each of the values, CONTAINS NONE is NOT CONTAINS ANY.
+- BETWEEN is ``>=`` and ``<=``. IN is ``=`` with any of the values. CONTAINS ANY is IN for any member of the value,
+  CONTAINS ALL requires each of the values, CONTAINS NONE is NOT CONTAINS ANY.
 
 Spec: docs/specifications.md, E-1 to E-20.
 """
@@ -23,7 +23,7 @@ from spark_streams.filters.text_matching import like, members
 from spark_streams.filters.tree import And, Expression, Not, Operator, Predicate, Reference, Value, ValueType
 
 Lookup: TypeAlias = Callable[[Reference], "str | int | None"]
-"""Says what a part of the event is: None for NULL."""
+"""Return a part of the event; None for NULL."""
 
 _COMPARISONS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.EQUALS: operator.eq,
@@ -36,11 +36,11 @@ _COMPARISONS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
 
 
 def evaluate(expression: Expression, lookup: Lookup) -> bool | None:
-    """Say whether an event passes.
+    """Return whether an event passes.
 
     Args:
-        expression: what is asked.
-        lookup: what the event has.
+        expression: the filter.
+        lookup: returns the parts of the event.
 
     Returns:
         None for unknown, which does not pass.
@@ -91,7 +91,7 @@ def predicate_test(predicate: Predicate) -> Callable[[str], bool | None]:
     """Return a predicate's test of a value as text.
 
     Args:
-        predicate: any but IS NULL and IS NOT NULL, which are about what is not there.
+        predicate: any but IS NULL and IS NOT NULL, which test values that are missing.
     """
     op, numeric = predicate.operator, predicate.type in (ValueType.LONG, ValueType.DOUBLE)
     values = [_comparable(value, numeric) for value in predicate.values]
@@ -126,7 +126,7 @@ def _comparison(op: Operator, values: list[Any]) -> Callable[[Any], bool]:
 
 
 def _contains(op: Operator, values: list[Any], read: Callable[[str], Any]) -> Callable[[str], bool | None]:
-    """Each given value equals a member, or none does, or it is not known, because a member is NULL or no number."""
+    """Return the test of CONTAINS; its answer is unknown where a member that decides is NULL or no number."""
 
     def test(text: str) -> bool | None:
         found = {None if member is None else read(member) for member in members(text)}

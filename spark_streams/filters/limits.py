@@ -1,7 +1,7 @@
-"""What a filter may be: which predicates make sense, and how large a tree is taken.
+"""The limits of a filter: which predicates make sense, and how large a tree may be.
 
-Every way into the language ends here, so that whoever is given a tree may walk it without care for its depth, and
-finds values of the types that the predicates say.
+Every way to read or build a filter ends with this check, so code that gets a tree may walk it by recursion, and finds
+values of the types that the predicates declare.
 
 Spec: docs/specifications.md, E-1, E-8, E-10 to E-13 and E-17.
 """
@@ -29,18 +29,18 @@ from spark_streams.filters.tree import (
 )
 
 MAX_DEPTH: Final = 64
-"""Nodes from the root to a predicate, both counted, at most (E-17). Walks by recursion are safe within it."""
+"""The most nodes from the root to a predicate, both counted (E-17). Recursion is safe within this depth."""
 MAX_NODES: Final = 1000
-"""Predicates, ANDs, ORs and NOTs in one filter at most (E-17)."""
+"""The most predicates, ANDs, ORs and NOTs in one filter (E-17)."""
 MAX_VALUES: Final = 1000
-"""Values of all predicates of one filter together at most (E-17)."""
+"""The most values of all predicates of one filter together (E-17)."""
 MAX_CHARACTERS: Final = 131_072
-"""Characters of all property names and string values of one filter together at most."""
+"""The most characters of all property names and string values of one filter together."""
 
 AT_REFERENCE: Final = -2
-"""As ``Fault.part``: the reference is at fault."""
+"""The ``Fault.part`` of a fault in the reference."""
 AT_OPERATOR: Final = -1
-"""As ``Fault.part``: the operator is at fault, or how many values it has."""
+"""The ``Fault.part`` of a fault in the operator, or in its number of values."""
 
 PROPERTY_FIELDS: Final = (
     "message_id",
@@ -56,7 +56,7 @@ PROPERTY_FIELDS: Final = (
     "group_sequence",
     "reply_to_group_id",
 )
-"""What may follow ``properties.``: the fields of AMQP's properties section but ``user_id``, which is bytes."""
+"""The names after ``properties.``: the fields of AMQP's properties section but ``user_id``, which is bytes."""
 
 _NO_VALUE: Final = frozenset({Operator.IS_NULL, Operator.IS_NOT_NULL})
 _ONE_OR_MORE: Final = frozenset(
@@ -73,12 +73,12 @@ _TYPES: Final = {ValueType.STRING: str, ValueType.LONG: int, ValueType.DOUBLE: f
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a tree.
+    """A fault in a tree.
 
     Args:
-        reason: what was wrong, and what was expected.
-        part: of the predicate: ``AT_REFERENCE``, ``AT_OPERATOR``, or the number of a value from 0.
-        node: where in the tree; the first beyond it, where a limit is exceeded.
+        reason: the fault, and what was expected.
+        part: the part of the predicate: ``AT_REFERENCE``, ``AT_OPERATOR``, or the number of a value from 0.
+        node: the node at fault; where a limit is exceeded, the first node beyond it.
     """
 
     reason: str
@@ -87,7 +87,7 @@ class Fault:
 
 
 def check(expression: Expression) -> None:
-    """Refuse what the language does not allow; takes time in proportion to the tree, and no stack.
+    """Refuse a tree that the language does not allow, in time proportional to the tree and without recursion.
 
     Raises:
         FilterError: a predicate makes no sense, or the tree is too large; ``text`` is the part at fault.
@@ -98,7 +98,7 @@ def check(expression: Expression) -> None:
 
 
 def find_fault(expression: Expression) -> Fault | None:
-    """Return the first thing that is wrong with a tree, in reading order; None for a sound one."""
+    """Return the first fault of a tree, in reading order; None for a sound tree."""
     nodes = values = characters = 0
     waiting: list[tuple[Any, int]] = [(expression, 1)]
     while waiting:
@@ -135,7 +135,7 @@ def find_fault(expression: Expression) -> Fault | None:
 
 
 def predicate_fault(predicate: Predicate) -> Fault | None:
-    """Return what is wrong with one predicate; None for a sound one."""
+    """Return the fault of one predicate; None for a sound one."""
     reason = _reference_reason(predicate.reference)
     if reason is not None:
         return Fault(reason, AT_REFERENCE, predicate)
@@ -210,5 +210,5 @@ def _value_reason(value: Value, of: ValueType | None) -> str | None:
 
 
 def _is_unicode(text: str) -> bool:
-    # ASCII, nearly always, is known without looking at the characters.
+    # Nearly all texts are ASCII, which Python knows without a look at the characters.
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,10 +1,10 @@
-"""A column as numbers, compared exactly, as ``decimals.py`` has it, without a Python object a row.
+"""Compare a column of numbers exactly, as ``decimals.py`` defines it, without a Python object for each row.
 
-Whole numbers become int64. A literal need not be one: of the whole numbers, those below 2.5 are those up to 2.
+Whole numbers become int64. A literal need not be whole: the whole numbers below 2.5 are those up to 2.
 
-Other numbers become float64, which decides nothing that it might get wrong. Rounding keeps the order, so a number whose
-float lies below the literal's float is below the literal. Where the two floats are the same, the texts are compared,
-once for each that is different; and so are texts that are too long or too large for a float, or no number at all.
+Other numbers become float64, which decides only what it cannot get wrong. Rounding keeps the order, so a number whose
+float is below the literal's float is below the literal. Where the two floats are equal, Python compares the texts, once
+for each distinct text; it also compares texts that are too long or too large for a float, or are no number.
 
 Spec: docs/specifications.md, E-7.
 """
@@ -32,22 +32,22 @@ COMPARISONS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
     Operator.LESS_THAN: pc.less,
     Operator.LESS_THAN_EQUALS: pc.less_equal,
 }
-"""Arrow's function for every operator that compares with one value."""
+"""Arrow's function for each operator that compares with one value."""
 _NEXT_TO_FLOOR: Final = {
     Operator.GREATER_THAN: Operator.GREATER_THAN,
     Operator.GREATER_THAN_EQUALS: Operator.GREATER_THAN,
     Operator.LESS_THAN: Operator.LESS_THAN_EQUALS,
     Operator.LESS_THAN_EQUALS: Operator.LESS_THAN_EQUALS,
 }
-"""The comparison with the whole number below a literal that says what another says with the literal."""
+"""The operator that gives the same answers for the whole number below a literal as the key does for the literal."""
 _NUMBER: Final = r"\A[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
-"""What is a number at all; most columns of other texts end here."""
+"""The form of a number; most columns of other texts fail this test."""
 _FLOAT: Final = r"\A-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?\z"
-"""A number that Arrow reads as a float, and that is not too large for one."""
+"""The form of a number that Arrow reads as a float, and that is not too large for one."""
 _LONGEST: Final = 300
-"""Bytes of a text that is no too large number for a float, if it has no exponent."""
+"""The most bytes of a text without exponent whose number is surely not too large for a float."""
 _SAMPLE: Final = 64
-"""Texts that are tried before all are: Arrow takes its time to say of each one that it does not fit."""
+"""Number of texts to try before the whole column, because Arrow needs long to refuse each text that does not fit."""
 
 
 class Numbers:
@@ -74,13 +74,13 @@ class Numbers:
         self._floats = _floats(self._column, shape)
 
     def answer(self, predicate: Predicate) -> pa.BooleanArray:
-        """Return what a predicate of type LONG or DOUBLE that compares says; null where the answer is unknown."""
+        """Return the answers of a comparison of type LONG or DOUBLE; null where the answer is unknown."""
         op, values = predicate.operator, predicate.values
         if self._floats is None:
             return _of_whole_numbers(op, values, self._column)
         literals = pa.array([float(value) for value in values], pa.float64())
         answer = _of_floats(op, literals, self._floats)
-        # Null for a text that became no float, and for none; neither is among the literals.
+        # Null stands for a text that became no float, and for a missing one; neither is among the literals.
         unsure = pc.or_(pc.is_null(self._floats), pc.is_in(self._floats, _with_both_zeros(literals)))
         if not unsure.true_count:
             return answer
@@ -89,19 +89,19 @@ class Numbers:
 
 
 def _with_both_zeros(literals: pa.DoubleArray) -> pa.DoubleArray:
-    """Return literals among which -0.0 is when 0.0 is: Arrow's tables tell them apart."""
+    """Return the literals, with both 0.0 and -0.0 if either is there: Arrow's hash tables tell them apart."""
     return pa.concat_arrays([literals, pa.array([0.0, -0.0])]) if 0.0 in literals.to_pylist() else literals
 
 
 def answer_by_text(column: pa.StringArray, test: Callable[[str], bool | None]) -> pa.BooleanArray:
-    """Return what a test says of every text, asking it once for each that is different; null for null."""
+    """Return a test's answer for every text, and call the test once for each distinct text; null for null."""
     texts = column.dictionary_encode()
     answers = pa.array([test(text) for text in texts.dictionary.to_pylist()], pa.bool_())
     return answers.take(texts.indices)
 
 
 def with_nulls_of(answer: pa.BooleanArray, column: pa.Array) -> pa.BooleanArray:
-    """Return an answer that is unknown where the column is null."""
+    """Return the answers, with unknown where the column is null."""
     return pc.if_else(pc.is_valid(column), answer, pa.scalar(None, pa.bool_())) if column.null_count else answer
 
 
@@ -130,7 +130,7 @@ def _compared(op: Operator, value: Value, column: pa.Int64Array) -> pa.BooleanAr
 
 
 def _place(value: Value) -> tuple[int, bool]:
-    """Return the greatest whole number that is not above a literal, and whether it is the literal."""
+    """Return the greatest whole number that is not above a literal, and whether it equals the literal."""
     assert not isinstance(value, str)
     place = as_fraction(value)
     floor = math.floor(place)
@@ -138,7 +138,7 @@ def _place(value: Value) -> tuple[int, bool]:
 
 
 class _Shape(enum.Enum):
-    """What all texts of a column look like."""
+    """The form that all texts of a column have."""
 
     WHOLE = enum.auto()
     """``-12``"""
@@ -151,14 +151,14 @@ def _whole_numbers(column: pa.StringArray) -> pa.Int64Array:
     """Return digits as int64.
 
     Raises:
-        ArrowInvalid: one does not fit.
+        ArrowInvalid: a number does not fit.
     """
     column.slice(0, _SAMPLE).cast(pa.int64())
     return column.cast(pa.int64())
 
 
 def _floats(column: pa.StringArray, shape: _Shape) -> pa.DoubleArray:
-    """Return the numbers of a column that a float can tell from others; null for any other text."""
+    """Return the numbers of a column as floats; null for a text that is no number or does not fit a float."""
     if shape is not _Shape.ANY:
         try:
             return column.cast(pa.float64())
@@ -168,12 +168,12 @@ def _floats(column: pa.StringArray, shape: _Shape) -> pa.DoubleArray:
 
 
 def _matching(column: pa.StringArray, regex: str) -> pa.StringArray:
-    """Return the texts that are like a regular expression; null for any other."""
+    """Return the texts that match a regular expression; null for the others."""
     return pc.if_else(pc.match_substring_regex(column, regex), column, pa.scalar(None, pa.string()))
 
 
 def _shape_of(column: pa.StringArray) -> _Shape:
-    """Look at all bytes at once: Arrow takes ``0x1F``, ``.5``, ``5.`` and ``inf`` for numbers, and E-7 does not."""
+    """Return the form of all texts from their bytes: Arrow reads ``0x1F``, ``.5``, ``5.`` and ``inf``, E-7 does not."""
     ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     sizes = np.diff(ends)
     if not ends[-1] > ends[0] or sizes.max() > _LONGEST or np.count_nonzero(sizes == 0) > column.null_count:
@@ -186,7 +186,7 @@ def _shape_of(column: pa.StringArray) -> _Shape:
     points, minuses = np.flatnonzero(point), np.flatnonzero(minus)
     edge = np.zeros(len(digit), np.bool_)
     edge[ends - ends[0]] = True
-    # A digit stands before and behind every point, in its own text, and behind every minus, which begins one.
+    # A digit comes before and after every point, in the same text, and after every minus, which begins a text.
     before, behind = points - 1, np.concatenate([points, minuses]) + 1
     right = (
         digit[before].all()
@@ -201,7 +201,7 @@ def _shape_of(column: pa.StringArray) -> _Shape:
 
 
 def _of_floats(op: Operator, literals: pa.DoubleArray, floats: pa.DoubleArray) -> pa.BooleanArray:
-    """Return what holds where a number's float is none of the literals'; anything elsewhere."""
+    """Return answers that are right where a number's float equals no literal's; elsewhere they mean nothing."""
     if op is Operator.BETWEEN:
         return pc.and_(pc.greater(floats, literals[0]), pc.less(floats, literals[1]))
     if op in (Operator.LESS_THAN, Operator.LESS_THAN_EQUALS):

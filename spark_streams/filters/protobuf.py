@@ -1,18 +1,18 @@
-"""The filter language as the protobuf messages of the Pulsar proposal, with its field numbers, and filters of options.
+"""The filter language as protobuf messages of the Pulsar proposal, with its field numbers; and filters of options.
 
-An option holds a filter as text or as this form in base64; ``read_filter`` takes either. ``expression.proto`` has the
-messages. What the proposal leaves open is decided here:
+An option holds a filter as text or as this form in base64; ``read_filter`` reads either. ``expression.proto`` has the
+messages. This file decides what the proposal leaves open:
 
-- IS NULL is EQUALS without values and without a type, IS NOT NULL is NOT_EQUALS likewise (E-1).
+- IS NULL is EQUALS without values and without a type, IS NOT NULL is NOT_EQUALS without both (E-1).
 - Values are texts: a LONG in decimal digits, a DOUBLE as its shortest decimal. Without ``ty`` they are STRING (E-2).
 - NOT has its operand in ``lhs``; nothing else may be there (E-3).
-- AND and OR have two operands there, and any number in the tree: many are written as a balanced tree, which is joined
-  again when it is read, as is every AND in an AND.
-- Enumerations are written even where they are 0. A field or number that is not known is refused, never passed over:
-  a filter that is not understood cannot be applied (E-16).
+- AND and OR have two operands in a message, and any number in the tree. The writer writes many operands as a balanced
+  tree; the reader joins them again, and it joins every AND within an AND.
+- The writer writes enumerations even where they are 0. The reader refuses an unknown field or number and never skips
+  one: nobody can apply a filter that they do not understand (E-16).
 - Messages nest 100 deep at most, as in every implementation of protobuf.
 
-The library says that bytes stop being a protobuf ``Expr``, but not where; ``find_wire_fault`` finds the place::
+The library reports that bytes are no protobuf ``Expr``, but not where; ``find_wire_fault`` finds the byte::
 
     message = field*
     field   = key payload                                    key = number << 3 | wire type, a varint
@@ -20,7 +20,7 @@ The library says that bytes stop being a protobuf ``Expr``, but not where; ``fin
             | 8 bytes | 4 bytes                              wire types 1 and 5
             | length bytes                                   wire type 2; of fields 2 to 4 of Expr: a message
 
-Groups, wire types 3 and 4, are in no message of ours.
+Our messages have no groups (wire types 3 and 4).
 
 Spec: Pulsar proposal, "The wire protocol"; docs/specifications.md, E-1 to E-20.
 """
@@ -55,7 +55,7 @@ from spark_streams.filters.tree import (
 )
 
 MAX_NESTING: Final = 100
-"""Messages of type Expr within each other at most, the outermost counted; the limit of protobuf's own readers."""
+"""The most nested messages of type Expr, the outermost counted; the limit of protobuf's own readers."""
 
 _EXPR_FIELDS: Final = frozenset({3, 4})
 _PREDICATE_FIELD: Final = 2
@@ -65,12 +65,12 @@ _MAX_FIELD: Final = 2**29 - 1
 
 
 def find_wire_fault(encoded: bytes) -> str | None:
-    """Return which byte cannot be, counted from 1, and why; None where all are fields of messages that nest as allowed.
+    """Return the first wrong byte, counted from 1, and why; None where all bytes are fields that nest as allowed.
 
-    Takes time in proportion to the bytes, and no stack.
+    It takes time in proportion to the bytes, and does not recurse.
     """
     at = 0
-    opened = [(len(encoded), True)]  # each message that is open: where it ends, and whether it is an Expr
+    opened = [(len(encoded), True)]  # the end of each open message, and whether it is an Expr
     while opened:
         end, is_expr = opened[-1]
         if at == end:
@@ -103,7 +103,7 @@ def find_wire_fault(encoded: bytes) -> str | None:
 
 
 def _varint(encoded: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the number that begins at ``at``, and where the next byte is; -1 where there is none."""
+    """Return the number that begins at ``at``, and the position after it; -1 where there is no number."""
     value = 0
     for position in range(at, min(end, at + _MAX_VARINT)):
         value |= (encoded[position] & 127) << 7 * (position - at)
@@ -113,7 +113,7 @@ def _varint(encoded: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 MAX_BYTES: Final = 1_048_576
-"""Bytes of a message at most: what any tree within the limits needs."""
+"""The most bytes of a message: enough for any tree within the limits."""
 
 _PREDICATE: Final = expression_pb2.Expr.PREDICATE
 _AND: Final = expression_pb2.Expr.AND
@@ -125,13 +125,13 @@ _OPERANDS: Final = {
     _OR: ("lhs", "rhs"),
     _NOT: ("lhs",),
 }
-"""What an Expr of each type holds besides its type."""
+"""The fields that an Expr of each type holds besides its type."""
 _NULL_TESTS: Final = {Operator.EQUALS: Operator.IS_NULL, Operator.NOT_EQUALS: Operator.IS_NOT_NULL}
 _ON_THE_WIRE: Final = {test: operator for operator, test in _NULL_TESTS.items()}
 
 
 def to_protobuf(expression: Expression) -> bytes:
-    """Return the bytes of the message ``Expr`` that says the same.
+    """Return the bytes of the message ``Expr`` for an expression.
 
     Raises:
         FilterError: the expression is not allowed, or nests deeper than messages may.
@@ -148,11 +148,11 @@ def from_protobuf(encoded: bytes) -> Expression:
     """Read the message ``Expr``.
 
     Args:
-        encoded: of ``MAX_BYTES`` at most, from anywhere.
+        encoded: at most ``MAX_BYTES``; the bytes need not be trusted.
 
     Raises:
-        FilterError: the bytes are no such message, or what it says is not allowed; the reason says which byte, or which
-            field of which message, such as ``lhs.rhs.predicate.op``. ``column`` is None.
+        FilterError: the bytes are no such message, or the language does not allow it; the reason names the byte, or the
+            field of the message, such as ``lhs.rhs.predicate.op``. ``column`` is None.
     """
     if len(encoded) > MAX_BYTES:
         raise _fault("", f"longer than {MAX_BYTES} bytes, which no filter needs")
@@ -171,7 +171,7 @@ def from_protobuf(encoded: bytes) -> Expression:
 
 
 def _write(expression: Expression, message: expression_pb2.Expr) -> int:
-    """Fill a message; return how many messages of type Expr nest in it, itself counted."""
+    """Fill a message; return how deep messages of type Expr nest in it, itself counted."""
     if isinstance(expression, Predicate):
         message.ty = _PREDICATE
         message.predicate.CopyFrom(_predicate_message(expression))
@@ -201,7 +201,7 @@ def _predicate_message(predicate: Predicate) -> expression_pb2.Predicate:
 
 
 def _read(message: expression_pb2.Expr, path: str) -> Expression:
-    # Recursion is safe here: the bytes were seen to nest MAX_NESTING deep at most.
+    # Recursion is safe here: ``find_wire_fault`` checked that messages nest at most MAX_NESTING deep.
     _refuse_unknown(message, path, "ty")
     wanted = _OPERANDS[message.ty]
     for name in ("predicate", "lhs", "rhs"):
@@ -250,14 +250,14 @@ def _value(value: str, of: ValueType, path: str) -> Value:
 
 
 def _text(value: str | bytes, path: str) -> str:
-    # Most implementations of the library hand over what is no UTF-8 as bytes.
+    # Most implementations of the library return a text that is not UTF-8 as bytes.
     if isinstance(value, bytes):
         raise _fault(path, "no UTF-8")
     return value
 
 
 def _refuse_unknown(message: Message, path: str, *required: str) -> None:
-    """Refuse what the library passes over: fields, and numbers of enumerations, that are not known."""
+    """Refuse what the library skips: unknown fields, and unknown numbers of enumerations."""
     fields = UnknownFieldSet(message)
     for unknown in (fields[number] for number in range(len(fields))):
         known = message.DESCRIPTOR.fields_by_number.get(unknown.field_number)
@@ -275,22 +275,22 @@ def _fault(path: str, reason: str) -> FilterError:
 
 
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
-"""Either alphabet of base64. No filter's text is of these alone: each has a blank, a sign or a quote besides."""
+"""Either alphabet of base64. No filter's text has these characters alone: each has a blank, a sign or a quote too."""
 _BEGINNING: Final = "CA"
-"""What every message begins with in base64, as all libraries write them: the type of the expression."""
+"""The beginning of every message in base64, as all libraries write it: the type of the expression."""
 _MAX_BASE64: Final = 1_400_000
-"""Characters that may still be a protobuf form within its own limit."""
+"""The most characters of a protobuf form within its own limit."""
 
 
 def read_filter(text: str) -> Expression:
-    """Read a filter that is written either way.
+    """Read a filter in either form.
 
     Args:
         text: in the filter language, or the bytes of the protobuf form in base64, of either alphabet, padded or not;
             blanks around it do not count.
 
     Raises:
-        FilterError: it is neither; ``column`` is where the text is at fault, 1 where it is the protobuf form.
+        FilterError: it is neither; ``column`` is the place of the fault in a text, and 1 for a protobuf form.
     """
     word = text.strip()
     if len(word) > _MAX_BASE64 or not _BASE64.fullmatch(word):
@@ -309,7 +309,7 @@ def _from_base64(word: str) -> bytes:
 
 
 def _neither(text: str, as_protobuf: FilterError) -> FilterError:
-    """Say what is wrong with what may be base64, and may be the beginning of a text."""
+    """Return the error for a word that may be base64, and may be the beginning of a text."""
     word = text.strip()
     reason = f"in base64: {as_protobuf.reason}"
     if not word.isidentifier():

@@ -1,4 +1,4 @@
-"""What an expression's references mean in batches of our rows, as columns for ``evaluate_columns``.
+"""The parts of an event in batches of our rows, as columns for ``evaluate_columns``.
 
 Both kinds of rows:
 
@@ -8,7 +8,7 @@ Both kinds of rows:
 
 Rows of messages:
 
-- ``event_time`` is ``properties.creation_time`` in ms; 0 says that it is unset, so it is NULL (E-5).
+- ``event_time`` is ``properties.creation_time`` in ms; 0 means unset, so it is NULL (E-5).
 - ``properties.<field>`` is a field of the struct: texts as they are, ``group_sequence`` in decimal digits, times in
   digits of ms. ``user_id``, which is binary, is refused.
 - ``application_properties.<name>`` and ``message_annotations.<name>`` are values of the maps, and any other property is
@@ -17,10 +17,10 @@ Rows of messages:
 Rows of feeds:
 
 - ``event_time`` is column ``timestamp`` in ms, rounded down.
-- A property is a member of the event's JSON object, or, with a leading ``/``, what that JSON pointer names. A string
-  is as it is, anything else its JSON text; null, no such member and no object are NULL.
+- A property is a member of the event's JSON object, or, with a leading ``/``, the value at that JSON pointer. A string
+  stays as it is, any other value is its JSON text. Null, a missing member, and an event that is no object are NULL.
 
-``rows_that_match`` checks with them the part of a filter that the peer did not take.
+``rows_that_match`` applies the residual to rows: the part of a filter that the peer did not check.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ _OBJECT: Final = r"\A[ \t\r\n]*\{"
 
 
 def columns_needed(expression: Expression, feed: bool = False) -> tuple[str, ...]:
-    """Return the columns that rows have to have for an expression, in the order of the row schema.
+    """Return the columns that an expression needs, in the order of the row schema.
 
     Args:
         expression: any.
         feed: whether the rows are those of a feed.
 
     Raises:
-        FilterError: a reference that such rows cannot have: a field of ``properties`` that there is not, or that is
-            binary; a JSON pointer that is none.
+        FilterError: such rows cannot have a reference: a field of ``properties`` does not exist or is binary, or a JSON
+            pointer is invalid.
     """
     column = _column_of_feed if feed else _column_of_message
     needed = {column(reference) for reference in references(expression)}
@@ -73,7 +73,7 @@ def message_columns(batch: pa.RecordBatch) -> ColumnLookup:
     """Return the lookup over rows of ``amqp-events`` and ``rabbitmq-stream``.
 
     Args:
-        batch: has the columns that ``columns_needed`` says, as ``rows.MESSAGE_SCHEMA`` has them, and any others.
+        batch: has the columns that ``columns_needed`` returns, as in ``rows.MESSAGE_SCHEMA``, and any others.
     """
     maps: dict[str, _Maps] = {}
 
@@ -98,7 +98,7 @@ def feed_columns(batch: pa.RecordBatch) -> ColumnLookup:
     """Return the lookup over rows of ``feedapi``.
 
     Args:
-        batch: has the columns that ``columns_needed`` says, as ``rows.COMMON_SCHEMA`` has them, and any others.
+        batch: has the columns that ``columns_needed`` returns, as in ``rows.COMMON_SCHEMA``, and any others.
     """
 
     def lookup(reference: Reference) -> pa.Array:
@@ -131,7 +131,7 @@ def _place(reference: Reference) -> tuple[str, str]:
     """Return the column of a message's property, and the entry or field in it.
 
     Raises:
-        FilterError: there is no such field, or it is binary.
+        FilterError: the field does not exist, or is binary.
     """
     name = reference.name or ""
     column, dot, rest = name.partition(".")
@@ -166,7 +166,7 @@ def _milliseconds(instants: pa.TimestampArray) -> pa.Int64Array:
 
 
 def _set_times(times: pa.Int64Array) -> pa.Int64Array:
-    """Return times, null for 0, which says that it is not set (E-5)."""
+    """Return times, with null for 0, which means unset (E-5)."""
     return pc.if_else(pc.equal(times, 0), pa.scalar(None, pa.int64()), times)
 
 
@@ -186,7 +186,7 @@ class _Maps:
         self._alike = self._missing is None and _alike(self._keys, self._sizes)
 
     def entry(self, name: str) -> pa.StringArray:
-        """Return what the maps have under a key; null where they have nothing, or null."""
+        """Return the maps' values of a key; null where a map lacks the key, or has null."""
         count = len(self._sizes)
         if self._alike:
             size = int(self._sizes[0])
@@ -217,7 +217,7 @@ def _nothing(rows: int) -> pa.StringArray:
 
 
 def _member(values: pa.BinaryArray, name: str) -> pa.StringArray:
-    """Return a member of every event's JSON object, or what a JSON pointer names."""
+    """Return a member of every event's JSON object, or the value at a JSON pointer."""
     if name.startswith("/"):
         return extract_text(values, name)
     found = extract_text(values, pointer_of(name))
@@ -228,15 +228,15 @@ def _member(values: pa.BinaryArray, name: str) -> pa.StringArray:
 
 
 def wanted_columns(columns: tuple[str, ...], residual: Expression | None, feed: bool = False) -> tuple[str, ...]:
-    """Return the columns to decode: those of the rows, in their order, and then what only the residual looks at.
+    """Return the columns to decode: those of the rows, in their order, and then those that only the residual needs.
 
     Args:
-        columns: of the rows.
-        residual: what is left to check; None for nothing.
+        columns: the columns of the rows.
+        residual: the expression left to check; None for nothing.
         feed: whether the rows are those of a feed.
 
     Raises:
-        FilterError: the residual looks at what such rows cannot have.
+        FilterError: the residual needs a part that such rows cannot have.
     """
     needed = () if residual is None else columns_needed(residual, feed)
     return (*columns, *(name for name in needed if name not in columns))
@@ -245,12 +245,12 @@ def wanted_columns(columns: tuple[str, ...], residual: Expression | None, feed: 
 def rows_that_match(
     batch: pa.RecordBatch, residual: Expression | None, columns: tuple[str, ...], feed: bool = False
 ) -> pa.RecordBatch:
-    """Return the rows of which the residual is true, with the columns of the rows only.
+    """Return the rows for which the residual is true, with the columns of the rows only.
 
     Args:
-        batch: has the columns that ``wanted_columns`` says.
-        residual: what is left to check; None for nothing.
-        columns: of the rows, in the order that is wanted.
+        batch: has the columns that ``wanted_columns`` returns.
+        residual: the expression left to check; None for nothing.
+        columns: the columns of the rows, in the order of the result.
         feed: whether the rows are those of a feed.
 
     Shape:

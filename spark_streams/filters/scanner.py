@@ -1,4 +1,4 @@
-"""The scanner of the filter language: names, literals and signs of a text, and what is wrong with them.
+"""The scanner of the filter language: it reads names, literals and signs of a text, and reports faults.
 
 Spec: docs/specifications.md, E-7 to E-17; the grammar is in ``text.py``.
 """
@@ -76,11 +76,11 @@ class Scanner(SqlScanner):
         return _COMPARISONS.get(sign)
 
     def at_literal(self) -> bool:
-        """Say whether a literal is next, sound or not."""
+        """Return whether a literal is next, sound or not."""
         return self.next() in _LITERAL_STARTS
 
     def literal(self) -> tuple[Value, ValueType]:
-        """Read a text or a number; no more of them than a filter may have."""
+        """Read a text or a number; refuse more literals than a filter may have."""
         self._values += 1
         if self._values > limits.MAX_VALUES:
             self.fail(f"more than {limits.MAX_VALUES} values: at most {limits.MAX_VALUES} are taken")
@@ -98,7 +98,7 @@ class Scanner(SqlScanner):
         self.fail(f"expected a text in single quotes or a number{hint}")
 
     def reference(self) -> Reference:
-        """Read what is tested: a reference, a property bare or delimited, a delivery annotation."""
+        """Read the tested part: a reference, a property bare or delimited, or a delivery annotation."""
         if self.next() in ("[", '"'):
             return property_of(self._delimited())
         found = WORD.match(self.text, self.at)
@@ -131,7 +131,7 @@ class Scanner(SqlScanner):
         return reference
 
     def foreign(self) -> str | None:
-        """Say what of other languages stands at ``at``, if anything known does."""
+        """Return the known construct of another language at ``at``; None if there is none."""
         return _FOREIGN_WORDS.get(self.word().upper()) or _FOREIGN_SIGNS.get(self.next())
 
     def _number(self) -> tuple[Value, ValueType]:

@@ -1,10 +1,10 @@
-"""An expression split into what a target checks and what remains for the reader.
+"""Split an expression into the part that a target checks and the part that remains for the reader.
 
-A target says what it can make of one predicate, and of several things joined by AND or OR. What it makes may be *exact*
-(true of the same events) or only a *superset* (true of those, and maybe of others); never less, so no event is lost.
-AND and OR keep both properties, and there is no NOT in what is split. Hence:
+A target translates one predicate, and joins translations by AND or OR. A translation is *exact* (true of the same
+events) or a *superset* (true of those, and maybe of others); it is never true of fewer events, so no event is lost.
+AND and OR keep both properties, and the split expression has no NOT. Hence:
 
-- of an AND, any of the parts may be pushed: those that are pushed exactly are done with, the others remain;
+- of an AND, any of the parts may be pushed: those that are pushed exactly need no further check, the others remain;
 - of an OR, all parts are pushed or none is; unless all are exact, the whole OR remains.
 
 ``pushed AND residual`` is true of the same events as the expression.
@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pushable(Generic[T]):
-    """What a target can check of an expression.
+    """The part of an expression that a target can check.
 
     Args:
-        pushed: in the target's own form.
+        pushed: the part in the target's own form.
         exact: whether it is true of the same events; otherwise it is true of them and maybe of others.
     """
 
@@ -37,29 +37,29 @@ class Pushable(Generic[T]):
 
 
 class Target(Protocol[T]):
-    """What a peer can check, in its own form ``T``."""
+    """The translation of predicates to the form ``T`` of a peer."""
 
     def test(self, predicate: Predicate) -> Pushable[T] | None:
-        """Return what can be checked of one predicate; None for nothing."""
+        """Return the part of one predicate that the peer can check; None for nothing."""
 
     def both(self, left: T, right: T) -> T | None:
-        """Return what is true when both are, exactly; None when that cannot be said, or is too long."""
+        """Return exactly the conjunction; None when the peer's form cannot express it, or it is too long."""
 
     def either(self, left: T, right: T) -> T | None:
-        """Return what is true when one of two is, exactly; None when that cannot be said, or is too long."""
+        """Return exactly the disjunction; None when the peer's form cannot express it, or it is too long."""
 
 
 class PeerSplit:
-    """What an expression is for a kind of peer: what the peer is asked, and what remains for the reader."""
+    """An expression, split for a kind of peer: the part that the peer checks, and the part for the reader."""
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """What is pushed, for people, a phrase for each thing that the peer is asked."""
+        """The pushed part, for people: a phrase for each filter that the peer gets."""
         raise NotImplementedError
 
     @property
     def words(self) -> str | None:
-        """What is pushed, for people, in one line; None when nothing is."""
+        """The pushed part, for people, in one line; None when nothing is pushed."""
         return "; ".join(self.phrases) or None
 
 
@@ -68,9 +68,9 @@ class Split(Generic[T]):
     """An expression, split.
 
     Args:
-        pushed: what the target checks; None for nothing.
+        pushed: the part that the target checks; None for nothing.
         exact: whether ``pushed`` is true of the same events as the whole expression; then nothing remains.
-        residual: what is still to be checked; None for nothing.
+        residual: the part left to check; None for nothing.
     """
 
     pushed: T | None
@@ -80,7 +80,7 @@ class Split(Generic[T]):
 
 @dataclass(frozen=True)
 class _Part(Generic[T]):
-    """A subexpression as far as a target has it."""
+    """A subexpression with the part of it that a target checks."""
 
     pushed: T
     residual: Expression | None

@@ -1,4 +1,4 @@
-"""The scanner of SQL texts: blanks, words, signs, quoted texts, the ends of numbers, and where something is wrong.
+"""The scanner of SQL texts: it reads blanks, words, signs, quoted texts and ends of numbers, and reports faults.
 
 The three dialects extend it: the filter language (``scanner.py``), the full SQL filter of AMQP
 (``predicates/amqp_sql/lexer.py``) and the SQL subset of event streams (``predicates/event_streams.py``).
@@ -12,14 +12,14 @@ from typing import Final, NoReturn
 from spark_streams.errors import FilterError
 
 HYPHENED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-"""A name that hyphens may stand in, as those of annotations do (A-3)."""
+"""A name that may contain hyphens, as names of annotations do (A-3)."""
 _BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
 WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COMPARISON: Final = re.compile(r"<>|!=|>=|<=|=|>|<")
 
 
 class SqlScanner:
-    """One pass over a text; each method that reads leaves ``at`` on the character behind what it read.
+    """One pass over a text; each method that reads leaves ``at`` on the next character.
 
     Args:
         text: the filter.
@@ -30,7 +30,7 @@ class SqlScanner:
         self.at = 0
 
     def skip_blanks(self) -> None:
-        """Go on to what is no blank."""
+        """Skip blanks."""
         self.read(_BLANK)
 
     def next(self) -> str:
@@ -38,7 +38,7 @@ class SqlScanner:
         return self.text[self.at : self.at + 1]
 
     def read(self, pattern: re.Pattern[str]) -> str:
-        """Read what a pattern matches from here on; empty if that is nothing."""
+        """Read the match of a pattern at ``at``; empty if there is none."""
         found = pattern.match(self.text, self.at)
         if found is None:
             return ""
@@ -46,7 +46,7 @@ class SqlScanner:
         return found[0]
 
     def word(self) -> str:
-        """Return the next word, which is not read; empty if none is next."""
+        """Return the next word without reading it; empty if none is next."""
         word = WORD.match(self.text, self.at)
         return word[0] if word else ""
 
@@ -56,7 +56,7 @@ class SqlScanner:
         return "<>" if sign == "!=" else sign
 
     def quoted(self, close: str, what: str = "text") -> str:
-        """Read up to ``close``, which is doubled where it is meant; ``at`` is on the opening character.
+        """Read up to ``close``, which is doubled within the text; ``at`` is on the opening character.
 
         Raises:
             FilterError: ``close`` is missing; the message names ``what`` is not closed, at the opening character.
@@ -74,7 +74,7 @@ class SqlScanner:
             self.at += 1
 
     def end_number(self, reason: str) -> None:
-        """Fail with ``reason`` if a number, which was just read, goes on with what is part of none."""
+        """Raise a FilterError with ``reason`` if the next character cannot follow the number that was just read."""
         if self.next() in (".", "_") or self.next().isalnum():
             self.fail(reason)
 

@@ -48,7 +48,7 @@ from spark_streams.filters.tree import (
 )
 
 MAX_TEXT: Final = 524_288
-"""Characters of a text at most: what any tree within the limits needs, however it is quoted."""
+"""The most characters of a text: enough for any tree within the limits, however it is quoted."""
 
 _MIRRORED: Final = {
     Operator.GREATER_THAN: Operator.LESS_THAN,
@@ -73,13 +73,13 @@ def parse(text: str) -> Expression:
     """Read a filter.
 
     Args:
-        text: of ``MAX_TEXT`` characters at most.
+        text: at most ``MAX_TEXT`` characters.
 
     Returns:
-        The tree, within all limits; ANDs within ANDs and ORs within ORs are joined, parentheses are gone.
+        The tree, within all limits; it joins ANDs within ANDs and ORs within ORs, and has no parentheses.
 
     Raises:
-        FilterError: with the 1-based column of the first character that cannot be, and why.
+        FilterError: the text is no filter; it has the reason and the 1-based column of the first wrong character.
     """
     if len(text) > MAX_TEXT:
         raise FilterError(text, MAX_TEXT + 1, f"longer than {MAX_TEXT} characters, which no filter needs")
@@ -87,7 +87,7 @@ def parse(text: str) -> Expression:
 
 
 class _Group:
-    """What stands between two parentheses, as far as it is read."""
+    """The content of two parentheses, as far as it is read."""
 
     def __init__(self, opening: int) -> None:
         self.opening = opening
@@ -107,11 +107,11 @@ class _Group:
 
 
 class _Reader(Scanner):
-    """The grammar, over the words."""
+    """The reader of the grammar, over the scanner's words."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.starts: dict[int, int] = {}  # of each predicate, by its id: the tree keeps them all alive
+        self.starts: dict[int, int] = {}  # id of each predicate to its start; the tree keeps all predicates alive
 
     def expression(self) -> Expression:
         group, around = _Group(0), list[_Group]()
@@ -187,7 +187,7 @@ class _Reader(Scanner):
         return Not(predicate) if negated else predicate
 
     def _mirrored(self) -> tuple[Predicate, list[int]]:
-        """Read ``literal comparison reference``; return where reference, operator and value stand, too."""
+        """Read ``literal comparison reference``; return the places of reference, operator and value, too."""
         first = self.at
         value, of = self.literal()
         self.skip_blanks()
@@ -203,7 +203,7 @@ class _Reader(Scanner):
         return predicate, [third, second, first]
 
     def _tested(self, reference: Reference, places: list[int]) -> tuple[Predicate, bool]:
-        """Read what follows a reference, append the place of each value; say whether the whole is negated, too."""
+        """Read the test after a reference, append the place of each value; return whether the whole is negated, too."""
         operator = self.comparison()
         if operator is not None:
             return self._against_one(reference, operator, places), False
@@ -263,7 +263,7 @@ class _Reader(Scanner):
             values.append(self._value(places, of)[0])
 
     def _value(self, places: list[int], expected: ValueType | None = None) -> tuple[Value, ValueType]:
-        """Read a literal, of the type expected if one is, that a reference is compared with."""
+        """Read the literal to compare a reference with; it must be of the expected type, if there is one."""
         self.skip_blanks()
         places.append(self.at)
         value, of = self.literal()

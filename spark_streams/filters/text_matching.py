@@ -1,12 +1,12 @@
-"""What the operators on texts look at: what LIKE matches, and the members that CONTAINS compares.
+"""The operators on texts: what LIKE matches, and the members that CONTAINS compares.
 
-In LIKE ``%`` is any run of characters, ``_`` one code point, everything else itself; there is no escape (E-11). A
-pattern is matched piece by piece between its ``%``, each at the first place where it fits: never backwards, so no
-pattern takes more than its length times the text's.
+In LIKE ``%`` is any run of characters, ``_`` one code point, any other character itself; there is no escape (E-11). The
+matcher finds the pieces between the ``%`` one after the other, each at its first possible place, and never goes back,
+so no pattern takes more time than its length times the text's.
 
-For CONTAINS a text that is a JSON array has its members, any other text itself alone (E-15). A member is compared as a
-property is: a string as it is, a number as its digits stand, ``true`` and ``false`` as such, an object or array as its
-JSON without spaces; null is NULL, and whether it equals anything is unknown.
+For CONTAINS, a text that is a JSON array has the array's members; any other text has itself as its only member (E-15).
+A member compares as a property does: a string as it is, a number by its digits as written, ``true`` and ``false`` as
+these words, an object or array as its JSON without spaces; null is NULL, whose comparison is unknown.
 
 Spec: docs/specifications.md, E-11, E-15; RFC 8259.
 """
@@ -21,11 +21,12 @@ from spark_streams.wire.feed.strict_json import dump_exact, load_exact
 
 _MOST_CHARACTERS: Final = 500
 _MOST_WILDCARDS: Final = 32
-"""Of a pattern that becomes one regular expression: with many more, RE2 gives up its table of states, and crawls."""
+"""The most wildcards of a pattern that becomes one regular expression; with many more, RE2 drops its table of states
+and becomes slow."""
 
 
 def like(pattern: str) -> Callable[[str], bool]:
-    """Return the function that says whether a whole text is like ``pattern``."""
+    """Return a function that returns whether a whole text matches ``pattern``."""
     first, *rest = pattern.split("%")
     head = _piece(first)
     if not rest:
@@ -51,7 +52,7 @@ def like(pattern: str) -> Callable[[str], bool]:
 
 
 def like_regex(pattern: str) -> str | None:
-    """Return the pattern as a regular expression of RE2 for whole texts; None for one that is too much for it."""
+    """Return the pattern as a regular expression of RE2 for whole texts; None for one with too many wildcards."""
     if len(pattern) > _MOST_CHARACTERS or pattern.count("%") + pattern.count("_") > _MOST_WILDCARDS:
         return None
     inner = "".join({"%": ".*", "_": "."}.get(character) or re.escape(character) for character in pattern)
@@ -59,7 +60,7 @@ def like_regex(pattern: str) -> str | None:
 
 
 def _piece(text: str) -> re.Pattern[str]:
-    """Return what finds a piece without ``%``; it has one length, so it is found without turning back."""
+    """Return a regular expression for a piece without ``%``; its matches have one length, so it never backtracks."""
     return re.compile(".".join(re.escape(part) for part in text.split("_")), re.DOTALL)
 
 
@@ -67,7 +68,7 @@ _BLANKS: Final = " \t\n\r"
 
 
 def members(text: str) -> list[str | None]:
-    """Return the members of a property's value; the value itself where it is no JSON array."""
+    """Return the members of a property's value; the value itself if it is no JSON array."""
     if not text.lstrip(_BLANKS).startswith("["):
         return [text]
     try:

@@ -4,15 +4,15 @@
 
     Expression = Predicate(reference, operator, values, type) | And(parts) | Or(parts) | Not(operand)
 
-Nodes are frozen and do nothing: what is done with a tree is a visitor elsewhere. ``all_of``, ``any_of`` and ``negate``
-build the joins; AND and OR are associative, so they hold any number of parts, and never one of their own kind.
+Nodes are frozen and have no behaviour: visitors elsewhere process the tree. ``all_of``, ``any_of`` and ``negate``
+build the joins; AND and OR are associative, so they hold any number of parts, and never a part of their own kind.
 
-A predicate is true, false or unknown of an event, as in SQL; an event passes when the whole is true.
+A predicate is true, false or unknown of an event, as in SQL; an event passes when the whole expression is true.
 
 ``without_not`` moves negations down to the predicates, which have opposites. De Morgan's laws and opposite operators
 are exact in three-valued logic: the result is true, false and unknown of the same events. ``NOT (x BETWEEN a AND b)``
-becomes ``x < a OR x > b``. CONTAINS ALL alone has no opposite: its NOT stays, so ``Not`` stands nowhere but around it.
-A target needs no care for what its NOT makes of a missing value, or of two types that do not compare (Z-1).
+becomes ``x < a OR x > b``. Only CONTAINS ALL has no opposite: its NOT stays, so ``Not`` occurs nowhere else. A target
+therefore does not depend on what its peer's NOT does with a missing value or with types that do not compare (Z-1).
 
 Spec: Pulsar proposal "Support filtering messages with flexible expressions"; docs/specifications.md, E-1 to E-20.
 """
@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias
 
 
 class ReferenceKind(enum.IntEnum):
-    """What of an event is looked at; the first three have the proposal's numbers, the others are ours."""
+    """The kinds of parts of an event; the first three have the proposal's numbers, the others are ours."""
 
     PROPERTY = 0
     EVENT_TIME = 1
@@ -42,8 +42,8 @@ class Reference:
     """One part of an event.
 
     Args:
-        kind: which.
-        name: of a property; None for every other kind.
+        kind: the kind of the part.
+        name: the property's name; None for every other kind.
     """
 
     kind: ReferenceKind
@@ -51,9 +51,10 @@ class Reference:
 
 
 EVENT_TIME: Final = Reference(ReferenceKind.EVENT_TIME)
-"""When the event happened, in ms since the epoch, possibly negative: AMQP's creation-time; a feed's ``timestamp``."""
+"""The time at which the event happened, in ms since the epoch, possibly negative: AMQP's creation-time; a feed's
+``timestamp``."""
 PUBLISH_TIME: Final = Reference(ReferenceKind.PUBLISH_TIME)
-"""Column ``timestamp`` in ms since the epoch, possibly negative: when the event was added to the log."""
+"""Column ``timestamp``: the time at which the event was added to the log, in ms since the epoch, possibly negative."""
 KEY: Final = Reference(ReferenceKind.KEY)
 """Column ``key``, a string."""
 PARTITION: Final = Reference(ReferenceKind.PARTITION)
@@ -68,8 +69,8 @@ def property_of(name: str) -> Reference:
     """Return the reference to a property.
 
     Args:
-        name: ``application_properties.<name>``, ``properties.<field>`` and ``message_annotations.<name>`` say where it
-            is; any other name is an application property. In a feed it is a member of the event's JSON object, or,
+        name: ``application_properties.<name>``, ``properties.<field>``, ``message_annotations.<name>`` have a section;
+            any other name is an application property. In a feed it is a member of the event's JSON object, or,
             when it begins with ``/``, a JSON pointer into it.
     """
     return Reference(ReferenceKind.PROPERTY, name)
@@ -97,7 +98,7 @@ class Operator(enum.IntEnum):
 
 
 class ValueType(enum.IntEnum):
-    """How a predicate's values are compared: by code points, as whole numbers, or as decimal numbers."""
+    """The type of a predicate's values: they compare by code points, as whole numbers, or as decimal numbers."""
 
     STRING = 0
     LONG = 1
@@ -105,7 +106,7 @@ class ValueType(enum.IntEnum):
 
 
 Value: TypeAlias = str | int | float
-"""A str for STRING, an int within 64 bits for LONG, a finite float for DOUBLE: compared as its shortest decimal."""
+"""A str for STRING, an int within 64 bits for LONG, a finite float for DOUBLE, compared as its shortest decimal."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,9 @@ class Predicate:
     Args:
         reference: the part.
         operator: the test.
-        values: what it is tested against: none for IS_NULL and IS_NOT_NULL, two for BETWEEN, one or more for IN,
+        values: the values to test against: none for IS_NULL and IS_NOT_NULL, two for BETWEEN, one or more for IN,
             NOT_IN and CONTAINS_*, else one.
-        type: of the values; None for IS_NULL and IS_NOT_NULL.
+        type: the type of the values; None for IS_NULL and IS_NOT_NULL.
     """
 
     reference: Reference
@@ -128,21 +129,21 @@ class Predicate:
 
 @dataclass(frozen=True)
 class And:
-    """True when all of two or more parts are; false when one is; built by ``all_of``."""
+    """A join of two or more parts, true when all of them are true, false when one is false; ``all_of`` builds it."""
 
     parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
 class Or:
-    """True when one of two or more parts is; false when all are; built by ``any_of``."""
+    """A join of two or more parts, true when one of them is true, false when all are false; ``any_of`` builds it."""
 
     parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
 class Not:
-    """True when the operand is false, false when it is true; built by ``negate``."""
+    """A negation: true when the operand is false, false when it is true; ``negate`` builds it."""
 
     operand: Expression
 
@@ -151,19 +152,19 @@ Expression: TypeAlias = Predicate | And | Or | Not
 
 
 def all_of(parts: Iterable[Expression]) -> Expression:
-    """Return the conjunction of one or more parts; ANDs among them are joined with it.
+    """Return the conjunction of one or more parts; it joins the parts of ANDs among them.
 
     Raises:
-        ValueError: no part.
+        ValueError: ``parts`` is empty.
     """
     return _joined(And, parts)
 
 
 def any_of(parts: Iterable[Expression]) -> Expression:
-    """Return the disjunction of one or more parts; ORs among them are joined with it.
+    """Return the disjunction of one or more parts; it joins the parts of ORs among them.
 
     Raises:
-        ValueError: no part.
+        ValueError: ``parts`` is empty.
     """
     return _joined(Or, parts)
 
@@ -174,7 +175,7 @@ def negate(operand: Expression) -> Expression:
 
 
 def references(expression: Expression) -> Iterator[Reference]:
-    """Yield what an expression looks at, in its order, repeated ones too."""
+    """Yield the references of an expression, in its order, with repetitions."""
     if isinstance(expression, Predicate):
         yield expression.reference
     elif isinstance(expression, Not):
@@ -185,11 +186,11 @@ def references(expression: Expression) -> Iterator[Reference]:
 
 
 def flattened(kind: type[Any], parts: Iterable[Any]) -> list[Any]:
-    """Return the parts of a join, with those of parts that are joins of the same kind in their place.
+    """Return the parts of a join, each part that is a join of the same kind replaced by its own parts.
 
     Args:
         kind: a class whose objects have ``parts``.
-        parts: of the join.
+        parts: the parts of the join.
     """
     return [each for part in parts for each in (part.parts if isinstance(part, kind) else (part,))]
 
@@ -214,7 +215,7 @@ _OPPOSITES: Final = {**dict(_PAIRS), **{right: left for left, right in _PAIRS}}
 
 
 def without_not(expression: Expression) -> Expression:
-    """Return an expression that says the same, with ``Not`` only around CONTAINS ALL.
+    """Return an equivalent expression that has ``Not`` only around CONTAINS ALL.
 
     Args:
         expression: within the limits of the language, which bound its depth (E-17).
@@ -223,7 +224,7 @@ def without_not(expression: Expression) -> Expression:
 
 
 def conjuncts(expression: Expression) -> tuple[Expression, ...]:
-    """Return the expressions all of which are true when this one is: the parts of an AND, or the expression itself."""
+    """Return the parts of an AND, or the expression itself: an event passes when all of them are true."""
     return expression.parts if isinstance(expression, And) else (expression,)
 
 

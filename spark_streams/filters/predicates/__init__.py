@@ -1,1 +1,1 @@
-"""The conditions that a log node checks: its own tree, and the filters that are read into it."""
+"""The conditions that a log node checks: their tree, and the parsers that read filters into it."""

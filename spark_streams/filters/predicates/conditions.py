@@ -1,20 +1,20 @@
-"""Conditions on an event's place in its log and what is inside it: the tree, and how it is evaluated in columns.
+"""Conditions on an event's place in its log and on its content: their tree, and its evaluation in columns.
 
 ::
 
     Condition = Always(bool) | AnnotationTest(field, op, operand) | MessageTest | AllOf(parts) | AnyOf(parts)
     Operand   = Field(name) | Text(str) | Integer(int) | Latest() | EndOfLog(next_offset)
 
-``conjunction`` and ``disjunction`` keep a tree flat: of what the filters of this package build, none is deeper than the
+``conjunction`` and ``disjunction`` keep a tree flat: a tree that this package's filters build is no deeper than the
 parentheses of its text, which are bounded, so walking it never exhausts the stack.
 
 Logic is SQL's, three-valued: a comparison with a missing value, or here of a text with a number, is unknown. There is
-no NOT, so whether a predicate *is true* follows from which of its parts are true; unknown and false need not be told
-apart, and a mask holds True exactly where the predicate is true. Where a filter's text says NOT, its parser moves it to
-the leaves: comparisons take the opposite sign, and a ``MessageTest`` says which of both is asked for.
+no NOT, so the parts that are true determine whether a predicate *is true*. Unknown and false need no distinction, and a
+mask holds True exactly where the predicate is true. The parser moves a NOT of the text to the leaves: comparisons take
+the opposite sign, and ``MessageTest.wanted`` is False.
 
-Offsets are opaque texts. An ``OffsetOrder`` turns a text into the event number where it would stand, so that a block of
-events is compared as integers.
+Offsets are opaque texts. An ``OffsetOrder`` turns a text into the event number at its place in the order, so blocks
+of events compare as integers.
 
 Spec: OASIS AMQP Event Stream Extensions 1.0 §5.1, §5.2; decided ambiguities A-8, A-16, A-24.
 """
@@ -34,14 +34,14 @@ from spark_streams.wire.amqp.columns.typed import FieldOfMessage, TypedColumn
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP, OFFSET_KEY, SOURCE_PARTITION_KEY, TIMESTAMP_KEY
 
 NEVER: Final = 2**63 - 1
-"""What ``seek`` answers when no event at all can match; no event has this number."""
+"""The result of ``seek`` when no event can match; no event has this number."""
 
 Mask = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
 
 
 class OffsetOrder(Protocol):
-    """Where texts stand among the offsets of a log, in lexicographic order."""
+    """The places of texts among the offsets of a log, in lexicographic order."""
 
     def lower(self, text: str) -> int:
         """Return the smallest event number whose offset is >= ``text``."""
@@ -55,33 +55,33 @@ _REFLEXIVE: Final = frozenset({Comparison.EQ, Comparison.GE, Comparison.LE})
 
 @dataclass(frozen=True)
 class Field:
-    """A delivery annotation by its full name. An event that lacks it has an unknown value there."""
+    """A delivery annotation by its full name. Comparisons with it are unknown for an event that lacks it."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text; compared by code points with symbols and strings alike (A-16)."""
+    """A text; it compares by code points with both symbols and strings (A-16)."""
 
     value: str
 
 
 @dataclass(frozen=True)
 class Integer:
-    """A whole number; compared with timestamps as milliseconds since the epoch (A-4), possibly negative (A-13)."""
+    """A whole number, possibly negative (A-13); it compares with timestamps as milliseconds since the epoch (A-4)."""
 
     value: int
 
 
 @dataclass(frozen=True)
 class Latest:
-    """``@latest`` beside the offset, before it is known when the link is attached; ``freeze`` makes it ``EndOfLog``."""
+    """``@latest`` compared with the offset; ``freeze`` makes it ``EndOfLog`` when the link is attached."""
 
 
 @dataclass(frozen=True)
 class EndOfLog:
-    """``@latest`` as it was at one moment: above every event before ``next_offset``, below that one and all later."""
+    """``@latest`` at one moment: above every event before ``next_offset``, below that event and all later ones."""
 
     next_offset: int
 
@@ -98,14 +98,14 @@ Operand: TypeAlias = Field | Text | Integer | Latest | EndOfLog
 
 @dataclass(frozen=True)
 class Always:
-    """True for every event, or for none."""
+    """A constant: true for every event, or for none."""
 
     value: bool
 
 
 @dataclass(frozen=True)
 class AnnotationTest:
-    """A field against an operand; built by ``compare``, which leaves only what depends on the event."""
+    """A comparison of a field with an operand; ``compare`` builds it only if the result depends on the event."""
 
     field: Field
     op: Comparison
@@ -114,14 +114,14 @@ class AnnotationTest:
 
 @dataclass(frozen=True)
 class AllOf:
-    """True where all parts are; built by ``conjunction``."""
+    """A conjunction: true where all parts are true; ``conjunction`` builds it."""
 
     parts: tuple[Condition, ...]
 
 
 @dataclass(frozen=True)
 class AnyOf:
-    """True where at least one part is; built by ``disjunction``."""
+    """A disjunction: true where at least one part is true; ``disjunction`` builds it."""
 
     parts: tuple[Condition, ...]
 
@@ -130,7 +130,7 @@ Condition: TypeAlias = Always | AnnotationTest | MessageTest | AllOf | AnyOf
 
 
 def compare(left: Operand, op: Comparison, right: Operand) -> Condition:
-    """Return the predicate ``left op right``, decided at once where no event can change it."""
+    """Return the predicate ``left op right``; a constant if it is the same for all events."""
     if not isinstance(left, Field):
         if not isinstance(right, Field):
             comparable = type(left) is type(right) and isinstance(left, (Text, Integer))
@@ -139,7 +139,7 @@ def compare(left: Operand, op: Comparison, right: Operand) -> Condition:
     if left not in _FIELDS or (isinstance(right, Field) and right not in _FIELDS):
         return Always(False)  # no event carries it: unknown
     if left == TIMESTAMP_FIELD:
-        if left == right:  # true of every event that has one
+        if left == right:  # true for every event that has the field
             return AnnotationTest(left, Comparison.GT, Integer(NO_TIMESTAMP)) if op in _REFLEXIVE else Always(False)
         return AnnotationTest(left, op, right) if isinstance(right, Integer) else Always(False)
     if isinstance(right, Integer) or right == TIMESTAMP_FIELD:
@@ -165,7 +165,7 @@ def disjunction(parts: Iterable[Condition]) -> Condition:
 
 
 def _joined(kind: type[AllOf] | type[AnyOf], parts: Iterable[Condition], *, neutral: bool) -> Condition:
-    """Return the join of parts, each of them once; ``neutral`` is the value of a part that changes nothing."""
+    """Return the join of the distinct parts; ``neutral`` is the value of a part that does not change the result."""
     kept: dict[Condition, None] = {}
     for part in parts:
         if part == Always(not neutral):
@@ -178,15 +178,15 @@ def _joined(kind: type[AllOf] | type[AnyOf], parts: Iterable[Condition], *, neut
 
 
 def freeze(predicate: Condition, *, next_offset: int, partition: str | None = None) -> Condition:
-    """Fix what a predicate says about one partition at the moment a link is attached to it.
+    """Return a predicate as it applies to one partition at the moment a link is attached to it.
 
     Args:
-        predicate: what the filters say.
-        next_offset: the number that the partition's next event will get; ``@latest`` stays there from now on (A-8).
-        partition: the identifier that deliveries carry as source partition, or None where they carry none.
+        predicate: the predicate of the link's filters.
+        next_offset: the number of the partition's next event; ``@latest`` stays there from now on (A-8).
+        partition: the source partition that deliveries carry, or None if they carry none.
 
     Returns:
-        A predicate over offset, timestamp and what is inside the message, fit for ``mask`` and ``seek``.
+        A predicate over offset, timestamp and the message's content, fit for ``mask`` and ``seek``.
     """
     if isinstance(predicate, AllOf):
         return conjunction(freeze(part, next_offset=next_offset, partition=partition) for part in predicate.parts)
@@ -202,7 +202,7 @@ def freeze(predicate: Condition, *, next_offset: int, partition: str | None = No
     if partition is None:
         return Always(False)
     here = Text(partition)
-    # A partition that is called "@latest" is not the reserved word: it goes past ``compare``.
+    # A partition whose name is "@latest" is not the reserved word, so its comparison bypasses ``compare``.
     if field == OFFSET_FIELD:
         return AnnotationTest(OFFSET_FIELD, op, here)
     if operand == OFFSET_FIELD:
@@ -217,20 +217,20 @@ _NO_COLUMNS: Final[Columns] = {}
 def mask(
     predicate: Condition, offsets: Longs, timestamps: Longs, order: OffsetOrder, columns: Columns = _NO_COLUMNS
 ) -> Mask:
-    """Say which events of a block match.
+    """Return which events of a block match.
 
     Args:
-        predicate: as ``freeze`` returned it.
+        predicate: the result of ``freeze``.
         offsets: event numbers.
         timestamps: milliseconds since the epoch, one for each event; ``NO_TIMESTAMP`` for none.
-        order: where offset texts stand among the event numbers.
+        order: the places of offset texts among the event numbers.
         columns: the values of ``fields_of(predicate)``, one for each event.
 
     Returns:
         True where the predicate is true; False where it is false or unknown.
 
     Raises:
-        ValueError: the predicate still holds ``@latest`` or the source partition; nothing was changed.
+        ValueError: the predicate still holds ``@latest`` or the source partition.
     """
     if isinstance(predicate, Always):
         return np.full(len(offsets), predicate.value)
@@ -241,7 +241,7 @@ def mask(
     conjunction = isinstance(predicate, AllOf)
     matches = np.full(len(offsets), conjunction)
     for part in predicate.parts:
-        # Hostile filters have thousands of parts: stop as soon as no further part can change the answer.
+        # Hostile filters have thousands of parts: stop when no further part can change the answer.
         if conjunction:
             if not matches.any():
                 break
@@ -254,30 +254,30 @@ def mask(
 
 
 def fields_of(predicate: Condition) -> frozenset[FieldOfMessage]:
-    """Return which fields of a message decide about it."""
+    """Return the fields of a message that the predicate tests."""
     if isinstance(predicate, (AllOf, AnyOf)):
         return frozenset().union(*(fields_of(part) for part in predicate.parts))
     return frozenset({predicate.field}) if isinstance(predicate, MessageTest) else frozenset()
 
 
 def by_cost(predicate: Condition) -> tuple[Condition, Condition]:
-    """Return two predicates that say the same together: over offset and timestamp only, and with what is left."""
+    """Return two predicates whose conjunction is the predicate: one over offset and timestamp only, and the rest."""
     parts = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
     return conjunction(p for p in parts if not fields_of(p)), conjunction(p for p in parts if fields_of(p))
 
 
 def seek(predicate: Condition, order: OffsetOrder, at_time: Callable[[int], int] | None = None) -> int:
-    """Return an event number below which no event can match: where reading may start.
+    """Return an event number below which no event can match; reading may start there.
 
-    Lower bounds on the offset move it (A-9), and those on the timestamp where ``at_time`` is there.
+    Lower bounds on the offset raise it (A-9), and so do those on the timestamp if there is an ``at_time``.
 
     Args:
-        predicate: as ``freeze`` returned it.
-        order: where offset texts stand among the event numbers.
-        at_time: returns an event number below which every event is earlier than an instant, or has none.
+        predicate: the result of ``freeze``.
+        order: the places of offset texts among the event numbers.
+        at_time: returns an event number; every event below it is earlier than the given instant, or has no timestamp.
 
     Returns:
-        0 where nothing is known, ``NEVER`` where no event can match; may be past the end of the log.
+        0 if nothing is known, ``NEVER`` if no event can match; the number may be past the end of the log.
     """
     if isinstance(predicate, Always):
         return 0 if predicate.value else NEVER
@@ -300,11 +300,11 @@ def seek(predicate: Condition, order: OffsetOrder, at_time: Callable[[int], int]
 
 
 def end_of_matches(predicate: Condition, order: OffsetOrder) -> int:
-    """Return an event number from which on no event can match, however long the log grows; ``NEVER`` where unknown.
+    """Return an event number from which on no event can match, however long the log grows; ``NEVER`` if unknown.
 
     Args:
-        predicate: as ``freeze`` returned it.
-        order: where offset texts stand among the event numbers.
+        predicate: the result of ``freeze``.
+        order: the places of offset texts among the event numbers.
     """
     if isinstance(predicate, Always):
         return NEVER if predicate.value else 0
@@ -328,7 +328,7 @@ def _mask_of_comparison(comparison: AnnotationTest, offsets: Longs, timestamps: 
         return answer
     if comparison.field != OFFSET_FIELD or isinstance(operand, (Field, Latest)):
         raise ValueError(f"{comparison} depends on the partition and on when the link is attached: freeze it first")
-    # Offsets are compared as [first, end), the event numbers whose offset equals the operand: one, or none.
+    # Compare offsets as [first, end), the event numbers whose offset equals the operand: one, or none.
     first, end = (min(number, NEVER) for number in _place(operand, order))
     if op is Comparison.GE:
         answer = offsets >= first
@@ -348,5 +348,5 @@ def _mask_of_comparison(comparison: AnnotationTest, offsets: Longs, timestamps: 
 def _place(operand: Operand, order: OffsetOrder) -> tuple[int, int]:
     if isinstance(operand, EndOfLog):
         return operand.next_offset, operand.next_offset
-    assert isinstance(operand, Text)  # ``compare`` lets nothing else stand beside the offset
+    assert isinstance(operand, Text)  # ``compare`` allows nothing else next to the offset
     return order.lower(operand.value), order.upper(operand.value)

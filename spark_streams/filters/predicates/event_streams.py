@@ -1,4 +1,4 @@
-"""The two filters of AMQP event streams: delivery annotations, and the SQL subset.
+"""Read the two filters of AMQP event streams, delivery annotations and the SQL subset, into conditions.
 
 ::
 
@@ -10,8 +10,8 @@
     field      = ("d" | "delivery_annotations") "." name
     name       = letters, digits, "_" and "-" | "[" text "]"    hyphens may stand bare (A-3); "]" is doubled within
 
-Keywords are written in upper or lower case. There are no parentheses, so a text has no depth: it is read in one loop,
-in time proportional to its length.
+Keywords are written in upper or lower case. There are no parentheses, so a text has no depth: one loop reads it in time
+proportional to its length.
 
 Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2.1, §5.2.2.
 """
@@ -55,10 +55,10 @@ def parse_sql(text: str) -> Condition:
         text: the filter, of any length.
 
     Returns:
-        The predicate; ``freeze`` it before use.
+        The predicate; call ``freeze`` on it before use.
 
     Raises:
-        FilterError: with the 1-based column of the first character that cannot be part of a filter.
+        FilterError: the text is no filter; the error has the 1-based column of the first wrong character.
 
     Spec: ES §5.2.2.
     """
@@ -66,16 +66,17 @@ def parse_sql(text: str) -> Condition:
 
 
 def annotations_predicate(entries: Mapping[str, object]) -> Condition:
-    """Return what an ``amqp:event-streams-delivery-annotations-filter`` says: each value strictly exceeded (A-7).
+    """Return the predicate of an ``amqp:event-streams-delivery-annotations-filter``: each value is exceeded (A-7).
 
     Args:
         entries: annotation name to value: a str for the offset, an int in ms since the epoch for the timestamp.
 
     Returns:
-        The conjunction over all entries; true of every event when there are none. ``freeze`` it before use.
+        The conjunction over all entries, which the event must all strictly exceed; true for every event when there are
+        none. Call ``freeze`` on it before use.
 
     Raises:
-        ValueError: another name, or a value of another type, with the reason in words fit for the peer.
+        ValueError: an entry has another name, or a value of another type; the reason is fit for the peer.
 
     Spec: ES §5.2.1.
     """
@@ -95,7 +96,7 @@ def annotations_predicate(entries: Mapping[str, object]) -> Condition:
 
 
 def and_(predicates: Iterable[Condition]) -> Condition:
-    """Return the conjunction of all filters of one link (A-10); of none it is true."""
+    """Return the conjunction of all filters of one link (A-10); without filters it is true."""
     return conjunction(predicates)
 
 
@@ -175,7 +176,7 @@ class _Reader(SqlScanner):
         return Integer(value)
 
     def _outside(self, word: str) -> str | None:
-        """Say what of full SQL filters stands at ``at``, if anything known does."""
+        """Return the known construct of full SQL filters at ``at``; None if there is none."""
         if word in _OUTSIDE:
             return f"{word} is not part of event stream filters"
         if word.lower() in _OTHER_SECTIONS:

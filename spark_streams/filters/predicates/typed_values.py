@@ -1,14 +1,14 @@
-"""Tests of typed values inside messages: the leaves that full SQL filters add to ``conditions.py``.
+"""Tests of typed values in messages: the leaves that full SQL filters add to ``conditions.py``.
 
-A test is true, false or unknown of an event. NOT is moved inwards while a filter is read, so that a leaf is asked
-either where it is true or where it is false, and everything above it has two values only.
+A test is true, false or unknown for an event. The parser moves NOT inwards, so a leaf returns either the rows where
+it is true or the rows where it is false, and everything above it has two values only.
 
 =======================  =====================================================================================
-value is null            only IS NULL knows; every other test is unknown
+value is null            IS NULL is true; every other test is unknown
 other type than asked    ``=`` and IN false, ``<>`` true, ``< <= > >=`` false, LIKE unknown: as RabbitMQ has it
-texts                    by code points; binary and uuid values count as texts, by their bytes
-numbers                  exactly, whatever their types; a decimal in a filter is a double
-booleans                 only equal or not
+texts                    compare by code points; binary and uuid values count as texts, by their bytes
+numbers                  compare exactly, whatever their types; a decimal in a filter is a double
+booleans                 compare only by ``=`` and ``<>``
 =======================  =====================================================================================
 
 Spec: AMQP Filter Expressions 1.0 §6; docs/specifications.md, X-1 to X-3.
@@ -46,11 +46,11 @@ class Comparison(enum.Enum):
     LE = "<="
 
     def mirrored(self) -> Comparison:
-        """Return the operator that says the same with its sides exchanged."""
+        """Return the operator that gives the same answer with its sides exchanged."""
         return _MIRRORED.get(self, self)
 
     def opposite(self) -> Comparison:
-        """Return the operator that is true where this one is false, of values that compare."""
+        """Return the operator that is true where this one is false, for values that compare."""
         return _OPPOSITE[self]
 
     def of(self, left: Any, right: Any) -> Any:
@@ -82,7 +82,7 @@ _FUNCTIONS: Final[dict[Comparison, Callable[[Any, Any], Any]]] = {
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant of a filter; ``kind`` keeps 1 and TRUE apart, which are equal in Python.
+    """A constant of a filter; ``kind`` distinguishes 1 and TRUE, which are equal in Python.
 
     Args:
         kind: ``text``, ``number`` or ``boolean``.
@@ -100,7 +100,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Compares:
-    """The value against a constant."""
+    """The test that compares the value with a constant."""
 
     sign: Comparison
     constant: Constant
@@ -108,18 +108,18 @@ class Compares:
 
 @dataclass(frozen=True)
 class IsIn:
-    """The value is one of the constants."""
+    """The test that the value equals one of the constants."""
 
     constants: tuple[Constant, ...]
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a text is like.
+    """A pattern of LIKE.
 
     Args:
         shape: ``is``, ``starts``, ``ends``, ``contains`` or ``regex``.
-        text: the text; of ``regex`` an expression of RE2 for the whole text.
+        text: the literal text; for ``regex`` an expression of RE2 that matches the whole text.
     """
 
     shape: str
@@ -128,19 +128,19 @@ class Pattern:
 
 @dataclass(frozen=True)
 class IsLike:
-    """The text is like a pattern."""
+    """The test that the text matches a pattern."""
 
     pattern: Pattern
 
 
 @dataclass(frozen=True)
 class IsNull:
-    """There is no value."""
+    """The test that there is no value."""
 
 
 @dataclass(frozen=True)
 class MessageTest:
-    """A leaf: true of the events of which ``test`` is true (``wanted``), or of which it is false (not ``wanted``)."""
+    """A leaf: true for the events for which ``test`` is true (``wanted``), or is false (not ``wanted``)."""
 
     field: FieldOfMessage
     test: Compares | IsIn | IsLike | IsNull
@@ -148,7 +148,7 @@ class MessageTest:
 
 
 def truth(leaf: MessageTest, column: TypedColumn) -> Mask:
-    """Return the rows of which a leaf is true.
+    """Return the rows for which a leaf is true.
 
     Args:
         leaf: the leaf.
@@ -255,7 +255,7 @@ def _is_in(column: TypedColumn, constants: Sequence[Constant]) -> Mask:
 
 
 _FEW_TEXTS: Final = 8
-"""Up to so many texts are compared one by one, on the bytes where they lie."""
+"""Up to this many texts compare one by one, without a copy of their bytes."""
 
 
 _SUBSTRING: Final = {"starts": pc.starts_with, "ends": pc.ends_with, "contains": pc.match_substring}
@@ -266,7 +266,7 @@ def _like(column: TypedColumn, pattern: Pattern, wanted: bool) -> Mask:
         like = column.equals(pattern.text.encode())
     elif pattern.shape == "regex":
         like = _mask(pc.equal(pc.match_substring_regex(column.texts(), pattern.text), wanted))
-        return like  # bytes that are no UTF-8 are neither like it nor unlike it
+        return like  # for bytes that are no UTF-8 both LIKE and NOT LIKE are unknown
     else:
         like = _mask(_SUBSTRING[pattern.shape](column.raw(), pattern.text))
     return like if wanted else column.is_text & ~like

@@ -1,1 +1,1 @@
-"""What each kind of peer can check of a filter, and in what words it is asked to."""
+"""The part of a filter that each kind of peer can check, in that peer's own form."""

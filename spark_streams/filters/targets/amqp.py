@@ -1,10 +1,10 @@
-"""An expression for an AMQP peer: delivery annotations, the SQL subset of event streams, full SQL, and what remains.
+"""Split an expression for an AMQP peer: delivery annotations, the SQL subset of event streams, full SQL, and the rest.
 
-All filters of a link are ANDed (A-10), so each part of an AND goes where it can be said:
+All filters of a link are ANDed (A-10), so each part of an AND goes into the first filter that can express it:
 
 1. a lower bound of the offset (``>``) or the publish time into the delivery annotations, from which a peer can seek;
-2. what is about offsets and publish times into the SQL of event streams;
-3. what is about the properties section and application properties into full SQL, as a superset where their types are
+2. predicates on offsets and publish times into the SQL of event streams;
+3. predicates on the properties section and application properties into full SQL, as a superset where their types are
    not certain.
 
 Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2; docs/specifications.md, X-1 to X-9, Z-1, Z-6,
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class AmqpCapability:
-    """What a peer takes, and how its rows are read.
+    """The filters that a peer takes, and how its rows are read.
 
     Args:
         event_streams: the two filters of event streams: delivery annotations, and the SQL subset.
@@ -56,7 +56,7 @@ class AmqpSplit(PeerSplit):
             ``event-streams-timestamp`` ms since the epoch, possibly negative. None for no such filter.
         event_streams_sql: the text of ``amqp:event-streams-sql-filter`` (0x201), or None.
         sql: the text of ``amqp:sql-filter`` (0x120), or None.
-        residual: what is still to be checked on each delivered event; None when nothing is.
+        residual: the part left to check on each delivered event; None when nothing remains.
     """
 
     annotations: Mapping[str, str | int] | None
@@ -66,7 +66,7 @@ class AmqpSplit(PeerSplit):
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """What the peer is asked, for people."""
+        """The filters that the peer gets, for people."""
         said = []
         if self.annotations is not None:
             bounds = " AND ".join(f"{name} > {bound!r}" for name, bound in self.annotations.items())
@@ -83,7 +83,7 @@ def split_for_amqp(expression: Expression, capability: AmqpCapability) -> AmqpSp
 
     Args:
         expression: any filter.
-        capability: what the peer takes; a filter that it then does not echo counts as not pushed (A-21).
+        capability: the filters that the peer takes; one that it then does not echo counts as not pushed (A-21).
 
     Returns:
         The filters to attach with, and the residual.
@@ -119,7 +119,7 @@ class _Conjunction(Generic[T]):
         self.pushed: T | None = None
 
     def take(self, part: Expression) -> bool:
-        """Push as much of a part as the target takes; say whether that is exactly the part."""
+        """Push as much of a part as the target takes; return whether that is exactly the part."""
         found = split(part, self._target)
         if found.pushed is None:
             return False
@@ -131,7 +131,7 @@ class _Conjunction(Generic[T]):
 
 
 def _after_bounds(part: Expression, bounds: Bounds) -> Expression | None:
-    """Put the lower bound that a part is, or has, among the others; return what else it says, None for nothing."""
+    """Add the lower bound in a part to the others; return the rest of the part, None for nothing."""
     if not isinstance(part, Predicate):
         return part
     bound, rest = bound_of(part)

@@ -1,11 +1,11 @@
-"""Which AMQP values other than strings have a given canonical text, or one that is like a pattern (Z-16).
+"""Find the AMQP values other than strings that have a given canonical text, or one that matches a pattern (Z-16).
 
 Rows show every value of a map as text: the integer 5, the string '5', the char '5' and the decimal 5 are all ``5``, and
-``test`` is a string, or the three bytes that base64 writes so. SQL compares typed values, so whoever pushes
-``x = '5'`` has to ask for each of them. ``spark_streams/wire/amqp/canonical_text.py`` has the table of canonical texts.
+``test`` is a string, or the three bytes whose base64 it is. SQL compares typed values, so a target that pushes
+``x = '5'`` has to list each of them. ``spark_streams/wire/amqp/canonical_text.py`` has the table of canonical texts.
 
-A pattern is only looked at from outside, by what stands before its first and after its last wildcard, and by its other
-characters: an answer may name a type that cannot be like it after all, never leave one out.
+Only three things of a pattern count: the text before its first wildcard, the text after its last, and its other
+characters. A result may name a type whose texts cannot match after all, but it never leaves one out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from spark_streams.filters.text_matching import like
 
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?")
 _MAX_NUMBER: Final = 64
-"""Characters of a number's canonical text, with room to spare: a decimal128 has 34 digits and an exponent of four."""
+"""The most characters of a number's canonical text, with room to spare: a decimal128 has 34 digits and an exponent of
+four."""
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BOOLEANS: Final = {"true": True, "false": False}
@@ -34,7 +35,7 @@ class OtherTypes:
 
     Args:
         boolean: the boolean.
-        number: the number, of which integers, floats and decimals may be the text.
+        number: the number whose text it is, as an integer, float or decimal.
         not_finite: a float or decimal that is NaN or infinite.
         char: the code point.
         uuid: its 16 bytes.
@@ -52,7 +53,7 @@ class OtherTypes:
 
 
 def types_with_text(text: str) -> OtherTypes:
-    """Return what else than a string has this canonical text."""
+    """Return the values other than strings that have this canonical text."""
     return OtherTypes(
         boolean=_BOOLEANS.get(text),
         number=Decimal(text) if len(text) <= _MAX_NUMBER and _NUMBER.fullmatch(text) else None,
@@ -76,19 +77,19 @@ def _base64_of(text: str) -> bytes | None:
 
 @dataclass(frozen=True)
 class OtherTypesLike:
-    """The values other than strings and symbols whose text may be like a pattern.
+    """The values other than strings and symbols whose text may match a pattern.
 
     Args:
-        booleans: those that are like it.
-        numbers: whether numbers may be, finite or not.
-        char: the only char that is; None for none.
-        any_char: whether more than one char is.
-        uuids: whether uuids may be.
-        uuid_range: as ``binary_range``, of their 16 bytes.
-        binaries: whether binary values may be.
-        binary_range: what their bytes then lie between: from the first, included, to the second, excluded, in the order
-            of bytes; None for no upper bound. None as a whole when nothing is known.
-        json: whether lists, maps, arrays or described values may be.
+        booleans: the booleans that match.
+        numbers: whether numbers may match, finite or not.
+        char: the only char that matches; None for none.
+        any_char: whether more than one char matches.
+        uuids: whether uuids may match.
+        uuid_range: the range of their 16 bytes, as in ``binary_range``.
+        binaries: whether binary values may match.
+        binary_range: the range of their bytes, from the first, included, to the second, excluded, in byte order;
+            a second of None is no upper bound. None as a whole when the range is unknown.
+        json: whether lists, maps, arrays or described values may match.
     """
 
     booleans: tuple[bool, ...]
@@ -103,10 +104,10 @@ class OtherTypesLike:
 
 
 def types_like(pattern: str) -> OtherTypesLike:
-    """Return what else than a string may have a canonical text that is like a pattern.
+    """Return the values other than strings whose canonical text may match a pattern.
 
     Args:
-        pattern: of LIKE, without escapes (E-11), with at least one ``%`` or ``_``.
+        pattern: a pattern of LIKE, without escapes (E-11), with at least one ``%`` or ``_``.
     """
     matches = like(pattern)
     head = re.split("[%_]", pattern, maxsplit=1)[0]
@@ -137,22 +138,22 @@ def _may_be_number(head: str, letters: set[str], tail: str) -> bool:
 
 
 def _uuids_with(head: str) -> tuple[bytes, bytes | None]:
-    """Return what the bytes of a uuid lie between whose text begins with some characters: see ``_bytes_with``."""
+    """Return the range of the bytes of uuids whose text begins with ``head``, as ``_bytes_with`` does."""
     digits = head.replace("-", "")
     return _between(int(digits or "0", 16), 4 * len(digits))
 
 
 def _bytes_with(head: str) -> tuple[bytes, bytes | None]:
-    """Return what bytes lie between whose base64 begins with some characters: from, included, to, excluded."""
+    """Return the range of bytes whose base64 begins with ``head``: from, included, to, excluded."""
     bits = 0
     for character in head:
         bits = bits << 6 | _BASE64.index(character)
-    # The last characters before padding stand for fewer bits than they have: bytes without the last zeros may be it.
+    # The last characters before padding have more bits than they stand for: bytes without the last zeros may match.
     return _between(bits, 6 * len(head))
 
 
 def _between(bits: int, count: int) -> tuple[bytes, bytes | None]:
-    """Return the least bytes that begin with some bits, or with them but for zeros at the end, and the first beyond."""
+    """Return the least bytes that begin with some bits (or lack only zeros of them), and the first bytes beyond."""
     width = -(-count // 8)
     low = (bits << (8 * width - count)).to_bytes(width, "big").rstrip(b"\0")
     after = (bits + 1) << (8 * width - count)

@@ -1,12 +1,12 @@
 """The two filters of AMQP event streams as a target: exclusive lower bounds, and SQL without parentheses.
 
 SQL here is an OR of ANDs of comparisons of ``d.event-streams-offset`` with texts and ``d.event-streams-timestamp`` with
-whole numbers from 0 on; an expression is multiplied out into that as long as it stays small. A time before 1970 can
-only be a lower bound, in delivery annotations (Z-10): elsewhere its bound is left out, or becomes ``< 0``, and the
+whole numbers from 0 on; an expression is multiplied out into that form as long as it stays small. A time before 1970
+can only be a lower bound, in delivery annotations (Z-10): SQL leaves its bound out, or has ``< 0`` instead, and the
 predicate remains.
 
-Comparisons with a missing timestamp are true in some readings of ``<>`` (X-1), so there is none of a timestamp here:
-it is ``< OR >``. An offset is never missing.
+Peers may read ``<>`` with a missing timestamp as true (X-1), so this target writes ``< OR >`` for timestamps. An offset
+is never missing.
 
 Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2.1, §5.2.2; docs/specifications.md, Z-10,
 Z-11, Z-20.
@@ -24,16 +24,17 @@ from spark_streams.wire.amqp.event_streams import OFFSET_KEY, TIMESTAMP_KEY
 """The delivery annotations, by their full names."""
 
 Terms: TypeAlias = tuple[tuple[str, ...], ...]
-"""Comparisons: all of one of the inner tuples hold. None inside is FALSE; an empty one is TRUE."""
+"""An OR of ANDs of comparisons: one inner tuple for each AND. No inner tuple is FALSE; an empty inner tuple is TRUE."""
 Bounds: TypeAlias = "dict[str, str | int]"
-"""Delivery annotation to its exclusive lower bound."""
+"""Each delivery annotation to its exclusive lower bound."""
 
 _TRUE: Final[Terms] = ((),)
 _FALSE: Final[Terms] = ()
 _MAX_COMPARISONS: Final = 50
-"""In one text, which makes 199 tokens; RabbitMQ takes 200 of its full SQL. Multiplying out could make any number."""
+"""The most comparisons in one text, which makes 199 tokens: RabbitMQ takes 200 of its full SQL. Without this limit,
+multiplying out could produce any number."""
 _MAX_CHARACTERS: Final = 4096
-"""Of one text, as RabbitMQ takes of its full SQL."""
+"""The most characters of one text: as many as RabbitMQ takes of its full SQL."""
 _MIN_MS, _MAX_MS = -(2**63), 2**63 - 1
 _SIGNS: Final = {
     Operator.EQUALS: "=",
@@ -66,7 +67,7 @@ class EventStreams:
         return _TRUE if _TRUE[0] in (*left, *right) else _bounded((*left, *right))
 
     def test(self, predicate: Predicate) -> Pushable[Terms] | None:
-        """Return what is asked for a predicate; None for nothing."""
+        """Return the terms to push for a predicate; None for nothing."""
         kind, op = predicate.reference.kind, predicate.operator
         if kind is ReferenceKind.OFFSET:
             if op in (Operator.IS_NULL, Operator.IS_NOT_NULL):
@@ -82,14 +83,14 @@ class EventStreams:
 
 
 def bound_of(predicate: Predicate) -> tuple[tuple[str, str | int] | None, Predicate | None]:
-    """Return a predicate as an exclusive lower bound, and what is left of it.
+    """Return a predicate as an exclusive lower bound, and the rest of it.
 
     Args:
         predicate: any.
 
     Returns:
-        Delivery annotation and bound, or None; and what the predicate says beyond, None for nothing. An equation is
-        not taken apart where SQL can say it.
+        Delivery annotation and bound, or None; and the rest of the predicate, None for nothing. An equation stays
+        whole where SQL can express it.
     """
     kind, op = predicate.reference.kind, predicate.operator
     if kind is ReferenceKind.OFFSET and op is Operator.GREATER_THAN and predicate.type is ValueType.STRING:
@@ -109,7 +110,7 @@ def bound_of(predicate: Predicate) -> tuple[tuple[str, str | int] | None, Predic
 
 
 def text_of(terms: Terms) -> str | None:
-    """Return the text of the filter; None for one that is always true."""
+    """Return the text of the filter; None for a filter that is always true."""
     if _TRUE[0] in terms:
         return None
     return " OR ".join(" AND ".join(term) for term in terms) or "FALSE"
@@ -123,9 +124,9 @@ def _bounded(made: tuple[dict[str, None] | tuple[str, ...], ...]) -> Terms | Non
 
 
 def _sayable(text: str) -> bool:
-    """Say whether a text means itself as an offset in a filter.
+    """Return whether a filter can use a text as a literal offset.
 
-    Offsets are symbols, which are ASCII (Z-11); two texts mean where the peer's log begins and ends (A-8).
+    Offsets are symbols, which are ASCII (Z-11); two texts mean the beginning and the end of the peer's log (A-8).
     """
     return text.isascii() and text.isprintable() and text not in ("", "@earliest", "@latest")
 
@@ -152,7 +153,7 @@ def _of_times(intervals: Intervals) -> Pushable[Terms] | None:
     terms: list[tuple[str, ...]] = []
     exact = True
     for low, high in intervals:
-        # A missing timestamp is in no interval; TRUE would let it pass.
+        # A missing timestamp is in no interval, but TRUE would let it pass.
         exact = exact and (low is None or low >= 0) and (high is None or high >= 0) and (low, high) != (None, None)
         if high is not None and high < 0:
             terms.append((f"d.{TIMESTAMP_KEY} < 0",))

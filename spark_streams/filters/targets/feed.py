@@ -1,4 +1,4 @@
-"""An expression for a feed: its ``filter-<name>`` arguments, and what remains.
+"""Split an expression for a feed: its ``filter-<name>`` arguments, and the residual.
 
 Spec: FeedAPI version 2a, discovery ``filters``; docs/specifications.md, Z-8, Z-21.
 """
@@ -17,9 +17,9 @@ class FeedSplit(PeerSplit):
     """An expression, split between a feed and the reader.
 
     Args:
-        filters: name to value, without ``filter-`` and not yet percent-encoded; empty for none. Cursors belong to one
-            set of filters.
-        residual: what is still to be checked on each event; None when nothing is.
+        filters: name to value, without ``filter-`` and not yet percent-encoded; empty for none. A cursor is valid for
+            one set of filters only.
+        residual: the part left to check on each event; None when nothing remains.
     """
 
     filters: Mapping[str, str]
@@ -27,7 +27,7 @@ class FeedSplit(PeerSplit):
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """What the peer is asked, for people."""
+        """The filters that the peer gets, for people."""
         return tuple(f"filter-{name}={value}" for name, value in self.filters.items())
 
 
@@ -36,15 +36,15 @@ def split_for_feed(expression: Expression, fields: Mapping[str, Reference]) -> F
 
     Args:
         expression: any filter.
-        fields: the filters that the feed offers, by name without ``filter-``, to what each compares *exactly*: an event
-            passes ``filter-<name>=v`` if and only if that part of it is the text v.
+        fields: the feed's filters, by name without ``filter-``, to the part that each compares *exactly*: an
+            event passes ``filter-<name>=v`` if and only if that part is the text v.
     """
     found = split(expression, _Arguments(fields))
     return FeedSplit(found.pushed or {}, found.residual)
 
 
 class _Arguments:
-    """The arguments of a fetch as a target: each compares one part with one text, and all have to be true."""
+    """The arguments of a fetch as a target: each compares one part with one text, and an event must pass all."""
 
     def __init__(self, fields: Mapping[str, Reference]) -> None:
         self._names = {reference: name for name, reference in reversed(list(fields.items()))}
@@ -63,5 +63,5 @@ class _Arguments:
         if predicate.operator not in (Operator.EQUALS, Operator.IN) or len(set(predicate.values)) != 1:
             return None
         value = str(predicate.values[0])
-        # What a feed makes of an empty argument, or of control characters, nothing says.
+        # The specification does not define an empty argument, or control characters in one.
         return Pushable({name: value}, exact=True) if value and value.isprintable() else None

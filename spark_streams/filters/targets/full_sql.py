@@ -1,9 +1,9 @@
 """Full SQL filters (``amqp:sql-filter``) as a target: predicates on the properties section and application properties.
 
-The fields of the properties section have types that are certain, so most of what is asked there is exact:
+The fields of the properties section have fixed types, so most pushed predicates on them are exact:
 
 =============================================  ======================================================================
-field                                          what is pushed
+field                                          pushed
 =============================================  ======================================================================
 subject, group_id, reply_to_group_id,          text: exactly; the order of texts only where it is known; LIKE with more
 content_type, content_encoding                 than one ``%`` by its ends; else IS NOT NULL
@@ -16,7 +16,7 @@ message_id, correlation_id, to, reply_to       string, ulong, uuid or binary: ``
 application properties                         see ``typed_sql.py``
 =============================================  ======================================================================
 
-Offsets, publish times, keys and body sizes are in no section that RabbitMQ's dialect has.
+No section of RabbitMQ's dialect holds offsets, publish times, keys or body sizes.
 
 Spec: AMQP 1.0 part 3 §3.2.4; AMQP Filter Expressions 1.0 wd10 §6.4; docs/specifications.md, X-1 to X-9,
 Z-1, Z-15, Z-16.
@@ -43,16 +43,16 @@ _ORDER: Final = {
     Operator.LESS_THAN_EQUALS: "<=",
 }
 _MOST_LISTED: Final = 50
-"""Numbers of one range that are written one by one."""
+"""The most numbers of one range that are listed one by one."""
 _INT64: Final = (-(2**63), 2**63 - 1)
 _UINT32: Final = (0, 2**32 - 1)
 
 
 class FullSql:
-    """The target.
+    """Full SQL as a target.
 
     Args:
-        as_rabbitmq: whether the peer compares typed values and the order of texts as RabbitMQ does.
+        as_rabbitmq: whether the peer compares typed values, and orders texts, as RabbitMQ does.
         overflow_is_null: whether an instant beyond int64 microseconds reads as null.
     """
 
@@ -69,7 +69,7 @@ class FullSql:
         return sql_text.join("OR", [left, right])
 
     def test(self, predicate: Predicate) -> Pushable[Sql] | None:
-        """Return what is asked for a predicate; None for nothing."""
+        """Return the SQL to push for a predicate; None for nothing."""
         made = self._made(predicate)
         return made if made is not None and sql_text.is_taken(made.pushed) else None
 
@@ -100,7 +100,7 @@ class FullSql:
             if name == "group_sequence"
             else self._identifier(field, predicate)
         )
-        # Whatever the test, it is true of no message without the field.
+        # Whatever the test, it is true for no message without the field.
         return found or Pushable(sql_text.is_not_null(field), exact=False)
 
     def _time(self, field: Term, predicate: Predicate, *, zero_is_null: bool) -> Pushable[Sql] | None:
@@ -181,7 +181,7 @@ def _like(field: Term, op: Operator, pattern: str) -> Pushable[Sql] | None:
 
 
 def _among(field: Term, intervals: Intervals) -> Sql | None:
-    """Return that a number is in one of the intervals, which no missing one is."""
+    """Return the SQL for a number in one of the intervals; a missing number is in none."""
     if not intervals:
         return sql_text.FALSE
     if intervals == EVERYTHING:
@@ -191,12 +191,12 @@ def _among(field: Term, intervals: Intervals) -> Sql | None:
         return sql_text.is_in(field, [sql_text.integer(point) for point in points])
     parts = [_within(field, low, high) for low, high in intervals]
     said = [part for part in parts if part is not None]
-    # One that cannot be said must not be left out: the peer would leave out its events.
+    # Do not leave out an interval that SQL cannot express: the peer would leave out its events.
     return sql_text.join("OR", said) if len(said) == len(parts) else None
 
 
 def _listed(intervals: Intervals) -> Intervals | None:
-    """Return each number for itself; None where there are many."""
+    """Return an interval for each number; None if an interval has no end or is too long (``_MOST_LISTED``)."""
     numbers: list[tuple[int, int]] = []
     for low, high in intervals:
         if low is None or high is None or high - low > _MOST_LISTED:

@@ -1,4 +1,4 @@
-"""Predicates on whole numbers as intervals: what a time, a sequence number or a numbered offset may be.
+"""Turn predicates on whole numbers into intervals of a time, a sequence number or a numbered offset.
 
 A decimal literal is between two whole numbers: ``x < 2.5`` is ``x <= 2``, and ``x = 2.5`` is never true.
 
@@ -15,22 +15,22 @@ from spark_streams.filters.decimals import as_fraction
 from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
 
 Interval: TypeAlias = tuple["int | None", "int | None"]
-"""Lowest and highest number, both included; None where there is no bound."""
+"""The lowest and the highest number, both included; None for no bound."""
 Intervals: TypeAlias = tuple[Interval, ...]
-"""Disjoint, in rising order, none next to another; empty for no number at all."""
+"""Disjoint intervals in rising order, no two adjacent; empty for no number at all."""
 
 EVERYTHING: Final[Intervals] = ((None, None),)
 
 
 def intervals_of(predicate: Predicate) -> Intervals | None:
-    """Return the whole numbers that a predicate is true of.
+    """Return the whole numbers for which a predicate is true.
 
     Args:
-        predicate: any. One of type STRING compares with the digits, so of those only ``=``, ``<>``, IN and NOT IN can
-            be said in numbers.
+        predicate: any. One of type STRING compares with the digits, so of those only ``=``, ``<>``, IN and NOT IN have
+            an equivalent in numbers.
 
     Returns:
-        None when the predicate is about something else than which number there is.
+        None when the predicate depends on more than the number's value.
     """
     op = predicate.operator
     if predicate.type is ValueType.STRING:
@@ -60,7 +60,7 @@ def intervals_of(predicate: Predicate) -> Intervals | None:
 
 
 def within(intervals: Intervals, low: int, high: int) -> Intervals:
-    """Return the intervals among numbers that all lie from ``low`` to ``high``; a bound that bounds nothing is None."""
+    """Return the intervals for numbers that all lie from ``low`` to ``high``; a bound that excludes none is None."""
     found: list[Interval] = []
     for first, last in intervals:
         if (first is None or first <= high) and (last is None or last >= low):
@@ -71,7 +71,7 @@ def within(intervals: Intervals, low: int, high: int) -> Intervals:
 
 
 def without(intervals: Intervals, number: int) -> Intervals:
-    """Return the intervals less one number."""
+    """Return the intervals without one number."""
     found: list[Interval] = []
     for first, last in intervals:
         if (first is not None and first > number) or (last is not None and last < number):
@@ -85,7 +85,7 @@ def without(intervals: Intervals, number: int) -> Intervals:
 
 
 def _number(value: Value) -> int | None:
-    """Return the number whose canonical digits a text is."""
+    """Return the number whose canonical digits are the text; None if there is none."""
     text = str(value)
     digits = text[1:] if text.startswith("-") else text
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:

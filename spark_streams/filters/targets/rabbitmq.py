@@ -1,4 +1,4 @@
-"""An expression for a RabbitMQ stream: filter values, an offset to start from, and what remains.
+"""Split an expression for a RabbitMQ stream: filter values, an offset to start from, and the residual.
 
 Spec: RabbitMQ stream protocol, Subscribe (properties ``filter.<n>``, ``match-unfiltered``); docs/specifications.md,
 S-91, S-92, Z-3 to Z-5, Z-19.
@@ -16,20 +16,20 @@ from spark_streams.filters.tree import Expression, Operator, Predicate, Referenc
 from spark_streams.offsets import PaddedDecimalOrder
 
 _MAX_VALUES: Final = 128
-"""Filter values in one subscription: the broker tests each against every chunk's Bloom filter."""
+"""The most filter values in one subscription: the broker tests each against every chunk's Bloom filter."""
 _MAX_VALUE_BYTES: Final = 16_384
-"""All of them together: they travel in one frame."""
+"""The most bytes of all filter values together, because one frame holds them."""
 _LAST_OFFSET: Final = 2**63 - 1
-"""No stream gets so far; what begins beyond begins here."""
+"""No stream reaches this offset; a larger first offset becomes this one."""
 _OFFSETS: Final = PaddedDecimalOrder()
 
 
 @dataclass(frozen=True)
 class RabbitCapability:
-    """What a broker can check.
+    """The filters that a broker can check.
 
     Args:
-        value_from: what publishers gave as filter value; None when that is not known.
+        value_from: the part of a message that publishers give as filter value; None when that is unknown.
         filters: whether the broker has filters (3.13 and later).
     """
 
@@ -43,10 +43,10 @@ class RabbitSplit(PeerSplit):
 
     Args:
         values: subscribe with ``filter.0``, ``filter.1`` … of these: every matching message was published with one of
-            them, or, which ``match-unfiltered`` asks for, with none. None for no filter; never empty.
-        first_offset: no message before this one (inclusive) matches: start there, and *drop what the first chunk has
-            below it*, for the residual no longer says so. None for no bound; it may lie beyond the end.
-        residual: what is still to be checked on each message; None when nothing is.
+            them, or with none, which ``match-unfiltered`` asks for. None for no filter; never empty.
+        first_offset: no message before this one (inclusive) matches. Start there, and *drop the first chunk's messages
+            below it*, because the residual no longer tests this bound. None for no bound; it may lie beyond the end.
+        residual: the part left to check on each message; None when nothing remains.
     """
 
     values: tuple[str, ...] | None
@@ -55,7 +55,7 @@ class RabbitSplit(PeerSplit):
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """What the peer is asked, for people."""
+        """The filters that the peer gets, for people."""
         said = []
         if self.first_offset is not None:
             said.append(f"starting offset {self.first_offset}")
@@ -69,7 +69,7 @@ def split_for_rabbitmq(expression: Expression, capability: RabbitCapability) -> 
 
     Args:
         expression: any filter.
-        capability: what the broker can check.
+        capability: the filters that the broker can check.
     """
     normal = without_not(expression)
     seek = split(normal, _Seek())
@@ -81,7 +81,7 @@ def split_for_rabbitmq(expression: Expression, capability: RabbitCapability) -> 
 
 
 class _Seek:
-    """The position to start from as a target: the lowest offset, included, that may match."""
+    """The start offset as a target: the lowest offset, inclusive, that may match."""
 
     def both(self, left: int, right: int) -> int:
         return max(left, right)
@@ -122,7 +122,7 @@ class _FilterValues:
         self._place = place_of(value_from)
 
     def both(self, left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:
-        # Nothing equals two texts at once; either will do then.
+        # Nothing equals two texts at once: without a common value, either tuple is right.
         return tuple(value for value in left if value in right) or left
 
     def either(self, left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -136,7 +136,7 @@ class _FilterValues:
         if predicate.type is not ValueType.STRING or predicate.operator not in (Operator.EQUALS, Operator.IN):
             return None
         values = self.either(tuple(str(value) for value in predicate.values), ())
-        # An empty filter value is none (Z-4).
+        # An empty filter value counts as none (Z-4).
         return None if values is None or "" in values else Pushable(values, exact=False)
 
 

@@ -1,4 +1,4 @@
-"""Pieces of the text of a full SQL filter, in what the draft and RabbitMQ's dialect have in common, and field names.
+"""Write full SQL filters in the common part of the draft and RabbitMQ's dialect, and name their fields.
 
 ::
 
@@ -12,10 +12,10 @@
     grouping    an AND within an OR, and an OR within an AND, in parentheses (X-9)
     NOT         only in NOT IN, NOT LIKE and IS NOT NULL (Z-1)
 
-RabbitMQ takes 4096 characters and 200 tokens; no text here is longer. LIKE is only written with at most one ``%`` and
-no ``_``: RabbitMQ makes a regular expression of any other pattern, in which neither matches a line break.
+RabbitMQ takes 4096 characters and 200 tokens; no text here is longer. LIKE has at most one ``%`` and no ``_``, because
+RabbitMQ makes a regular expression of any other pattern, in which neither matches a line break.
 
-Where in a message a property is, its name says; without a section it is an application property.
+A property's name gives its section; a name without a section is an application property.
 
 Spec: AMQP Filter Expressions 1.0 wd10 §6.4; RabbitMQ 4.2 and later, ``rabbit_amqp_sql_lexer.xrl``,
 ``rabbit_amqp_sql_parser.yrl``, ``rabbit_amqp_filter_sql.erl``; docs/specifications.md, X-4, X-5, X-7, X-9,
@@ -42,17 +42,17 @@ _KEYWORDS: Final = frozenset(
         *("lower", "upper", "left", "right", "substring", "utc", "date"),
     }
 )
-"""What no bare name may be, in any case."""
+"""The words that may not be bare names, in upper or lower case."""
 
 
 @dataclass(frozen=True)
 class Sql:
-    """A predicate's text.
+    """The text of a predicate.
 
     Args:
-        text: of it.
-        tokens: how many RabbitMQ's lexer finds in it.
-        joined_by: what joins its parts at the top; None when it is one predicate.
+        text: the text.
+        tokens: how many tokens RabbitMQ's lexer finds in it.
+        joined_by: the operator that joins its parts at the top; None when it is one predicate.
     """
 
     text: str
@@ -65,8 +65,8 @@ class Term:
     """A field or a constant.
 
     Args:
-        text: of it.
-        tokens: how many it is.
+        text: the text.
+        tokens: its number of tokens.
     """
 
     text: str
@@ -77,12 +77,12 @@ FALSE: Final = Sql("FALSE", 1)
 
 
 def printable(text: str) -> bool:
-    """Say whether a text may stand in a filter: no control characters, no lone surrogates (Z-6)."""
+    """Return whether a filter may contain a text: no control characters, no lone surrogates (Z-6)."""
     return text.isprintable() or not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 
 def application_property(name: str) -> Term | None:
-    """Return the field of an application property; None when the name cannot be written."""
+    """Return the field of an application property; None when SQL cannot express the name."""
     if _REGULAR.fullmatch(name) and name.lower() not in _KEYWORDS:
         return Term(f"a.{name}")
     if not name or not printable(name):
@@ -91,7 +91,7 @@ def application_property(name: str) -> Term | None:
 
 
 def string(text: str) -> Term | None:
-    """Return a string constant; None when the text cannot be written."""
+    """Return a string constant; None when SQL cannot express the text."""
     return Term("'{}'".format(text.replace("'", "''"))) if printable(text) else None
 
 
@@ -107,7 +107,7 @@ def decimal(value: Decimal) -> Term:
 
 
 def binary(value: bytes) -> Term | None:
-    """Return a binary constant; None for no bytes, which cannot be written."""
+    """Return a binary constant; None for no bytes, which SQL cannot express."""
     return Term("0x" + value.hex().upper()) if value else None
 
 
@@ -127,10 +127,10 @@ def is_not_null(field: Term) -> Sql:
 
 
 def is_in(field: Term, values: list[Term], *, negated: bool = False) -> Sql:
-    """Return ``field [NOT] IN (values)``, or a comparison where there is one value.
+    """Return ``field [NOT] IN (values)``, or a comparison if there is only one value.
 
     Args:
-        field: of certain type: RabbitMQ's NOT IN is true of a value of another type.
+        field: a field whose type is fixed: RabbitMQ's NOT IN is true for a value of another type.
         values: one or more.
         negated: whether it is NOT IN.
     """
@@ -146,12 +146,12 @@ def like(field: Term, pattern: Term, *, negated: bool = False) -> Sql:
 
 
 def is_taken(sql: Sql) -> bool:
-    """Say whether a text is no longer than RabbitMQ takes."""
+    """Return whether a text is no longer than RabbitMQ allows."""
     return sql.tokens <= _MAX_TOKENS and len(sql.text) <= _MAX_CHARACTERS
 
 
 def join(by: Literal["AND", "OR"], parts: Iterable[Sql]) -> Sql | None:
-    """Return parts, one or more, joined by AND or OR; None when that is longer than RabbitMQ takes."""
+    """Return one or more parts, joined by AND or OR; None when the text is longer than RabbitMQ allows."""
     members = list(parts)
     if len(members) > 1:
         closed = [part if part.joined_by in (None, by) else Sql(f"({part.text})", part.tokens + 2) for part in members]
@@ -163,20 +163,20 @@ def join(by: Literal["AND", "OR"], parts: Iterable[Sql]) -> Sql | None:
 
 
 def outline(pattern: str) -> tuple[str, bool, str]:
-    """Return what of a pattern can be written with one ``%``: all texts like the pattern are like that.
+    """Return a pattern reduced to one ``%``: all texts that match the pattern match the reduced one, too.
 
     Args:
-        pattern: of LIKE, without escapes (E-11).
+        pattern: a pattern of LIKE, without escapes (E-11).
 
     Returns:
-        What stands before its first wildcard, whether it has any, and what stands after its last one.
+        The text before its first wildcard, whether it has one, and the text after its last one.
     """
     pieces = re.split("[%_]", pattern)
     return pieces[0], len(pieces) > 1, pieces[-1] if len(pieces) > 1 else ""
 
 
 def is_outline(pattern: str) -> bool:
-    """Say whether a pattern is no more than its outline: no wildcard but ``%``, and no other text between."""
+    """Return whether a pattern equals its outline: no wildcard but ``%``, and no text between wildcards."""
     return re.fullmatch("[^%_]*(%+[^%_]*)?", pattern) is not None
 
 

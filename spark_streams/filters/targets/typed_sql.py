@@ -1,14 +1,14 @@
-"""Full SQL for application properties, whose values have types, while the language compares their canonical texts.
+"""Write full SQL for application properties, whose values have types; the language compares their canonical texts.
 
-Nothing here is exact, but nothing is lost either: what is made is true of every message that the predicate is true of.
+Nothing here is exact, but nothing is lost either: the SQL is true for every message for which the predicate is true.
 
 ======================================  ==============================================================================
-predicate                               what is asked for
+predicate                               pushed SQL
 ======================================  ==============================================================================
 ``= 'v'``, ``IN ('v', …)``              the string; and each other value whose canonical text is v (Z-16): the boolean,
-                                        the number, the bytes that base64 writes so; of a number also IS NULL, for
-                                        RabbitMQ's SQL has no decimals, and NULL in their place
-``LIKE 'v%'`` and the like              the string; nothing where numbers or lists may be like the pattern; of binary
+                                        the number, the bytes whose base64 is v; for a number also IS NULL, because
+                                        RabbitMQ's SQL has NULL in place of decimals
+``LIKE 'v%'`` and the like              the string; nothing where numbers or lists may match the pattern; for binary
                                         values and uuids a range of bytes
 comparisons with numbers                the number, a little widened; every string, binary or char that begins as a
                                         number does; and IS NULL
@@ -17,8 +17,8 @@ comparisons with numbers                the number, a little widened; every stri
 comparisons of texts, CONTAINS          and infinity for NULL, so it would leave out messages that have such values
 ======================================  ==============================================================================
 
-Where the draft is silent (how chars, uuids and binary values compare), something is only made when the peer is known to
-do as RabbitMQ does.
+Where the draft does not define how chars, uuids and binary values compare, this file writes SQL only for peers that are
+known to compare as RabbitMQ does.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
 
 _TRUE: Final = {True: Term("TRUE"), False: Term("FALSE")}
 _MOST_EXACT: Final = 2**24
-"""Whole numbers up to this are the same in every numeric type; near larger ones float32 has others."""
+"""Whole numbers up to this one are exact in every numeric type; float32 rounds larger ones."""
 _MARGIN: Final = Decimal("1e-6")
-"""A float32 and its shortest decimal differ by less than this part of it."""
+"""The relative difference between a float32 and its shortest decimal is less than this."""
 _LEAST, _MOST = Decimal("1e-30"), Decimal("1e30")
-"""Between these the margin holds, and a constant without an exponent stays short."""
+"""Between these numbers the margin holds, and a constant without an exponent stays short."""
 _DOWN: Final = decimal.Context(prec=12, rounding=decimal.ROUND_FLOOR)
 _UP: Final = decimal.Context(prec=12, rounding=decimal.ROUND_CEILING)
 _DIGIT_CHARS: Final = (48, 57)
 _NUMBERS_BEGIN: Final = (Term("'+'"), Term("':'"))
-"""What texts of numbers lie between, the second excluded: they begin with a sign or a digit."""
+"""The range of the texts of numbers, the second excluded: they begin with a sign or a digit."""
 _BASE64_NUMBERS_BEGIN: Final = (Term("0xD0"), Term("0xFC"))
-"""The same of the bytes that base64 writes as such texts."""
+"""The range of the bytes whose base64 is the text of a number, the second excluded."""
 
 
 class Alternatives:
-    """Comparisons with one field, joined by OR; None once something cannot be said.
+    """Comparisons with one field, joined by OR; None once SQL cannot express one of them.
 
     Args:
         field: the field.
@@ -64,14 +64,14 @@ class Alternatives:
         self._lost = False
 
     def add(self, made: Sql | None) -> None:
-        """Add an alternative; None says that there is one that cannot be said."""
+        """Add an alternative; None stands for one that SQL cannot express."""
         if made is None:
             self._lost = True
         else:
             self._others.setdefault(made.text, made)
 
     def equals(self, value: Term | None) -> None:
-        """Add the comparison with a constant; None for one that cannot be written."""
+        """Add the comparison with a constant; None stands for one that SQL cannot express."""
         self.add(None if value is None else sql_text.compare(self.field, "=", value))
 
     def between(self, low: Term, high: Term | None, *, below: bool = True) -> None:
@@ -91,7 +91,7 @@ class Alternatives:
             self._strings.setdefault(text, value)
 
     def text(self, text: str) -> None:
-        """Add every value of any type that has a canonical text."""
+        """Add every value, of any type, whose canonical text is ``text``."""
         self.string(text)
         others = types_with_text(text)
         if others.json or others.not_finite:
@@ -106,7 +106,7 @@ class Alternatives:
         self.identifier_types(others.uuid, others.binary)
 
     def identifier_types(self, uuid: bytes | None, binary: bytes | None) -> None:
-        """Add the uuid and the binary value that a text may be."""
+        """Add the uuid and the binary value that have one canonical text."""
         if uuid is not None:
             self.equals(sql_text.binary(uuid) if self.as_rabbitmq else None)
         if binary is not None:
@@ -124,7 +124,7 @@ class Alternatives:
             self.between(sql_text.decimal(low), sql_text.decimal(high), below=False)
 
     def sql(self) -> Sql | None:
-        """Return all of it; None when there is a value that cannot be asked for, or when it is too long."""
+        """Return all alternatives; None when SQL cannot express one of them, or when the text is too long."""
         if self._lost:
             return None
         strings = [sql_text.is_in(self.field, list(self._strings.values()))] if self._strings else []
@@ -132,11 +132,11 @@ class Alternatives:
 
 
 def application_predicate(field: Term, predicate: Predicate, *, as_rabbitmq: bool) -> Sql | None:
-    """Return what is true of every message that a predicate on an application property is true of.
+    """Return SQL that is true for every message for which a predicate on an application property is true.
 
     Args:
         field: the property.
-        predicate: on it.
+        predicate: the predicate on it.
         as_rabbitmq: whether the peer compares chars, uuids and binary values as RabbitMQ does.
     """
     made = Alternatives(field, as_rabbitmq=as_rabbitmq)
@@ -208,7 +208,7 @@ def _numeric(made: Alternatives, predicate: Predicate) -> Sql | None:
 
 
 def _hull(op: Operator, values: list[Decimal]) -> tuple[Decimal | None, Decimal | None] | None:
-    """Return what the numbers that pass lie between, both included; None where they may be any."""
+    """Return the bounds of the numbers that may pass, both included, None for no bound; None if any number may."""
     if op in (Operator.EQUALS, Operator.IN, Operator.BETWEEN):
         return (values[0], values[1]) if op is Operator.BETWEEN else (min(values), max(values))
     if op in (Operator.GREATER_THAN, Operator.GREATER_THAN_EQUALS):
@@ -228,12 +228,12 @@ def _constant(value: Decimal) -> Term:
 
 
 def _below(value: Decimal) -> Decimal | None:
-    """Return what no number of any type is below whose canonical text is a number from ``value`` on."""
+    """Return a lower bound of the numbers, of any type, whose canonical text is a number from ``value`` on."""
     return _widened(value, -_MARGIN, _DOWN)
 
 
 def _above(value: Decimal) -> Decimal | None:
-    """Return what no number of any type is above whose canonical text is a number up to ``value``."""
+    """Return an upper bound of the numbers, of any type, whose canonical text is a number up to ``value``."""
     return _widened(value, _MARGIN, _UP)
 
 

@@ -1,4 +1,4 @@
-"""Full SQL filters of AMQP (``amqp:sql-filter``): the text read into a condition on events.
+"""Read full SQL filters of AMQP (``amqp:sql-filter``) into conditions on events.
 
 Spec: AMQP Filter Expressions 1.0 §6.
 """

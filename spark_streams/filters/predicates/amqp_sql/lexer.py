@@ -1,4 +1,4 @@
-"""The words of a full SQL filter, each with its column.
+"""The lexer of full SQL filters: it returns the tokens of a text, each with its column.
 
 ::
 
@@ -27,7 +27,7 @@ from typing import Final
 from spark_streams.filters.sql_scanner import HYPHENED, WORD, SqlScanner
 
 MAX_CHARACTERS: Final = 16_384
-"""RabbitMQ takes 4096; a filter is evaluated for every event, so it must have some bound."""
+"""The most characters of a filter: every event evaluates it, so it needs a bound. RabbitMQ takes 4096."""
 
 _NUMBER: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _BINARY: Final = re.compile(r"0x(?:[0-9A-Fa-f]{2})+")
@@ -55,7 +55,7 @@ _MOST_DIGITS: Final = 20
 
 
 class Kind(enum.Enum):
-    """What a token is."""
+    """The kinds of tokens."""
 
     TEXT = "text"
     BINARY = "binary"
@@ -71,12 +71,12 @@ class Token:
     """One word of a filter.
 
     Args:
-        kind: what it is.
-        column: 1-based, of its first character.
+        kind: its kind.
+        column: the 1-based column of its first character.
         word: a keyword in upper case, a sign, a field's name, or a text.
-        section: of a field: h, p, a, m or d.
-        number: of a number: an int, or a finite float for decimals.
-        content: of a binary constant.
+        section: the section of a field: h, p, a, m or d.
+        number: the value of a number: an int, or a finite float for decimals.
+        content: the bytes of a binary constant.
     """
 
     kind: Kind
@@ -91,7 +91,7 @@ def tokens_of(text: str) -> list[Token]:
     """Return the tokens of a filter, the last of kind END.
 
     Raises:
-        FilterError: with the column of the first character that begins none.
+        FilterError: a character begins no token; the error has its column.
     """
     return _Lexer(text).tokens()
 
@@ -159,7 +159,7 @@ class _Lexer(SqlScanner):
             return self._binary(column)
         self.end_number("expected the number to end here")
         if digits.isdigit():
-            # Digits are counted first: int() of a hostile text would take long, or fail.
+            # Count the digits first: int() of a hostile text would take long, or fail.
             significant = digits.lstrip("0") or "0"
             if len(significant) > _MOST_DIGITS or int(significant) >= 2**64:
                 self.fail("the integer does not fit into 64 bits", start)
@@ -176,7 +176,7 @@ class _Lexer(SqlScanner):
         return Token(Kind.BINARY, column, found, content=bytes.fromhex(found[2:]))
 
     def _delimited(self) -> str:
-        """Read a name in brackets, both of which are doubled where they are meant."""
+        """Read a name in brackets; both brackets are doubled within."""
         name: list[str] = []
         opening = self.at
         self.at += 1

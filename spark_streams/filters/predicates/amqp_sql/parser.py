@@ -1,4 +1,4 @@
-"""A full SQL filter read into a condition.
+"""The parser of full SQL filters: it reads a text into a condition.
 
 ::
 
@@ -11,8 +11,8 @@
     comparison = "=" | "<>" | "!=" | ">" | ">=" | "<" | "<="
     constant   = text | [+|-] number | TRUE | FALSE | binary
 
-What FILTEX has besides is refused where it stands: functions, arithmetic, EXISTS, NULL, INF, NAN, fields against
-fields, fields alone, parts of fields, the footer. Binary constants compare as texts do, by their bytes. Sections that
+The parser refuses the rest of FILTEX, at its place: functions, arithmetic, EXISTS, NULL, INF, NAN, fields against
+fields, fields alone, parts of fields, the footer. Binary constants compare by their bytes, as texts do. Sections that
 consumers of this log never see are constants: the header has its defaults, unknown delivery annotations are null.
 
 Spec: AMQP Filter Expressions 1.0 §6; precedence NOT, AND, OR as in RabbitMQ (X-9).
@@ -48,10 +48,10 @@ from spark_streams.wire.amqp.message import (
 
 MAX_DEPTH: Final = 64
 MAX_TESTS: Final = 200
-"""Each is evaluated on every event; RabbitMQ takes 200 tokens."""
+"""The most tests of a filter: every event evaluates each. RabbitMQ takes 200 tokens."""
 MAX_CONSTANTS: Final = 1_000
 MAX_PATTERN: Final = 1_000
-"""Characters of a pattern with ``_``, or with ``%`` inside: RE2's programs are limited in size."""
+"""The most characters of a pattern with ``_``, or with ``%`` inside, because RE2's programs are limited in size."""
 
 _SIGNS: Final = frozenset(sign.value for sign in Comparison)
 _SECTION_CODES: Final = {"p": PROPERTIES, "a": APPLICATION_PROPERTIES, "m": MESSAGE_ANNOTATIONS}
@@ -63,7 +63,7 @@ _HEADER: Final[dict[str, Constant | None]] = {
     "first_acquirer": Constant("boolean", False),
     "delivery_count": Constant("number", 0),
 }
-"""No header is stored or sent, so its fields have their defaults (part 3 §3.2.1)."""
+"""The log stores and sends no header, so its fields have their defaults (part 3 §3.2.1)."""
 _INSTANT: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, p.TIMESTAMP_FIELD.name)
 
 
@@ -74,10 +74,10 @@ def parse_amqp_sql(text: str) -> p.Condition:
         text: the filter.
 
     Returns:
-        The predicate; ``freeze`` it before use.
+        The predicate; call ``freeze`` on it before use.
 
     Raises:
-        FilterError: with the 1-based column of the first character that cannot be part of a filter here.
+        FilterError: the text is no filter; the error has the 1-based column of the first wrong character.
 
     Spec: FILTEX §6.
     """
@@ -300,7 +300,7 @@ class _Parser:
         return found
 
     def _fail_outside(self, expected: str) -> NoReturn:
-        """Fail at the next token, and say what of FILTEX it would be, if anything known."""
+        """Raise a FilterError at the next token; the reason names the FILTEX construct that begins there, if known."""
         token = self.next
         if token.kind is Kind.SIGN and token.word in "+-*/%":
             self._fail("arithmetic is not supported; write [a-b] for such a name")
@@ -334,7 +334,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _pieces(pattern: str, escape: str | None) -> list[str | None] | None:
-    """Return literal characters, with ``None`` for ``_`` and ``""`` for ``%``; None where the escape is the last."""
+    """Return literal characters, ``None`` for ``_`` and ``""`` for ``%``; None if the escape is the last character."""
     found: list[str | None] = []
     characters = iter(pattern)
     for character in characters:
