@@ -1,1 +1,1 @@
-"""AMQP 1.0: types, messages, sections, SASL, and the names of event streams."""
+"""Encode and decode AMQP 1.0: types, messages, sections, SASL, and the names of event streams."""

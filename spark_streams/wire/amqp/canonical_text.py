@@ -1,4 +1,4 @@
-"""Canonical text and JSON of AMQP values: what MAP<STRING,STRING> columns, ids and non-binary bodies show.
+"""Write the canonical text and JSON of AMQP values, for MAP<STRING,STRING> columns, ids and non-binary bodies.
 
 ========================  ===========================================  ============================
 AMQP type                 canonical text                               inside JSON
@@ -19,7 +19,7 @@ map                       JSON                                         object; k
 described                 JSON                                         ``{"descriptor": …, "value": …}``
 ========================  ===========================================  ============================
 
-JSON is written without spaces, not escaped beyond what JSON asks for, map entries in the order of the message.
+JSON has no spaces, no escapes beyond those that JSON requires, and map entries in the order of the message.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from spark_streams.wire.amqp.values import Array, Described, EncodedDecimal, Flo
 _DECIMAL_SHAPES: Final = {4: (8, 101), 8: (10, 398), 16: (14, 6176)}
 """Width in bytes to (bits of the exponent field, exponent bias); IEEE 754-2008 §3.6."""
 _PIECE_BYTES: Final = 3 << 18
-"""A multiple of three, so that only the last piece has padding."""
+"""Bytes of one piece of base64; a multiple of three, so that only the last piece has padding."""
 
 
 def canonical_text(value: object) -> str:
-    """Return the text of any value but null, as the table above says.
+    """Return the text of any value but null, by the table above.
 
     Args:
-        value: what ``decode_value`` answers; null gives ``null``, which map columns must not ask for.
+        value: a result of ``decode_value``; null gives ``null``, so callers with map columns must not pass it.
     """
     if isinstance(value, str):
         return str(value)
@@ -65,20 +65,20 @@ def canonical_text(value: object) -> str:
 
 
 def canonical_bytes(value: object) -> bytes:
-    """Return what ``canonical_text`` does, as UTF-8."""
+    """Return the canonical text as UTF-8."""
     if isinstance(value, (bytes, bytearray, memoryview)) and not isinstance(value, EncodedDecimal):
         return _base64(value)
     return canonical_text(value).encode()
 
 
 def _base64(content: bytes | bytearray | memoryview) -> bytes:
-    """Encode a piece at a time: Python's lock is held meanwhile, and others wait for it."""
+    """Return base64, encoded piece by piece: Python holds its lock during each piece, and other threads wait."""
     pieces = [content[at : at + _PIECE_BYTES] for at in range(0, len(content), _PIECE_BYTES)]
     return b"".join([base64.b64encode(piece) for piece in pieces])
 
 
 def canonical_json(value: object) -> str:
-    """Return any value as JSON, as the table above says."""
+    """Return any value as JSON, by the table above."""
     return json.dumps(_json_value(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -114,7 +114,7 @@ def _float_text(value: float) -> str:
 
 
 def _decimal_text(raw: bytes) -> str:
-    """Return a decimal's text; an exponent field of 11… moves the significand's top bits, 1111… is special."""
+    """Return a decimal's text. An exponent field of 11… moves the significand's top bits; 1111… is a special value."""
     exponent_bits, bias = _DECIMAL_SHAPES[len(raw)]
     bits = len(raw) * 8
     word = int.from_bytes(raw, "big")

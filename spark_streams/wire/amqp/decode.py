@@ -1,4 +1,4 @@
-"""Encoded AMQP 1.0 values to Python values, one at a time; ``encode.py`` is the way back.
+"""Decode AMQP 1.0 values to Python values, one at a time; ``encode.py`` is the reverse.
 
 ::
 
@@ -9,8 +9,8 @@
                   0xc_ size(1) count(1) items  0xd_ size(4) count(4) items
                   0xe_ size(1) count(1) constructor items   0xf_ size(4) count(4) constructor items
 
-``size`` counts what follows it, ``count`` included. ``decode_value`` raises nothing but ``RemoteProtocolError``,
-whatever the bytes, and reads nothing outside them.
+``size`` counts the bytes after it, ``count`` included. For any bytes, ``decode_value`` raises only
+``RemoteProtocolError``, and it reads nothing outside them.
 
 Spec: AMQP 1.0 part 1 §1.2 to §1.6.
 """
@@ -45,16 +45,16 @@ from spark_streams.wire.amqp.values import (
 )
 
 MAX_DEPTH: Final = 32
-"""How deep values may nest; real messages stay below 10, and Python's own recursion limit must never be met."""
+"""The deepest nesting of values; real messages stay below 10, and values must never reach Python's recursion limit."""
 MAX_EMPTY_ITEMS: Final = 255
-"""How many items without data (nulls, true, zeros) one array may claim: they cost the sender no byte."""
+"""The most items without data (nulls, true, zeros) of one array, because they cost the sender no byte."""
 
 
 def decode_value(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[Any, int]:
     """Decode the value that starts at ``position``.
 
     Args:
-        buffer: encoded bytes; they may go on after the value.
+        buffer: encoded bytes; more bytes may follow the value.
         position: first byte of the value's constructor, inclusive.
 
     Returns:

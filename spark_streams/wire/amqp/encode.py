@@ -1,4 +1,4 @@
-"""Python values to encoded AMQP values, each in its most compact form; ``decode.py`` has the format and the way back.
+"""Encode Python values as AMQP values, each in its most compact form; ``decode.py`` has the format and the reverse.
 
 Spec: AMQP 1.0 part 1 §1.6.
 """
@@ -39,7 +39,7 @@ def encode_value(value: object) -> bytes:
     """Encode a value in its most compact form.
 
     Raises:
-        LocalProtocolError: the value has no AMQP type, or does not fit the one it has.
+        LocalProtocolError: the value has no AMQP type, or does not fit its type.
     """
     if value is None:
         return b"\x40"
@@ -80,7 +80,7 @@ def _encode_array(value: Array) -> bytes:
 
 
 def _encode_as(code: int, item: Any) -> bytes:
-    """Return an array element's bytes, which the array's own format code ``code`` prescribes."""
+    """Return an array element's bytes in the form of the array's format code ``code``."""
     if code in _TEXT_OR_BINARY:
         raw = item.encode("utf-8") if isinstance(item, str) else bytes(item)
         return struct.pack(">B" if code < 0xB0 else ">I", len(raw)) + raw
@@ -99,7 +99,7 @@ def _encode_as(code: int, item: Any) -> bytes:
 
 
 def _wide(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Return an encoder that always takes the form with 4-byte size and count."""
+    """Return an encoder that always uses the form with 4-byte size and count."""
 
     def widen(item: Any) -> bytes:
         whole = encode(item)
@@ -163,7 +163,7 @@ def _encode_symbol(value: Symbol) -> bytes:
     return _sized(0xA3, 0xB3, value.encode("ascii"))
 
 
-# The order matters: a subclass stands before the class it derives from.
+# The order matters: a subclass comes before its base class.
 _ENCODERS: Final[tuple[tuple[Any, Callable[[Any], bytes]], ...]] = (
     (Symbol, _encode_symbol),
     (Char, _encode_fixed(0x73)),

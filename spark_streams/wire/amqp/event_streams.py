@@ -1,4 +1,4 @@
-"""The names of AMQP event streams: annotations, link properties, filters, capabilities; and how events' are written.
+"""The names of AMQP event streams (annotations, link properties, filters, capabilities), and delivery annotations.
 
 ``delivery_annotations`` writes the delivery-annotations sections of a log node's transfers, all at once, from a
 template. Offsets are 20 decimal digits (A-24), so every section of one block has the same width, and only digits and
@@ -8,7 +8,7 @@ timestamps differ from row to row::
     c1 size count                              map8
     a3 14 event-streams-offset                 a3 14 20 digits
     a3 17 event-streams-timestamp              83 int64 ms                left out in a block of rows without timestamp
-    a3 1e event-streams-source-partition       a3 n partition             left out when the caller says so
+    a3 1e event-streams-source-partition       a3 n partition             left out if the caller passes None
 
 Spec: Event Stream Extensions §4.6.4, §5.1.1, §5.1.2 (ES-117, ES-119, ES-300).
 """
@@ -35,7 +35,7 @@ ASSIGNED_KEYS: Final = (
     "event-streams-associated-partitions-changed",
     "event-streams-assigned-partitions-changed",
 )
-"""Both names of one annotation: the specification's heading says associated, its text assigned (A-1)."""
+"""Both names of one annotation: the specification's heading has associated, its text assigned (A-1)."""
 
 PARTITION: Final = "event-streams-partition"
 CONSUMER_GROUP: Final = "event-streams-consumer-group"
@@ -45,7 +45,7 @@ EPOCH: Final = "event-streams-epoch"
 ANNOTATIONS_FILTER: Final = (512, "amqp:event-streams-delivery-annotations-filter")
 SQL_FILTER: Final = (513, "amqp:event-streams-sql-filter")
 FULL_SQL_FILTER: Final = (0x120, "amqp:sql-filter")
-"""Numeric and symbolic descriptor; the numeric one is sent, either is taken back."""
+"""The numeric and the symbolic descriptor; we send the numeric one, and accept either in the answer."""
 
 CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
 """Spec: Event Stream Extensions §3.1 (ES-010)."""
@@ -53,7 +53,7 @@ SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
 """Spec: AMQP Filter Expressions 1.0 §2.2."""
 
 NO_TIMESTAMP: Final = -(2**63)
-"""No timestamp, in int64 milliseconds; the same number as in extended record batches (KIP-228)."""
+"""The int64 milliseconds that stand for no timestamp; extended record batches use the same number (KIP-228)."""
 
 
 def delivery_annotations(
@@ -63,7 +63,7 @@ def delivery_annotations(
 
     Args:
         offsets: event numbers, not negative.
-        timestamps: milliseconds, ``NO_TIMESTAMP`` for an event that has none: its section has no timestamp.
+        timestamps: milliseconds; ``NO_TIMESTAMP`` for an event without timestamp, whose section then has none.
         partition: the source partition; None leaves the annotation out.
 
     Returns:
@@ -72,7 +72,7 @@ def delivery_annotations(
         timestamp and some have none.
 
     Raises:
-        LocalProtocolError: a negative offset, or a partition that is no symbol.
+        LocalProtocolError: an offset is negative, or the partition is no symbol.
     """
     if offsets.size and int(offsets.min()) < 0:
         raise LocalProtocolError(f"offset {int(offsets.min())} is negative")

@@ -1,4 +1,4 @@
-"""One AMQP message at a time: encoded sections into a ``Message``.
+"""Decode one AMQP message at a time: its encoded sections into a ``Message``.
 
 ::
 
@@ -7,8 +7,8 @@
     body     = data*  |  amqp-sequence*  |  amqp-value
     section  = 0x00 0x53 code value             code: 0x70 header … 0x78 footer, in ascending order
 
-Two things that clients do are taken as they are, though the rules forbid them: no body at all (proton), and the footer
-before the body (rhea).
+The decoder accepts two things that clients do against the rules: no body at all (proton), and the footer before the
+body (rhea).
 
 Spec: AMQP 1.0 part 3 §3.2 (message format).
 """
@@ -71,7 +71,7 @@ VALUE_CODES: Final = {
     AMQP_SEQUENCE: LIST_CODES,
     FOOTER: MAP_CODES,
 }
-"""Section code to the format codes its value may have; an amqp-value may have any."""
+"""Each section code to the format codes that its value may have; an amqp-value may have any."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ class Amqp:
 
 @dataclass(frozen=True)
 class Message:
-    """A message; a section that is not there is None, and so is a body that is not there.
+    """A message; a missing section is None, and so is a missing body.
 
-    ``header`` and ``properties`` are the sections' lists, fields in the order of the specification, trailing ones left
-    out as they were on the wire.
+    ``header`` and ``properties`` are the sections' lists, fields in the order of the specification; trailing fields
+    are left out, as on the wire.
     """
 
     header: list[Any] | None = None
@@ -113,7 +113,7 @@ class Message:
 
 
 class Section(NamedTuple):
-    """Where a section is: ``start`` its 0x00, ``value`` its value's constructor, ``end`` exclusive."""
+    """The place of a section: ``start`` is its 0x00, ``value`` its value's constructor, ``end`` is exclusive."""
 
     code: int
     start: int
@@ -122,14 +122,14 @@ class Section(NamedTuple):
 
 
 def split_sections(raw: bytes, last: int = FOOTER) -> list[Section]:
-    """Return the sections of one message, values not decoded.
+    """Return the sections of one message, with values not decoded.
 
     Args:
-        raw: exactly one encoded message, or as much of one as ``last`` asks for.
-        last: section code after which nothing is of interest; the message is not looked at beyond it.
+        raw: exactly one encoded message, or as much of one as ``last`` needs.
+        last: the code of the last section of interest; the message is not read beyond it.
 
     Raises:
-        RemoteProtocolError: the bytes are no sections, their order is wrong, or one is there twice.
+        RemoteProtocolError: the bytes are no sections, their order is wrong, or a section occurs twice.
     """
     sections: list[Section] = []
     position = 0
@@ -162,7 +162,7 @@ def split_sections(raw: bytes, last: int = FOOTER) -> list[Section]:
 
 
 def may_follow(before: int, code: int) -> bool:
-    """Say whether a section may come after another one (AMQP 1.0, 3.2)."""
+    """Return whether a section may follow another one (AMQP 1.0, 3.2)."""
     if before == code:
         return code in (DATA, AMQP_SEQUENCE)
     if before in (DATA, AMQP_SEQUENCE, AMQP_VALUE):
@@ -173,10 +173,10 @@ def may_follow(before: int, code: int) -> bool:
 
 
 def skip_value(raw: bytes, position: int) -> int:
-    """Return the position after the value at ``position``: constructors tell sizes, so nothing is decoded.
+    """Return the position after the value at ``position``; nothing is decoded, because constructors give sizes.
 
     Raises:
-        RemoteProtocolError: the bytes end before the value does, or there is a byte that is no format code.
+        RemoteProtocolError: the bytes end before the value does, or a byte is no format code.
     """
     start, missing = position, 1  # a described value is two values after its 0x00: descriptor and value
     while position < len(raw):
@@ -204,10 +204,10 @@ def skip_value(raw: bytes, position: int) -> int:
 
 
 def decode_section(raw: bytes, section: Section) -> Any:
-    """Decode a section's value, which must end where the section does.
+    """Decode a section's value, which must end at the section's end.
 
     Raises:
-        RemoteProtocolError: it cannot be decoded; the message names the section.
+        RemoteProtocolError: the value cannot be decoded; the message names the section.
     """
     try:
         value, end = decode_value(raw, section.value)
@@ -225,7 +225,7 @@ def decode_message(raw: bytes | bytearray | memoryview) -> Message:
         raw: exactly one encoded message.
 
     Raises:
-        RemoteProtocolError: anything else, whatever the bytes.
+        RemoteProtocolError: the bytes are anything else.
     """
     encoded = bytes(raw)
     fields: dict[str, Any] = {}

@@ -10,7 +10,7 @@
     sasl-response     0x43 [binary]
     sasl-outcome      0x44 [code, additional-data]            0 ok, 1 auth, 2 sys, 3 sys-perm, 4 sys-temp
 
-After outcome 0 both sides start anew with the header ``AMQP`` 0 1 0 0; what follows the layer is in ``leftover``.
+After outcome 0 both sides begin again with the header ``AMQP`` 0 1 0 0; the bytes after the layer are in ``leftover``.
 Mechanisms: PLAIN (RFC 4616), EXTERNAL (RFC 4422, appendix A; the identity comes from TLS), ANONYMOUS (RFC 4505).
 
 Spec: AMQP 1.0 part 5 §5.3 (SASL).
@@ -31,7 +31,7 @@ from spark_streams.wire.amqp.values import Array, Described, Symbol, UByte, ULon
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 MAX_FRAME_BYTES: Final = 4096
-"""The longest SASL frame taken. AMQP says that frames up to 512 must be; proton and RabbitMQ send longer ones."""
+"""The longest SASL frame accepted. AMQP requires peers to accept 512 bytes; proton and RabbitMQ send longer frames."""
 
 _MECHANISMS: Final = 0x40
 _INIT: Final = 0x41
@@ -61,7 +61,7 @@ def _frame(code: int, fields: list[object]) -> bytes:
 
 
 class _Layer:
-    """Header and frames of the layer: bytes in, performatives out; never reads past the layer's end."""
+    """The header and frames of the layer: bytes in, performatives out. It never reads past the layer's end."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -69,15 +69,15 @@ class _Layer:
         self._header: bytes | None = None
 
     def rest(self) -> bytes:
-        """Give back what is left, which belongs to the next layer."""
+        """Return the bytes left, which belong to the next layer."""
         rest, self._buffer = bytes(self._buffer), bytearray()
         return rest
 
     def take(self, received: bytes) -> bytes | None:
-        """Take bytes from the peer; return its eight header bytes, None while they are not all there.
+        """Add bytes from the peer; return its eight header bytes, None until all have arrived.
 
         Raises:
-            RemoteProtocolError: as soon as a byte differs from any AMQP header.
+            RemoteProtocolError: the bytes begin no AMQP header; the first four are checked as they arrive.
         """
         self._buffer += received
         if self._header is None:
@@ -93,10 +93,10 @@ class _Layer:
         return self._header
 
     def performative(self) -> tuple[int, list[Any]] | None:
-        """Return the next frame's code and fields, None while it is not all there.
+        """Return the next frame's code and fields, None until all of it has arrived.
 
         Raises:
-            RemoteProtocolError: the frame is too long, or is none of SASL.
+            RemoteProtocolError: the frame is too long, or is no SASL frame.
         """
         if len(self._buffer) < 8:
             return None
@@ -132,16 +132,16 @@ class SaslServer:
     """The server's side, for one connection.
 
     Args:
-        mechanisms: what is offered, in order of preference: of ``PLAIN``, ``EXTERNAL``, ``ANONYMOUS``.
-        check_plain: answers whether user and password are right; comparing in constant time is its duty.
-        external_identity: who the client is by its verified TLS certificate; without it EXTERNAL is not offered.
-        max_bytes: the longest frame taken, at least 512.
+        mechanisms: the mechanisms to offer, in order of preference: of ``PLAIN``, ``EXTERNAL``, ``ANONYMOUS``.
+        check_plain: returns whether user and password are right; it must compare in constant time.
+        external_identity: the client's identity by its verified TLS certificate; without it EXTERNAL is not offered.
+        max_bytes: the longest frame accepted, at least 512.
 
     Attributes:
-        done: the layer is over: ``identity`` and ``mechanism`` are set, ``leftover`` holds what came after it.
-        failed: the credentials were wrong; send what ``receive`` answered, then close the connection.
-        skipped: the client began without SASL; ``leftover`` starts with its header, and whether that is allowed is the
-            caller's decision.
+        done: the layer is over: ``identity`` and ``mechanism`` are set, ``leftover`` holds the bytes after the layer.
+        failed: the credentials were wrong; send the result of ``receive``, then close the connection.
+        skipped: the client began without SASL; ``leftover`` starts with its header. The caller decides whether that is
+            allowed.
         identity: the user's name; ``anonymous`` for ANONYMOUS; None before that.
         mechanism: the mechanism that was used, or None.
     """
@@ -167,11 +167,13 @@ class SaslServer:
         self._greeted = False
 
     def receive(self, received: bytes) -> bytes:
-        """Take bytes from the client; return bytes to send to it.
+        """Process bytes from the client; return bytes to send to it.
 
         Raises:
-            RemoteProtocolError: the client's bytes are no SASL; the layer is of no further use. Where the header was
-                another one, AMQP wants ``SASL_HEADER`` sent before the connection is closed.
+                header, AMQP requires the server to send ``SASL_HEADER`` before it closes the connection.
+            RemoteProtocolError: the client's bytes are no SASL; the layer cannot be used any more. If the header was
+                another one, AMQP requires ``SASL_HEADER`` to be sent before the connection is closed.
+                header, AMQP requires the server to send ``SASL_HEADER`` before it closes the connection.
         """
         if self.done or self.failed:
             self.leftover += received
@@ -211,7 +213,7 @@ class SaslServer:
         if mechanism == "PLAIN":
             identity = self._plain(response)
         elif mechanism == "EXTERNAL":
-            # The response names whom to act for; acting for another than the certificate's owner is not granted.
+            # The response names the identity to act for; only the certificate's own identity is granted.
             certified = self._external_identity
             identity = certified if certified and response in (b"", certified.encode("utf-8")) else None
         else:
@@ -222,7 +224,7 @@ class SaslServer:
         return OK
 
     def _plain(self, response: bytes) -> str | None:
-        """Return the user that ``[authzid] NUL authcid NUL password`` proves to be, or None. Spec: RFC 4616 §2."""
+        """Return the user that ``[authzid] NUL authcid NUL password`` authenticates, or None. Spec: RFC 4616 §2."""
         parts = response.split(b"\0")
         if len(parts) != 3:
             return None
@@ -238,18 +240,20 @@ class SaslServer:
 class SaslClient:
     """The client's side, for one connection.
 
-    The mechanism is EXTERNAL when ``external`` is set, PLAIN with a username, else ANONYMOUS; if the server does not
-    offer that one, authentication has failed: a weaker one is never tried.
+    that mechanism, authentication has failed: the client never tries a weaker one.
+    The mechanism is EXTERNAL when ``external`` is set, PLAIN with a username, else ANONYMOUS. If the server does not
+    offer that mechanism, authentication has failed: the client never tries a weaker one.
+    that mechanism, authentication has failed: the client never tries a weaker one.
 
     Args:
         username: the user, or None.
-        password: the password, or None; shown nowhere.
-        external: whether a TLS client certificate says who we are.
-        hostname: the host that was asked for, or None.
-        max_bytes: the longest frame taken, at least 512.
+        password: the password, or None; it is shown nowhere.
+        external: whether a TLS client certificate proves our identity.
+        hostname: the host to connect to, or None.
+        max_bytes: the longest frame accepted, at least 512.
 
     Attributes:
-        done: the layer is over and the server accepted; ``leftover`` holds what came after it.
+        done: the layer is over and the server accepted; ``leftover`` holds the bytes after the layer.
     """
 
     def __init__(
@@ -275,11 +279,13 @@ class SaslClient:
         return SASL_HEADER
 
     def receive(self, received: bytes) -> bytes:
-        """Take bytes from the server; return bytes to send to it.
+        """Process bytes from the server; return bytes to send to it.
 
         Raises:
-            AuthenticationFailed: the credentials were not accepted, or the mechanism is not offered (the message names
-                those that are); the connection is to be closed.
+                names those that it offers); the caller must close the connection.
+            AuthenticationFailed: the server refused the credentials, or does not offer the mechanism (the message names
+                those that it offers); the caller must close the connection.
+                names those that it offers); the caller must close the connection.
             RemoteProtocolError: the server's bytes are no SASL.
         """
         if self.done:

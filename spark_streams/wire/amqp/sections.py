@@ -1,17 +1,17 @@
-"""The sections of many messages at once, the entries of their maps and the fields of their lists: walked in lockstep.
+"""Find the sections of many messages, the entries of their maps and the fields of their lists, in a lockstep walk.
 
-One NumPy operation advances every message's position. AMQP's format codes say by their high nibble how far a value
-goes, so skipping needs no case analysis per type::
+One NumPy operation advances every message's position. The high nibble of AMQP's format codes gives the length of a
+value, so skipping needs no case analysis for each type::
 
     0x4_ 0   0x5_ 1   0x6_ 2   0x7_ 4   0x8_ 8   0x9_ 16     bytes after the code
     0xa_ 0xc_ 0xe_ 1 + n(1)      0xb_ 0xd_ 0xf_ 4 + n(4)     n is the big-endian size that follows the code
 
 The eight bytes at a position hold a section's whole head (``00 53 code code size``). Every position is checked against
-its message's end before anything is concluded from it.
+its message's end before its bytes are used.
 
-What these walks are sure of they answer; a message whose shape is uncommon or broken (descriptors in another form,
-described values, keys that are no text, order or sizes that do not fit) is marked ``irregular`` and left to
-``wire/amqp/message.py``, which decodes it or says what is wrong with it.
+A walk returns only what is certain. It marks a message whose shape is uncommon or broken (descriptors in another form,
+described values, keys that are no text, order or sizes that do not fit) as ``irregular``, and leaves it to
+``wire/amqp/message.py``, which decodes it or raises an error that names the fault.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 Codes = NDArray[np.int64]
 
 MAX_STEPS: Final = 24
-"""Sections a message may have on the lockstep path; one with more (many data sections) is irregular."""
+"""The most sections of a message on the lockstep path; one with more (many data sections) is irregular."""
 MAX_PAIRS: Final = 64
-"""Map entries a message may have on the lockstep path: steps where few messages are left do not pay."""
+"""The most map entries of a message on the lockstep path; steps with only a few messages left do not pay."""
 
 FIXED_WIDTH: Final = np.array([(0, 1, 2, 4, 8, 16)[c // 16 - 4] if 4 <= c // 16 <= 9 else 0 for c in range(256)])
 SIZE_WIDTH: Final = np.array([(1, 4)[(c // 16) % 2] if c >= 0xA0 else 0 for c in range(256)])
 KNOWN: Final = np.array([c in FORMAT_CODES for c in range(256)])
-"""Which bytes are format codes of AMQP 1.0."""
+"""True for the bytes that are format codes of AMQP 1.0."""
 
 FEW: Final = 12
-"""Messages of a block that are decoded one by one at once: NumPy's cost per call is that of about so many messages."""
+"""Up to this many messages of a block are decoded one by one: a NumPy call costs about as much as this many."""
 
 _START: Final = HEADER - 1
 _KINDS: Final = FOOTER - HEADER + 1
 
 
 def _section_table() -> tuple[Mask, Mask]:
-    """Return which (section, format code) pairs and which (section before, section) pairs may be."""
+    """Return which (section, format code) pairs and which (previous section, section) pairs are allowed."""
     values = np.zeros((_KINDS, 256), np.bool_)
     for kind in range(_KINDS):
         allowed = VALUE_CODES.get(HEADER + kind)
@@ -71,7 +71,7 @@ _MAY_HOLD, _MAY_FOLLOW = _section_table()
 
 
 class Extents(NamedTuple):
-    """Values met at the same step: their format codes, and where what follows the code and the size goes."""
+    """Values at the same step: their format codes, and the ranges of their content after the code and the size."""
 
     code: Codes
     start: Positions
@@ -79,14 +79,14 @@ class Extents(NamedTuple):
 
 
 def extents(words: PaddedWords, position: Positions) -> Extents:
-    """Return the code and the extent of the value at each position; a descriptor or no code at all has none.
+    """Return the code and the extent of the value at each position; a descriptor or a byte that is no code has none.
 
     The end may lie outside the message, and ``code`` may be no format code: the caller checks both.
     """
     word = words.big(position)
     code = (word >> 56) & 0xFF
     if code.size and (code == code[0]).all():
-        # All values have one format code, as at most steps of most blocks.
+        # All values have the same format code, as at most steps of most blocks.
         width = int(SIZE_WIDTH[code[0]])
         start = position + (1 + width)
         if width:
@@ -100,15 +100,15 @@ def extents(words: PaddedWords, position: Positions) -> Extents:
 
 @dataclass
 class Sections:
-    """Where each message's sections are.
+    """The places of each message's sections.
 
     Args:
         value: section code to the position of its value's format code, -1 where a message has no such section.
         end: section code to the position after it.
-        bare_start: the first section after header and delivery annotations; the message's end where there is none.
+        bare_start: the first section after header and delivery annotations; the message's end if there is none.
         body_code: the body's section code, 0 where there is no body.
         several: messages whose body has more than one section.
-        irregular: messages this walk left alone.
+        irregular: messages that this walk left to ``wire/amqp/message.py``.
     """
 
     value: dict[int, Positions]
@@ -126,7 +126,7 @@ def walk_sections(words: PaddedWords, starts: Positions, ends: Positions, last: 
         words: the bytes.
         starts: first byte of each message, inclusive.
         ends: byte after each message, exclusive.
-        last: section code after which nothing is of interest; a message is not looked at beyond it.
+        last: the code of the last section of interest; a message is not read beyond it.
     """
     n = starts.size
     found = Sections({}, {}, ends.copy(), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
@@ -220,19 +220,19 @@ class _Items:
         self.drop((self.position > end) | (self.count > 2 * MAX_PAIRS))
 
     def keep(self, mask: Mask) -> None:
-        """Go on with these only."""
+        """Continue with these only."""
         if not mask.all():
             self.rows, self.position = self.rows[mask], self.position[mask]
             self.end, self.count = self.end[mask], self.count[mask]
 
     def drop(self, bad: Mask) -> None:
-        """Mark these irregular and go on without them."""
+        """Mark these irregular, and continue without them."""
         if bad.any():
             self.irregular[self.rows[bad]] = True
             self.keep(~bad)
 
     def finish(self) -> bool:
-        """Take out those that have no item left, which must end where they said; return whether any goes on."""
+        """Remove those that have no item left, which must end at their stated end; return whether any are left."""
         done = self.count == 0
         if done.any():
             self.irregular[self.rows[done & (self.position != self.end)]] = True
@@ -240,11 +240,11 @@ class _Items:
         return bool(self.rows.size)
 
     def taken(self, pair: Pair, items: int) -> Pair:
-        """Return the entries whose values are sound, and go on behind them; mark the others irregular.
+        """Return the entries whose values are sound, and advance past them; mark the others irregular.
 
         Args:
-            pair: the next entry of each.
-            items: how many items an entry is.
+            pair: the next entry of each map or list.
+            items: number of items of an entry.
         """
         good = KNOWN[pair.code] & (pair.end <= self.end)
         if not good.all():
@@ -257,14 +257,14 @@ class _Items:
 def walk_map(
     words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask
 ) -> Iterator[Pair]:
-    """Walk the entries of many maps; mark those that cannot be followed, also after some of their entries.
+    """Walk the entries of many maps; mark the maps that the walk cannot follow, even after some of their entries.
 
     Args:
         words: the bytes.
-        rows: the message each map belongs to.
+        rows: the message of each map.
         position: each map's format code, map8 or map32.
         end: position after each map.
-        irregular: marked at index ``rows`` for maps with other keys than text, described values, or broken sizes.
+        irregular: set at index ``rows`` for maps with keys that are no text, described values, or broken sizes.
     """
     if not rows.size:
         return

@@ -1,8 +1,8 @@
-"""What AMQP 1.0 values are in Python, where Python has no type of its own.
+"""The Python classes of AMQP 1.0 values, where Python has no type of its own.
 
 Python's ``None``, ``bool``, ``int`` (as ``long``), ``float`` (as ``double``), ``str``, ``bytes``, ``uuid.UUID``,
-``list`` and ``dict`` stand for themselves. The classes here say a narrower AMQP type; being subclasses they compare
-equal to the plain value, so ``decode_value`` answers them and nobody has to unwrap.
+``list`` and ``dict`` stand for themselves. The classes here denote a narrower AMQP type; as subclasses they compare
+equal to the plain value, so ``decode_value`` returns them and callers need not unwrap them.
 
 Spec: AMQP 1.0 part 1 §1.6 (primitive type definitions).
 """
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 
 class Symbol(str):
-    """A symbol: ASCII text from a constrained domain, another type than string."""
+    """A symbol: ASCII text from a constrained domain, not the same type as string."""
 
     __slots__ = ()
 
@@ -111,33 +111,33 @@ class EncodedDecimal(bytes):
     width: ClassVar[int]
 
     def __new__(cls, raw: bytes) -> EncodedDecimal:
-        """Check the width."""
+        """Check the width in bytes."""
         if len(raw) != cls.width:
             raise ValueError(f"{cls.__name__.lower()} takes {cls.width} bytes, not {len(raw)}")
         return super().__new__(cls, raw)
 
 
 class Decimal32(EncodedDecimal):
-    """4 bytes."""
+    """A decimal of 4 bytes."""
 
     width = 4
 
 
 class Decimal64(EncodedDecimal):
-    """8 bytes."""
+    """A decimal of 8 bytes."""
 
     width = 8
 
 
 class Decimal128(EncodedDecimal):
-    """16 bytes."""
+    """A decimal of 16 bytes."""
 
     width = 16
 
 
 @dataclass(frozen=True)
 class Described:
-    """A value with a descriptor, which says what it means."""
+    """A value with a descriptor, which gives its meaning."""
 
     descriptor: Any
     value: Any
@@ -162,7 +162,7 @@ class Array:
 
 
 class Pairs(list[tuple[Any, Any]]):
-    """A map that no dict can hold: compound keys, or keys that only Python takes for equal (ubyte 1 and true)."""
+    """A map that no dict can hold: compound keys, or distinct keys that Python considers equal (ubyte 1 and true)."""
 
     @staticmethod
     def collect(pairs: list[tuple[Any, Any]]) -> dict[Any, Any] | Pairs:

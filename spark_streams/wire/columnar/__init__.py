@@ -1,1 +1,1 @@
-"""Arrays over bytes: words of one buffer, ranges gathered into Arrow arrays, rows laid out, base64; no protocol."""
+"""Operations on arrays of bytes, for any protocol: loads, ranges gathered into Arrow arrays, row layout, base64."""

@@ -1,6 +1,6 @@
-"""A view of one buffer's bytes: numbers and texts read at many positions in one NumPy operation.
+"""View one buffer's bytes: read numbers and texts at many positions in one NumPy operation.
 
-Eight bytes at any position come in one unaligned load. Nothing is read outside the buffer.
+One unaligned load reads eight bytes at any position. Nothing is read outside the buffer.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ Readable = bytes | bytearray | memoryview
 Positions = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Octets = NDArray[np.uint64]
-"""Eight bytes a row, the first one lowest."""
+"""Eight bytes for each row, the first byte lowest."""
 
 WORD: Final = 8
 PADDING: Final = 16
-"""Bytes after the last one, so that an eight-byte load at any position up to the end stays inside."""
+"""The number of bytes after the last one, so that an eight-byte load at any position up to the end stays inside."""
 MAX_BLOCK_BYTES: Final = 2**31 - 1 - 4096
-"""Arrow's views and string offsets are int32; blocks above are split by the caller."""
+"""The most bytes of a block: Arrow's views and string offsets are int32, so callers split larger blocks."""
 
 
 def loads(buffer: Readable | NDArray[np.uint8], kind: str, step: int = 1) -> NDArray[Any]:
-    """Return the numbers that begin at every ``step``-th byte of a buffer, as an unaligned view of it.
+    """Return the numbers that begin at every ``step``-th byte of a buffer, as an unaligned view of the buffer.
 
     Args:
-        buffer: at least as many bytes as one number has.
+        buffer: the bytes, at least as many as one number has.
         kind: NumPy's name of their type, such as ``>u4``.
-        step: how many bytes lie between the beginnings of two of them.
+        step: the distance in bytes between the beginnings of two numbers.
     """
     every: NDArray[Any] = np.ndarray(
         ((len(buffer) - np.dtype(kind).itemsize) // step + 1,), kind, buffer, strides=(step,)
@@ -62,18 +62,18 @@ class Words:
         self._little: Octets = loads(raw, "<u8")
 
     def little(self, position: Positions) -> Octets:
-        """Return the eight bytes from each position on, first byte lowest, zeros for what is after the buffer."""
+        """Return the eight bytes from each position on, first byte lowest, with zeros for bytes after the buffer."""
         if not position.size or int(position.max()) <= self._last:
             return self._little[position].astype(np.uint64, copy=False)
         clipped = np.minimum(position, self._last)
         beyond = np.minimum(position - clipped, WORD).astype(np.uint64) << np.uint64(3)
-        # Shifting by 64 is undefined: half, and half again.
+        # A shift by 64 bits is undefined, so shift by half, and by the rest.
         half = beyond >> np.uint64(1)
         shifted: Octets = (self._little[clipped] >> half) >> (beyond - half)
         return shifted
 
     def holds(self, start: Positions, text: bytes) -> Mask:
-        """Return where ``text`` stands; from every start on there are at least as many bytes in the buffer."""
+        """Return where ``text`` begins; every start must have at least as many bytes after it in the buffer."""
         size = len(text)
         if size < WORD:
             bits = np.uint64((1 << 8 * size) - 1)
@@ -85,27 +85,29 @@ class Words:
         return same
 
     def equal(self, start: Positions, end: Positions, text: bytes) -> Mask:
-        """Return where the range holds exactly ``text``."""
+        """Return which ranges hold exactly ``text``."""
         same: Mask = (end - start) == len(text)
         if same.all():
             return self.holds(start, text)
-        # Only ranges of the right length are looked into: the bytes of a shorter one may lie outside the buffer.
+        # Compare only ranges of the right length: the bytes of a shorter one may lie outside the buffer.
         if same.any():
             same[same] = self.holds(start[same], text)
         return same
 
 
 class PaddedWords(Words):
-    """Bytes that a load at any position up to their end stays inside of, and that texts are added to.
+    """Bytes with padding, so that a load at any position up to their end stays inside; callers can add texts.
 
     Args:
         raw: the bytes; copied once, because the padding has to follow them.
-        start: first byte of interest, inclusive; position 0 from here on.
-        end: byte after the last one of interest, exclusive. Where enough bytes follow it, they are the padding and
-            nothing is copied; what they hold does not matter.
+        start: first byte of interest, inclusive; it becomes position 0.
+            copied; their content does not matter.
+        end: byte after the last one of interest, exclusive. If enough bytes follow it, they are the padding and
+            nothing is copied; their content does not matter.
+            copied; their content does not matter.
 
     Raises:
-        LocalProtocolError: more bytes than Arrow's views can point into.
+        LocalProtocolError: there are more bytes than Arrow's views can address.
     """
 
     def __init__(self, raw: NDArray[np.uint8], start: int, end: int) -> None:
@@ -124,20 +126,20 @@ class PaddedWords(Words):
         self._big: Octets = loads(raw, ">u8")
 
     def defer(self, extra: bytes) -> tuple[int, int]:
-        """Note bytes that the next ``append`` adds; return the range where they will be."""
+        """Store bytes for the next ``append``; return the range that they will have."""
         start = self.bytes.size - PADDING + self._deferred_bytes
         self._deferred.append(extra)
         self._deferred_bytes += len(extra)
         return start, start + len(extra)
 
     def append(self, extra: bytes = b"") -> int:
-        """Add what was deferred and then ``extra`` after the block's own bytes; return where ``extra`` starts."""
+        """Add the deferred bytes and then ``extra`` after the block's own bytes; return where ``extra`` starts."""
         start = self.bytes.size - PADDING
         end = start + self._deferred_bytes + len(extra)
         if end > start:
             if end > MAX_BLOCK_BYTES:
                 raise LocalProtocolError(f"a block's text grew past {MAX_BLOCK_BYTES} bytes: decode smaller blocks")
-            # In one go: a copy of each part may be megabytes. (And joined, which Python does without its lock.)
+            # One concatenation: a copy of each part may be megabytes. (And a join, which Python does without its lock.)
             added = [np.frombuffer(each, np.uint8) for each in (b"".join(self._deferred), extra) if each]
             self._set(np.concatenate((self.bytes[:start], *added, np.zeros(PADDING, np.uint8))))
             self._deferred, self._deferred_bytes = [], 0

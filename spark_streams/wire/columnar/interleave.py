@@ -1,4 +1,4 @@
-"""Rows of heads and bodies, laid behind one another in one buffer: how columnar frames and chunks are written."""
+"""Write rows of heads and bodies one after the other into one buffer, for frames and RabbitMQ chunks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from spark_streams.wire.columnar.byte_view import Positions, Readable, Words
 from spark_streams.wire.columnar.gather import write_views
 
 _RUN: Final = 32
-"""Rows of an evenly spaced run, on average, from which on copying it as one pays."""
+"""The average number of rows of an evenly spaced run from which on one copy of the run pays."""
 
 Heads = NDArray[np.uint8]
-"""Bytes of one width a row, shape (n, width), width at most 12."""
+"""Bytes of the same width for each row, shape (n, width), width at most 12."""
 
 
 class Ranges(NamedTuple):
-    """Bytes somewhere in a buffer, one range a row, the start inclusive and the end exclusive."""
+    """Byte ranges in a buffer, one for each row, the start inclusive and the end exclusive."""
 
     buffer: Readable | pa.Buffer | NDArray[np.uint8]
     starts: Positions
@@ -31,7 +31,7 @@ def interleave(*columns: Heads | Ranges) -> pa.Buffer:
     """Return the bytes of row 0 of every column, then of row 1, and so on.
 
     Raises:
-        LocalProtocolError: the columns point into more bytes than Arrow's views can.
+        LocalProtocolError: the columns point into more bytes than Arrow's views can address.
     """
     n = len(columns[0].starts if isinstance(columns[0], Ranges) else columns[0])
     if not n:
@@ -51,14 +51,14 @@ def interleave(*columns: Heads | Ranges) -> pa.Buffer:
         else:
             views[:, index] = _inline(column)
     array = pa.Array.from_buffers(pa.binary_view(), n * len(columns), [None, pa.py_buffer(views), *content])
-    # Arrow's cast of views copies all ranges behind one another: the fastest gather there is here.
+    # Arrow's cast of views copies all ranges one after the other: the fastest way to gather that we measured.
     _, offsets, joined = array.cast(pa.large_binary()).buffers()
-    # Arrow's buffer may be larger than what it holds.
+    # Arrow's buffer may be larger than its content.
     return joined.slice(0, int(np.frombuffer(offsets, np.int64, len(array) + 1)[-1]))
 
 
 def _width(column: Heads | Ranges) -> int | None:
-    """Return the number of bytes that every row of a column has; None when they differ."""
+    """Return the number of bytes of every row of a column; None if rows differ."""
     if not isinstance(column, Ranges):
         return int(column.shape[1])
     width = int(column.ends[0] - column.starts[0])
@@ -66,8 +66,8 @@ def _width(column: Heads | Ranges) -> int | None:
 
 
 def _equal(columns: tuple[Heads | Ranges, ...], widths: list[int], n: int) -> pa.Buffer:
-    """Lay out rows of one width: every column is a block of bytes, copied whole."""
-    # Arrow's allocator keeps what was freed: new pages for every chunk would cost more than filling them.
+    """Write rows of one width: every column is a block of bytes, copied whole."""
+    # Arrow's allocator keeps freed memory: new pages for every RabbitMQ chunk would cost more than filling them.
     joined = pa.allocate_buffer(n * sum(widths))
     if not sum(widths):
         return joined
@@ -83,7 +83,7 @@ def _equal(columns: tuple[Heads | Ranges, ...], widths: list[int], n: int) -> pa
 
 
 def _copy(target: NDArray[np.uint8], column: Ranges) -> None:
-    """Copy ranges of one width, a run of evenly spaced ones at a time; one by one where they are not."""
+    """Copy ranges of one width, each run of evenly spaced ranges at once; one by one if the runs are short."""
     n, width = target.shape
     raw, starts = np.frombuffer(column.buffer, np.uint8), column.starts
     steps = np.diff(starts)

@@ -1,1 +1,1 @@
-"""The RabbitMQ stream protocol, sans-IO: bytes to values and back, used by the client and the door alike."""
+"""Encode and decode the RabbitMQ stream protocol, sans-IO; the client and the door both use this package."""

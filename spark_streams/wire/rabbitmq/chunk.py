@@ -1,4 +1,4 @@
-"""Osiris chunks: the unit in which RabbitMQ stores and delivers the records of a stream.
+"""Encode and decode Osiris chunks, the unit in which RabbitMQ stores and delivers the records of a stream.
 
 ::
 
@@ -15,7 +15,7 @@
        40  trailer bytes(u32)
        44  bloom bytes(u8)
        45  reserved(3 bytes)
-    delivered: header, data; the sizes of bloom and trailer may be other than 0 although neither is sent
+    delivered: header, data; the sizes of bloom and trailer may be nonzero although neither is sent
     stored:    header, bloom, data, trailer
 
     data of a user chunk: entries of two kinds, told apart by their first bit
@@ -26,8 +26,8 @@
         indexes     u32 for each entry, rising: how many offsets it is behind the first one
         entries     plain, as many as the head says; its records are the offsets that the selection is of
 
-Offsets are implicit: the first record has the chunk's id, each record after it one more. A selection, which is no type
-of brokers, has them written down: the embedded log sends it to clients that say that they take it (``SELECTIONS``).
+Offsets are implicit: the first record has the chunk's id, each record after it one more. A selection, a type that
+brokers do not have, holds its offsets: the embedded log sends it to clients that accept it (``SELECTIONS``).
 
 Spec: docs/specifications.md, S-31 to S-37, S-41 to S-44; osiris_log.erl.
 """
@@ -50,16 +50,16 @@ from spark_streams.wire.rabbitmq.sub_batches import MAX_PLAIN_BYTES, RecordSpans
 
 HEADER_BYTES: Final = 48
 MAX_OFFSET: Final = 2**63 - 1
-"""Offsets are uint64 on the wire; Spark's longs, and so we, go no further than this (S-37)."""
+"""The highest offset: offsets are uint64 on the wire; Spark's longs, and so this project, end here (S-37)."""
 MAX_INFLATED_BYTES: Final = 512 << 20
-"""What the sub-batches of one chunk may inflate to together: eight of the largest."""
+"""The most bytes to which the sub-batches of one chunk may inflate together: eight of the largest."""
 
 _MAGIC: Final = 0x50
 _HEADER: Final = struct.Struct(">BBHIqQQIIIB3x")
 
 
 class ChunkType(IntEnum):
-    """What a chunk holds; only user chunks, and selections of them, hold records that readers see."""
+    """The types of chunks; only user chunks, and selections of them, hold records that readers see."""
 
     USER = 0
     TRACKING_DELTA = 1
@@ -68,20 +68,20 @@ class ChunkType(IntEnum):
 
 
 SELECTIONS: Final = "x-opt-selections"
-"""The property of a subscription, ``true`` if the client takes selections; brokers ignore it."""
+"""The property of a subscription that is ``true`` if the client accepts selections; brokers ignore it."""
 
 
 @dataclass(frozen=True)
 class ChunkHeader:
-    """The first 48 bytes.
+    """The header of a chunk: its first 48 bytes.
 
     Args:
-        kind: of ``ChunkType``; others are possible.
-        entries: in the data section, a sub-batch counting once.
-        records: offsets that the chunk uses up.
-        timestamp_ms: since the epoch; may be negative.
-        epoch: of the leader.
-        first_offset: of its first record: the chunk's id.
+        kind: a ``ChunkType``; other numbers are possible.
+        entries: number of entries in the data section; a sub-batch counts once.
+        records: number of offsets that the chunk uses up.
+        timestamp_ms: ms since the epoch; may be negative.
+        epoch: the leader's epoch.
+        first_offset: the offset of its first record: the chunk's id.
         crc: CRC-32 of the data section.
         data_bytes: size of the data section.
         trailer_bytes: size of the trailer where the chunk is stored.
@@ -123,8 +123,8 @@ class ChunkHeader:
         """Read the header at ``at``.
 
         Raises:
-            RemoteProtocolError: fewer than 48 bytes before ``end``, no chunk, a version other than 0, or offsets above
-                2^63-1.
+            RemoteProtocolError: fewer than 48 bytes are before ``end``, they are no chunk, the version is not 0, or
+                offsets are above 2^63-1.
         """
         if end - at < HEADER_BYTES:
             raise RemoteProtocolError(f"a chunk's header of {HEADER_BYTES} bytes: {max(end - at, 0)} are there")
@@ -139,11 +139,11 @@ class ChunkHeader:
 
 @dataclass(frozen=True)
 class ChunkRecords:
-    """The records of a chunk; those of a chunk that is not a user chunk are none.
+    """The records of a chunk; a chunk that is neither a user chunk nor a selection has none.
 
     Args:
-        header: of the chunk.
-        offsets: of the records.
+        header: the chunk's header.
+        offsets: the records' offsets.
         buffer: holds the messages: the chunk itself or, with compressed sub-batches, a new one.
         starts: first byte of each message, inclusive.
         ends: byte after each message.
@@ -165,18 +165,18 @@ def decode_chunk(
     max_uncompressed_bytes: int = MAX_PLAIN_BYTES,
     max_inflated_bytes: int = MAX_INFLATED_BYTES,
 ) -> ChunkRecords:
-    """Read a chunk as it is delivered: the header and right behind it the data section.
+    """Read a chunk in its delivered form: the header, directly followed by the data section.
 
     Args:
         buffer: the bytes.
-        start: of the chunk, inclusive.
-        end: of the frame, exclusive; what lies between the data section and it is ignored.
+        start: first byte of the chunk, inclusive.
+        end: end of the frame, exclusive; bytes between the data section and it are ignored.
         check_crc: whether to verify the data section's CRC.
-        max_uncompressed_bytes: what one sub-batch may inflate to.
-        max_inflated_bytes: what all of the chunk's sub-batches may inflate to together.
+        max_uncompressed_bytes: the most bytes to which one sub-batch may inflate.
+        max_inflated_bytes: the most bytes to which all of the chunk's sub-batches may inflate together.
 
     Raises:
-        RemoteProtocolError: whatever is wrong with the bytes.
+        RemoteProtocolError: the bytes are wrong in any way.
     """
     header = ChunkHeader.decode(buffer, start, end)
     start += HEADER_BYTES
@@ -188,10 +188,10 @@ def decode_chunk(
 
 
 def _check_data(header: ChunkHeader, buffer: Readable, start: int) -> None:
-    """Verify the CRC of the data section, which begins at ``start`` and is all there.
+    """Verify the CRC of the data section, which begins at ``start`` and is complete.
 
     Raises:
-        RemoteProtocolError: it does not match; retriable, as the bytes may have been damaged on the way.
+        RemoteProtocolError: it does not match; retriable, as the bytes may have been damaged in transit.
     """
     found = zlib.crc32(memoryview(buffer)[start : start + header.data_bytes])
     if found != header.crc:
@@ -209,10 +209,10 @@ def _decode_data(
     max_uncompressed_bytes: int = MAX_PLAIN_BYTES,
     max_inflated_bytes: int = MAX_INFLATED_BYTES,
 ) -> ChunkRecords:
-    """Read the data section, which begins at ``start`` and is all there; the limits are those of ``decode_chunk``.
+    """Read the data section, which begins at ``start`` and is complete; the limits are those of ``decode_chunk``.
 
     Raises:
-        RemoteProtocolError: whatever is wrong with the bytes.
+        RemoteProtocolError: the bytes are wrong in any way.
     """
     if header.kind == ChunkType.SELECTION:
         return _decode_selection(header, buffer, start)
@@ -254,14 +254,14 @@ def _decode_selection(header: ChunkHeader, buffer: Readable, start: int) -> Chun
 def encode_selection(
     whole: ChunkHeader, buffer: Readable, starts: Positions, ends: Positions, rows: Positions
 ) -> bytes:
-    """Return some records of a user chunk as a selection, as it is delivered: header and data section.
+    """Return some records of a user chunk as a selection in its delivered form: header and data section.
 
     Args:
-        whole: of the chunk.
+        whole: the chunk's header.
         buffer: holds its messages.
         starts: first byte of each of its messages, inclusive.
         ends: byte after each of its messages.
-        rows: which of them; rising, at least one.
+        rows: the numbers of the selected messages; rising, at least one.
     """
     starts, ends = starts[rows], ends[rows]
     heads = (ends - starts).astype(">u4").view(np.uint8).reshape(-1, 4)

@@ -1,9 +1,9 @@
-"""Compression of sub-batches: the four formats that RabbitMQ's clients agree on.
+"""Compress and decompress sub-batches, in the four formats that RabbitMQ's clients agree on.
 
 ::
 
     1  gzip     one gzip member (RFC 1952)
-    2  snappy   the framed format: stream identifier, then chunks  type(u8) length(u24) content, little-endian
+    2  snappy   the framed format: identifier, then snappy chunks  type(u8) length(u24) content, little-endian
                     0xff "sNaPpY"                 the stream identifier
                     0x00 crc(u32) raw snappy      0x01 crc(u32) plain bytes
                     0xfe, 0x80..0xfd padding, skipped; 0x02..0x7f may not be skipped
@@ -11,8 +11,8 @@
     3  lz4      lz4 frames: written with independent blocks only, because lz4-java refuses linked ones
     4  zstd     zstd frames
 
-The declared size of a sub-batch bounds what is inflated: nothing here takes more memory than that and some constant;
-bytes that inflate to less, to more, or to something followed by other bytes, are refused.
+The declared size of a sub-batch bounds the inflated bytes: no function here takes more memory than that and a constant,
+and all refuse bytes that inflate to fewer bytes, to more, or to content that is followed by other bytes.
 
 Spec: docs/specifications.md, S-42, S-43; snappy's framing_format.txt; lz4_Frame_format.md; RFC 8878.
 """
@@ -33,7 +33,7 @@ from spark_streams.wire.columnar.byte_view import Readable
 
 
 class Compression(IntEnum):
-    """The number that stands in a sub-batch's header."""
+    """The compression, by its number in a sub-batch's header."""
 
     NONE = 0
     GZIP = 1
@@ -45,15 +45,15 @@ class Compression(IntEnum):
 _GZIP_WBITS: Final = 31
 _SNAPPY_STREAM: Final = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_PLAIN: Final = 65_536
-"""Plain bytes a chunk, at most."""
+"""The most plain bytes of a snappy chunk."""
 _MASK_DELTA: Final = 0xA282EAD8
 _LZ4_HEAD: Final = bytes.fromhex("04224d18 60 70 73")
-"""Magic; version 1, independent blocks, no checksums, no content size; blocks of 4 MiB; the header's own check byte."""
+"""The magic; version 1, independent blocks, no checksums, no content size; blocks of 4 MiB; the header's check byte."""
 _LZ4_BLOCK: Final = 4 << 20
 _LZ4_PLAIN: Final = 1 << 31
 _MOST: Final = {3: 255, 4: 32_768}
-"""How many bytes one byte can become: in lz4 it lengthens a match by 255, in zstd 4 bytes are a block of 128 KiB. For
-these two the result is allocated before anything is inflated, so that sizes that cannot be are refused first."""
+"""The most bytes that one byte can inflate to: in lz4 it lengthens a match by 255, in zstd 4 bytes are a block of 128
+KiB. These two allocate the result before they inflate anything, so impossible sizes are refused first."""
 _U32: Final = struct.Struct("<I")
 
 _SNAPPY: Final = pa.Codec("snappy")
@@ -65,7 +65,7 @@ def compress(kind: int, plain: Readable) -> bytes:
     """Return ``plain`` in the format of ``kind``.
 
     Raises:
-        LocalProtocolError: ``kind`` is none of ``Compression``.
+        LocalProtocolError: ``kind`` is not in ``Compression``.
     """
     if kind == Compression.NONE:
         return bytes(plain)
@@ -82,16 +82,16 @@ def compress(kind: int, plain: Readable) -> bytes:
 
 
 def decompress(kind: int, packed: Readable, size: int) -> bytes:
-    """Return what ``packed`` inflates to.
+    """Return the bytes to which ``packed`` inflates.
 
     Args:
-        kind: of ``Compression``.
+        kind: a ``Compression``.
         packed: the compressed bytes; nothing may follow them. Several lz4 or zstd frames in a row are one content, as
-            their formats say.
-        size: bytes that have to come out; the caller has checked that this many are acceptable.
+            their formats define.
+        size: the number of inflated bytes; the caller has checked that this many are acceptable.
 
     Raises:
-        RemoteProtocolError: an unknown kind; bytes that are not of that format, or inflate to another size.
+        RemoteProtocolError: the kind is unknown, or the bytes are not of that format or inflate to another size.
     """
     unpack = _UNPACK.get(kind)
     if unpack is None:
@@ -104,7 +104,7 @@ def decompress(kind: int, packed: Readable, size: int) -> bytes:
     try:
         return unpack(memoryview(packed), size)
     except (pa.ArrowException, OSError, zlib.error) as fault:
-        # pa.ArrowException is the base of Arrow's own; a codec's failure comes as OSError.
+        # pa.ArrowException is the base of Arrow's own errors; a codec's failure is an OSError.
         raise _broken(kind, f"cannot be inflated to {size} bytes: {fault}") from fault
 
 
@@ -131,12 +131,12 @@ def _gunzip(packed: memoryview, size: int) -> bytes:
 
 
 def _unzstd(packed: memoryview, size: int) -> bytes:
-    # In one call, straight into the result: a stream would take whatever window the frame asks for.
+    # One call, straight into the result: a stream would allocate any window that the frame requests.
     return bytes(_ZSTD.decompress(pa.py_buffer(packed), decompressed_size=size, asbytes=True))
 
 
 def _unlz4(packed: memoryview, size: int) -> bytes:
-    # Arrow's one-call function does not tell when less comes out than asked for; the stream does.
+    # Arrow's one-call function does not report that fewer bytes came out than requested; the stream does.
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(packed)), "lz4") as stream:
         plain: bytes = stream.read(size)
         if len(plain) < size:
@@ -202,7 +202,7 @@ def _unsnappy(packed: memoryview, size: int) -> bytes:
 
 
 def _snappy_chunk(chunk: memoryview, kind: int, left: int) -> bytes:
-    """Return the plain bytes of a chunk, which starts with its CRC; at most ``left`` of them."""
+    """Return the plain bytes of a snappy chunk, which starts with its CRC; at most ``left`` of them."""
     if len(chunk) < 4:
         raise _broken(Compression.SNAPPY, "has a chunk that is too short for its CRC")
     length = _snappy_length(chunk) if kind == 0 else len(chunk) - 4
@@ -219,7 +219,7 @@ def _snappy_chunk(chunk: memoryview, kind: int, left: int) -> bytes:
 
 
 def _snappy_length(chunk: memoryview) -> int:
-    """Return the plain length at the head of raw snappy bytes: a varint behind the CRC."""
+    """Return the plain length at the head of raw snappy bytes: a varint after the CRC."""
     length = 0
     for shift, byte in zip(range(0, 35, 7), chunk[4:9], strict=False):
         length |= (byte & 0x7F) << shift

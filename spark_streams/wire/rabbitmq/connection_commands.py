@@ -1,4 +1,4 @@
-"""Commands that open, keep and close a connection.
+"""The commands that open, keep and close a connection.
 
 Spec: Streams Protocol Reference, "Authentication", PeerProperties to Heartbeat, ExchangeCommandVersions.
 """
@@ -18,7 +18,7 @@ from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
 @dataclass(frozen=True)
 class PeerProperties(Request):
-    """Both sides introduce themselves; the first command of a connection."""
+    """The first command of a connection: the client sends its properties."""
 
     KEY = 0x0011
     properties: Pairs = field(default_factory=dict)
@@ -34,7 +34,7 @@ class PeerPropertiesAnswer(Answer):
 
 @dataclass(frozen=True)
 class SaslHandshake(Request):
-    """Asks which mechanisms there are. The grammar's ``Mechanism`` is never sent (S-21)."""
+    """A request for the server's mechanisms. The grammar's ``Mechanism`` is never sent (S-21)."""
 
     KEY = 0x0012
 
@@ -57,7 +57,7 @@ class SaslAuthenticate(Request):
 
 
 class _Challenge:
-    """bytes at the end of the answer: int32 length, or the int16 that broker code writes (S-22)."""
+    """Bytes at the end of the answer, after an int32 length, or the int16 length that broker code writes (S-22)."""
 
     least = 0
 
@@ -77,7 +77,7 @@ class _Challenge:
 
 @dataclass(frozen=True)
 class SaslAuthenticateAnswer(Answer):
-    """OK, a challenge (0x0a) with its data, or why not."""
+    """OK, a challenge (0x0a) with its data, or the code of a refusal."""
 
     KEY = 0x0013 | ANSWER
     challenge: Annotated[bytes | None, _Challenge()] = None
@@ -85,7 +85,7 @@ class SaslAuthenticateAnswer(Answer):
 
 @dataclass(frozen=True)
 class Tune(Command):
-    """The server's proposal, unprompted after the authentication; clients answer with either key."""
+    """The server's proposal, which it sends unprompted after authentication; clients answer with either key."""
 
     KEY = 0x0014
     frame_max_bytes: U32
@@ -94,7 +94,7 @@ class Tune(Command):
 
 @dataclass(frozen=True)
 class TuneAnswer(Command):
-    """What the client agrees to."""
+    """The limits that the client agrees to."""
 
     KEY = 0x0014 | ANSWER
     frame_max_bytes: U32
@@ -103,7 +103,7 @@ class TuneAnswer(Command):
 
 @dataclass(frozen=True)
 class Open(Request):
-    """Picks a virtual host."""
+    """A request to open a virtual host."""
 
     KEY = 0x0015
     virtual_host: Text
@@ -111,7 +111,7 @@ class Open(Request):
 
 @dataclass(frozen=True)
 class OpenAnswer(Answer):
-    """Whether it may be used, and ``advertised_host`` and ``advertised_port``."""
+    """Whether the client may use the virtual host, and ``advertised_host`` and ``advertised_port``."""
 
     KEY = 0x0015 | ANSWER
     properties: SparsePairs = field(default_factory=dict)
@@ -119,7 +119,7 @@ class OpenAnswer(Answer):
 
 @dataclass(frozen=True)
 class Close(Request):
-    """Ends the connection; either side may send it, and waits for the answer."""
+    """The end of the connection; either side may send it, and then waits for the answer."""
 
     KEY = 0x0016
     code: U16
@@ -128,21 +128,21 @@ class Close(Request):
 
 @dataclass(frozen=True)
 class CloseAnswer(Answer):
-    """The other side agrees."""
+    """The agreement of the other side."""
 
     KEY = 0x0016 | ANSWER
 
 
 @dataclass(frozen=True)
 class Heartbeat(Command):
-    """A sign of life, both ways, without an answer."""
+    """A heartbeat, from either side, without an answer."""
 
     KEY = 0x0017
 
 
 @dataclass(frozen=True)
 class CommandVersions:
-    """Which versions of a command a peer takes, from ``minimum`` to ``maximum``, both inclusive."""
+    """The versions of a command that a peer can receive, from ``minimum`` to ``maximum``, both inclusive."""
 
     key: U16
     minimum: U16
@@ -151,7 +151,7 @@ class CommandVersions:
 
 @dataclass(frozen=True)
 class ExchangeCommandVersions(Request):
-    """What the client can receive, Deliver 2 for instance."""
+    """The commands that the client can receive, Deliver 2 for instance."""
 
     KEY = 0x001B
     commands: Annotated[tuple[CommandVersions, ...], array_of(CommandVersions)]
@@ -159,7 +159,7 @@ class ExchangeCommandVersions(Request):
 
 @dataclass(frozen=True)
 class ExchangeCommandVersionsAnswer(Answer):
-    """What the server can receive."""
+    """The commands that the server can receive."""
 
     KEY = 0x001B | ANSWER
     code: U16 = ResponseCode.OK
@@ -167,5 +167,5 @@ class ExchangeCommandVersionsAnswer(Answer):
 
     @property
     def maximum(self) -> Mapping[int, int]:
-        """Command key to the highest version."""
+        """Each command key to its highest version."""
         return {each.key: each.maximum for each in self.commands}

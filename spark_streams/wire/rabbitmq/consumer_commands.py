@@ -1,6 +1,6 @@
-"""Commands of consumers: where to start, credit, stored offsets, the active one of several, and the head of Deliver.
+"""The commands of consumers: subscribe, credit, stored offsets, the active consumer of a group, and Deliver's head.
 
-A Deliver frame holds one chunk for one subscription; the chunk itself is read and written in columns by ``chunk.py``::
+A Deliver frame holds one chunk for one subscription; ``chunk.py`` reads and writes the chunk in columns::
 
     version 1   subscription id(u8) chunk
     version 2   subscription id(u8) committed chunk id(u64) chunk
@@ -28,7 +28,7 @@ DELIVER_KEY: Final = 0x0008
 
 
 class OffsetType(IntEnum):
-    """Where a subscription starts; NONE only in the answer to ConsumerUpdate."""
+    """The types of a subscription's start; NONE occurs only in the answer to ConsumerUpdate."""
 
     NONE = 0
     FIRST = 1
@@ -44,8 +44,8 @@ class OffsetSpecification:
 
     Args:
         type: of ``OffsetType``.
-        value: the offset, or the timestamp in ms since the epoch (signed); nothing follows the other types on the wire
-            (S-61), and 0 stands here.
+        value: the offset, or the timestamp in ms since the epoch (signed). The other types have no value on the wire
+            (S-61), and 0 here.
     """
 
     type: int
@@ -78,7 +78,7 @@ Specification = Annotated[OffsetSpecification, _Specification()]
 
 @dataclass(frozen=True)
 class Subscribe(Request):
-    """Starts deliveries of a stream; properties as ``filter.0``, ``match-unfiltered``, ``single-active-consumer``."""
+    """A request for deliveries; properties as ``filter.0``, ``match-unfiltered``, ``single-active-consumer``."""
 
     KEY = 0x0007
     subscription_id: U8
@@ -90,14 +90,14 @@ class Subscribe(Request):
 
 @dataclass(frozen=True)
 class SubscribeAnswer(Answer):
-    """Whether deliveries will come."""
+    """Whether the server will send deliveries."""
 
     KEY = 0x0007 | ANSWER
 
 
 @dataclass(frozen=True)
 class Credit(Command):
-    """Grants more chunks; answered only when it is refused."""
+    """A grant of credit for more chunks; the server answers only when it refuses."""
 
     KEY = 0x0009
     subscription_id: U8
@@ -106,7 +106,7 @@ class Credit(Command):
 
 @dataclass(frozen=True)
 class CreditAnswer(Command):
-    """Why a credit was refused; it has no correlation id (S-71)."""
+    """The code of a refused credit; it has no correlation id (S-71)."""
 
     KEY = 0x0009 | ANSWER
     code: U16
@@ -115,7 +115,7 @@ class CreditAnswer(Command):
 
 @dataclass(frozen=True)
 class StoreOffset(Command):
-    """Remembers how far a named consumer came; never answered."""
+    """The offset that the server stores for a named consumer; the server never answers."""
 
     KEY = 0x000A
     reference: Text
@@ -125,7 +125,7 @@ class StoreOffset(Command):
 
 @dataclass(frozen=True)
 class QueryOffset(Request):
-    """Asks what was remembered."""
+    """A request for the stored offset."""
 
     KEY = 0x000B
     reference: Text
@@ -134,7 +134,7 @@ class QueryOffset(Request):
 
 @dataclass(frozen=True)
 class QueryOffsetAnswer(Answer):
-    """The offset, or no-offset (0x13)."""
+    """The stored offset, or no-offset (0x13)."""
 
     KEY = 0x000B | ANSWER
     offset: U64 = 0
@@ -142,7 +142,7 @@ class QueryOffsetAnswer(Answer):
 
 @dataclass(frozen=True)
 class Unsubscribe(Request):
-    """Ends deliveries."""
+    """The end of a subscription."""
 
     KEY = 0x000C
     subscription_id: U8
@@ -150,14 +150,14 @@ class Unsubscribe(Request):
 
 @dataclass(frozen=True)
 class UnsubscribeAnswer(Answer):
-    """Whether there was such a subscription."""
+    """Whether the subscription existed."""
 
     KEY = 0x000C | ANSWER
 
 
 @dataclass(frozen=True)
 class ConsumerUpdate(Request):
-    """The server tells a consumer that it is the active one of its group now, or no more."""
+    """A request of the server to a consumer that becomes, or is no longer, the active one of its group."""
 
     KEY = 0x001A
     subscription_id: U8
@@ -166,7 +166,7 @@ class ConsumerUpdate(Request):
 
 @dataclass(frozen=True)
 class ConsumerUpdateAnswer(Answer):
-    """Where the consumer wants to go on; type NONE means where it subscribed. Some clients add eight unused bytes."""
+    """The consumer's start; type NONE means the start of its subscription. Some clients append eight unused bytes."""
 
     KEY = 0x001A | ANSWER
     EXTRA = True
@@ -175,7 +175,7 @@ class ConsumerUpdateAnswer(Answer):
 
 @dataclass(frozen=True)
 class ResolveOffsetSpec(Request):
-    """Asks which offset a starting position means now (brokers from 4.3)."""
+    """A request for the offset that a starting position means now (brokers from 4.3)."""
 
     KEY = 0x001F
     stream: Text
@@ -196,11 +196,11 @@ _HEADS: Final = {1: struct.Struct(">B"), 2: struct.Struct(">BQ")}
 
 
 class Delivery(NamedTuple):
-    """What is in front of the chunk, and where that begins.
+    """The head of a Deliver frame, and the place of its chunk.
 
     Args:
-        subscription_id: whose chunk it is.
-        committed_chunk_id: of the last chunk that was committed when this one was sent; None in version 1.
+        subscription_id: the subscription of the chunk.
+        committed_chunk_id: the id of the last chunk committed when the server sent this one; None in version 1.
         chunk_start: index of the chunk's first byte in the frame's buffer.
     """
 
@@ -213,7 +213,7 @@ def decode_deliver(frame: Frame) -> Delivery:
     """Read the head of a Deliver frame.
 
     Raises:
-        RemoteProtocolError: another version than 1 and 2, or no room for a chunk's header.
+        RemoteProtocolError: the version is neither 1 nor 2, or the frame is too short for a chunk's header.
     """
     head = _HEADS.get(frame.version)
     if head is None or frame.end - frame.start < head.size + HEADER_BYTES:
@@ -223,7 +223,7 @@ def decode_deliver(frame: Frame) -> Delivery:
 
 
 def encode_deliver_head(subscription_id: int, chunk_bytes: int, committed_chunk_id: int | None = None) -> bytes:
-    """Return everything of a Deliver frame that is in front of its chunk, the frame's size included.
+    """Return the bytes of a Deliver frame before its chunk, the frame's size included.
 
     Args:
         subscription_id: 0 to 255.

@@ -1,9 +1,9 @@
-"""Entries of chunks, sub-batches and Publish 1, read in columns: ``length(u32) body``, perhaps with bytes before it.
+"""Read the entries of chunks, sub-batches and Publish 1 in columns: ``length(u32) body``, perhaps with bytes before it.
 
-Where an entry begins is known only when the one before it has been read, so reading follows a chain. It goes by
-guesses: that the entries behind this one are as long as it is, all verified in one NumPy comparison; else, that their
-lengths fit in one byte, which Python reads faster than four, and is verified afterwards. What was guessed wrong is read
-with care.
+An entry's begin is known only after the previous entry is read, so reading follows a chain. The reader guesses: first,
+that the next entries have the same length, and verifies all of them in one NumPy comparison; otherwise, that their
+lengths fit in one byte, which Python reads faster than four, and verifies that afterwards. It reads entries again, one
+by one, where a guess was wrong.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.byte_view import Positions, Readable, numbers_at
 
 SPECIAL: Final = 1 << 31
-"""The bit of a length that says that it is none: a sub-batch's head begins there."""
+"""The bit of a length that marks the head of a sub-batch instead of a length."""
 _U32: Final = struct.Struct(">I")
 _LENGTH: Final = 4
 _FEW: Final = 12
-"""Up to so many entries are read one by one, which takes less than one NumPy operation for each step."""
+"""Up to this many entries are read one by one, which takes less time than the NumPy operations."""
 _FIRST_GUESS: Final = 256
-"""How many entries are guessed to be alike at first; eight times as many after each guess that was right."""
+"""The number of entries in the first guess of equal lengths; each right guess multiplies it by eight."""
 _FEWEST_ALIKE: Final = 64
-"""Fewer alike entries than these are not worth what the comparison costs."""
+"""The fewest entries of equal length for which the comparison pays."""
 _STRETCH: Final = (16, 4096)
-"""How many entries are followed one by one before alike ones are looked for again: at first, twice as many while all
-goes well, at most. Little is lost where plain entries and sub-batches take turns."""
+"""The number of entries to follow one by one before the next guess of equal lengths: at first, and at most; it doubles
+each time that all of them could be followed. Little is lost where plain entries and sub-batches alternate."""
 
 
 class Entries(NamedTuple):
@@ -39,7 +39,7 @@ class Entries(NamedTuple):
     Args:
         starts: first byte of each body, inclusive.
         ends: byte after each body.
-        stop: byte after the last body; where reading began when there is none.
+        stop: byte after the last body; the begin of reading if there is none.
     """
 
     starts: Positions
@@ -52,13 +52,13 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
 
     Args:
         buffer: the bytes.
-        at: where the first entry begins, inclusive.
-        end: where they end at the latest, exclusive; inside ``buffer``.
-        count: how many, at most.
-        before: bytes in front of each length.
+        at: begin of the first entry, inclusive.
+        end: the limit of all entries, exclusive; inside ``buffer``.
+        count: the most entries to read.
+        before: number of bytes before each length.
 
     Raises:
-        RemoteProtocolError: an entry does not end by ``end``.
+        RemoteProtocolError: an entry ends after ``end``.
     """
     if count <= _FEW:
         return _few(buffer, at, end, count, before)
@@ -108,7 +108,7 @@ def _few(buffer: Readable, at: int, end: int, count: int, before: int) -> Entrie
 
 
 def _length_at(buffer: Readable, at: int, end: int, before: int) -> int:
-    """Return the length of the entry at ``at``, checked, or the first word of a sub-batch's head."""
+    """Return the length of the entry at ``at``, checked; or the first word of a sub-batch's head."""
     if end - at < before + _LENGTH:
         raise RemoteProtocolError(f"an entry's head of {before + _LENGTH} bytes at byte {at}: {end - at} are left")
     length: int = _U32.unpack_from(buffer, at + before)[0]
@@ -120,16 +120,16 @@ def _length_at(buffer: Readable, at: int, end: int, before: int) -> int:
 
 
 def _followed(buffer: Readable, at: int, end: int, count: int, before: int, narrow: bool) -> Positions:
-    """Return where the next entries begin, at most ``count`` and at least one, and then where the last one ends.
+    """Return the begins of the next entries, at most ``count`` and at least one, and then the end of the last one.
 
-    The first is known to be a plain one that ends in time; those that are not, and all behind them, are left out.
+    The first entry is a plain one that ends in time; the result stops before the first other one.
 
     Args:
         buffer: the bytes.
-        at: where the first entry begins.
-        end: where the last one ends at the latest.
-        count: how many, at most.
-        before: bytes in front of each length.
+        at: begin of the first entry.
+        end: the limit of the last entry.
+        count: the most entries to follow.
+        before: number of bytes before each length.
         narrow: whether to guess that all lengths fit in one byte.
     """
     head = before + _LENGTH
@@ -142,7 +142,7 @@ def _followed(buffer: Readable, at: int, end: int, count: int, before: int, narr
 
 
 def _by_lowest_byte(buffer: Readable, at: int, head: int) -> Iterator[int]:
-    """Return where the lowest byte of each length is, guessing that the others are zero; the first is at ``at``."""
+    """Yield the place of the lowest byte of each length, guessing that the others are zero; the first is at ``at``."""
     try:
         while True:
             yield at
@@ -152,7 +152,7 @@ def _by_lowest_byte(buffer: Readable, at: int, head: int) -> Iterator[int]:
 
 
 def _by_length(buffer: Readable, at: int, head: int) -> Iterator[int]:
-    """Return where each length is; the first is at ``at``."""
+    """Yield the place of each length; the first is at ``at``."""
     length_at = _U32.unpack_from
     try:
         while True:

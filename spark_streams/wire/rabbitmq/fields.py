@@ -1,4 +1,4 @@
-"""Field types, and how the annotations of a dataclass become the layout of a command: each is described once.
+"""Field types, and the layout of a command from the annotations of its dataclass, which describe each field once.
 
 ::
 
@@ -7,8 +7,8 @@
     bytes                   int32 length, -1 for null, then the bytes
     [T]                     int32 count, then as many T
 
-Every length is checked against what is left before anything is made of it, so no bytes of a peer's can make a reader
-allocate more than they are themselves.
+Every length is checked against the bytes left before anything is allocated for it, so a peer's bytes cannot make a
+reader allocate more than their own size.
 
 Spec: Streams Protocol Reference, "Types".
 """
@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 
 class Reader:
-    """Bounds-checked reading of one frame's content.
+    """A bounds-checked reader of one frame's content.
 
     Args:
         buffer: holds the content.
         at: first byte to read, inclusive.
-        end: last one, exclusive.
+        end: end of the content, exclusive.
         what: the command's name, for errors.
     """
 
@@ -55,7 +55,7 @@ class Reader:
         """Return the next ``size`` bytes.
 
         Raises:
-            RemoteProtocolError: there are not as many.
+            RemoteProtocolError: fewer bytes are left.
         """
         if size > self.left:
             raise RemoteProtocolError(f"{self.what}: {field} needs {size} bytes, the frame has {self.left} left")
@@ -65,10 +65,10 @@ class Reader:
 
 
 class FieldType(Protocol):
-    """How one kind of field is written and read."""
+    """The encoding of one kind of field."""
 
     least: int
-    """The fewest bytes that it takes, which bounds the count of an array."""
+    """The fewest bytes of a value, which bound the count of an array."""
 
     def write(self, out: bytearray, value: Any, field: str) -> None:
         """Append the value."""
@@ -177,7 +177,7 @@ class _Struct:
 
 
 class _Pairs:
-    """Properties: an array of (key, value), as a mapping; nothing at all where it ends the frame means none."""
+    """Properties: an array of (key, value), as a mapping; if the frame ends before the count, there are none."""
 
     least = 0
 
@@ -221,13 +221,13 @@ Text = Annotated[str, _Text(nullable=False)]
 Blob = Annotated[bytes | None, _Blob()]
 """bytes."""
 Pairs = Annotated[Mapping[str, str], _Pairs(written_empty=True)]
-"""[Key Value], written with its count also when it is empty."""
+"""[Key Value]; an empty one is written too, as its count."""
 SparsePairs = Annotated[Mapping[str, str], _Pairs(written_empty=False)]
-"""[Key Value], left out when it is empty."""
+"""[Key Value]; an empty one is left out."""
 
 
 def array_of(item: Any) -> _Array:
-    """Return the type of arrays: ``item`` is one of the types above or a dataclass of such fields."""
+    """Return the type of an array whose ``item`` is one of the types above or a dataclass of such fields."""
     return _Array(_field_type(item))
 
 

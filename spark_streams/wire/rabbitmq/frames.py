@@ -1,4 +1,4 @@
-"""Frames of a connection: how its bytes are cut into them, and the base of all commands.
+"""Split the bytes of a connection into frames; the base classes of all commands.
 
 ::
 
@@ -23,9 +23,9 @@ ANSWER: Final = 0x8000
 HEAD_BYTES: Final = 8
 """Size, key and version."""
 DEFAULT_FRAME_MAX_BYTES: Final = 1 << 20
-"""What brokers propose in Tune."""
+"""The frame size that brokers propose in Tune."""
 INITIAL_FRAME_MAX_BYTES: Final = 8_192
-"""The largest frame that a broker takes before Open has succeeded."""
+"""The largest frame that a broker accepts before Open has succeeded."""
 
 _HEAD: Final = struct.Struct(">IHH")
 _SIZE: Final = struct.Struct(">I")
@@ -34,11 +34,11 @@ C = TypeVar("C", bound="Command")
 
 
 class FrameTooLarge(RemoteProtocolError):
-    """A frame is larger than was agreed on: a server answers with Close, code 0x0e."""
+    """The error of a frame that is larger than the negotiated maximum; a server answers with Close, code 0x0e."""
 
 
 def frame_head(content_bytes: int, key: int, version: int = 1) -> bytes:
-    """Return the eight bytes in front of a content."""
+    """Return the eight bytes before a frame's content."""
     return _HEAD.pack(content_bytes + 4, key, version)
 
 
@@ -46,11 +46,11 @@ class Frame(NamedTuple):
     """One whole frame.
 
     Args:
-        key: of the command; bit 15 set for an answer.
-        version: of the command.
+        key: the command's key; bit 15 is set for an answer.
+        version: the command's version.
         buffer: holds the content, which is ``buffer[start:end]``.
         start: first byte after the version, inclusive.
-        end: exclusive.
+        end: end of the content, exclusive.
     """
 
     key: int
@@ -61,15 +61,15 @@ class Frame(NamedTuple):
 
     @property
     def size(self) -> int:
-        """What the frame's size field says."""
+        """The value of the frame's size field."""
         return self.end - self.start + 4
 
 
 class FrameReader:
-    """Bytes of a connection in, frames out.
+    """A reader that splits the bytes of a connection into frames.
 
     Args:
-        max_bytes: the largest size field taken; 0 for no limit. May be changed between frames.
+        max_bytes: the largest size field accepted; 0 for no limit. It may change between frames.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -81,21 +81,21 @@ class FrameReader:
         self._wanted = 4
 
     def feed(self, received: bytes) -> None:
-        """Take bytes from the peer."""
+        """Add bytes from the peer."""
         self._pieces.append(received)
         self._held += len(received)
 
     def next(self) -> Frame | None:
-        """Return the next frame, None while it is not all there.
+        """Return the next frame, None until all of it has arrived.
 
         Raises:
-            FrameTooLarge: as soon as its size is known; the connection is of no further use.
-            RemoteProtocolError: a size that holds no key and version.
+            FrameTooLarge: the frame is too large, as soon as its size is known; the connection is of no further use.
+            RemoteProtocolError: the size is too small for a key and a version.
         """
         if len(self._buffer) - self._at + self._held < self._wanted:
             return None
         if self._held:
-            # Joined only when something whole is in reach: a large frame in small pieces is copied once.
+            # Join only when a whole frame is in reach, so that a large frame in small pieces is copied once.
             self._buffer = b"".join((self._buffer[self._at :], *self._pieces))
             self._pieces, self._held, self._at = [], 0, 0
         (size,) = _SIZE.unpack_from(self._buffer, self._at)
@@ -113,9 +113,9 @@ class FrameReader:
         return frame
 
     def next_like(self, frame: Frame) -> Frame | None:
-        """Return the next frame if it has come together with this one, the last that was read, and is of its kind.
+        """Return the next frame if it has arrived together with ``frame``, the last one read, and is of the same kind.
 
-        None otherwise: also for one with which something is wrong, which ``next`` says.
+        Return None otherwise, also for a faulty frame, for which ``next`` raises the error.
         """
         if len(self._buffer) - self._at < HEAD_BYTES:
             return None
@@ -132,7 +132,7 @@ class Command:
     KEY: ClassVar[int]
     VERSION: ClassVar[int] = 1
     EXTRA: ClassVar[bool] = False
-    """Whether bytes after the last field are ignored, because known peers write some."""
+    """Whether to ignore bytes after the last field, because known peers write some."""
 
     def encode(self) -> bytes:
         """Return the whole frame.
@@ -164,7 +164,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Request(Command):
-    """A command that is answered; the caller sets the correlation id."""
+    """A command with an answer; the caller sets the correlation id."""
 
     correlation_id: U32 = field(default=0, kw_only=True)
 
@@ -183,7 +183,7 @@ class Answer(Command):
 
     @property
     def code_name(self) -> str:
-        """The code as errors show it."""
+        """The code in the form that errors show."""
         return code_name(self.code)
 
     @classmethod

@@ -1,7 +1,7 @@
-"""The states of a connection before it is open, and what leads from one to the next; for both roles.
+"""The states of a connection before it is open, and the transitions between them; for both roles.
 
-The door (``server/rabbitmq/handshake.py``) and the client (``client/rabbitmq/open.py``) run by this table, and the
-picture in ``docs/how-it-works.md`` is drawn from it (``docs/state_pictures.py``).
+The door (``server/rabbitmq/handshake.py``) and the client (``client/rabbitmq/open.py``) execute this table, and
+``docs/state_pictures.py`` draws the picture in ``docs/how-it-works.md`` from it.
 
 Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-21 to S-26.
 """
@@ -14,7 +14,7 @@ from typing import Final
 
 
 class HandshakeState(Enum):
-    """What both sides know of each other; a value is the name in the picture."""
+    """The states of the handshake; a value is the state's name in the picture."""
 
     CONNECTED = "Connected"
     INTRODUCED = "Introduced"
@@ -26,7 +26,7 @@ class HandshakeState(Enum):
 
 
 class HandshakeInput(Enum):
-    """A command of the client with the server's answer to it; Tune is the server's, with the client's answer."""
+    """A client's command with the server's answer; Tune is the server's command, with the client's answer."""
 
     PEER_PROPERTIES = "PeerProperties"
     SASL_HANDSHAKE = "SaslHandshake"
@@ -54,4 +54,5 @@ TRANSITIONS: Final[Mapping[tuple[HandshakeState, HandshakeInput], HandshakeState
     (_S.TUNED, _I.OPEN): _S.OPEN,
     (_S.TUNED, _I.OPEN_FAILURE): _S.REFUSED,
 }
-"""An input that has no row in a state is a protocol error there. Heartbeats change nothing and are no input."""
+"""The transitions. An input without a row in a state is a protocol error. Heartbeats change nothing and are no input.
+"""

@@ -1,12 +1,12 @@
-"""Hashes of RabbitMQ Streams: MurmurHash3, by which a key chooses its partition, and the bloom filter of a chunk.
+"""Hash as RabbitMQ Streams does: MurmurHash3 chooses a key's partition, and a bloom filter describes a chunk.
 
 MurmurHash3 is the 32-bit variant for x86, as RabbitMQ's own clients use it. All keys are hashed in lockstep, four bytes
 of each at a time. The partition is the hash, unsigned, modulo the number of partitions.
 
-The bloom filter says which filter values the records of a chunk may have::
+The bloom filter tells which filter values the records of a chunk may have::
 
     bits     numbered from the most significant one of byte 0
-    bit 0    some record has no filter value, or an empty one, which is the same
+    bit 0    some record has no filter value, or an empty one, which counts as none
     others   two for each filter value, by two hashes modulo (bits - 1), plus 1
 
 A chunk whose records all have no filter value has no filter (0 bytes). The filter never leaves the server, so the
@@ -35,7 +35,7 @@ _C1: Final = np.uint32(0xCC9E2D51)
 _C2: Final = np.uint32(0x1B873593)
 _ADDED: Final = np.uint32(0xE6546B64)
 _TAIL: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
-"""Which bits of a little-endian word belong to a tail of 0 to 3 bytes."""
+"""The mask of a little-endian word for a tail of 0 to 3 bytes."""
 
 Hashes = NDArray[np.uint32]
 
@@ -45,10 +45,10 @@ def murmur3_32(keys: pa.Array | pa.ChunkedArray, seed: int = SEED) -> Hashes:
 
     Args:
         keys: string, large_string, binary or large_binary; no nulls.
-        seed: of the hash.
+        seed: the seed of the hash.
 
     Raises:
-        LocalProtocolError: a null among the keys, or keys of another type.
+        LocalProtocolError: a key is null, or the keys have another type.
     """
     if isinstance(keys, pa.ChunkedArray):
         keys = keys.combine_chunks()
@@ -65,7 +65,7 @@ def murmur3_32(keys: pa.Array | pa.ChunkedArray, seed: int = SEED) -> Hashes:
     number = np.dtype(np.int64 if wide else np.int32)
     bounds = np.frombuffer(offsets, number, len(keys) + 1, keys.offset * number.itemsize).astype(np.int64)
     first, last = int(bounds[0]), int(bounds[-1])
-    # Three bytes of padding: the word that holds the last tail ends inside.
+    # Three bytes of padding, so that the word of the last tail ends inside.
     padded = np.zeros(last - first + 4, np.uint8)
     if content is not None:
         padded[: last - first] = np.frombuffer(content, np.uint8, last - first, first)
@@ -73,9 +73,9 @@ def murmur3_32(keys: pa.Array | pa.ChunkedArray, seed: int = SEED) -> Hashes:
 
 
 def _hash(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], seed: int) -> Hashes:
-    """Return the hashes of the keys at ``starts``; ``words`` has the four bytes from every position on."""
+    """Return the hashes of the keys at ``starts``; ``words`` holds the four bytes from every position on."""
     blocks = lengths >> 2
-    # Longest first: the keys that still have a block are always the first few.
+    # Sort the longest first, so that the keys that still have a block are always the first ones.
     behind = blocks.max() - blocks
     order = np.argsort(behind.astype(np.uint16) if behind.max() < 1 << 16 else behind, kind="stable")
     at, left = starts[order], blocks[order]
@@ -89,7 +89,7 @@ def _hash(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], 
     hashes = np.empty_like(state)
     hashes[order] = state
     tail = words[starts + 4 * blocks] & _TAIL[lengths & 3]
-    # Of a key without a tail these are zeros, and zeros scrambled are zeros.
+    # A key without a tail has zeros here, and scrambled zeros are zeros.
     hashes ^= _scrambled(tail)
     hashes ^= lengths.astype(np.uint32)
     hashes ^= hashes >> np.uint32(16)
@@ -112,12 +112,12 @@ def _rotated(words: Hashes, bits: int) -> Hashes:
 
 MIN_BLOOM_BYTES: Final = 16
 MAX_BLOOM_BYTES: Final = 255
-"""What the stream argument ``stream-filter-size-bytes`` may say; the size is one byte of the chunk's header."""
+"""The maximum of the stream argument ``stream-filter-size-bytes``; the size is one byte of the chunk's header."""
 DEFAULT_BLOOM_BYTES: Final = 16
 
 
 def _mask(value: bytes, size_bytes: int) -> int:
-    """Return the bits of one value, as a number of ``size_bytes`` bytes whose first bit is the most significant."""
+    """Return the bits of one value as a number of ``size_bytes`` bytes; bit 0 is the most significant one."""
     bits = size_bytes * 8
     first = 1 << bits - 1
     if not value:
@@ -131,15 +131,15 @@ def bloom_of(values: Collection[bytes], unfiltered: bool, size_bytes: int = DEFA
     """Return the filter of a chunk.
 
     Args:
-        values: the filter values of its records; an empty one counts as none.
+        values: the filter values of the chunk's records; an empty one counts as none.
         unfiltered: whether some record has no filter value.
-        size_bytes: of the filter, 16 to 255.
+        size_bytes: size of the filter, 16 to 255.
 
     Returns:
-        The filter; nothing when no record has a filter value.
+        The filter; no bytes when no record has a filter value.
 
     Raises:
-        LocalProtocolError: another size.
+        LocalProtocolError: the size is outside 16 to 255.
     """
     if not MIN_BLOOM_BYTES <= size_bytes <= MAX_BLOOM_BYTES:
         raise LocalProtocolError(f"a bloom filter of {size_bytes} bytes: expected 16 to 255")
@@ -152,11 +152,11 @@ def bloom_of(values: Collection[bytes], unfiltered: bool, size_bytes: int = DEFA
 
 
 class BloomProbe:
-    """Filter values that are asked for, compared with the filter of one chunk after the other.
+    """The filter values of a subscription, to compare with the filters of many chunks.
 
     Args:
-        values: the filter values; an empty one asks for records without any.
-        match_unfiltered: whether records without a filter value are asked for too.
+        values: the filter values; an empty one selects records without a filter value.
+        match_unfiltered: whether to select records without a filter value, too.
     """
 
     def __init__(self, values: Collection[bytes], match_unfiltered: bool) -> None:
@@ -167,7 +167,7 @@ class BloomProbe:
         """Return whether a chunk may hold a record with one of the values; False is certain.
 
         Args:
-            bloom: the chunk's filter; of any size, nothing when no record has a filter value.
+            bloom: the chunk's filter, of any size; no bytes when no record has a filter value.
         """
         if not bloom:
             return b"" in self._values

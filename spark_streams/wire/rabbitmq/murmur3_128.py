@@ -1,6 +1,6 @@
-"""MurmurHash3 of 128 bits, for x64, of keys in UTF-16: how rstream chooses a super stream's partition for a key.
+"""Hash keys in UTF-16 by the 128-bit MurmurHash3 for x64, by which rstream chooses a super stream's partition.
 
-It is not what RabbitMQ's own clients do (``hashes.py``). rstream hashes what Python's codec "UTF-16" gives on a
+RabbitMQ's own clients use another hash (``hashes.py``). rstream hashes the output of Python's codec "UTF-16" on a
 little-endian machine, which begins with a byte order mark, and takes all 128 bits modulo the number of partitions. All
 keys are hashed in lockstep, sixteen bytes of each at a time.
 
@@ -34,10 +34,10 @@ def murmur3_128_modulo(keys: pa.StringArray, count: int) -> Words:
 
     Args:
         keys: strings; no nulls.
-        count: of partitions, below 2^32.
+        count: number of partitions, below 2^32.
 
     Raises:
-        LocalProtocolError: a null among the keys, or a key that is not UTF-8.
+        LocalProtocolError: a key is null, or not UTF-8.
     """
     if keys.null_count:
         raise LocalProtocolError(f"{keys.null_count} of {len(keys)} keys are null: expected one in every row")
@@ -51,7 +51,7 @@ def murmur3_128_modulo(keys: pa.StringArray, count: int) -> Words:
 
 
 def _utf16(keys: pa.StringArray) -> tuple[NDArray[np.uint16], Bounds]:
-    """Return the keys as UTF-16, each behind a byte order mark, and where each begins and ends, in units of 16 bits."""
+    """Return the keys as UTF-16, each after a byte order mark, and the begin and end of each, in units of 16 bits."""
     _, offsets, content = keys.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4).astype(np.int64)
     first, last = int(bounds[0]), int(bounds[-1])
@@ -62,7 +62,7 @@ def _utf16(keys: pa.StringArray) -> tuple[NDArray[np.uint16], Bounds]:
         row = int(np.searchsorted(bounds - first, fault.start, "right")) - 1
         raise LocalProtocolError(f"key {row} of {len(keys)} is not UTF-8: {fault.reason}") from fault
     octets = np.frombuffer(encoded, np.uint8)
-    # Of a character's bytes the first one stands for its units: two outside the basic plane, which take four bytes.
+    # Count a character's units at its first byte: two outside the basic plane (four bytes in UTF-8), else one.
     of_octets = np.where(octets & 0xC0 == 0x80, 0, np.where(octets >= 0xF0, 2, 1))
     before = np.concatenate([[0], np.cumsum(of_octets)])[bounds - first]
     ends = before + np.arange(len(keys) + 1)
@@ -76,11 +76,11 @@ def _utf16(keys: pa.StringArray) -> tuple[NDArray[np.uint16], Bounds]:
 
 def _hash(units: NDArray[np.uint16], starts: Bounds, lengths: Bounds) -> tuple[Words, Words]:
     """Return the low and high halves of the hashes of the keys at ``starts``, all in units of 16 bits."""
-    # Padded to a block, so that a tail can be read as if it were one.
+    # Pad to a block, so that a tail can be read as a whole block.
     octets = np.concatenate([units.astype("<u2"), np.zeros(_BLOCK_UNITS, "<u2")])
     words: Words = loads(octets.view(np.uint8), "<u8", 2)
     blocks = lengths // _BLOCK_UNITS
-    # Longest first: the keys that still have a block are always the first few.
+    # Sort the longest first, so that the keys that still have a block are always the first ones.
     order = np.argsort(-blocks, kind="stable")
     at, left = starts[order], blocks[order]
     low = np.full(lengths.size, SEED, np.uint64)
@@ -109,7 +109,7 @@ def _hash(units: NDArray[np.uint16], starts: Bounds, lengths: Bounds) -> tuple[W
 
 
 def _first_octets(words: Words, size: Bounds) -> Words:
-    """Return little-endian words of which only the first ``size`` bytes count: none below 1, all above 7."""
+    """Return little-endian words with only the first ``size`` bytes kept: none below 1, all above 7."""
     kept: Words = np.where(size >= 8, words, words & ~(_ALL << (np.clip(size, 0, 7).astype(np.uint64) * np.uint64(8))))
     return kept
 

@@ -1,4 +1,4 @@
-"""Publish, PublishConfirm and PublishError: the frames of publishers, read and written in columns.
+"""Decode Publish, PublishConfirm and PublishError, the frames of publishers, in columns; encode the answers.
 
 ::
 
@@ -35,29 +35,31 @@ from spark_streams.wire.rabbitmq.sub_batches import MAX_PLAIN_BYTES, RecordSpans
 Ids = NDArray[np.uint64]
 
 MAX_INFLATED_BYTES: Final = 256 << 20
-"""What the sub-batches of one frame may inflate to together; frames are 1 MiB, unless configured otherwise."""
+"""The most bytes to which the sub-batches of one frame may inflate together; frames have 1 MiB unless configured."""
 _HEAD: Final = struct.Struct(">BI")
 _ERROR: Final = np.dtype([("id", ">u8"), ("code", ">u2")])
 _ID: Final = 8
 _SUB_BATCH: Final = 0x80
-"""The bit of the byte behind an id that says that a sub-batch follows."""
+"""The bit, in the byte after an id, that marks a sub-batch."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """What a Publish frame holds: entries, and the records in them.
+    """The content of a Publish frame: entries, and the records in them.
 
     Args:
-        publisher_id: of the publisher.
-        ids: the publishing id of every entry, those that were left out too.
-        counts: records of every entry; 1 for a plain one, 0 for one that was left out.
+        publisher_id: the publisher's id.
+        ids: the publishing id of every entry, including those that were left out.
+        counts: number of records of every entry; 1 for a plain one, 0 for one that was left out.
         buffer: holds the messages: the frame itself or, with compressed sub-batches, a new one.
         starts: first byte of every record's message, inclusive.
         ends: byte after it.
         filter_starts: first byte of every entry's filter value, inclusive, -1 for none; None in version 1.
         filter_ends: byte after it, -1 for none; None in version 1.
-        bad_from: the first entry that was left out, because it is a bad sub-batch, and all that follow it too; a server
-            answers them with PublishError. None when all are there.
+            server answers them with PublishError. None when no entry was left out.
+        bad_from: the first entry that was left out because it is a bad sub-batch; all later entries are left out, too.
+            A server answers them with PublishError. None when no entry was left out.
+            server answers them with PublishError. None when no entry was left out.
     """
 
     publisher_id: int
@@ -72,14 +74,14 @@ class Published:
 
 
 class Confirmed(NamedTuple):
-    """What a PublishConfirm frame holds."""
+    """The content of a PublishConfirm frame."""
 
     publisher_id: int
     ids: Ids
 
 
 class PublishErrors(NamedTuple):
-    """What a PublishError frame holds: a response code for each id."""
+    """The content of a PublishError frame: a response code for each id."""
 
     publisher_id: int
     ids: Ids
@@ -87,7 +89,7 @@ class PublishErrors(NamedTuple):
 
 
 def _read_head(buffer: Readable, start: int, end: int, least: int, what: str) -> tuple[int, int, int]:
-    """Return publisher id, count and where the items begin, each of which has at least ``least`` bytes."""
+    """Return publisher id, count and the begin of the items, each of which has at least ``least`` bytes."""
     if end - start < _HEAD.size:
         raise RemoteProtocolError(f"{what}: {end - start} bytes: expected a publisher id and a count")
     publisher_id, count = _HEAD.unpack_from(buffer, start)
@@ -111,10 +113,11 @@ def decode_publish(
     Args:
         buffer: the bytes.
         start: first byte after key and version, inclusive.
-        end: of the frame, exclusive.
-        version: of the frame, 1 or 2.
-        max_uncompressed_bytes: what one sub-batch may inflate to; one that wants more is a bad one.
-        max_inflated_bytes: what all of the frame's may inflate to together; the first that wants more is a bad one.
+        end: end of the frame, exclusive.
+        version: the frame's version, 1 or 2.
+        max_uncompressed_bytes: the most bytes to which one sub-batch may inflate; a larger one is a bad one.
+        max_inflated_bytes: the most bytes to which all sub-batches of the frame may inflate together; the first that
+            exceeds it is a bad one.
 
     Raises:
         RemoteProtocolError: the frame itself is malformed. A bad sub-batch is not an error: see ``Published.bad_from``.
@@ -129,21 +132,24 @@ def decode_publish(
 def publish_parts(
     buffer: Readable, start: int, end: int, version: int, *, max_uncompressed_bytes: int = MAX_PLAIN_BYTES
 ) -> Iterator[Published]:
-    """Read the content of a Publish frame a part at a time, so that little is held of one that inflates to much.
+    """Read the content of a Publish frame in parts, so that a frame that inflates to much needs little memory.
 
     Args:
         buffer: holds the frame.
         start: first byte after key and version, inclusive.
-        end: of the frame, exclusive.
+        end: end of the frame, exclusive.
         version: 1 or 2.
-        max_uncompressed_bytes: what one sub-batch may inflate to; one that wants more is a bad one.
+        max_uncompressed_bytes: the most bytes to which one sub-batch may inflate; a larger one is a bad one.
 
     Yields:
-        At least one: consecutive entries with some ten thousand records, or one sub-batch that has more. Behind a bad
-        sub-batch all parts are of entries that were left out. A frame of version 2, which inflates to nothing, is one.
+        sub-batch all parts have entries that were left out. A frame of version 2, which inflates nothing, is one part.
+        At least one part: consecutive entries with some ten thousand records, or one sub-batch that has more. After a
+        bad sub-batch all parts have entries that were left out. A frame of version 2, which inflates nothing, is one
+        part.
+        sub-batch all parts have entries that were left out. A frame of version 2, which inflates nothing, is one part.
 
     Raises:
-        RemoteProtocolError: as ``decode_publish``, perhaps only after the parts before the malformed one.
+        RemoteProtocolError: the frame itself is malformed, perhaps only after the parts before the fault.
     """
     if version == 2:
         yield _decode_filtered(buffer, start, end)
@@ -153,7 +159,7 @@ def publish_parts(
 
 
 class _Limits(NamedTuple):
-    """How much is taken: of a sub-batch, of the frame; and of a part, before it is the next one's turn."""
+    """The limits of a sub-batch, of the frame, and of a part."""
 
     sub_batch_bytes: int
     inflated_bytes: int
@@ -236,10 +242,10 @@ def encode_confirm(publisher_id: int, ids: Ids) -> bytes:
 
 
 def decode_confirm(buffer: Readable, start: int, end: int) -> Confirmed:
-    """Read the content of a PublishConfirm frame, which begins at ``start``, after key and version.
+    """Read the content of a PublishConfirm frame; it begins at ``start``, after key and version.
 
     Raises:
-        RemoteProtocolError: its size is not what its count says.
+        RemoteProtocolError: its size does not match its count.
     """
     publisher_id, count, start = _read_head(buffer, start, end, 8, "PublishConfirm")
     if end - start != 8 * count:
@@ -256,10 +262,10 @@ def encode_publish_error(publisher_id: int, ids: Ids, codes: NDArray[np.uint16])
 
 
 def decode_publish_error(buffer: Readable, start: int, end: int) -> PublishErrors:
-    """Read the content of a PublishError frame, which begins at ``start``, after key and version.
+    """Read the content of a PublishError frame; it begins at ``start``, after key and version.
 
     Raises:
-        RemoteProtocolError: its size is not what its count says.
+        RemoteProtocolError: its size does not match its count.
     """
     publisher_id, count, start = _read_head(buffer, start, end, _ERROR.itemsize, "PublishError")
     if end - start != _ERROR.itemsize * count:

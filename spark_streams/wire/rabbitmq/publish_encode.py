@@ -1,4 +1,4 @@
-"""Publish frames written from columns of messages, none larger than was agreed on."""
+"""Encode columns of messages as Publish frames, none larger than the negotiated maximum."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
 
 _HEAD: Final = struct.Struct(">BI")
 FRAME_HEAD_BYTES: Final = 13
-"""Size, key, version, publisher id, count."""
+"""The bytes of size, key, version, publisher id and count."""
 MAX_FILTER_BYTES: Final = 0x7FFF
 
 
 def ranges_of(column: pa.LargeBinaryArray) -> Ranges:
-    """Return where each row's bytes are, in a large_binary or large_string array or a slice of one; a null has none."""
+    """Return each row's byte range in a large_binary or large_string array, or a slice of one; a null has no bytes."""
     n = len(column)
     if not n:
         return Ranges(b"", np.empty(0, np.int64), np.empty(0, np.int64))
@@ -46,15 +46,15 @@ def encode_publish(
     """Return the frames that publish these messages, in order.
 
     Args:
-        publisher_id: of the publisher.
+        publisher_id: the publisher's id.
         ids: each message's publishing id.
         values: the messages, no nulls.
         filter_values: each message's filter value; null for none. A frame without any is of version 1.
         max_frame_bytes: the largest frame, its size field included; 0 for no limit.
 
     Raises:
-        LocalProtocolError: a message that does not fit into a frame, or a filter value above 32767 bytes; the row is
-            named.
+        LocalProtocolError: a message does not fit into a frame, or a filter value has more than 32767 bytes; the error
+            names the row.
     """
     body = ranges_of(_whole(values, pa.large_binary()))
     if values.null_count:
@@ -96,16 +96,18 @@ def encode_sub_batches(
     """Return the frames that publish these messages in sub-batches, in order.
 
     Args:
-        publisher_id: of the publisher.
+        publisher_id: the publisher's id.
         ids: each sub-batch's publishing id.
-        counts: how many messages are in each, 1 to 65535.
-        values: the messages, as many as the counts say together, no nulls.
-        compression: of ``Compression``.
+        counts: number of messages in each sub-batch, 1 to 65535.
+        values: the messages, as many as the sum of ``counts``, no nulls.
+        compression: a ``Compression``.
         max_frame_bytes: the largest frame, its size field included; 0 for no limit.
 
     Raises:
-        LocalProtocolError: a sub-batch that does not fit into a frame, or has too many messages or bytes; its first row
-            is named.
+            first row.
+        LocalProtocolError: a sub-batch does not fit into a frame, or has too many messages or bytes; the error names
+            its first row.
+            first row.
     """
     ends_at = np.cumsum(counts)
     if values.null_count or len(values) != (int(ends_at[-1]) if ends_at.size else 0):
@@ -151,7 +153,7 @@ def _numbered(ids: NDArray[np.uint64], part: Ranges) -> Heads:
 
 
 def _cuts(sizes: Positions, max_frame_bytes: int, rows: Positions | None = None) -> Iterator[tuple[int, int]]:
-    """Return the entries of each frame, as half-open ranges."""
+    """Yield the entries of each frame, as half-open ranges."""
     room = (max_frame_bytes or 0x7FFFFFFF) - FRAME_HEAD_BYTES
     if sizes.size and sizes.max() > room:
         entry = int((sizes > room).argmax())

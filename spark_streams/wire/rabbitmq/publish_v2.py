@@ -1,4 +1,4 @@
-"""Entries of Publish 2, read in columns: ``id(u64) filter length(i16) filter value length(i32) message``.
+"""Read the entries of Publish 2 in columns: ``id(u64) filter length(i16) filter value length(i32) message``.
 
 Spec: Streams Protocol Reference, "Publish", version 2.
 """
@@ -16,22 +16,22 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.byte_view import Positions, Readable, numbers_at
 
 FILTERED_HEAD_BYTES: Final = 10
-"""Publishing id and the filter value's length."""
+"""The bytes of the publishing id and the filter value's length."""
 _HEAD: Final = struct.Struct(">8xh")
 _LENGTH: Final = struct.Struct(">i")
 _FIRST_GUESS: Final = 256
-"""How many entries are guessed to be alike at first; eight times as many after each guess that was right."""
+"""The number of entries in the first guess of equal lengths; each right guess multiplies it by eight."""
 _FEWEST_ALIKE: Final = 64
-"""Fewer alike entries than these are not worth what the comparison costs."""
+"""The fewest entries of equal length for which the comparison pays."""
 _STRETCH: Final = 1024
-"""How many entries are read one by one before alike ones are looked for again."""
+"""The number of entries to read one by one before the next guess of equal lengths."""
 
 
 class FilteredEntries(NamedTuple):
-    """What was read.
+    """The places of the entries that were read.
 
     Args:
-        begins: first byte of every entry: of its publishing id.
+        begins: first byte of every entry, which is that of its publishing id.
         filter_starts: first byte of every filter value, inclusive; -1 for none.
         filter_ends: byte after it; -1 for none.
         starts: first byte of every message, inclusive.
@@ -48,12 +48,12 @@ class FilteredEntries(NamedTuple):
 
 
 def read_filtered(buffer: Readable, at: int, end: int, count: int) -> FilteredEntries:
-    """Read ``count`` entries from ``at`` on; they end by ``end``, exclusive.
+    """Read ``count`` entries from ``at`` on, which must end by ``end``, exclusive.
 
     Raises:
-        RemoteProtocolError: they do not, or a length is negative (that of a filter value may be -1).
+        RemoteProtocolError: an entry ends after ``end``, or a length is negative (that of a filter value may be -1).
     """
-    # Where each entry begins, where its message's length stands, both as runs.
+    # The begin of each entry, and the place of its message's length, both as runs.
     begins: list[Positions] = [np.empty(0, np.int64)]
     middles: list[Positions] = [np.empty(0, np.int64)]
     left, guess = count, _FIRST_GUESS
@@ -87,7 +87,7 @@ def read_filtered(buffer: Readable, at: int, end: int, count: int) -> FilteredEn
 
 
 def _one(buffer: Readable, at: int, end: int) -> tuple[int, int]:
-    """Return where the message's length of the entry at ``at`` stands, and where the entry ends."""
+    """Return the place of the message's length in the entry at ``at``, and the end of the entry."""
     if end - at < FILTERED_HEAD_BYTES:
         raise RemoteProtocolError(f"Publish 2: an entry's head at byte {at}: {end - at} bytes are left")
     (length,) = _HEAD.unpack_from(buffer, at)
@@ -110,11 +110,11 @@ def _one(buffer: Readable, at: int, end: int) -> tuple[int, int]:
 
 
 def _one_by_one(buffer: Readable, at: int, end: int, count: int) -> Positions:
-    """Return where each of ``count`` entries begins and its message's length stands, in turns; then where they end."""
+    """Return the begin of each of ``count`` entries and the place of its message's length, in turns; then the end."""
     run = np.fromiter(islice(_followed(buffer, at), 2 * count + 1), np.int64)
     if run.size == 2 * count + 1 and run[-1] <= end:
         return run
-    # Something is wrong, and reading with care says what.
+    # Something is wrong, and careful reading raises the error that names it.
     careful = [at]
     for _ in range(count):
         careful += _one(buffer, careful[-1], end)
@@ -122,7 +122,7 @@ def _one_by_one(buffer: Readable, at: int, end: int, count: int) -> Positions:
 
 
 def _followed(buffer: Readable, at: int) -> Iterator[int]:
-    """Return where each entry begins and where its message's length stands, in turns, until something is wrong."""
+    """Yield the begin of each entry and the place of its message's length, in turns, until something is wrong."""
     filter_length_at, length_at = _HEAD.unpack_from, _LENGTH.unpack_from
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Commands of publishers. The messages themselves are read and written in columns: ``publish_decode.py``.
+"""The commands of publishers; ``publish_decode.py`` and ``publish_encode.py`` have the messages, in columns.
 
 Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher.
 """
@@ -11,18 +11,18 @@ from spark_streams.wire.rabbitmq.fields import U8, U64, Text
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Request
 
 PUBLISH_KEY = 0x0002
-"""Publish, versions 1 and 2, from the client."""
+"""The key of Publish, versions 1 and 2, from the client."""
 CONFIRM_KEY = 0x0003
-"""PublishConfirm, from the server."""
+"""The key of PublishConfirm, from the server."""
 PUBLISH_ERROR_KEY = 0x0004
-"""PublishError, from the server."""
+"""The key of PublishError, from the server."""
 MAX_REFERENCE_BYTES = 255
-"""The protocol reference says 256 characters; brokers refuse more than 255 bytes (S-102)."""
+"""The longest reference: the protocol allows 256 characters, but brokers refuse more than 255 bytes (S-102)."""
 
 
 @dataclass(frozen=True)
 class DeclarePublisher(Request):
-    """Opens a publisher; an empty reference means one without deduplication (S-101)."""
+    """A request to open a publisher; an empty reference means one without deduplication (S-101)."""
 
     KEY = 0x0001
     publisher_id: U8
@@ -32,14 +32,14 @@ class DeclarePublisher(Request):
 
 @dataclass(frozen=True)
 class DeclarePublisherAnswer(Answer):
-    """Whether it is open."""
+    """Whether the publisher is open."""
 
     KEY = 0x0001 | ANSWER
 
 
 @dataclass(frozen=True)
 class QueryPublisherSequence(Request):
-    """Asks for the last publishing id of a reference."""
+    """A request for the last publishing id of a reference."""
 
     KEY = 0x0005
     reference: Text
@@ -56,7 +56,7 @@ class QueryPublisherSequenceAnswer(Answer):
 
 @dataclass(frozen=True)
 class DeletePublisher(Request):
-    """Closes a publisher."""
+    """A request to close a publisher."""
 
     KEY = 0x0006
     publisher_id: U8
@@ -64,6 +64,6 @@ class DeletePublisher(Request):
 
 @dataclass(frozen=True)
 class DeletePublisherAnswer(Answer):
-    """Whether there was one."""
+    """Whether the publisher existed."""
 
     KEY = 0x0006 | ANSWER

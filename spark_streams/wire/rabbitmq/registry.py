@@ -1,6 +1,6 @@
-"""All commands by key: what a frame says, and which versions a side takes.
+"""All commands by key and version, the decoder of any command, and the versions that each side receives.
 
-Publish, PublishConfirm, PublishError and Deliver carry messages by the thousand. They are not here as commands:
+Publish, PublishConfirm, PublishError and Deliver carry thousands of messages. They are no commands here:
 ``publish_decode.py`` and ``chunk.py`` read and write them in columns, straight from the frame.
 """
 
@@ -21,7 +21,7 @@ COMMANDS: Final[dict[tuple[int, int], type[Command]]] = {
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Command) and hasattr(kind, "KEY")
 }
-"""(key, version) to the command."""
+"""Each (key, version) to its command."""
 
 COLUMNAR_KEYS: Final = frozenset({PUBLISH_KEY, CONFIRM_KEY, PUBLISH_ERROR_KEY, DELIVER_KEY})
 """Keys of frames that are read in columns, not by ``decode``."""
@@ -31,7 +31,7 @@ SERVER_RECEIVES: Final = (
     CommandVersions(PUBLISH_KEY, 1, 2),
     *(CommandVersions(key, 1, 1) for key in (0x05, 0x06, 0x07, *range(0x09, 0x10), *range(0x11, 0x20))),
 )
-"""What the door lists in ExchangeCommandVersions: everything that it receives."""
+"""The door's list in ExchangeCommandVersions: all commands that it receives."""
 
 CLIENT_RECEIVES: Final = (
     CommandVersions(CONFIRM_KEY, 1, 1),
@@ -40,14 +40,14 @@ CLIENT_RECEIVES: Final = (
     CommandVersions(0x10, 1, 1),
     *(CommandVersions(key, 1, 1) for key in (0x14, 0x16, 0x17, 0x1A)),
 )
-"""What our client lists: Deliver 2 among it, which servers send only to those who ask (S-24)."""
+"""Our client's list; it includes Deliver 2, which servers send only to clients that list it (S-24)."""
 
 
 def decode(frame: Frame) -> Command:
     """Return the command of a frame that is not columnar.
 
     Raises:
-        RemoteProtocolError: an unknown key or version, or content that does not fit: an unknown frame, code 0x0d.
+        RemoteProtocolError: the key or version is unknown, or the content does not fit: an unknown frame, code 0x0d.
     """
     kind = COMMANDS.get((frame.key, frame.version))
     if kind is None:

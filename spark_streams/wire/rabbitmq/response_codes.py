@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ResponseCode(IntEnum):
-    """What a peer answers; the protocol's table, and two that brokers added for renewing a token (S-151)."""
+    """The codes of a peer's answer: the protocol's table, and two that brokers added for renewing a token (S-151)."""
 
     OK = 0x01
     STREAM_DOES_NOT_EXIST = 0x02
@@ -32,7 +32,7 @@ class ResponseCode(IntEnum):
 
 
 def code_name(code: int) -> str:
-    """Return a code as errors show it, such as ``stream-does-not-exist (0x02)``; unknown ones as ``code 0x7f``."""
+    """Return a code as errors show it, such as ``stream-does-not-exist (0x02)``; an unknown one as ``code 0x7f``."""
     try:
         return f"{ResponseCode(code).name.lower().replace('_', '-')} (0x{code:02x})"
     except ValueError:

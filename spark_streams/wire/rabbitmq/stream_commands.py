@@ -1,4 +1,4 @@
-"""Commands about streams and super streams: create, delete, where they live, what they hold.
+"""The commands for streams and super streams: create, delete, locations, statistics and partitions.
 
 A super stream is one name for several streams, each with a binding key.
 
@@ -17,14 +17,14 @@ from spark_streams.wire.rabbitmq.fields import I64, U16, U32, Pairs, Reader, Tex
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, Request, frame_head
 
 NO_LEADER = 0xFFFF
-"""The leader reference of a stream that is not there, or has none now."""
+"""The leader reference of a stream that does not exist, or has no leader now."""
 _CORRELATION_BYTES = 4
 _NAMES = array_of(Text)
 
 
 @dataclass(frozen=True)
 class Create(Request):
-    """Creates a stream; all values of its arguments are strings."""
+    """A request to create a stream; all values of its arguments are strings."""
 
     KEY = 0x000D
     stream: Text
@@ -40,7 +40,7 @@ class CreateAnswer(Answer):
 
 @dataclass(frozen=True)
 class Delete(Request):
-    """Deletes a stream."""
+    """A request to delete a stream."""
 
     KEY = 0x000E
     stream: Text
@@ -55,24 +55,24 @@ class DeleteAnswer(Answer):
 
 @dataclass(frozen=True)
 class Metadata(Request):
-    """Asks where streams live."""
+    """A request for the nodes that hold streams."""
 
     KEY = 0x000F
     streams: Annotated[tuple[str, ...], array_of(Text)]
 
     @classmethod
     def correlation_of(cls, frame: Frame) -> int:
-        """Return the correlation id of a frame, without what follows.
+        """Return the correlation id of a frame, without reading the rest.
 
         Raises:
-            RemoteProtocolError: it is not there.
+            RemoteProtocolError: the frame is too short.
         """
         head = Reader(frame.buffer, frame.start, frame.end, cls.__name__).take(_CORRELATION_BYTES, "correlation_id")
         return int.from_bytes(head, "big")
 
     @classmethod
     def names_of(cls, frame: Frame) -> Iterator[str]:
-        """Yield the names of a frame as they are read: there may be hundreds of thousands.
+        """Yield the names of a frame one by one, because there may be hundreds of thousands.
 
         Raises:
             RemoteProtocolError: the content does not fit, or bytes are left over.
@@ -86,7 +86,7 @@ class Metadata(Request):
 
 @dataclass(frozen=True)
 class Broker:
-    """A node of the cluster, by the number that stream metadata refer to."""
+    """A node of the cluster, with the number by which stream metadata refer to it."""
 
     reference: U16
     host: Text
@@ -95,7 +95,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class StreamMetadata:
-    """Where one stream lives; ``code`` says whether it is there at all."""
+    """The nodes that hold one stream; ``code`` tells whether the stream exists."""
 
     stream: Text
     code: U16
@@ -105,7 +105,7 @@ class StreamMetadata:
 
 @dataclass(frozen=True)
 class MetadataAnswer(Command):
-    """Nodes and streams; there is no code for the whole."""
+    """The nodes and the streams; there is no code for the whole answer."""
 
     KEY = 0x000F | ANSWER
     correlation_id: U32
@@ -114,7 +114,7 @@ class MetadataAnswer(Command):
 
     @classmethod
     def joined(cls, correlation_id: int, brokers: Sequence[Broker], count: int, streams: bytes | bytearray) -> bytes:
-        """Return the whole frame, with the metadata of ``count`` streams that are encoded already."""
+        """Return the whole frame; the metadata of its ``count`` streams are already encoded."""
         content = bytearray(correlation_id.to_bytes(_CORRELATION_BYTES, "big"))
         content += len(brokers).to_bytes(4, "big")
         for broker in brokers:
@@ -125,7 +125,7 @@ class MetadataAnswer(Command):
 
 @dataclass(frozen=True)
 class MetadataUpdate(Command):
-    """The server has dropped this connection's publishers and subscriptions of a stream."""
+    """The server's notice that it has dropped this connection's publishers and subscriptions of a stream."""
 
     KEY = 0x0010
     code: U16
@@ -142,7 +142,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class StreamStats(Request):
-    """Asks for numbers about a stream."""
+    """A request for numbers about a stream."""
 
     KEY = 0x001C
     stream: Text
@@ -150,14 +150,14 @@ class StreamStats(Request):
 
 @dataclass(frozen=True)
 class StreamStatsAnswer(Answer):
-    """The numbers; which ones depends on the broker (S-121)."""
+    """The numbers; the set of them depends on the broker (S-121)."""
 
     KEY = 0x001C | ANSWER
     statistics: Annotated[tuple[Statistic, ...], array_of(Statistic)] = ()
 
     @property
     def values(self) -> Mapping[str, int]:
-        """Name to number."""
+        """Each name to its number."""
         return {each.key: each.value for each in self.statistics}
 
 
@@ -166,7 +166,7 @@ Texts = Annotated[tuple[str, ...], array_of(Text)]
 
 @dataclass(frozen=True)
 class Route(Request):
-    """Asks which streams a routing key leads to."""
+    """A request for the streams of a routing key."""
 
     KEY = 0x0018
     routing_key: Text
@@ -175,7 +175,7 @@ class Route(Request):
 
 @dataclass(frozen=True)
 class RouteAnswer(Answer):
-    """The streams; none is an answer too."""
+    """The streams; there may be none."""
 
     KEY = 0x0018 | ANSWER
     streams: Texts = ()
@@ -183,7 +183,7 @@ class RouteAnswer(Answer):
 
 @dataclass(frozen=True)
 class Partitions(Request):
-    """Asks for the streams of a super stream."""
+    """A request for the streams of a super stream."""
 
     KEY = 0x0019
     super_stream: Text
@@ -199,7 +199,7 @@ class PartitionsAnswer(Answer):
 
 @dataclass(frozen=True)
 class CreateSuperStream(Request):
-    """Creates a super stream; as many binding keys as partitions."""
+    """A request to create a super stream; there are as many binding keys as partitions."""
 
     KEY = 0x001D
     name: Text
@@ -217,7 +217,7 @@ class CreateSuperStreamAnswer(Answer):
 
 @dataclass(frozen=True)
 class DeleteSuperStream(Request):
-    """Deletes a super stream and its streams."""
+    """A request to delete a super stream and its streams."""
 
     KEY = 0x001E
     name: Text

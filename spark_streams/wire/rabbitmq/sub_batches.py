@@ -1,4 +1,4 @@
-"""Sub-batches: several records, perhaps compressed, that go as one entry.
+"""Read and write sub-batches: several records, perhaps compressed, in one entry.
 
 ::
 
@@ -21,18 +21,18 @@ from spark_streams.wire.rabbitmq.compression import Compression, compress, decom
 from spark_streams.wire.rabbitmq.entries import Entries, read_entries
 
 MAX_PLAIN_BYTES: Final = 64 << 20
-"""What one sub-batch may inflate to: the limit of brokers (S-43)."""
+"""The most bytes to which one sub-batch may inflate: the limit of brokers (S-43)."""
 SUB_BATCH_HEAD_BYTES: Final = 11
 _HEAD: Final = struct.Struct(">BHII")
 
 
 class SubBatch(NamedTuple):
-    """A sub-batch's head.
+    """The head of a sub-batch.
 
     Args:
-        compression: of ``Compression``, or what else three bits can say.
-        records: how many are inside.
-        plain_bytes: what the body inflates to.
+        compression: a ``Compression``, or another number of three bits.
+        records: number of records inside.
+        plain_bytes: number of bytes to which the body inflates.
         start: first byte of the stored body, inclusive.
         end: byte after it.
     """
@@ -45,10 +45,10 @@ class SubBatch(NamedTuple):
 
     @classmethod
     def read(cls, buffer: Readable, at: int, end: int) -> SubBatch:
-        """Read the head at ``at``; nothing about the body is checked but that it ends by ``end``.
+        """Read the head at ``at``; of the body, check only that it ends by ``end``.
 
         Raises:
-            RemoteProtocolError: head or body are not all there.
+            RemoteProtocolError: the head or the body is incomplete.
         """
         start = at + SUB_BATCH_HEAD_BYTES
         if start > end:
@@ -59,7 +59,7 @@ class SubBatch(NamedTuple):
         return cls(kind >> 4 & 7, records, plain_bytes, start, start + stored_bytes)
 
     def check(self, max_plain_bytes: int) -> None:
-        """Check what brokers check before they take a sub-batch.
+        """Make the checks that brokers make before they accept a sub-batch.
 
         Raises:
             RemoteProtocolError: it is bad.
@@ -77,16 +77,16 @@ class SubBatch(NamedTuple):
 
 
 class RecordSpans:
-    """Where the messages of entries of both kinds are, collected in order.
+    """The places of the messages of entries of both kinds, collected in order.
 
     Args:
         buffer: holds the entries.
-        max_sub_batch_bytes: what one sub-batch may inflate to.
-        max_inflated_bytes: what all of them together may inflate to.
+        max_sub_batch_bytes: the most bytes to which one sub-batch may inflate.
+        max_inflated_bytes: the most bytes to which all of them together may inflate.
 
     Attributes:
-        records: how many have been collected.
-        inflated_bytes: what compressed sub-batches have inflated to.
+        records: number of records collected so far.
+        inflated_bytes: number of bytes to which compressed sub-batches have inflated so far.
     """
 
     def __init__(self, buffer: Readable, max_sub_batch_bytes: int, max_inflated_bytes: int) -> None:
@@ -99,14 +99,14 @@ class RecordSpans:
         self._runs: list[tuple[int, Entries]] = []
 
     def add(self, entries: Entries) -> None:
-        """Take plain entries."""
+        """Add plain entries."""
         self._keep(0, entries)
 
     def add_sub_batch(self, batch: SubBatch) -> None:
-        """Take a sub-batch's records.
+        """Add a sub-batch's records.
 
         Raises:
-            RemoteProtocolError: it is bad; nothing of it was taken.
+            RemoteProtocolError: the sub-batch is bad; none of its records was added.
         """
         batch.check(self._max_sub_batch_bytes)
         if batch.compression == Compression.NONE:
@@ -139,7 +139,7 @@ class RecordSpans:
         if len({piece for piece, _ in self._runs}) == 1:
             buffer, shifts = pieces[self._runs[0][0]], [0] * len(self._runs)
         else:
-            # In the order of the entries: what lies in the frame behind an inflated sub-batch comes behind it.
+            # Keep the order of the entries: bytes of the frame after an inflated sub-batch come after it.
             parts: list[Readable] = []
             shifts, end = [], 0
             for piece, entries in self._runs:
@@ -165,10 +165,10 @@ def _records(buffer: Readable, at: int, end: int, count: int) -> Entries:
 
 
 def pack_sub_batch(kind: int, records: int, plain: Readable) -> bytes:
-    """Return a sub-batch, head included, of records that are already a chain of entries.
+    """Return a sub-batch, head included, of records that are already encoded as a chain of entries.
 
     Raises:
-        LocalProtocolError: no record or too many, too many bytes, or an unknown compression.
+        LocalProtocolError: there is no record, there are too many records or bytes, or the compression is unknown.
     """
     if not 1 <= records <= 0xFFFF:
         raise LocalProtocolError(f"a sub-batch of {records} messages: expected 1 to 65535")

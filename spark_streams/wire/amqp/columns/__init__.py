@@ -1,4 +1,4 @@
-"""Whole blocks of messages to Arrow columns and back; what the parts of this package offer to others.
+"""Decode blocks of messages to Arrow columns, and encode columns to messages; this package's interface.
 
 ``decode_columns`` and ``incoming_columns`` read, ``encode_columns`` and ``delivery_annotations`` write.
 """

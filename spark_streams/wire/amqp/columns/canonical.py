@@ -1,4 +1,4 @@
-"""Columns of many values of messages: byte ranges to Arrow arrays, and the canonical text of values of any type."""
+"""Build columns of many messages' values: byte ranges to Arrow arrays, and the canonical text of values of any type."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _CONSTANT: Final = {0x41: b"true", 0x42: b"false", 0x43: b"0", 0x44: b"0"}
 
 
 class ByteRange(NamedTuple):
-    """Byte ranges, one a row: start inclusive, end exclusive; rows that are not ``valid`` have none.
+    """Byte ranges, one for each row: start inclusive, end exclusive; rows that are not ``valid`` have no range.
 
-    ``symbol`` says which are symbols, and so have to be ASCII.
+    ``symbol`` marks the ranges that are symbols, which must be ASCII.
     """
 
     start: Positions
@@ -42,29 +42,29 @@ class ByteRange(NamedTuple):
         return ByteRange(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
 
     def keep(self, rows: Positions, extents: Extents) -> None:
-        """Let these rows show values of type string, symbol, binary or null."""
+        """Set the ranges of these rows to values of type string, symbol, binary or null."""
         self.start[rows], self.end[rows] = extents.start, extents.end
         self.valid[rows] = extents.code != NULL_CODE
         self.symbol[rows] = (extents.code == 0xA3) | (extents.code == 0xB3)
 
     def place(self, row: int, text: bytes | None, words: PaddedWords) -> None:
-        """Let one row show bytes that are not in the block."""
+        """Set the range of one row to bytes that are not in the block."""
         self.valid[row], self.symbol[row] = text is not None, False
         self.start[row], self.end[row] = words.defer(text or b"")
 
 
 def code_set(*codes: int) -> Mask:
-    """Return a table that says of every format code whether it is one of these."""
+    """Return a table that is True for these format codes."""
     table = np.zeros(256, np.bool_)
     table[list(codes)] = True
     return table
 
 
 def fitting(milliseconds: NDArray[np.int64], valid: Mask, what: str, overflow: Overflow) -> Mask:
-    """Return which of the valid instants can be written in microseconds.
+    """Return which of the valid instants fit int64 microseconds.
 
     Raises:
-        TimestampOverflow: one does not fit int64, and ``overflow`` is ``fail``; the message names ``what``.
+        TimestampOverflow: an instant does not fit, and ``overflow`` is ``fail``; the message names ``what``.
     """
     outside = valid & ((milliseconds < -MAX_TIMESTAMP_MS) | (milliseconds > MAX_TIMESTAMP_MS))
     if not outside.any():
@@ -78,7 +78,7 @@ def column_of(words: PaddedWords, span: ByteRange, kind: pa.DataType, column: st
     """Return the bytes of each range as an array of ``kind``: binary or string.
 
     Raises:
-        RemoteProtocolError: text that is not UTF-8; the message names ``column``.
+        RemoteProtocolError: a text is not UTF-8; the message names ``column``.
     """
     words.append()
     if not span.valid.any():
@@ -101,13 +101,13 @@ def _is_ascii(buffer: pa.Buffer | None) -> bool:
 def text_spans(words: PaddedWords, code: Codes, value: Positions, start: Positions, end: Positions) -> ByteRange:
     """Return the canonical text of many values, as ranges; nulls are not valid.
 
-    Texts stay where they are; integers become text a whole column at a time; what is left (floats, uuids, binary,
-    compound values) goes through ``canonical_text`` one by one. New text is added at the end of ``words``.
+    Texts stay where they are; a whole column of integers becomes text at once; other values (floats, uuids, binary,
+    compound values) go through ``canonical_text`` one by one. New text is added at the end of ``words``.
 
     Args:
         words: the bytes.
         code: each value's format code, one of AMQP's; the value is not described.
-        value: position of the format code.
+        value: position of its format code.
         start: first byte of the content, inclusive.
         end: byte after the content, exclusive; inside the buffer.
 
@@ -145,7 +145,7 @@ def _one_text(words: PaddedWords, value: int, end: int) -> bytes:
 
 
 def _place(words: PaddedWords, span: ByteRange, where: Positions, texts: list[bytes], choice: Positions) -> None:
-    """Let the rows ``where`` show ``texts[choice]``."""
+    """Set the ranges of the rows ``where`` to ``texts[choice]``."""
     bounds = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([len(text) for text in texts], out=bounds[1:])
     bounds += words.append(b"".join(texts))
@@ -153,7 +153,7 @@ def _place(words: PaddedWords, span: ByteRange, where: Positions, texts: list[by
 
 
 def _place_array(words: PaddedWords, span: ByteRange, where: Positions, texts: pa.StringArray) -> None:
-    """Let the rows ``where`` show the array's texts, row by row; it has no offset and no nulls."""
+    """Set the ranges of the rows ``where`` to the array's texts, row by row; it has no offset and no nulls."""
     _, offsets, content = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(texts) + 1).astype(np.int64)
     bounds += words.append(bytes(content)[: bounds[-1]])

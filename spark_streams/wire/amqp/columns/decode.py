@@ -1,9 +1,9 @@
-"""Many encoded messages to Arrow columns: what ``single_message.py`` defines, a whole block at a time.
+"""Decode many encoded messages to Arrow columns: a whole block at a time, as ``single_message.py`` defines the columns.
 
-A block is walked in lockstep (``wire/amqp/sections.py``) for the columns that are wanted: for byte ranges and numbers,
-of which Arrow arrays are made (``canonical.py``). Messages marked irregular on the way are decoded one by one and put
-in their places, so the answer does not depend on the path. A part of a message that no named column needs is not
-decoded, and damage there is not noticed.
+A lockstep walk (``wire/amqp/sections.py``) finds the byte ranges and numbers of the wanted columns, from which
+``canonical.py`` makes Arrow arrays. The walk marks some messages as irregular; they are decoded one by one and put into
+their rows, so the result does not depend on the path. A part of a message that no named column needs is not decoded,
+and damage there is not noticed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "source_partition": pa.string(),
     "partitions_changed": pa.list_(pa.string()),
 }
-"""The columns there are and their Arrow types, which equal those of ``rows.FULL_MESSAGE_SCHEMA``."""
+"""All columns and their Arrow types, which equal those of ``rows.FULL_MESSAGE_SCHEMA``."""
 
 _TEXT_OR_NULL: Final = code_set(NULL_CODE, *TEXT_CODES)
 _BINARY: Final = code_set(*BINARY_CODES)
@@ -83,7 +83,7 @@ class MessageBlock:
     """Encoded messages in one buffer.
 
     Args:
-        buffer: the bytes; what lies between messages is not looked at.
+        buffer: the bytes; those between messages are not read.
         starts: first byte of each message, inclusive.
         ends: byte after each message, exclusive.
     """
@@ -94,7 +94,7 @@ class MessageBlock:
 
 
 class Lockstep:
-    """One block on its way to columns: byte ranges and numbers, with irregular messages still to be placed."""
+    """One block during decoding: byte ranges and numbers; ``place`` adds the irregular messages."""
 
     def __init__(self, block: MessageBlock, names: frozenset[str]) -> None:
         starts, ends = np.asarray(block.starts, np.int64), np.asarray(block.ends, np.int64)
@@ -152,7 +152,7 @@ class Lockstep:
         return self.words.bytes[self.starts[row] : self.ends[row]].tobytes()
 
     def _having(self, code: int) -> tuple[Positions, Positions, Positions]:
-        """Return rows, value positions and ends of the messages that have a section."""
+        """Return the rows, value positions and ends of the messages that have a section."""
         value = self.sections.value.get(code)
         if value is None:
             none = np.zeros(0, np.int64)
@@ -214,7 +214,7 @@ class Lockstep:
             span.start[rows], span.end[rows], span.valid[rows] = body.start, body.end, plain
             texts = plain & ~_BINARY[body.code]
             if texts.any():
-                # The column is binary, so nothing else would notice a string that is not UTF-8.
+                # The column is binary, so nothing else would check that a string is UTF-8.
                 column_of(
                     self.words, ByteRange(body.start, body.end, texts, np.zeros_like(texts)), pa.string(), "value"
                 )
@@ -222,7 +222,7 @@ class Lockstep:
         self.irregular[rows] = True
 
     def place(self, row: int, columns: dict[str, Any]) -> None:
-        """Put one message's columns, as ``row_columns`` answers them, in their place."""
+        """Put one message's columns, as ``row_columns`` returns them, into its row."""
         self.sections.bare_start[row] = self.starts[row] + columns["bare_start"]
         for name, span in self.texts.items():
             if name in columns and name != "message":
@@ -268,18 +268,18 @@ def decode_columns(block: MessageBlock, names: Collection[str], *, overflow: Ove
 
     Args:
         block: the messages.
-        names: of ``COLUMN_TYPES``; nothing else is decoded.
-        overflow: what becomes of an instant that does not fit int64 microseconds: ``fail`` raises, ``null`` makes the
-            cell null. It never wraps.
+        names: names in ``COLUMN_TYPES``; nothing else is decoded.
+        overflow: ``fail`` raises for an instant that does not fit int64 microseconds, ``null`` makes its cell null. An
+            instant never wraps.
 
     Returns:
-        Name to array, in the order of ``names``, each with one row a message.
+        Name to array, in the order of ``names``, each with one row for each message.
 
     Raises:
-        RemoteProtocolError: a message is broken in a part that a named column needs. Nothing is answered for the
-            other messages of the block.
-        TimestampOverflow: a timestamp does not fit microseconds, and ``overflow`` is ``fail``.
-        LocalProtocolError: an unknown name, or ranges outside the buffer.
+        RemoteProtocolError: a message is broken in a part that a named column needs. There is no result for the other
+            messages of the block either.
+        TimestampOverflow: a timestamp does not fit int64 microseconds, and ``overflow`` is ``fail``.
+        LocalProtocolError: a name is unknown, or a range is outside the buffer.
     """
     unknown = set(names) - COLUMN_TYPES.keys()
     if unknown:

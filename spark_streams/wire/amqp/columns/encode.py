@@ -1,4 +1,4 @@
-"""Arrow columns to whole encoded messages, as a sink's transfers carry them.
+"""Encode Arrow columns to whole messages, as a sink's transfers carry them.
 
 ===========================  =======================================================================================
 column                       becomes
@@ -11,13 +11,13 @@ column                       becomes
 ``properties``               the properties section; any subset of the struct's fields
 ``application_properties``   the section of that name: string keys and values, null values as null
 ``message_annotations``      the section of that name: symbol keys, string values, null values as null
-``message``                  the whole encoded message. Where it is not null it goes out as it is, and of the other
-                             columns only ``partition`` counts; delivery annotations it had are taken off (they are
-                             for one hop)
+``message``                  the whole encoded message. Where it is not null, it is sent as it is, and of the other
+                             columns only ``partition`` counts; its delivery annotations are removed, because they are
+                             for one hop
 ===========================  =======================================================================================
 
-``stream`` and ``offset`` say where a row came from and are not written. A section that would be empty is left out,
-unless the row's map is there and empty.
+``stream`` and ``offset`` are the origin of a row and are not encoded. An empty section is left out, unless the row's
+map is there and empty.
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ ENCODED_COLUMNS: Final = frozenset(
         "value",
     }
 )
-"""The columns that ``encode_columns`` takes; ``stream`` and ``offset`` may be there too."""
+"""The columns that ``encode_columns`` encodes; ``stream`` and ``offset`` may be there too."""
 _IGNORED: Final = frozenset({"stream", "offset"})
 _NULL: Final = b"\x40"
 
 
 def encode_columns(columns: Mapping[str, pa.Array]) -> pa.LargeBinaryArray:
-    """Encode one message a row.
+    """Encode one message for each row.
 
     Args:
         columns: name to array, all of one length; ``value`` or ``message`` is required.
 
     Raises:
-        SchemaError: a row holds what AMQP cannot say: text that is no symbol, a group_sequence outside uint, a
-            ``message`` that is none. The message names column and row.
-        LocalProtocolError: an unknown column, none that is required, or lengths that differ.
+        SchemaError: AMQP cannot express a row: a text is no symbol, a group_sequence is outside uint, or ``message`` is
+            no message. The error names column and row.
+        LocalProtocolError: a column is unknown, a required one is missing, or lengths differ.
     """
     unknown = columns.keys() - ENCODED_COLUMNS - _IGNORED
     if unknown or not columns.keys() & {"value", "message"}:
@@ -109,7 +109,7 @@ def encode_columns(columns: Mapping[str, pa.Array]) -> pa.LargeBinaryArray:
 
 
 def _checked(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return a column in one piece, if it has a type that can be encoded."""
+    """Return a column as one array, if its type can be encoded."""
     kind = column.type
     if name in ("application_properties", "message_annotations"):
         good, expected = (
@@ -198,13 +198,13 @@ def _application_properties(columns: Mapping[str, pa.Array]) -> EncodedRun | Non
 
 
 def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask | None) -> tuple[EncodedRun, NDArray[np.int64]]:
-    """Return a map column's encoded entries and how many keys and values they are, a row.
+    """Return a map column's encoded entries, and the number of keys and values in each row.
 
     Args:
         column: map of string to string.
         key_code: format code of the keys, sym8 or str8.
         name: the column's name, for errors.
-        keyed: rows whose entry for the group key does not count, because column ``key`` has one.
+        keyed: rows in which an entry for the group key does not count, because column ``key`` has one.
     """
     n = len(column)
     offsets = np.asarray(column.offsets).astype(np.int64)
@@ -220,7 +220,7 @@ def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask | None) 
         if dropped.any():
             encoded = pc.if_else(pa.array(dropped), pa.scalar(b"", encoded.type), encoded)
             counts = counts - np.bincount(rows[dropped], minlength=n)
-    # The entries of a row lie side by side, so a row's bytes are a range of the same buffer: nothing is copied.
+    # The entries of a row are adjacent, so a row's bytes are a range of the same buffer, without a copy.
     _, byte_offsets, content = encoded.buffers()
     at = np.frombuffer(byte_offsets, np.int64)[encoded.offset : encoded.offset + len(encoded) + 1]
     bounds = at[offsets] if at.size else np.zeros(n + 1, np.int64)
@@ -313,7 +313,7 @@ def _symbols(column: pa.Array, name: str) -> pa.LargeBinaryArray:
 
 
 def _split_raw(column: pa.LargeBinaryArray) -> tuple[EncodedRun, EncodedRun]:
-    """Return the header sections of raw messages and what comes after their delivery annotations."""
+    """Return the header sections of raw messages, and their bytes after the delivery annotations."""
     _, byte_offsets, content = column.buffers()
     n = len(column)
     bounds = np.frombuffer(byte_offsets, np.int64)[column.offset : column.offset + n + 1]

@@ -1,7 +1,7 @@
-"""Encoded AMQP values of many rows: a run of bytes a row, held as Arrow columns that are joined once at the end.
+"""Build encoded AMQP values of many rows: each row is a run of bytes, in Arrow columns that are joined once at the end.
 
-An ``EncodedRun`` knows each row's length before anything is copied, so that a section's size can be written in front of
-it. A null in any of its columns stands for no bytes in that row.
+An ``EncodedRun`` knows each row's length before any copy, so a section's size can be written in front of it. A null
+in any of its columns stands for no bytes in that row.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LARGE: Final = pa.large_binary()
 
 @dataclass(frozen=True)
 class EncodedRun:
-    """A run of bytes a row.
+    """A run of bytes for each row.
 
     Args:
-        columns: what is joined, in order; large_binary arrays of one length.
-        length: bytes a row, nulls counting as none.
+        columns: the columns to join, in order; large_binary arrays of one length.
+        length: number of bytes of each row; a null counts as none.
     """
 
     columns: tuple[pa.Array, ...]
@@ -52,7 +52,7 @@ def lengths(column: pa.LargeBinaryArray) -> NDArray[np.int64]:
 
 
 def fixed(rows: NDArray[np.uint8], present: Mask) -> EncodedRun:
-    """Return rows of one width, shape (n, width); none where not ``present``."""
+    """Return rows of one width, shape (n, width); no bytes where not ``present``."""
     n, width = rows.shape
     offsets = np.arange(n + 1, dtype=np.int64) * width
     buffers = [validity(present), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]
@@ -70,7 +70,7 @@ def sized(code: int, column: pa.LargeBinaryArray, null: bytes = b"") -> EncodedR
     Args:
         code: the 1-byte-size format code; the 4-byte one is 0x10 above.
         column: the contents.
-        null: what a null row gets, such as ``b"\x40"``.
+        null: the bytes of a null row, such as ``b"\x40"``.
     """
     length = lengths(column)
     present = np.asarray(column.is_valid())
@@ -79,14 +79,14 @@ def sized(code: int, column: pa.LargeBinaryArray, null: bytes = b"") -> EncodedR
 
 
 def counted(code: int, content: EncodedRun, count: NDArray[np.int64], present: Mask, before: bytes = b"") -> EncodedRun:
-    """Return lists or maps: head, then ``content``.
+    """Return lists or maps: a head, then ``content``.
 
     Args:
         code: the 1-byte-size format code, 0xC0 or 0xC1; the 4-byte one is 0x10 above.
-        content: the encoded items; without bytes in the rows that are not ``present``.
-        count: items a row.
-        present: rows that have the list.
-        before: what stands before the head, such as a section's descriptor.
+        content: the encoded items; no bytes in the rows that are not ``present``.
+        count: number of items of each row.
+        present: rows that have the list or map.
+        before: bytes before the head, such as a section's descriptor.
     """
     small = (content.length < 255) & (count < 256)
     if small.all():

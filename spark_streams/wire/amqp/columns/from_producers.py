@@ -1,4 +1,4 @@
-"""What a log node has to know of the messages that producers send, a whole block at a time."""
+"""Read what a log node needs from producers' messages, a whole block at a time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 
 @dataclass(frozen=True)
 class Incoming:
-    """What the transfers of a producer say, one row a message.
+    """The parts of a producer's transfers that a log node needs, one row for each message.
 
     Args:
-        value_starts: first byte after header and delivery annotations: from here on the message is stored.
+        value_starts: first byte after header and delivery annotations: the log stores the message from here on.
         group_key: message annotation event-streams-group-key, or null.
         target_partition: delivery annotation event-streams-target-partition, or null.
         creation_time_ms: property creation-time, or ``NO_TIMESTAMP``.
-        malformed: messages that cannot be decoded; their other columns say nothing.
+        malformed: messages that cannot be decoded; their other columns mean nothing.
     """
 
     value_starts: NDArray[np.int64]
@@ -36,21 +36,23 @@ class Incoming:
 
 
 _READ = ("value", "key", "properties", "application_properties", "message_annotations")
-"""All that a reader of the stored message may decode."""
+"""All columns that a reader of the stored message may decode."""
 _READ_BESIDE_BODY = _READ[1:]
 
 
 def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming:
-    """Read what a log node has to know of a producer's messages; see ``Incoming``.
+    """Read what a log node needs from a producer's messages; see ``Incoming``.
 
     Args:
         block: the messages.
-        thorough: also mark as malformed what only a reader of the stored message would stumble over, such as broken
-            application properties; costs about as much as decoding all columns. Without it, the order and sizes of
-            the sections and the annotations and properties that are answered here are checked.
+            properties; this costs about as much as decoding all columns. Without it, only the order and sizes of the
+        thorough: also mark messages as malformed that only a reader would fail on, such as broken application
+            properties; this costs about as much as decoding all columns. Without it, only the order and sizes of the
+            properties; this costs about as much as decoding all columns. Without it, only the order and sizes of the
+            sections, and the annotations and properties of the result, are checked.
 
     Raises:
-        LocalProtocolError: ranges outside the buffer.
+        LocalProtocolError: a range is outside the buffer.
     """
     names = frozenset({"group_key", "target_partition", "creation_time_ms"})
     walk = Lockstep(block, names)
@@ -73,7 +75,7 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming
 
 
 def _text(words: PaddedWords, span: ByteRange, malformed: Mask, column: str) -> pa.StringArray:
-    """Return a text column; messages whose text is broken become malformed, and null here."""
+    """Return a text column; a message with broken text becomes malformed, and null in the column."""
     span.valid[malformed] = False
     try:
         return column_of(words, span, pa.string(), column)
@@ -90,7 +92,7 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def _mark_unreadable(block: MessageBlock, rows: NDArray[np.int64], malformed: Mask) -> None:
-    """Mark which of ``rows`` cannot be decoded, by halves: nearly always none is, and one pass shows it."""
+    """Mark which of ``rows`` cannot be decoded, by bisection: nearly always all can, and one pass shows it."""
     if not rows.size:
         return
     try:
@@ -105,12 +107,12 @@ def _mark_unreadable(block: MessageBlock, rows: NDArray[np.int64], malformed: Ma
 
 
 def _read(block: MessageBlock) -> None:
-    """Decode what a reader may, and keep none of it: raises what ``decode_columns`` would."""
+    """Decode what a reader may decode, and discard it; raise the errors of ``decode_columns``."""
     walk = Lockstep(block, frozenset(_READ))
     for row in np.flatnonzero(walk.irregular).tolist():
         raw = walk.raw(row)
         columns = row_columns(raw, _READ_BESIDE_BODY, "null")
-        # A body that can be decoded has a text, which may be five times as large, and ten times while it is made.
+        # Do not build the text of a body: it may be five times as large, and ten times during its construction.
         for section in m.split_sections(raw, m.FOOTER):
             if m.DATA <= section.code <= m.AMQP_VALUE:
                 m.decode_section(raw, section)

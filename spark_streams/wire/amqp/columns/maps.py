@@ -1,4 +1,4 @@
-"""Annotation and application-property maps of many messages as one Arrow map column."""
+"""Decode the annotation and application-property maps of many messages into one Arrow map column."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.
 
 
 class Entries:
-    """The entries of one section's maps, step by step, until they become an array.
+    """The entries of one section's maps, grouped by step, until they become an array.
 
     Args:
-        steps: entry k of every map that has so many.
+        steps: step k has entry k of every map that has more than k entries.
         present: messages that have the section.
-        irregular: messages whose entries do not count; they are placed one by one.
+        irregular: messages whose entries do not count; ``place`` sets them one by one.
     """
 
     def __init__(self, steps: list[Pair], present: Mask, irregular: Mask) -> None:
@@ -33,15 +33,15 @@ class Entries:
         self._placed: dict[int, list[tuple[bytes, bytes | None]]] = {}
 
     def place(self, row: int, pairs: list[tuple[bytes, bytes | None]] | None) -> None:
-        """Give one irregular message its entries; None where it has no such section."""
+        """Set the entries of one irregular message; None if it has no such section."""
         self._present[row] = pairs is not None
         self._placed[row] = pairs or []
 
     def array(self, words: PaddedWords, column: str) -> pa.MapArray:
-        """Return the column, one row a message, null where there is no section.
+        """Return the column, one row for each message, null where there is no section.
 
         Raises:
-            RemoteProtocolError: a value cannot be decoded, or text is not UTF-8.
+            RemoteProtocolError: a value cannot be decoded, or a text is not UTF-8.
         """
         n = self._irregular.size
         counts = np.zeros(n, np.int64)
@@ -80,7 +80,7 @@ def read_entries(words: PaddedWords, rows: Positions, position: Positions, end: 
         rows: the messages that have the section.
         position: each map's format code.
         end: position after each map.
-        irregular: marked where a map is irregular, or may hold a key twice.
+        irregular: set to True where a map is irregular, or may hold a key twice.
     """
     present = np.zeros(irregular.size, np.bool_)
     present[rows] = True
@@ -90,16 +90,16 @@ def read_entries(words: PaddedWords, rows: Positions, position: Positions, end: 
 
 
 def _mark_repeated_keys(words: PaddedWords, steps: list[Pair], irregular: Mask) -> None:
-    """Mark messages where two keys look alike: same length, same first, middle and last eight bytes.
+    """Mark messages where two keys look equal: same length, same first, middle and last eight bytes.
 
-    Alike keys need not be equal; then the message only takes the slower path.
+    Such keys need not be equal; then the message only takes the slower path.
     """
     if len(steps) < 2:
         return
     first = steps[0].rows
     place = np.zeros(irregular.size, np.int64)
     place[first] = np.arange(first.size)
-    # A row without a k-th entry keeps k there: marks of real keys have the top bit set, so nothing is like it.
+    # A row without entry k keeps the number k there: marks of real keys have the top bit set, so none equals it.
     marks = np.empty((first.size, len(steps)), np.uint64)
     marks[:] = np.arange(len(steps), dtype=np.uint64)
     for k, step in enumerate(steps):

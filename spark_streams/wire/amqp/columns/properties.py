@@ -1,4 +1,4 @@
-"""The properties sections of many messages as one Arrow struct column."""
+"""Decode the properties sections of many messages into one Arrow struct column."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Properties:
     """The fields of the properties lists, until they become an array.
 
     Args:
-        fields: field number to the values met there.
+        fields: field number to the values found in the lists.
         present: messages that have the section.
-        irregular: messages whose fields do not count; they are placed one by one.
+        irregular: messages whose fields do not count; ``place`` sets them one by one.
     """
 
     def __init__(self, fields: dict[int, Pair], present: Mask, irregular: Mask) -> None:
@@ -58,7 +58,7 @@ class Properties:
         self._placed: dict[int, dict[str, Any] | None] = {}
 
     def place(self, row: int, fields: dict[str, Any] | None) -> None:
-        """Give one irregular message its fields; None where it has no properties section."""
+        """Set the fields of one irregular message; None if it has no properties section."""
         self._present[row] = fields is not None
         self._placed[row] = fields
 
@@ -67,7 +67,7 @@ class Properties:
         return None if step is None else step.without(self._irregular)
 
     def numbers(self, words: PaddedWords, index: int) -> tuple[NDArray[np.int64], Mask]:
-        """Return a timestamp (ms) or uint field and where there is one; irregular messages are left out."""
+        """Return a timestamp (ms) or uint field, and which messages have it; irregular messages are left out."""
         numbers, valid = np.zeros(self._irregular.size, np.int64), np.zeros(self._irregular.size, np.bool_)
         step = self._sure(index)
         if step is not None:
@@ -93,10 +93,10 @@ class Properties:
         return span
 
     def array(self, words: PaddedWords, overflow: Overflow = "fail") -> pa.StructArray:
-        """Return the column, one row a message, null where there is no section.
+        """Return the column, one row for each message, null where there is no section.
 
         Raises:
-            RemoteProtocolError: an id cannot be decoded, or text is not UTF-8.
+            RemoteProtocolError: an id cannot be decoded, or a text is not UTF-8.
             TimestampOverflow: a timestamp does not fit microseconds, and ``overflow`` is ``fail``.
         """
         children = []
@@ -131,8 +131,8 @@ def read_properties(
         rows: the messages that have the section.
         position: each list's format code.
         end: position after each list.
-        irregular: marked where a list is irregular, or a field of ``fields`` has another type than its own.
-        fields: numbers of the fields that are of interest.
+        irregular: set to True where a list is irregular, or a field of ``fields`` has a wrong type.
+        fields: numbers of the fields to read.
     """
     present = np.zeros(irregular.size, np.bool_)
     present[rows] = True

@@ -1,13 +1,13 @@
-"""The columns of one message, by way of ``wire/amqp/message.py``: for messages that the lockstep walk left alone.
+"""Decode the columns of one message with ``wire/amqp/message.py``: for messages that the lockstep walk marks irregular.
 
-The meaning of every column is defined here; ``decode.py`` answers the same, faster, for common shapes.
+This file defines the meaning of every column; ``decode.py`` returns the same, faster, for common shapes.
 
 - ``value``: data sections joined; an amqp-value string as UTF-8, an amqp-value binary its bytes; any other amqp-value
   (null too: ``null``) as canonical JSON; amqp-sequence sections as one JSON array. No body: null.
-- ``key``: message annotation ``event-streams-group-key``, else property ``group-id``; a null one counts as not there.
+- ``key``: message annotation ``event-streams-group-key``, else property ``group-id``; a null counts as missing.
 - ``properties``: null without the section; ids as canonical text, timestamps in microseconds.
 - ``application_properties``, ``message_annotations``: null without the section, keys and values as canonical text, a
-  null value as null. Of equal keys the last one's value stays, at the first one's place: Spark's maps refuse
+  null value as null. Of equal keys the last one's value stays, at the first one's place, because Spark's maps refuse
   duplicates.
 - ``message``: the encoded message from its message annotations on.
 """
@@ -32,10 +32,10 @@ from spark_streams.wire.amqp.event_streams import (
 from spark_streams.wire.amqp.values import Array, Pairs, Timestamp, UInt
 
 Overflow = Literal["fail", "null"]
-"""What becomes of an instant that does not fit int64 microseconds: the read fails, or the cell is null."""
+"""How to handle an instant that does not fit int64 microseconds: the read fails, or the cell is null."""
 
 MAX_TIMESTAMP_MS: Final = 9_223_372_036_854_775
-"""The last millisecond, either way from the epoch, whose microseconds fit int64."""
+"""The largest distance from the epoch, in milliseconds, whose microseconds fit int64."""
 
 PROPERTY_FIELDS: Final[tuple[tuple[str, str], ...]] = (
     ("message_id", "text"),
@@ -52,12 +52,12 @@ PROPERTY_FIELDS: Final[tuple[tuple[str, str], ...]] = (
     ("group_sequence", "uint"),
     ("reply_to_group_id", "string"),
 )
-"""The fields of the properties section in order, and what their values may be (part 3 §3.2.4); ``text`` is any."""
+"""The fields of the properties section in order, and the types of their values (part 3 §3.2.4); ``text`` is any."""
 
 DELIVERY: Final = frozenset(
     {"offset", "source_partition", "target_partition", "timestamp", "timestamp_ms", "partitions_changed"}
 )
-"""The columns that are read from the delivery annotations alone."""
+"""The columns that come from the delivery annotations alone."""
 
 _ALLOWED: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),
@@ -72,10 +72,10 @@ class TimestampOverflow(RemoteProtocolError):
 
 
 def microseconds(milliseconds: int, what: str, overflow: Overflow = "fail") -> int | None:
-    """Return an instant in microseconds; None for one that does not fit int64, if ``overflow`` is ``null``.
+    """Return an instant in microseconds; None if it does not fit int64 and ``overflow`` is ``null``.
 
     Raises:
-        TimestampOverflow: it does not fit, and ``overflow`` is ``fail``; the message names ``what``.
+        TimestampOverflow: the instant does not fit, and ``overflow`` is ``fail``; the message names ``what``.
     """
     if not -MAX_TIMESTAMP_MS <= milliseconds <= MAX_TIMESTAMP_MS:
         if overflow == "null":
@@ -132,7 +132,7 @@ def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail")
 
 
 def lookup(annotations: dict[Any, Any] | Pairs | None, key: str) -> Any:
-    """Return an annotation's value, the last one's when there are several; None when there is none."""
+    """Return an annotation's value; that of the last one if there are several; None if there is none."""
     if annotations is None:
         return None
     pairs = annotations if isinstance(annotations, Pairs) else annotations.items()

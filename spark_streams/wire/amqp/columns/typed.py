@@ -1,7 +1,7 @@
-"""Single values of many messages, with their types: one annotation, property field or application property a column.
+"""Decode typed values of many messages: one annotation, property field or application property for each column.
 
-``maps.py`` and ``properties.py`` show everything as canonical text, which is what rows want; a filter
-compares texts with texts and numbers with numbers, so it needs what was encoded:
+``maps.py`` and ``properties.py`` return everything as canonical text, which rows need. A filter compares texts with
+texts and numbers with numbers, so it needs the encoded types:
 
 =========  ========================================================================================
 kind       AMQP types
@@ -10,13 +10,13 @@ NULL       null, no such entry, no such section
 TEXT       string, symbol; binary and uuid by their bytes
 INTEGER    every integer within int64; timestamp in ms; char, its code point
 FLOAT      float, double; decimals that are not finite
-NUMBER     what is left of the numbers: ulong of 2^63 and more, finite decimals; few, so one by one
+NUMBER     the other numbers: ulong of 2^63 and more, finite decimals; few, so decoded one by one
 BOOLEAN    boolean
 OTHER      list, map, array, described
 BROKEN     the message, or the value, cannot be decoded
 =========  ========================================================================================
 
-Where FILTEX is silent (char, uuid, binary) this is what RabbitMQ does.
+Where FILTEX defines nothing (char, uuid, binary) this file does what RabbitMQ does.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _MAX_INT64: Final = 2**63 - 1
 
 
 def _kind_table() -> NDArray[np.uint8]:
-    """Return each format code's kind; of decimals it is OTHER until they are decoded one by one."""
+    """Return each format code's kind; decimals are OTHER until they are decoded one by one."""
     table = np.full(256, OTHER, np.uint8)
     table[NULL_CODE] = NULL
     table[[*TEXT_CODES, *BINARY_CODES, _UUID]] = TEXT
@@ -97,11 +97,11 @@ class TypedColumn:
     """One field of n messages.
 
     Args:
-        kind: of each value, as in the table above.
-        integers: where the kind is INTEGER the number, where it is BOOLEAN 0 or 1.
-        floats: where the kind is FLOAT the number.
+        kind: the kind of each value, as in the table above.
+        integers: the number where the kind is INTEGER, 0 or 1 where it is BOOLEAN.
+        floats: the number where the kind is FLOAT.
         numbers: row to value, where the kind is NUMBER.
-        span: where the kind is TEXT its bytes in ``words``.
+        span: the range in ``words`` of the bytes, where the kind is TEXT.
         words: the bytes; None where no row is a text.
     """
 
@@ -116,12 +116,12 @@ class TypedColumn:
 
     @property
     def is_text(self) -> Mask:
-        """Which rows are texts."""
+        """The rows that are texts."""
         mask: Mask = self.kind == TEXT
         return mask
 
     def equals(self, text: bytes) -> Mask:
-        """Return which rows are this text."""
+        """Return which rows equal a text."""
         answer = np.zeros(self.kind.size, np.bool_)
         rows = np.flatnonzero(self.is_text)
         if rows.size and self.span is not None and self.words is not None:
@@ -131,7 +131,7 @@ class TypedColumn:
         return answer
 
     def raw(self) -> pa.BinaryArray:
-        """Return the texts' bytes, null where there is none."""
+        """Return the texts' bytes; null for a row that is no text."""
         if self._raw is None:
             if self.span is None or self.words is None:
                 self._raw = pa.nulls(self.kind.size, pa.binary())
@@ -140,7 +140,7 @@ class TypedColumn:
         return self._raw
 
     def texts(self) -> pa.StringArray:
-        """Return the texts, null where there is none or where it is not UTF-8."""
+        """Return the texts; null for a row that is no text, or not UTF-8."""
         if self._texts is None:
             try:
                 self._texts = self.raw().cast(pa.string())
@@ -178,7 +178,7 @@ def typed_columns(block: MessageBlock, fields: Collection[FieldOfMessage]) -> di
 
 
 class _Cells:
-    """Where one field's values are, while a block is read; the format code is that of null where there is none."""
+    """The places of one field's values while a block is read; the format code is that of null if there is no value."""
 
     def __init__(self, n: int) -> None:
         self.code = np.full(n, NULL_CODE, np.int64)
@@ -191,7 +191,7 @@ class _Cells:
 
 
 class _Reading:
-    """One block on its way to typed columns."""
+    """The state of reading one block into typed columns."""
 
     def __init__(self, block: MessageBlock, fields: Collection[FieldOfMessage]) -> None:
         starts, ends = np.asarray(block.starts, np.int64), np.asarray(block.ends, np.int64)
@@ -225,7 +225,7 @@ class _Reading:
                 same = self.words.equal(step.key_start, step.key_end, key)
                 if same.any():
                     rows = step.rows[same]
-                    self.irregular[rows[met[key][rows]]] = True  # a key twice: the last one counts
+                    self.irregular[rows[met[key][rows]]] = True  # the key occurs twice: the last one counts
                     met[key][rows] = True
                     cells.keep(step, same)
 
@@ -300,7 +300,7 @@ class _Reading:
             column.numbers[row] = int(column.integers[row]) + 2**64
 
     def _place(self, column: TypedColumn, row: int, value: Any) -> None:
-        """Put one decoded value in its place; texts come to lie after the block's own bytes."""
+        """Put one decoded value into its row; texts are added after the block's own bytes."""
         assert column.span is not None
         if value is None:
             column.kind[row] = NULL
