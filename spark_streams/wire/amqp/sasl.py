@@ -170,10 +170,8 @@ class SaslServer:
         """Process bytes from the client; return bytes to send to it.
 
         Raises:
-                header, AMQP requires the server to send ``SASL_HEADER`` before it closes the connection.
             RemoteProtocolError: the client's bytes are no SASL; the layer cannot be used any more. If the header was
                 another one, AMQP requires ``SASL_HEADER`` to be sent before the connection is closed.
-                header, AMQP requires the server to send ``SASL_HEADER`` before it closes the connection.
         """
         if self.done or self.failed:
             self.leftover += received
@@ -240,10 +238,8 @@ class SaslServer:
 class SaslClient:
     """The client's side, for one connection.
 
-    that mechanism, authentication has failed: the client never tries a weaker one.
     The mechanism is EXTERNAL when ``external`` is set, PLAIN with a username, else ANONYMOUS. If the server does not
     offer that mechanism, authentication has failed: the client never tries a weaker one.
-    that mechanism, authentication has failed: the client never tries a weaker one.
 
     Args:
         username: the user, or None.
@@ -282,10 +278,8 @@ class SaslClient:
         """Process bytes from the server; return bytes to send to it.
 
         Raises:
-                names those that it offers); the caller must close the connection.
             AuthenticationFailed: the server refused the credentials, or does not offer the mechanism (the message names
                 those that it offers); the caller must close the connection.
-                names those that it offers); the caller must close the connection.
             RemoteProtocolError: the server's bytes are no SASL.
         """
         if self.done:

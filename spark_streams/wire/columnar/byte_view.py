@@ -101,10 +101,8 @@ class PaddedWords(Words):
     Args:
         raw: the bytes; copied once, because the padding has to follow them.
         start: first byte of interest, inclusive; it becomes position 0.
-            copied; their content does not matter.
         end: byte after the last one of interest, exclusive. If enough bytes follow it, they are the padding and
             nothing is copied; their content does not matter.
-            copied; their content does not matter.
 
     Raises:
         LocalProtocolError: there are more bytes than Arrow's views can address.

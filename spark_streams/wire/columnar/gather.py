@@ -105,13 +105,9 @@ def decode_base64(content: NDArray[np.uint8], offsets: Positions) -> tuple[NDArr
         offsets: the begin of each value, and then the end of the last one.
 
     Returns:
-        values are not base64. A decoded value begins at three quarters of its offset in the base64; if one value is
-        invalid, the places of all others are unreliable: leave out the invalid ones and call again.
         The decoded bytes: three for every four of the content, undefined in place of padding. The length of each value.
         Which values are not base64. A decoded value begins at three quarters of its offset in the base64; if one value
         is invalid, the places of all others are unreliable: leave out the invalid ones and call again.
-        values are not base64. A decoded value begins at three quarters of its offset in the base64; if one value is
-        invalid, the places of all others are unreliable: leave out the invalid ones and call again.
     """
     start, end = offsets[:-1], offsets[1:]
     size = end - start

@@ -1,7 +1,8 @@
-"""FeedAPI and ZeroEventHub, sans-IO: discovery documents, fetch arguments and NDJSON lines, for both roles.
+"""Encode and decode FeedAPI and ZeroEventHub, sans-IO: discovery documents, fetch arguments and NDJSON lines.
 
-``dialect`` has what the versions call things, ``discovery`` the list of partitions, ``fetch_arguments`` a fetch's
-arguments, ``lines`` and ``lines_encode`` lines in columns, ``json_pointer`` JSON pointers into a column of events,
-``json_encode`` rows as JSON objects. The rules of a line are in ``line``; ``line_forms``, ``lines_bulk``,
-``plain_strings`` and ``json_check`` read many lines at once; ``strict_json`` is JSON as RFC 8259 has it.
+All of it is for both roles. ``dialect`` has the names of each version, ``discovery`` the list of partitions,
+``fetch_arguments`` a fetch's arguments, ``lines`` and ``lines_encode`` lines in columns, ``json_pointer`` JSON pointers
+into a column of events, ``json_encode`` rows as JSON objects. ``line`` has the rules of a line; ``line_forms``,
+``lines_bulk``, ``plain_strings`` and ``json_check`` read many lines at once; ``strict_json`` reads JSON as RFC 8259
+defines it.
 """

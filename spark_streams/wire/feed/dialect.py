@@ -1,4 +1,4 @@
-"""The three dialects of feeds, and what each of them calls the same things.
+"""The three dialects of feeds, and the names that each of them uses.
 
 =============  =========================  ==========================  ==========================
 ..             v1 (ZeroEventHub)          v2a (FeedAPI of 2023)       v2b (FeedAPI, today's)
@@ -20,15 +20,15 @@ from enum import Enum
 from typing import Final
 
 NDJSON: Final = "application/x-ndjson"
-"""The media type of lines of JSON; it does not say of which dialect they are."""
+"""The media type of lines of JSON; it does not tell their dialect."""
 ZEH: Final = "application/zeh-"
-"""What the media types of ZeroEventHub's versions begin with (zeroeventhub SPEC.md, "Content type", 691d843)."""
+"""The prefix of the media types of ZeroEventHub's versions (zeroeventhub SPEC.md, "Content type", 691d843)."""
 ZEH_V1: Final = f"{ZEH}v1"
-"""The media type of version 1; clients should ask for it, servers may answer NDJSON."""
+"""The media type of version 1; clients should request it, servers may answer NDJSON."""
 
 
 class Dialect(Enum):
-    """A version of the protocol; the value is what option ``dialect`` calls it."""
+    """A version of the protocol; the value is its name in option ``dialect``."""
 
     V1 = "v1"
     V2A = "v2a"
@@ -41,15 +41,15 @@ class Dialect(Enum):
 
     @property
     def other_event_key(self) -> str:
-        """The member that holds an event in the other dialects; taken where ``event_key`` and a cursor are missing."""
+        """The member of an event in the other dialects; accepted where ``event_key`` and a cursor are missing."""
         return "data" if self is Dialect.V2A else "event"
 
     @property
     def page_size_argument(self) -> str:
-        """The argument that says how many events are wanted."""
+        """The argument for the number of events to return."""
         return "pageSizeHint" if self is Dialect.V2A else "pagesizehint"
 
     @property
     def events_path(self) -> bool:
-        """Whether events are fetched from ``/events`` below the feed's address, and not from the address itself."""
+        """Whether clients fetch events from ``/events`` below the feed's address, and not from the address itself."""
         return self is Dialect.V2B

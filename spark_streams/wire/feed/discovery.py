@@ -1,4 +1,4 @@
-"""The discovery document: which partitions a feed has, and what it offers.
+"""Decode and encode the discovery document: the partitions of a feed, and the options that it offers.
 
 ::
 
@@ -7,11 +7,11 @@
                     {"id": "3", "cursorFromPartitions": ["2"]}],
      "token": "…"  (v2b),  "stream": true, "exactlyOnce": true, "filters": ["subject"]}
 
-A feed may add ``"filterFields": {"subject": "/subject"}``, an extension of ours: what its filters compare, exactly (ADR
-18).
+A feed may add ``"filterFields": {"subject": "/subject"}``, an extension of ours: the parts that its filters compare
+exactly (ADR 18).
 
-Ids and references are strings in the documents and numbers in the Go library; both are read (C-14, F-3), as are
-``startsAfterParent`` and ``splitFromAncestors``, the other spellings of the overview (F-1, F-2).
+Ids and references are strings in the documents and numbers in the Go library; the decoder accepts both (C-14, F-3), and
+also ``startsAfterParent`` and ``splitFromAncestors``, the other spellings of the overview (F-1, F-2).
 
 Spec: feedapi-spec SPEC.md, "Discovery call"; docs/specifications.md, P-01 to P-12.
 """
@@ -39,11 +39,11 @@ class FeedPartition:
 
     Args:
         id: 0 to ``MAX_PARTITION_ID``, inclusive.
-        closed: no event will ever be added.
+        closed: whether the feed will never add an event to it.
         last_cursor: the last cursor at the time of the poll; closed partitions have one, others may.
-        starts_after: the closed partition whose events come before this one's (method 1).
-        cursor_from: partitions, gone from the list, whose cursors are valid here (method 2), nearest first or not.
-        filters: filters that this partition alone offers, besides the feed's (F-4).
+        starts_after: the closed partition whose events come before those of this one (method 1).
+        cursor_from: partitions, no longer in the list, whose cursors are valid here (method 2), in any order.
+        filters: filters that only this partition offers, besides the feed's (F-4).
     """
 
     id: int
@@ -60,12 +60,12 @@ class Discovery:
 
     Args:
         partitions: in the order of the answer; there may be none (F-15).
-        token: v2b's token, which every fetch must repeat and which may be empty; None is v2a.
-        stream: argument ``stream`` is offered (v2a).
-        exactly_once: no event is ever repeated on the feed.
-        filters: names of the ``filter-<name>`` arguments that are offered (v2a).
-        filter_fields: names of filters to what each compares for equality as text: ``key``, the member of an event's
-            line, or a JSON pointer into the event (v2a, an extension); what is no such thing is passed over.
+        token: v2b's token, which every fetch must repeat and which may be empty; None means v2a.
+        stream: whether the feed offers argument ``stream`` (v2a).
+        exactly_once: whether the feed never repeats an event.
+        filters: names of the ``filter-<name>`` arguments that the feed offers (v2a).
+        filter_fields: names of filters to the part that each compares for equality as text: ``key``, the member of an
+            event's line, or a JSON pointer into the event (v2a, an extension); other values are skipped.
     """
 
     partitions: tuple[FeedPartition, ...]
@@ -92,7 +92,7 @@ def decode_discovery(body: bytes) -> Discovery:
         )
     listed = document["partitions"]
     if listed is None:
-        listed = []  # how Go writes an empty list
+        listed = []  # Go writes an empty list as null
     if not isinstance(listed, list):
         raise RemoteProtocolError(f"discovery document: 'partitions' is no list: {shown(body)}")
     token = document.get("token")
@@ -114,11 +114,11 @@ def encode_discovery(discovery: Discovery, *, numbers: bool = False) -> bytes:
     """Write a discovery document, without a newline.
 
     Args:
-        discovery: what to say; ``stream`` and ``filters`` are left out under v2b, which does not have them.
-        numbers: write references as numbers, as the Go library does and needs; ``id`` is a string always.
+        discovery: the content; ``stream`` and ``filters`` are left out under v2b, which does not have them.
+        numbers: whether to write references as numbers, as the Go library writes and needs; ``id`` is always a string.
 
     Raises:
-        LocalProtocolError: it breaks the rules that ``decode_discovery`` checks, or a closed partition has no
+        LocalProtocolError: ``discovery`` breaks a rule that ``decode_discovery`` checks, or a closed partition has no
             ``last_cursor`` (P-05).
     """
     _check(discovery, LocalProtocolError)
@@ -177,11 +177,11 @@ def _partition(item: object) -> FeedPartition:
 
 
 def _either(item: dict[str, object], name: str, other: str, where: str) -> object:
-    """Return a member that the specification spells in two ways; null is as good as missing."""
+    """Return a member that the specification spells in two ways; null counts as missing."""
     first, second = item.get(name), item.get(other)
     if first is None or second is None:
         return second if first is None else first
-    if json.dumps(first).replace('"', "") != json.dumps(second).replace('"', ""):  # "0" and 0 are the same
+    if json.dumps(first).replace('"', "") != json.dumps(second).replace('"', ""):  # "0" and 0 are equal
         raise RemoteProtocolError(
             f"{where}: '{name}' and '{other}' disagree: {quoted(first, 50)} and {quoted(second, 50)}"
         )
@@ -199,7 +199,7 @@ def _id(value: object, what: str) -> int:
 
 
 def _flag(item: dict[str, object], name: str, where: str) -> bool:
-    """Return a flag: flags may become "sub-structs with more information", so an object counts as true."""
+    """Return a flag; an object counts as true, because flags may become "sub-structs with more information"."""
     value = item.get(name)
     if value is None or isinstance(value, bool):
         return bool(value)
@@ -218,14 +218,14 @@ def _names(item: dict[str, object], name: str, where: str) -> tuple[str, ...]:
 
 
 def _fields(value: object) -> dict[str, str]:
-    """Return what filters compare; another feed's member of this name may be anything, and says nothing then."""
+    """Return the parts that filters compare; in another feed this member may be anything, and is then ignored."""
     if not isinstance(value, dict):
         return {}
     return {name: told for name, told in value.items() if isinstance(told, str) and (told == "key" or told[:1] == "/")}
 
 
 def _check(discovery: Discovery, error: type[ProtocolError]) -> None:
-    """Raise unless the partitions agree with each other."""
+    """Raise ``error`` unless the partitions agree with each other."""
     closed = {partition.id: partition.closed for partition in discovery.partitions}
     if len(closed) != len(discovery.partitions):
         ids = [partition.id for partition in discovery.partitions]

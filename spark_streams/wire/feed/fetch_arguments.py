@@ -1,4 +1,4 @@
-"""The arguments of a fetch, in the three dialects, from and to the pairs of a URL's query.
+"""Decode and encode the arguments of a fetch, in the three dialects, as the pairs of a URL's query.
 
 ::
 
@@ -6,7 +6,7 @@
     v2a   partition=0&cursor=…&pageSizeHint=1000          or  &stream=5000, &stream=y      and  &filter-subject=…
     v2b   token=…&partition=0&cursor=…&pagesizehint=1000  and  &event-types=a;b  or  &skip-event-types=a;b
 
-Pairs are names and values before percent-encoding: who sends them must encode every reserved character, ``;`` too
+Pairs are names and values before percent-encoding: the sender must encode every reserved character, ``;`` too
 (C-04; Go drops arguments that hold a raw one).
 
 Spec: feedapi-spec SPEC.md, "Fetch call"; zeroeventhub SPEC.md; docs/specifications.md, P-20 to P-40,
@@ -30,13 +30,13 @@ FIRST: Final = "_first"
 LAST: Final = "_last"
 """The cursor after a partition's last event, or around it (F-5)."""
 ENDLESS: Final = 0
-"""``Fetch.stream_ms`` of a response without end, ``stream=y``."""
+"""The ``Fetch.stream_ms`` of a response without end, ``stream=y``."""
 MAX_NUMBER: Final = 2**31 - 1
-"""The highest page size, count and duration that is taken."""
+"""The highest page size, count and duration that are accepted."""
 
 _NUMBER: Final = re.compile("[0-9]{1,10}")
 FILTER_PREFIX: Final = "filter-"
-"""What the names of v2a's filter arguments begin with."""
+"""The prefix of the names of v2a's filter arguments."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class Fetch:
     """One fetch of one partition.
 
     Args:
-        dialect: the version it is made in.
+        dialect: the version of the request.
         partition: 0 to ``MAX_PARTITION_ID``, inclusive.
-        cursor: where to go on, exclusive; ``FIRST``, ``LAST``, or what a checkpoint said.
-        page_size: how many events are wanted, a hint; None (or 0, which is not sent: F-20) leaves it to the server.
-        stream_ms: how long the response is to stay open, in milliseconds, ``ENDLESS`` without end; None is a page. v2a.
+        cursor: the position to continue after (exclusive): ``FIRST``, ``LAST``, or the cursor of a checkpoint.
+        page_size: the desired number of events, a hint; None (or 0, which is not sent: F-20) leaves it to the server.
+        stream_ms: milliseconds for the response to stay open, ``ENDLESS`` without end; None requests a page. v2a.
         filters: names and values of filters: ``filter-<name>`` in v2a; in v2b ``event-types`` and ``skip-event-types``.
         token: v2b's token, from the discovery document.
         count: v1's ``n``, the number of partitions.
-        headers: v1's names of headers that are wanted, ``_all`` for every one.
+        headers: v1's names of the headers to return, ``_all`` for every one.
     """
 
     dialect: Dialect
@@ -69,7 +69,7 @@ class Fetch:
         """Return the query's names and values, not yet percent-encoded.
 
         Raises:
-            LocalProtocolError: the dialect has no such argument, lacks one, or two of them exclude each other.
+            LocalProtocolError: the dialect has no such argument, or lacks one; or two of them exclude each other.
         """
         self._check()
         if self.dialect is Dialect.V1:
@@ -113,7 +113,7 @@ _ARGUMENTS: Final = {
     Dialect.V2A: ("partition", "cursor", "stream", "filter-key", "filter-subject", *_PAGE_SIZES),
     Dialect.V2B: ("token", "partition", "cursor", *_EVENT_TYPES, *_PAGE_SIZES),
 }
-"""The arguments of each dialect; ``cursor0`` stands for those of all partitions, ``filter-key`` for any filter."""
+"""The arguments of each dialect; ``cursor0`` represents those of all partitions, ``filter-key`` any filter."""
 _CURSOR: Final = re.compile("cursor[0-9]{1,5}")
 
 
@@ -124,12 +124,12 @@ def _known(name: str, dialect: Dialect) -> bool:
 
 
 def nearest(name: str, known: Collection[str], likeness: float = 0.5) -> str | None:
-    """Return the name that somebody may have meant who wrote another one, None when none is like it.
+    """Return the known name that is most like a given name, perhaps misspelt; None if none is similar.
 
     Args:
-        name: what was written; case and underscores do not count.
-        known: what is known.
-        likeness: from 0, anything, to 1.
+        name: the given name; case and underscores do not count.
+        known: the known names.
+        likeness: the least similarity, from 0, anything, to 1.
     """
     plain = {each.lower().replace("_", ""): each for each in known}
     found = difflib.get_close_matches(name[:100].lower().replace("_", ""), plain, n=1, cutoff=likeness)
@@ -137,18 +137,18 @@ def nearest(name: str, known: Collection[str], likeness: float = 0.5) -> str | N
 
 
 def decode_fetch(pairs: Iterable[tuple[str, str]], dialect: Dialect, *, offered: Iterable[str] | None = None) -> Fetch:
-    """Read the arguments of a fetch; whether partition, token and cursor are known is the caller's to check.
+    """Read the arguments of a fetch; the caller checks whether partition, token and cursor are known.
 
     Args:
         pairs: names and values of the query, percent-decoded, in order. Names that are unlike any of the dialect's are
-            passed over, as gateways and later versions add some; a misspelt one is refused, or what it asks for would
-            not be done without a word. Both spellings of the page size are taken (the first valid one, F-23).
-        dialect: the version that is spoken: ``n`` marks v1, ``partition`` v2a, the path v2b.
-        offered: v2a: the names of the filters that are served; None takes any. An unknown one is refused, never
-            passed over (P-29).
+            skipped, because gateways and later versions add some; a misspelt one is refused, so that its effect is not
+            silently missing. Both spellings of the page size are accepted (the first valid one, F-23).
+        dialect: the version of the request: ``n`` marks v1, ``partition`` v2a, the path v2b.
+        offered: v2a: the names of the filters that the server has; None accepts any. An unknown one is refused, never
+            skipped (P-29).
 
     Raises:
-        RemoteProtocolError: with the text for a 400.
+        RemoteProtocolError: an argument is invalid; the message is the text for a 400.
     """
     given = list(pairs)
     single: dict[str, str] = {}

@@ -1,8 +1,9 @@
-"""Many JSON texts checked at once, by Arrow's JSON reader.
+"""Check many JSON texts at once, with Arrow's JSON reader.
 
-Arrow takes what RFC 8259 has, with two exceptions that are looked for here: NaN and the infinities, and bytes that are
-no UTF-8. It refuses some texts that are JSON: numbers beyond a double (``1e999``) and halves of surrogate pairs. So
-what it takes is right, but for these exceptions; what it refuses is for ``line`` to judge, one by one.
+Arrow accepts the JSON of RFC 8259, with two exceptions that this file searches for: NaN and the infinities, and bytes
+that are not UTF-8. It refuses some texts that are JSON: numbers beyond a double (``1e999``) and halves of surrogate
+pairs. So a text that it accepts is right, but for these exceptions; ``line`` judges the texts that it refuses, one by
+one.
 
 ``without_long_strings`` makes the texts shorter before they are checked. Reading a string byte by byte is most of what
 checking a long event costs, and the bytes that matter in it are few: quotes, backslashes, control characters. Between
@@ -10,9 +11,9 @@ two quotes with none of these in between, everything can go::
 
     {"text":"lorem ipsum … dolor","more":"x"}   ->   {"text":"","more":"x"}
 
-It does not matter whether the two quotes are those of one string. If they are not, they end one string and begin the
-next, and become neighbours, ``""`` where no string may follow: the shortened text is then not valid, whatever the long
-one was. So a shortened text that is valid is that of a valid text.
+It does not matter whether the two quotes belong to one string. If they do not, they end one string and begin the next,
+and become adjacent: ``""`` where no string may follow. The shortened text is then invalid, whether or not the long text
+was valid. So a shortened text that is valid comes from a valid text.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LONG_BYTES: Final = 48
 """A string with more bytes than this is left out."""
 SAMPLE_BYTES: Final = 16 << 10
 CHUNK_BYTES: Final = 128 << 10
-"""How much is compared at once: what a cache holds."""
+"""The bytes that are compared at once: as many as a cache holds."""
 _QUOTE, _BACKSLASH, _SPACE = 0x22, 0x5C, 0x20
 
 
@@ -61,7 +62,7 @@ def _long_strings(raw: NDArray[np.uint8]) -> tuple[Positions, Positions]:
         chunk = raw[first : first + CHUNK_BYTES]
         special = chunk == _QUOTE
         special |= chunk == _BACKSLASH
-        if chunk.min() < _SPACE:  # half the time of a comparison of every byte, and hardly ever true
+        if chunk.min() < _SPACE:  # takes half the time of a comparison of every byte, and is hardly ever true
             special |= chunk < _SPACE
         positions = np.flatnonzero(special)
         positions += first
@@ -69,8 +70,8 @@ def _long_strings(raw: NDArray[np.uint8]) -> tuple[Positions, Positions]:
     special_at: Positions = np.concatenate(found) if len(found) > 1 else found[0]
     special_bytes = raw[special_at]
     quote = special_bytes == _QUOTE
-    # Of two quotes, every first one begins a string. A quote after a backslash is not counted; the rare one after an
-    # escaped backslash is wrongly not counted, and only makes the shortened text one that is not valid.
+    # Every first quote of two begins a string. A quote after a backslash does not count. The rare one after an escaped
+    # backslash wrongly does not count either, which only makes the shortened text invalid.
     counted = quote.copy()
     counted[1:] &= (special_bytes[:-1] != _BACKSLASH) | (np.diff(special_at) != 1)
     inside = (np.cumsum(counted) & 1).astype(np.bool_)
@@ -79,15 +80,15 @@ def _long_strings(raw: NDArray[np.uint8]) -> tuple[Positions, Positions]:
 
 
 CHECKED_BYTES: Final = 4 << 20
-"""How much is checked by one call: enough that a call's 40 µs, and its wait for Arrow's own thread, do not count."""
+"""The bytes that one call checks: enough that a call's 40 µs, and its wait for Arrow's own thread, do not matter."""
 LONG_EVENT_BYTES: Final = 256
-"""From this average on it is worth looking for strings that need not be read."""
+"""The average size of events in bytes from which on a search for strings that need no check pays."""
 ALONE: Final = 16
-"""Of a group with an invalid text, halves are checked again until they have no more texts than this."""
+"""The most texts of a group with an invalid text that is not halved and checked again."""
 
 _NA: Final = int.from_bytes(b"Na", "little")
 _IN: Final = int.from_bytes(b"In", "little")
-# Nothing is made of what is read: a column that no event has, and everything else ignored.
+# Build nothing from the texts: the schema has a column that no event has, and everything else is ignored.
 _NOTHING: Final = pa.json.ParseOptions(
     explicit_schema=pa.schema([("\x7f", pa.null())]), unexpected_field_behavior="ignore"
 )
@@ -105,14 +106,14 @@ def is_utf8(raw: NDArray[np.uint8]) -> bool:
 
 
 def not_a_number(raw: NDArray[np.uint8]) -> Positions:
-    """Return where NaN or an infinity may stand for a number: a position in each, and in some strings as well."""
-    # Two bytes in one comparison, at even positions and at odd ones.
+    """Return the places where NaN or an infinity may be a number: a position in each, and in some strings as well."""
+    # Compare two bytes at once, at even positions and at odd ones.
     even, odd = (raw[first : first + (raw.size - first) // 2 * 2].view("<u2") for first in (0, 1))
     if not any((pairs == letters).any() for pairs in (even, odd) for letters in (_NA, _IN)):
         return np.zeros(0, np.int64)
     maybe = ((raw[:-1] == 0x4E) & (raw[1:] == 0x61)) | ((raw[:-1] == 0x49) & (raw[1:] == 0x6E))
     found: Positions = np.flatnonzero(maybe)
-    # A number comes after one of these; "Infinity" or "NaN" inside a text seldom does.
+    # A number comes after one of these characters; "Infinity" or "NaN" inside a text seldom does.
     before = raw[np.maximum(found - 1, 0)]
     third = raw[np.minimum(found + 2, raw.size - 1)]
     suspect: Mask = np.isin(before, np.frombuffer(b":,[- \t\r", np.uint8)) & ((third == 0x4E) | (third == 0x66))
@@ -121,10 +122,10 @@ def not_a_number(raw: NDArray[np.uint8]) -> Positions:
 
 
 def invalid_objects(texts: pa.BinaryArray) -> Positions:
-    """Return which texts may be no JSON objects, given that each is UTF-8, begins with ``{`` and ends with ``}``.
+    """Return which texts may be invalid JSON objects; each is UTF-8, begins with ``{`` and ends with ``}``.
 
-    The texts are read one after the other, as one document: ``}{`` is nowhere inside an object, so each of them holds
-    whole objects, and as many objects as texts are one object each.
+    Arrow reads the texts as one document. An object never contains ``}{``, so each text holds whole objects, and if
+    there are as many objects as texts, each text is one object.
     """
     if not len(texts):
         return np.zeros(0, np.int64)
@@ -146,7 +147,7 @@ def invalid_objects(texts: pa.BinaryArray) -> Positions:
 
 
 def _valid_when_shortened(raw: NDArray[np.uint8], count: int) -> bool:
-    """Return whether a document is surely so many objects; of one that has no long strings it is never sure."""
+    """Return whether a document surely has this many objects; False for a document without long strings."""
     if raw.size < count * LONG_EVENT_BYTES:
         return False
     shortened = without_long_strings(raw)
@@ -158,7 +159,7 @@ def _valid_when_shortened(raw: NDArray[np.uint8], count: int) -> bool:
 
 
 def _invalid_of(content: pa.Buffer, offsets: NDArray[np.int32]) -> list[int]:
-    """Return which texts of a document may be no objects, halving it until they are found."""
+    """Return which texts of a document may be no objects, by bisection."""
     found: list[int] = []
     groups = [(0, offsets.size - 1)]
     while groups:
@@ -175,7 +176,7 @@ def _invalid_of(content: pa.Buffer, offsets: NDArray[np.int32]) -> list[int]:
 
 
 def _objects(content: pa.Buffer) -> int:
-    """Return how many objects a document holds; -1 when it is none."""
+    """Return the number of objects in a document; -1 if it is invalid."""
     options = pa.json.ReadOptions(use_threads=False, block_size=content.size + 1)
     try:
         return int(pa.json.read_json(pa.BufferReader(content), options, _NOTHING).num_rows)
@@ -184,13 +185,13 @@ def _objects(content: pa.Buffer) -> int:
 
 
 def unescape(texts: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:
-    """Return what JSON strings say.
+    """Return the content of JSON strings.
 
     Args:
         texts: each begins and ends with a quote.
 
     Returns:
-        the strings, and which of them may be no JSON; those are empty.
+        The strings, and which of them may be no JSON; those are empty.
     """
     lines = pc.binary_join_element_wise(pa.scalar(b'{"v":', pa.binary()), texts, pa.scalar(b"}", pa.binary()), b"")
     invalid = np.zeros(len(texts), np.bool_)
@@ -198,7 +199,7 @@ def unescape(texts: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:
     if invalid.any():
         lines = pc.if_else(pa.array(invalid), pa.scalar(b'{"v":""}', pa.binary()), lines)
     end = int(np.frombuffer(lines.buffers()[1], np.int32)[lines.offset + len(lines)])
-    content = lines.buffers()[2].slice(0, end)  # Arrow may leave more room than there is content
+    content = lines.buffers()[2].slice(0, end)  # Arrow's buffer may be larger than its content
     try:
         table = pa.json.read_json(
             pa.BufferReader(content), pa.json.ReadOptions(use_threads=False, block_size=content.size + 1), _TEXT

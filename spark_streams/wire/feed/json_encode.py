@@ -1,4 +1,4 @@
-"""Columns to JSON objects, one a row, all in columns: what rows without a ``value`` of their own are published as.
+"""Encode columns as JSON objects, one for each row; rows without a ``value`` of their own are published so.
 
 =====================  ===============================================================================================
 column                 member
@@ -39,14 +39,14 @@ _ALPHABET: Final = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrs
 
 
 def encode_objects(columns: Mapping[str, pa.Array], rows: int) -> pa.LargeStringArray:
-    """Return one JSON object a row.
+    """Return one JSON object for each row.
 
     Args:
-        columns: member to its values, all of one length.
+        columns: each member to its values, all of one length.
         rows: that length.
 
     Raises:
-        SchemaError: a column of a type that has no JSON form here.
+        SchemaError: the type of a column has no JSON form here.
     """
     members = [
         pc.fill_null(_join(_constant("," + json.dumps(name, ensure_ascii=False) + ":"), _texts(column, name)), "")
@@ -55,7 +55,7 @@ def encode_objects(columns: Mapping[str, pa.Array], rows: int) -> pa.LargeString
     ]
     if not members:
         return pa.array(["{}"] * rows, _TEXT)
-    # Not with null_handling="skip": Arrow then drops rows of which every text is null.
+    # Do not use null_handling="skip": Arrow then drops rows in which every text is null.
     begun = pc.binary_replace_slice(_join(*members), start=0, stop=1, replacement="{")
     return _join(begun, _constant("}"))
 
@@ -103,7 +103,7 @@ def _escaped(texts: pa.LargeStringArray) -> pa.LargeStringArray:
     bounds = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
     raw = np.frombuffer(content, np.uint8)[bounds[0] : bounds[-1]]
     if (raw == 0x5C).any():
-        texts = pc.replace_substring(texts, "\\", "\\\\")  # first: those that follow bring backslashes in
+        texts = pc.replace_substring(texts, "\\", "\\\\")  # first, because the later ones add backslashes
     if (raw == 0x22).any():
         texts = pc.replace_substring(texts, '"', '\\"')
     for code in np.unique(raw[raw < 0x20]).tolist():
@@ -121,7 +121,7 @@ def _quoted(texts: pa.LargeStringArray) -> pa.LargeStringArray:
 
 def _floats(column: pa.Array) -> pa.LargeStringArray:
     texts = column.cast(_TEXT)
-    # As Spark, Python and Java write them: a float stays one for readers that tell numbers by their form.
+    # As Spark, Python and Java write them: a float stays a float for readers that tell numbers apart by their form.
     if pc.any(pc.equal(pc.floor(column), column)).as_py():
         texts = pc.if_else(pc.match_substring_regex(texts, r"^-?[0-9]+$"), _join(texts, _constant(".0")), texts)
     if not pc.all(pc.is_finite(column), min_count=0).as_py():

@@ -1,8 +1,8 @@
-"""A member of every event, named by a JSON pointer, as a column.
+"""Read a member of every event, named by a JSON pointer, as a column.
 
-Pointers that name members of nested objects, as nearly all do, are read by Arrow's JSON reader, for all events at once.
-Where it will not (an event that is no object, a value of another type, a pointer into an array), the events are read
-one by one, with the same outcome.
+Arrow's JSON reader reads pointers to members of nested objects, as nearly all are, for all events at once. Where it
+cannot (an event that is no object, a value of another type, a pointer into an array), Python reads the events one by
+one, with the same result.
 
 Spec: RFC 6901; options ``keyField`` and ``timestampField``.
 """
@@ -30,10 +30,10 @@ _MISSING: Final = object()
 
 
 def parse_pointer(pointer: str) -> tuple[str, ...]:
-    """Return the names that a pointer goes through; none for the whole document.
+    """Return the names in a pointer; none for the whole document.
 
     Raises:
-        ValueError: it is no JSON pointer: not empty and without a leading ``/``, or a ``~`` not before 0 or 1.
+        ValueError: it is no JSON pointer: not empty and without a leading ``/``, or a ``~`` is not before 0 or 1.
     """
     if pointer and not pointer.startswith("/"):
         raise ValueError(f"'{pointer}' is no JSON pointer: expected one such as '/customer/id'")
@@ -50,24 +50,24 @@ def pointer_of(name: str) -> str:
 
 
 def extract_text(values: pa.BinaryArray, pointer: str) -> pa.StringArray:
-    """Return what a pointer names in every event, as text.
+    """Return the value at a pointer in every event, as text.
 
     Args:
-        values: events; one that is no JSON has nothing.
+        values: the events; one that is no JSON has no value.
         pointer: a JSON pointer.
 
     Returns:
-        a string's characters; of another value its JSON, as Python writes it without spaces (a number as it stands in
-        the event); null where there is nothing, or null.
+        A string's characters; for another value its JSON, as Python writes it without spaces (a number as it stands in
+        the event); null if there is no value, or null.
 
     Raises:
-        ValueError: ``pointer`` is none.
+        ValueError: ``pointer`` is no JSON pointer.
     """
     path = parse_pointer(pointer)
     column = _read(values, path, pa.string())
     if column is None:
         numbers = _read(values, path, pa.int64())
-        # Of all integers, only minus zero is not written as it stands in the event.
+        # Minus zero is the only integer that would not be written as it stands in the event.
         if numbers is not None and not (pc.any(pc.equal(numbers, 0)).as_py() and _holds_minus_zero(values)):
             column = numbers.cast(pa.string())
     if column is None:
@@ -87,22 +87,22 @@ def extract_timestamp(values: pa.BinaryArray, pointer: str, *, overflow: Overflo
     what is finer than a microsecond is cut off.
 
     Args:
-        values: events; one that is no JSON has nothing.
+        values: the events; one that is no JSON has no value.
         pointer: a JSON pointer.
         overflow: what becomes of an instant that does not fit int64 microseconds.
 
     Returns:
-        timestamp[us, UTC]; null where there is nothing, or null.
+        timestamp[us, UTC]; null if there is no value, or null.
 
     Raises:
-        ValueError: ``pointer`` is none.
-        RemoteProtocolError: what is there is no number and no ISO 8601 text; the message shows it.
-        TimestampOverflow: it does not fit, and ``overflow`` is ``fail``.
+        ValueError: ``pointer`` is no JSON pointer.
+        RemoteProtocolError: the value is no number and no ISO 8601 text; the message shows it.
+        TimestampOverflow: the instant does not fit, and ``overflow`` is ``fail``.
     """
     path = parse_pointer(pointer)
     numbers = _read(values, path, pa.int64())
     if numbers is not None:
-        # Beyond these, multiplying would overflow.
+        # Beyond these limits, multiplication would overflow.
         least, most = (pc.min_max(numbers)[name].as_py() or 0 for name in ("min", "max"))
         if abs(least) < 2**63 // 1000 and abs(most) < 2**63 // 1000:
             return pc.multiply(numbers, 1000).cast(_TIMESTAMP)
@@ -116,7 +116,7 @@ def extract_timestamp(values: pa.BinaryArray, pointer: str, *, overflow: Overflo
 
 
 def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> pa.Array | None:
-    """Return a member of every event, read by Arrow; None where the events are not what it can read."""
+    """Return a member of every event, read by Arrow; None if Arrow cannot read the events."""
     if not path or not len(values) or any(_is_index(name) for name in path):
         return None
     content = values.buffers()[2]
@@ -157,7 +157,7 @@ def _read_booleans(values: pa.BinaryArray, path: tuple[str, ...]) -> pa.StringAr
 def _read_numbers(values: pa.BinaryArray, path: tuple[str, ...]) -> pa.StringArray | None:
     """Return numbers of any kind as they stand in the events; None where one does not show where it stands.
 
-    Arrow says which events have a number there. It stands behind the member's name, if the event has that only once.
+    Arrow tells which events have a number there. It stands after the member's name, if the event has that once only.
     """
     numbers = _read(values, path, pa.float64())
     name = json.dumps(path[-1], ensure_ascii=False).encode() if numbers is not None else b""
@@ -184,7 +184,7 @@ def _is_index(name: str) -> bool:
 
 
 def _one(value: bytes | None, path: tuple[str, ...]) -> Any:
-    """Return what a path names in one event, numbers as their text in ``ExactNumber``; ``_MISSING`` for nothing."""
+    """Return the value at a path in one event, numbers as text in ``ExactNumber``; ``_MISSING`` if there is none."""
     if value is None:
         return _MISSING
     try:
@@ -210,7 +210,7 @@ def _as_text(found: Any) -> str | None:
 
 
 def _encodable(text: str) -> bool:
-    """Return whether a text is Unicode: not one with half of a surrogate pair."""
+    """Return whether a text is Unicode, that is, without half of a surrogate pair."""
     return not any(0xD800 <= ord(character) < 0xE000 for character in text)
 
 
@@ -218,7 +218,7 @@ def _iso(texts: pa.StringArray) -> pa.TimestampArray | None:
     """Return the instants of texts of one common form; None where they have another."""
     zulu = pc.all(pc.or_kleene(pc.ends_with(texts, "Z"), pc.is_null(texts))).as_py()
     try:
-        # Arrow wants either every text with a zone or none.
+        # Arrow requires that either all texts have a zone or none.
         return texts.cast(_TIMESTAMP) if zulu else None
     except pa.ArrowInvalid:
         return None
@@ -248,7 +248,7 @@ def _from_number(text: str, pointer: str, overflow: Overflow) -> int | None:
     whole = float(text)
     if text.lstrip("-").isdecimal() and len(text) < 20:
         return microseconds(int(text), f"'{pointer}' of an event", overflow)
-    # A fraction or an exponent: cut to microseconds; what is beyond any instant is cut to something that is, too.
+    # A fraction or an exponent: cut to microseconds; a number beyond any instant is cut to one that is beyond, too.
     limit = 2.0**63
     whole = max(-limit, min(limit, whole))
     if microseconds(int(whole), f"'{pointer}' of an event", overflow) is None:
@@ -257,7 +257,7 @@ def _from_number(text: str, pointer: str, overflow: Overflow) -> int | None:
 
 
 def _for_python(text: str) -> str:
-    """Return ISO 8601 as Python 3.10 reads it: no Z, and a fraction of three or six digits."""
+    """Return ISO 8601 in the form that Python 3.10 reads: no Z, and a fraction of three or six digits."""
     if text[-1:] in ("Z", "z"):
         text = text[:-1] + "+00:00"
     head, point, rest = text.partition(".")

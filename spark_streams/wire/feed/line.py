@@ -1,16 +1,16 @@
-"""One line of a feed at a time: all of the rules, and what ``lines`` falls back to for unusual lines.
+"""Read one line of a feed at a time, by all of the rules; ``lines`` uses this file for unusual lines.
 
 A line is a JSON object; duplicate members count as their last one. It is, by its members:
 
 * an event: the dialect's event member (``data`` or ``event``), an object or a string; the other dialects' member is
-  taken where this one and a cursor are missing (F-31). Any other kind of value is refused (P-25,
-  F-22), but a null beside a cursor, which is how a server that always writes all members leaves one out.
-* a checkpoint: a string ``cursor``; null is none. A line may be an event and then a checkpoint (C-06).
-* anything else: passed over (C-05).
+  accepted where this one and a cursor are missing (F-31). Any other kind of value is refused (P-25, F-22), but a null
+  next to a cursor: a server that always writes all members writes it for a missing event.
+* a checkpoint: a string ``cursor``; null counts as missing. A line may be an event and then a checkpoint (C-06).
+* anything else: skipped (C-05).
 
-v1 events and checkpoints say their ``partition``, and those of a partition that was not asked for are passed over
-(C-21). Beside an event, ``"encoding": "base64"`` with a string says that the string is base64 of bytes that are no
-text, and a string ``key`` is the event's key: extensions of this project's server, unknown members to everyone else.
+v1 events and checkpoints carry their ``partition``, and those of a partition that was not requested are skipped (C-21).
+Next to an event, ``"encoding": "base64"`` means that the string is base64 of bytes that are not text, and a string
+``key`` is the event's key: extensions of this project's server, unknown members to all other readers.
 
 Spec: feedapi-spec SPEC.md, "Response"; docs/specifications.md, C-05, C-06, C-17, C-21, F-22.
 """
@@ -31,15 +31,15 @@ BASE64: Final = "base64"
 
 _PARTITION: Final = re.compile("0|[1-9][0-9]{0,8}")
 _SPACE: Final = re.compile("[ \t\r\n]*")
-# Numbers are checked and not converted: a number of many digits costs quadratic time, and no value is looked at.
+# Check numbers without converting them: a number of many digits costs quadratic time, and no value is used.
 _DECODER: Final = json.JSONDecoder(parse_int=lambda _: 0, parse_float=lambda _: 0.0, parse_constant=refuse_constant)
 
 
 class Line(NamedTuple):
-    """What one line says.
+    """The content of one line.
 
-    ``event`` is the exact JSON text of an object, the UTF-8 of a string, or the bytes that base64 stood for; None on a
-    line without event. ``text`` says that it was a string. ``cursor`` is None on a line that is no checkpoint.
+    ``event`` is the exact JSON text of an object, the UTF-8 of a string, or the bytes decoded from base64; None on a
+    line without event. ``text`` is True for a string. ``cursor`` is None on a line that is no checkpoint.
     """
 
     event: bytes | None
@@ -52,9 +52,9 @@ def malformed(number: int, line: bytes | memoryview, problem: str) -> NoReturn:
     """Raise for a line that breaks the protocol.
 
     Args:
-        number: 1-based, in what was given to the parser.
+        number: the line's number in the parser's input, from 1.
         line: the line.
-        problem: what is wrong with it.
+        problem: the fault.
     """
     raise RemoteProtocolError(f"line {number} of the response: {problem}: {shown(line)}")
 
@@ -63,13 +63,13 @@ def read_line(line: bytes | memoryview, number: int, dialect: Dialect, partition
     """Read one line.
 
     Args:
-        line: its bytes, without the newline; a carriage return and other JSON whitespace around it are passed over.
+        line: its bytes, without the newline; a carriage return and other JSON whitespace around it are skipped.
         number: 1-based, for errors.
-        dialect: the version that is spoken.
-        partition: v1: the partition that was asked for; None takes all. Not looked at in the other dialects.
+        dialect: the version of the response.
+        partition: v1: the requested partition; None accepts all. It is ignored in the other dialects.
 
     Returns:
-        None for a line that is to be passed over: empty, unknown, or of another partition.
+        None for a line to skip: empty, unknown, or of another partition.
 
     Raises:
         RemoteProtocolError: the line is malformed; the message names it and shows its beginning.
@@ -121,7 +121,7 @@ def read_line(line: bytes | memoryview, number: int, dialect: Dialect, partition
 
 
 class Member(NamedTuple):
-    """A member of a line's object: its value, and where its text begins and ends in the line, in characters."""
+    """A member of a line's object: its value, and the begin and end of its text in the line, in characters."""
 
     value: Any
     start: int
@@ -129,11 +129,11 @@ class Member(NamedTuple):
 
 
 def members_of(text: str) -> list[tuple[str, Member]] | None:
-    """Return a line's members in order, names more than once where the line has them so; None for an empty line.
+    """Return a line's members in order, with repeated names as in the line; None for an empty line.
 
     Raises:
-        StopIteration: at a character that cannot be there; ``value`` is its index.
-        ValueError: a string or a constant is not as JSON has it, or the line is nested deeper than ``MAX_DEPTH``.
+        StopIteration: a character is not allowed at its place; ``value`` is its index.
+        ValueError: a string or a constant is not JSON, or the line is nested deeper than ``MAX_DEPTH``.
         RecursionError: Python's parser has fewer levels left than that.
     """
     if text.count("[") + text.count("{") > MAX_DEPTH and depth_of(text) > MAX_DEPTH:
@@ -165,7 +165,7 @@ def event_member(members: dict[str, Member], dialect: Dialect) -> str | None:
 
     Args:
         members: the line's members; an absent event, null beside a cursor, does not count.
-        dialect: the version that is spoken.
+        dialect: the version of the response.
     """
     checkpoint = "cursor" in members and members["cursor"].value is not None
     name = dialect.event_key
@@ -181,7 +181,7 @@ def partition_text(member: Member | None, text: str) -> str | None:
 
     Args:
         member: member ``partition``, if the line has one.
-        text: the line; numbers are looked at there, because they are not converted.
+        text: the line, which has the digits of numbers, because numbers are not converted.
     """
     if member is None:
         return None
@@ -190,7 +190,7 @@ def partition_text(member: Member | None, text: str) -> str | None:
 
 
 def _skip(text: str, at: int) -> int:
-    """Return where the next character is that is no whitespace."""
+    """Return the position of the next character that is not whitespace."""
     found = _SPACE.match(text, at)
     return at if found is None else found.end()
 

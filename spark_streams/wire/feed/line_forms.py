@@ -1,17 +1,17 @@
-"""Lines that are alike: the form of one line, found by reading it, recognised in all others at once.
+"""Recognise lines of the same form: learn the form of one line, and find it in all others at once.
 
-The lines of a response differ in their values and hardly ever in the rest. A template is what remains of a line when
-its event and its strings are taken out::
+The lines of a response differ in their values and hardly ever in the rest. A template is the rest of a line without
+its event and its strings::
 
     {"key":"customer-4","headers":{"id":"71"},"event":{"amount":4}}
     ------- string ---- ------------- ss ---- --------- event ----- -      what is left: constants and holes
 
 A line has this form when it begins with the constants and plain strings up to the event, and ends with the ones after
-it. Nothing is then known of the event but that it begins and ends like an object or a string. Once it is known to be
-exactly one, the line is known to be what the template says: nobody can put a member where only one value is.
+it. All that is then known of the event is that it begins and ends like an object or a string. Once the event is known
+to be exactly one value, the line matches the template: no member can hide where only one value is.
 
-A plain string has no escape and no control character; a line with another one in a hole is not recognised, and is read
-by itself (``line``).
+A plain string has no escape and no control character. A line with another string in a hole is not recognised, and
+``line`` reads it alone.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from spark_streams.wire.feed.line import BASE64, Member, event_member, members_o
 from spark_streams.wire.feed.plain_strings import string_end, string_start
 
 LONG_LINE_BYTES: Final = 16 << 10
-"""Of lines above this, the known forms are tried before one is learned."""
+"""The bytes of a line above which the known forms are tried before a form is learned."""
 _NAME_OR_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class Found(NamedTuple):
     """The lines of one form; ranges are positions in the block, start inclusive, end exclusive.
 
-    ``lines`` are their numbers. ``event``, ``cursor`` and ``key`` are None where the template has none.
+    ``lines`` has their numbers. ``event``, ``cursor`` and ``key`` are None where the template has none.
     """
 
     lines: Positions
@@ -49,12 +49,12 @@ class LineForm:
     """The form of a line.
 
     Args:
-        before: the constants from the line's start to the event, or to its end; between two of them is a hole.
+        before: the constants from the line's start to the event, or to its end; there is a hole between two of them.
         after: the constants from the event to the line's end; empty when there is no event.
         cursor: number of the hole that holds the checkpoint's cursor, counting those before the event first.
         key: number of the hole that holds the event's key.
-        base64: the event is base64.
-        wanted: it is an event or a checkpoint, and of the partition that was asked for.
+        base64: whether the event is base64.
+        wanted: whether it is an event or a checkpoint, of the requested partition.
     """
 
     before: tuple[bytes, ...]
@@ -65,7 +65,7 @@ class LineForm:
     wanted: bool
 
     def suits(self, line: bytes | memoryview) -> bool:
-        """Return whether a line may have this form: its ends are alike."""
+        """Return whether a line may have this form, by its begin and its end."""
         first, last = self.before[0], (self.after or self.before)[-1]
         return line[: len(first)] == first and line[max(0, len(line) - len(last)) :] == last
 
@@ -75,8 +75,8 @@ class LineForm:
         Args:
             content: the block.
             lines: the lines' numbers.
-            start: where each begins.
-            end: where each ends, its line ending excluded.
+            start: the begin of each line.
+            end: the end of each line, without its line ending.
         """
         holes: list[tuple[Positions, Positions]] = []
         left = start
@@ -124,7 +124,7 @@ class LineForm:
 
 
 def _keep(mask: Mask, *columns):  # type: ignore[no-untyped-def]
-    """Return the columns, lists of pairs of columns too, with the rows of the mask alone."""
+    """Return the columns, and lists of pairs of columns, with only the rows of the mask."""
     if mask.all():
         return columns
     return tuple(
@@ -138,11 +138,11 @@ def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> 
 
     Args:
         line: the line, without its ending.
-        dialect: the version that is spoken.
-        partition: v1: the partition that was asked for; None takes all.
+        dialect: the version of the response.
+        partition: v1: the requested partition; None accepts all.
 
     Returns:
-        None for a line that is malformed, or that has no form others could have: empty, or a member more than once.
+        None for a line that is malformed, or whose form no others can have: empty, or with a repeated member.
     """
     try:
         text = str(line, "utf-8")
@@ -188,10 +188,9 @@ def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> 
 
 
 def _constants(text: str, start: int, end: int, fixed: list[Member]) -> tuple[list[str], list[int]]:
-    """Return what is between the strings of a part of a line, and where each string begins, after its quote.
+    """Return the text between the strings of a part of a line, and the begin of each string, after its quote.
 
-    Names are no strings here, and neither are the members that are ``fixed``: what they say decides how the line is
-    to be read.
+    Names do not count as strings here, nor do the ``fixed`` members, whose values decide how the line must be read.
     """
     constants: list[str] = []
     holes: list[int] = []
@@ -222,7 +221,7 @@ _V1_FORMS: Final = (
 
 @lru_cache(maxsize=64)
 def known_forms(dialect: Dialect, partition: int | None) -> tuple[LineForm, ...]:
-    """Return the forms that the servers we know write, so that they need not be learned in every block."""
+    """Return the forms that known servers write, so that they need not be learned in every block."""
     if dialect is Dialect.V1:
         forms = [form % partition for form in _V1_FORMS] if partition is not None else []
     else:
@@ -232,9 +231,9 @@ def known_forms(dialect: Dialect, partition: int | None) -> tuple[LineForm, ...]
 
 
 def forms_of(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> Iterator[LineForm]:
-    """Return the forms that a line may have: its own, for a long one the known ones before it.
+    """Yield the forms that a line may have: its own form, and for a long line the known ones before it.
 
-    Learning costs as much as reading the line by itself does, which is nothing beside a block of short ones.
+    Learning costs as much as reading the line alone, which is little compared with a block of short lines.
     """
     if len(line) > LONG_LINE_BYTES:
         yield from (template for template in known_forms(dialect, partition) if template.suits(line))

@@ -1,12 +1,12 @@
-r"""The lines of a response in columns (NDJSON): events, checkpoints, and which events a checkpoint covers.
+r"""Read the lines of a response (NDJSON) in columns: events, checkpoints, and the events that a checkpoint covers.
 
 ::
 
     {"event": {…}}   {"event": "text"}   {"cursor": "…"}        v2a; v2b says "data"
     {"partition": 0, "data": {…}}   {"partition": 0, "cursor": "…"}   v1
 
-The rules, line by line, are those of ``line``. Lines end with byte ``\n`` alone (C-17). A response's bytes are cut into
-blocks of whole lines as they arrive, and a block is read at once.
+``line`` has the rules of a line. Lines end with byte ``\n`` alone (C-17). A response's bytes are cut into blocks of
+whole lines as they arrive, and each block is read at once.
 
 Spec: feedapi-spec SPEC.md, "Response"; docs/specifications.md, C-05 to C-08, C-17, C-21.
 """
@@ -26,7 +26,7 @@ from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.lines_bulk import BulkLines
 
 MAX_LINE_BYTES: Final = 64 << 20
-"""The longest line that is taken unless told otherwise; the Go library stops at 64 KiB, in silence."""
+"""The default maximum length of a line; the Go library stops at 64 KiB, without an error."""
 _MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -34,7 +34,7 @@ class LineBlocks:
     """Cuts a response into blocks of whole lines, as its bytes arrive.
 
     Args:
-        max_line_bytes: the longest line that is taken, its newline not counted.
+        max_line_bytes: the longest line that is accepted, without its newline.
     """
 
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
@@ -44,9 +44,9 @@ class LineBlocks:
         self._started = False
 
     def feed(self, received: bytes) -> list[bytes]:
-        """Take the next bytes; return the whole lines that are there now, in no block or one, never cut.
+        """Add the next bytes; return the whole lines that have arrived, as no block or one block, never cut.
 
-        A byte order mark at the very start of the response is passed over (F-24).
+        A byte order mark at the very start of the response is skipped (F-24).
 
         Raises:
             RemoteProtocolError: a line is longer than ``max_line_bytes``.
@@ -93,22 +93,22 @@ class LineBlocks:
 
 FEW_LINES: Final = 64
 FEW_BYTES: Final = 64 << 10
-"""A block of fewer lines and fewer bytes than these is read line by line, which is quicker there."""
+"""A block with fewer lines and fewer bytes than the limits is read line by line, which is faster there."""
 _NEWLINE: Final = 0x0A
 
 
 @dataclass(frozen=True)
 class Lines:
-    """What a block of lines says.
+    """The content of a block of lines.
 
     Args:
         values: the events in order: the exact JSON text of an object, the UTF-8 of a string, the bytes of a string
-            that is marked as base64; None when they were not asked for.
-        count: how many events there are.
+            that is marked as base64; None when they were not requested.
+        count: the number of events.
         cursors: the checkpoints in order.
-        covered: per checkpoint, how many events of this block come before it.
-        ends: per checkpoint, the byte position in the block right after its line, the newline included.
-        keys: per event, its member ``key``, or null; None when no event has one, or events were not asked for.
+        covered: for each checkpoint, the number of this block's events before it.
+        ends: for each checkpoint, the byte position in the block directly after its line, the newline included.
+        keys: each event's member ``key``, or null; None when no event has one, or events were not requested.
 
     Shape: values binary; cursors, keys string.
     """
@@ -134,11 +134,11 @@ def parse_lines(
 
     Args:
         block: the bytes; the last line's newline may be missing.
-        dialect: the version that is spoken.
-        partition: v1: the partition that was asked for; lines of others are passed over. None takes all.
-        values: whether the events themselves are wanted.
-        checked: whether objects that are events have to be valid JSON. Without it only their line has to look like an
-            event's, which is for those who hand the lines on to somebody who checks them; ``values`` has to be False.
+        dialect: the version of the response.
+        partition: v1: the requested partition; lines of others are skipped. None accepts all.
+        values: whether to return the events themselves.
+        checked: whether objects that are events must be valid JSON. Without it only their line must look like an
+            event's, for callers that forward the lines to a reader that checks them; ``values`` must be False.
         first: the number of the block's first line, for errors.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A block's lines, recognised by their forms and read together; those that are like no others, one by one."""
+"""Read a block's lines together by their forms; lines without a known form are read one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_streams.wire.feed.line_forms import Found, LineForm, forms_of
 from spark_streams.wire.feed.strict_json import MAX_DEPTH
 
 MAX_FORMS: Final = 16
-"""How many forms are looked for in a block; lines of further ones are read one by one."""
+"""The most forms to search for in a block; lines of further forms are read one by one."""
 _NEWLINE: Final = 0x0A
 _RETURN: Final = 0x0D
 _QUOTE: Final = 0x22
@@ -28,7 +28,7 @@ _NONE: Final = -1
 
 
 class TextRanges(NamedTuple):
-    """Per line, where a text of it is: in which buffer, from where on, how many bytes; 0 is the block, -1 no text."""
+    """The place of a text of each line: its buffer (0 is the block, -1 no text), its start, its number of bytes."""
 
     source: NDArray[np.int64]
     start: Positions
@@ -40,19 +40,19 @@ class TextRanges(NamedTuple):
         return TextRanges(np.full(lines, _NONE), np.zeros(lines, np.int64), np.zeros(lines, np.int64))
 
     def put(self, lines: Positions | int, source: int, start: Positions | int, length: Positions | int) -> None:
-        """Let lines have a text."""
+        """Set the text of lines."""
         self.source[lines], self.start[lines], self.length[lines] = source, start, length
 
 
 class BulkLines:
-    """The lines of one block, while they are read: ``recognise``, ``check``, ``read_rest``, then the rest.
+    """The lines of one block during reading: call ``recognise``, ``check``, ``read_rest``, then the rest.
 
-    ``event``, ``cursor`` and ``key`` say where each line's texts are; ``next_line`` is where the line after it begins.
+    ``event``, ``cursor`` and ``key`` are the places of each line's texts; ``next_line`` is the begin of the next line.
 
     Args:
         raw: the block, at least eight bytes.
-        dialect: the version that is spoken.
-        partition: v1: the partition that was asked for; None takes all.
+        dialect: the version of the response.
+        partition: v1: the requested partition; None accepts all.
         first: the number of the first line, for errors.
     """
 
@@ -72,7 +72,7 @@ class BulkLines:
         self._objects: pa.BinaryArray | None = None
 
     def recognise(self) -> None:
-        """Find the lines of each form; whether their events are what they seem is not checked yet."""
+        """Find the lines of each form, without a check of their events."""
         self._singly = self._irregular()
         content = self._sources[0]
         left = np.flatnonzero((self._start < self._end) & ~self._singly)
@@ -95,10 +95,10 @@ class BulkLines:
         self._singly[left] = True
 
     def check(self, *, objects: bool = True) -> None:
-        """Check the events that were found; lines whose events are not what they seemed are left to ``read_rest``.
+        """Check the events that were found; lines whose events fail are left to ``read_rest``.
 
         Args:
-            objects: whether those that seem to be JSON objects are checked, too.
+            objects: whether to check events that look like JSON objects, too.
         """
         if objects:
             rows = np.flatnonzero(self._kind == _OBJECT)
@@ -112,10 +112,10 @@ class BulkLines:
             places.source[self._unwanted | self._singly] = _NONE
 
     def read_rest(self) -> None:
-        """Read the lines that are like no others.
+        """Read the lines that have no known form, or whose events failed the check.
 
         Raises:
-            RemoteProtocolError: the first malformed line.
+            RemoteProtocolError: a line is malformed; the error names the first one.
         """
         rest = np.flatnonzero(self._singly)
         if not rest.size:
@@ -135,7 +135,7 @@ class BulkLines:
         self._sources.append(Words(np.frombuffer(b"".join(extra), np.uint8)))
 
     def _line(self, row: int) -> memoryview:
-        """Return a line: not a copy, which would be made with Python's lock held, however long it is."""
+        """Return a line as a view: Python would hold its lock during a copy, however long the line is."""
         return self._raw[self._start[row] : self._end[row]].data
 
     def events(self) -> pa.BinaryArray:
@@ -165,7 +165,7 @@ class BulkLines:
         return gather(self._sources, start, length, kind, source=source if source.any() else None)
 
     def _irregular(self) -> Mask:
-        """Return which lines hold what the checks for many at once do not see."""
+        """Return which lines have faults that the bulk checks cannot see."""
         raw = self._raw
         irregular = np.zeros(self._start.size, np.bool_)
         if not is_utf8(raw):
@@ -179,7 +179,7 @@ class BulkLines:
         return irregular
 
     def _take(self, template: LineForm, found: Found) -> None:
-        """Note where the texts of lines of one form are."""
+        """Set the places of the texts of lines of one form."""
         lines = found.lines
         self._unwanted[lines] = not template.wanted
         for places, span in ((self.event, found.event), (self.cursor, found.cursor), (self.key, found.key)):
@@ -190,7 +190,7 @@ class BulkLines:
             self._kind[lines] = np.where(text, _BASE64 if template.base64 else _TEXT, _OBJECT)
 
     def _check_texts(self, rows: Positions) -> None:
-        """Check events that are strings, and find or make what they say."""
+        """Check events that are strings, and find or build their content."""
         if not rows.size:
             return
         inside = gather(self._sources, self.event.start[rows] + 1, self.event.length[rows] - 2, pa.binary())
@@ -216,13 +216,13 @@ class BulkLines:
         self._decoded(rows, strings)
 
     def _decoded(self, rows: Positions, texts: pa.Array) -> None:
-        """Let events be these texts."""
+        """Set events to these texts."""
         offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: rows.size + 1].astype(np.int64)
         self.event.put(rows, len(self._sources), offsets[:-1], np.diff(offsets))
         self._sources.append(Words(_content(texts)))
 
     def _decode_base64(self, rows: Positions) -> None:
-        for _ in range(2):  # with those that are none, and without
+        for _ in range(2):  # with invalid ones, and without them
             if not rows.size:
                 return
             texts = gather(self._sources, self.event.start[rows], self.event.length[rows], pa.binary())
@@ -241,5 +241,5 @@ def _content(texts: pa.Array) -> NDArray[np.uint8]:
     _, offsets, buffer = texts.buffers()
     if buffer is None or not len(texts):
         return np.zeros(0, np.uint8)
-    # Arrow may leave more room than there is content.
+    # Arrow's buffer may be larger than its content.
     return np.frombuffer(buffer, np.uint8)[: np.frombuffer(offsets, np.int32)[texts.offset + len(texts)]]

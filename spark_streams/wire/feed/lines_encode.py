@@ -1,11 +1,11 @@
-"""Events as lines (NDJSON), from columns.
+"""Encode columns of events as lines (NDJSON).
 
-What an event's bytes are decides how they are sent, each event by itself:
+Each event's bytes decide its form:
 
 * a JSON object, byte for byte; line breaks in it, which can only be between its parts, become spaces (P-21);
 * other UTF-8, as a JSON string;
-* anything else, as a string of base64, beside ``"encoding":"base64"``. The specification has strings for "e.g. a binary
-  representation" and says nothing of how; who does not know the member reads the base64 as text.
+* anything else, as a string of base64, next to ``"encoding":"base64"``. The specification has strings for "e.g. a
+  binary representation" and does not define how; a reader that does not know the member reads the base64 as text.
 
 Spec: feedapi-spec SPEC.md, "Event command"; docs/specifications.md, P-21, P-25, F-21.
 """
@@ -30,7 +30,7 @@ from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, load_json
 _BINARY: Final = pa.binary()
 _SPACES: Final = b" \t\r\n"
 _ESCAPES: Final = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
-"""The backslash first: the others bring their own."""
+"""The escapes, the backslash first, because the others add backslashes."""
 
 
 def encode_lines(
@@ -44,12 +44,12 @@ def encode_lines(
 
     Args:
         values: the events' bytes.
-        dialect: the version that is spoken.
-        partition: what lines of v1 say.
-        keys: per event, its member ``key``, null for none; this project's extension.
+        dialect: the version of the lines.
+        partition: the partition in lines of v1.
+        keys: each event's member ``key``, null for none; this project's extension.
 
     Raises:
-        LocalProtocolError: an event is null, or there are not as many keys as events.
+        LocalProtocolError: an event is null, or the number of keys differs from that of events.
     """
     if values.null_count:
         raise LocalProtocolError("an event without value cannot be sent")
@@ -88,7 +88,7 @@ def _events(values: pa.BinaryArray, head: str, name: str, keys: pa.StringArray |
 
 
 def _objects(values: pa.BinaryArray) -> tuple[Mask, pa.BinaryArray]:
-    """Return which values are JSON objects, and the values as those are sent."""
+    """Return which values are JSON objects, and the values in the form for objects."""
     offsets, content = _layout(values)
     start, end = offsets[:-1], offsets[1:]
     some = end > start
@@ -96,7 +96,7 @@ def _objects(values: pa.BinaryArray) -> tuple[Mask, pa.BinaryArray]:
     last = first.copy()
     first[some], last[some] = content[start[some]], content[end[some] - 1]
     found: Mask = (first == 0x7B) & (last == 0x7D)
-    # What a check of all together would not see, or not take, is looked at one by one.
+    # Check one by one the values that the check of all together would not see, or not accept.
     singly: Mask = np.isin(first, np.frombuffer(b"{ \t\r\n", np.uint8)) & ~found
     if not is_utf8(content):
         singly |= found
@@ -115,7 +115,7 @@ def _objects(values: pa.BinaryArray) -> tuple[Mask, pa.BinaryArray]:
             changed[row] = stripped
     broken = (content == 0x0A) | (content == 0x0D)
     if broken.any():
-        # In an object, a raw line break is never inside a string; other values are not sent from this copy.
+        # In an object, a raw line break is never inside a string; other values are not taken from this copy.
         content = content.copy()
         content[broken] = 0x20
         buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(content)]
@@ -129,7 +129,7 @@ def _objects(values: pa.BinaryArray) -> tuple[Mask, pa.BinaryArray]:
 
 
 def _deep(content: NDArray[np.uint8], start: Positions, end: Positions) -> Mask:
-    """Return which long values may be nested too deep."""
+    """Return which long values may be nested too deeply."""
     deep = np.zeros(start.size, np.bool_)
     for row in np.flatnonzero(end - start > 2 * MAX_DEPTH).tolist():
         deep[row] = np.count_nonzero((content[start[row] : end[row]] | 0x20) == 0x7B) >= MAX_DEPTH
@@ -140,14 +140,14 @@ def _is_object(text: bytes) -> bool:
     if not text.lstrip(_SPACES).startswith(b"{"):
         return False
     try:
-        # One level is the line's own.
+        # The line itself is one level.
         return isinstance(load_json(text, "event"), dict) and depth_of(text.decode()) < MAX_DEPTH
     except RemoteProtocolError:
         return False
 
 
 def _layout(values: pa.BinaryArray) -> tuple[Positions, NDArray[np.uint8]]:
-    """Return where values begin and end, and the bytes they are in, the first one's first."""
+    """Return the begins and ends of values, and the bytes that hold them, from the first value's first byte on."""
     if not len(values):
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
     _, offsets, content = values.buffers()

@@ -1,4 +1,4 @@
-"""Plain JSON strings, which hold no escape and no control character: where many of them end or begin, in lockstep."""
+"""Find the ends and begins of many plain JSON strings, without escapes and control characters, in lockstep."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SPACES: Final = np.uint64(0x2020202020202020)
 _QUOTES: Final = np.uint64(0x2222222222222222)
 _BACKSLASHES: Final = np.uint64(0x5C5C5C5C5C5C5C5C)
 _CONTROL_BITS: Final = np.uint64(0xE0E0E0E0E0E0E0E0)
-"""The bits of which a control character, 0 to 31, has none."""
+"""The bits that are all zero in a control character, 0 to 31."""
 _EXPONENT: Final = np.int64(52)
 _BIAS: Final = np.int64(1023)
 
 
 def _zeros(words: Octets) -> Octets:
-    """Return the high bit of every byte that is zero; exact, no carry from one byte into another."""
+    """Return the high bit of every byte that is zero; exact, without a carry from one byte into another."""
     found: Octets = ~(((words & _LOW) + _LOW) | words | _LOW)
     return found
 
@@ -31,7 +31,7 @@ def _enders(words: Octets) -> Octets:
 
 
 def _highest(bits: Octets) -> Positions:
-    """Return the number of the byte that holds the highest bit; the bits are high bits of bytes, and one is set."""
+    """Return the number of the byte with the highest bit; ``bits`` are high bits of bytes, and at least one is set."""
     # The exponent of the float: 8 bits of 64, far apart, never round up to the next power of two.
     exponent: Positions = (bits.astype(np.float64).view(np.int64) >> _EXPONENT) - _BIAS
     number: Positions = exponent >> 3
@@ -39,7 +39,7 @@ def _highest(bits: Octets) -> Positions:
 
 
 def string_end(block: Words, start: Positions, limit: Positions) -> Positions:
-    """Return where the quote is that ends a plain string, which has no escape.
+    """Return the position of the quote that ends a plain string.
 
     Args:
         block: the bytes.
@@ -47,8 +47,8 @@ def string_end(block: Words, start: Positions, limit: Positions) -> Positions:
         limit: the quote is before this position.
 
     Returns:
-        per string the position of its closing quote, -1 where an escape or a control character comes first, or
-        the limit.
+        For each string the position of its closing quote; -1 where an escape or a control character, or the limit,
+        comes first.
     """
     end = np.full(start.size, -1, np.int64)
     rows = np.arange(start.size)
@@ -69,7 +69,7 @@ def string_end(block: Words, start: Positions, limit: Positions) -> Positions:
 
 
 def string_start(block: Words, end: Positions, limit: Positions) -> Positions:
-    """Return where a plain string begins, of which only the closing quote is known.
+    """Return the begin of a plain string from its closing quote.
 
     Args:
         block: the bytes.
@@ -77,13 +77,13 @@ def string_start(block: Words, end: Positions, limit: Positions) -> Positions:
         limit: the opening quote is at this position or after it.
 
     Returns:
-        per string the position after its opening quote, -1 where there is no plain string.
+        For each string the position after its opening quote; -1 where there is no plain string.
     """
     start = np.full(end.size, -1, np.int64)
     rows = np.arange(end.size)
     at = end - 8
     while rows.size:
-        # Before the block there is nothing: a word that would begin there is read from its start, moved up.
+        # No bytes are before the block: read a word that would begin there from the block's start, and shift it.
         missing = np.maximum(-at, 0)
         words = block.little(np.maximum(at, 0)) << (np.minimum(missing, 7).astype(np.uint64) << np.uint64(3))
         padding = (np.uint64(1) << (np.minimum(missing, 7).astype(np.uint64) << np.uint64(3))) - np.uint64(1)

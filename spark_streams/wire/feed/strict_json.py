@@ -1,4 +1,4 @@
-"""JSON as RFC 8259 has it, read by Python's parser without its leniences and its surprises."""
+"""Read JSON as RFC 8259 defines it, with Python's parser but without its leniences and its surprises."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import SEARCHED, hidden
 
 MAX_DEPTH: Final = 512
-"""How deep objects and arrays may be nested, the outermost counted: what Python's own parser can do within its default
+"""The deepest nesting of objects and arrays, the outermost counted: Python's own parser can read it within its default
 recursion limit of 1000, with the frames below it; Jackson, behind Spark's JSON functions, allows 1000."""
 SHOWN: Final = 100
-"""How many characters of what cannot be read is quoted in an error."""
+"""The most characters of invalid input that an error quotes."""
 
 _STRING_OR_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
@@ -24,7 +24,7 @@ def refuse_constant(name: str) -> NoReturn:
 
 
 def depth_of(text: str) -> int:
-    """Return how deep a JSON text is nested, without recursion; of a text that is no JSON, any number."""
+    """Return the nesting depth of a JSON text, without recursion; any number for a text that is no JSON."""
     depth = deepest = 0
     for token in _STRING_OR_BRACKET.findall(text):
         if token in "[{":
@@ -36,7 +36,7 @@ def depth_of(text: str) -> int:
 
 
 def shown(body: bytes | memoryview) -> str:
-    """Return the beginning of what a peer sent, fit for an error message."""
+    """Return the beginning of a peer's bytes, fit for an error message."""
     text = hidden(str(body[:SEARCHED], "utf-8", "replace"), cut=len(body) > SEARCHED)
     return ascii(text[:SHOWN]) + ("…" if len(text) > SHOWN else "")
 
@@ -45,11 +45,11 @@ def load_json(body: bytes, what: str) -> Any:
     """Read a document of JSON.
 
     Args:
-        body: UTF-8; a byte order mark at its start is passed over (F-24).
-        what: what to call it in an error.
+        body: UTF-8; a byte order mark at its start is skipped (F-24).
+        what: the name of the document in errors.
 
     Raises:
-        RemoteProtocolError: it is no JSON, or nested deeper than ``MAX_DEPTH``.
+        RemoteProtocolError: the body is no JSON, or nested deeper than ``MAX_DEPTH``.
     """
     try:
         text = body.decode("utf-8-sig")
@@ -61,22 +61,23 @@ def load_json(body: bytes, what: str) -> Any:
 
 
 class ExactNumber(str):
-    """A number as its text: neither its digits nor its size are Python's business."""
+    """A number as its text, so that Python neither rounds its digits nor limits its size."""
 
     __slots__ = ()
 
 
 def load_exact(text: str | bytes) -> Any:
-    """Read JSON of any depth that Python takes, every number as an ``ExactNumber``.
+    """Read JSON of any depth that Python's parser allows, every number as an ``ExactNumber``.
 
     Raises:
-        ValueError, RecursionError: it is no JSON, or nested too deep.
+        ValueError: the text is no JSON.
+        RecursionError: the text is nested too deeply.
     """
     return json.loads(text, parse_int=ExactNumber, parse_float=ExactNumber, parse_constant=refuse_constant)
 
 
 def dump_exact(value: Any, *, ensure_ascii: bool = True) -> str:
-    """Return what ``load_exact`` read as JSON without spaces, numbers as they stood."""
+    """Return a result of ``load_exact`` as JSON without spaces, numbers as they were written."""
     if isinstance(value, ExactNumber):
         return str(value)
     if isinstance(value, dict):

@@ -56,10 +56,8 @@ class Published:
         ends: byte after it.
         filter_starts: first byte of every entry's filter value, inclusive, -1 for none; None in version 1.
         filter_ends: byte after it, -1 for none; None in version 1.
-            server answers them with PublishError. None when no entry was left out.
         bad_from: the first entry that was left out because it is a bad sub-batch; all later entries are left out, too.
             A server answers them with PublishError. None when no entry was left out.
-            server answers them with PublishError. None when no entry was left out.
     """
 
     publisher_id: int
@@ -142,11 +140,9 @@ def publish_parts(
         max_uncompressed_bytes: the most bytes to which one sub-batch may inflate; a larger one is a bad one.
 
     Yields:
-        sub-batch all parts have entries that were left out. A frame of version 2, which inflates nothing, is one part.
         At least one part: consecutive entries with some ten thousand records, or one sub-batch that has more. After a
         bad sub-batch all parts have entries that were left out. A frame of version 2, which inflates nothing, is one
         part.
-        sub-batch all parts have entries that were left out. A frame of version 2, which inflates nothing, is one part.
 
     Raises:
         RemoteProtocolError: the frame itself is malformed, perhaps only after the parts before the fault.

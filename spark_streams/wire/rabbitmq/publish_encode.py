@@ -104,10 +104,8 @@ def encode_sub_batches(
         max_frame_bytes: the largest frame, its size field included; 0 for no limit.
 
     Raises:
-            first row.
         LocalProtocolError: a sub-batch does not fit into a frame, or has too many messages or bytes; the error names
             its first row.
-            first row.
     """
     ends_at = np.cumsum(counts)
     if values.null_count or len(values) != (int(ends_at[-1]) if ends_at.size else 0):

@@ -45,9 +45,7 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming
 
     Args:
         block: the messages.
-            properties; this costs about as much as decoding all columns. Without it, only the order and sizes of the
         thorough: also mark messages as malformed that only a reader would fail on, such as broken application
-            properties; this costs about as much as decoding all columns. Without it, only the order and sizes of the
             properties; this costs about as much as decoding all columns. Without it, only the order and sizes of the
             sections, and the annotations and properties of the result, are checked.
 
