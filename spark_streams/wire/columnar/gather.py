@@ -102,7 +102,7 @@ def decode_base64(content: NDArray[np.uint8], offsets: Positions) -> tuple[NDArr
 
     Args:
         content: the base64 of all values.
-        offsets: the begin of each value, and then the end of the last one.
+        offsets: the start of each value, and then the end of the last one.
 
     Returns:
         The decoded bytes: three for every four of the content, undefined in place of padding. The length of each value.

@@ -121,7 +121,7 @@ def read_line(line: bytes | memoryview, number: int, dialect: Dialect, partition
 
 
 class Member(NamedTuple):
-    """A member of a line's object: its value, and the begin and end of its text in the line, in characters."""
+    """A member of a line's object: its value, and the start and end of its text in the line, in characters."""
 
     value: Any
     start: int

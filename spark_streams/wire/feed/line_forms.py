@@ -65,7 +65,7 @@ class LineForm:
     wanted: bool
 
     def suits(self, line: bytes | memoryview) -> bool:
-        """Return whether a line may have this form, by its begin and its end."""
+        """Return whether a line may have this form, by its start and its end."""
         first, last = self.before[0], (self.after or self.before)[-1]
         return line[: len(first)] == first and line[max(0, len(line) - len(last)) :] == last
 
@@ -75,7 +75,7 @@ class LineForm:
         Args:
             content: the block.
             lines: the lines' numbers.
-            start: the begin of each line.
+            start: the start of each line.
             end: the end of each line, without its line ending.
         """
         holes: list[tuple[Positions, Positions]] = []
@@ -188,7 +188,7 @@ def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> 
 
 
 def _constants(text: str, start: int, end: int, fixed: list[Member]) -> tuple[list[str], list[int]]:
-    """Return the text between the strings of a part of a line, and the begin of each string, after its quote.
+    """Return the text between the strings of a part of a line, and the start of each string, after its quote.
 
     Names do not count as strings here, nor do the ``fixed`` members, whose values decide how the line must be read.
     """

@@ -47,7 +47,7 @@ class TextRanges(NamedTuple):
 class BulkLines:
     """The lines of one block during reading: call ``recognise``, ``check``, ``read_rest``, then the rest.
 
-    ``event``, ``cursor`` and ``key`` are the places of each line's texts; ``next_line`` is the begin of the next line.
+    ``event``, ``cursor`` and ``key`` are the places of each line's texts; ``next_line`` is the start of the next line.
 
     Args:
         raw: the block, at least eight bytes.

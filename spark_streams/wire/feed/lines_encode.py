@@ -147,7 +147,7 @@ def _is_object(text: bytes) -> bool:
 
 
 def _layout(values: pa.BinaryArray) -> tuple[Positions, NDArray[np.uint8]]:
-    """Return the begins and ends of values, and the bytes that hold them, from the first value's first byte on."""
+    """Return the starts and ends of values, and the bytes that hold them, from the first value's first byte on."""
     if not len(values):
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
     _, offsets, content = values.buffers()

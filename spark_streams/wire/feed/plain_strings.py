@@ -1,4 +1,4 @@
-"""Find the ends and begins of many plain JSON strings, without escapes and control characters, in lockstep."""
+"""Find the ends and starts of many plain JSON strings, without escapes and control characters, in lockstep."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def string_end(block: Words, start: Positions, limit: Positions) -> Positions:
 
 
 def string_start(block: Words, end: Positions, limit: Positions) -> Positions:
-    """Return the begin of a plain string from its closing quote.
+    """Return the start of a plain string from its closing quote.
 
     Args:
         block: the bytes.

@@ -1,6 +1,6 @@
 """Read the entries of chunks, sub-batches and Publish 1 in columns: ``length(u32) body``, perhaps with bytes before it.
 
-An entry's begin is known only after the previous entry is read, so reading follows a chain. The reader guesses: first,
+An entry's start is known only after the previous entry is read, so reading follows a chain. The reader guesses: first,
 that the next entries have the same length, and verifies all of them in one NumPy comparison; otherwise, that their
 lengths fit in one byte, which Python reads faster than four, and verifies that afterwards. It reads entries again, one
 by one, where a guess was wrong.
@@ -39,7 +39,7 @@ class Entries(NamedTuple):
     Args:
         starts: first byte of each body, inclusive.
         ends: byte after each body.
-        stop: byte after the last body; the begin of reading if there is none.
+        stop: byte after the last body; the start of reading if there is none.
     """
 
     starts: Positions
@@ -52,7 +52,7 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
 
     Args:
         buffer: the bytes.
-        at: begin of the first entry, inclusive.
+        at: start of the first entry, inclusive.
         end: the limit of all entries, exclusive; inside ``buffer``.
         count: the most entries to read.
         before: number of bytes before each length.
@@ -120,13 +120,13 @@ def _length_at(buffer: Readable, at: int, end: int, before: int) -> int:
 
 
 def _followed(buffer: Readable, at: int, end: int, count: int, before: int, narrow: bool) -> Positions:
-    """Return the begins of the next entries, at most ``count`` and at least one, and then the end of the last one.
+    """Return the starts of the next entries, at most ``count`` and at least one, and then the end of the last one.
 
     The first entry is a plain one that ends in time; the result stops before the first other one.
 
     Args:
         buffer: the bytes.
-        at: begin of the first entry.
+        at: start of the first entry.
         end: the limit of the last entry.
         count: the most entries to follow.
         before: number of bytes before each length.

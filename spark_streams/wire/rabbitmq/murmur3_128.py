@@ -51,7 +51,7 @@ def murmur3_128_modulo(keys: pa.StringArray, count: int) -> Words:
 
 
 def _utf16(keys: pa.StringArray) -> tuple[NDArray[np.uint16], Bounds]:
-    """Return the keys as UTF-16, each after a byte order mark, and the begin and end of each, in units of 16 bits."""
+    """Return the keys as UTF-16, each after a byte order mark, and the start and end of each, in units of 16 bits."""
     _, offsets, content = keys.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4).astype(np.int64)
     first, last = int(bounds[0]), int(bounds[-1])

@@ -87,7 +87,7 @@ class PublishErrors(NamedTuple):
 
 
 def _read_head(buffer: Readable, start: int, end: int, least: int, what: str) -> tuple[int, int, int]:
-    """Return publisher id, count and the begin of the items, each of which has at least ``least`` bytes."""
+    """Return publisher id, count and the start of the items, each of which has at least ``least`` bytes."""
     if end - start < _HEAD.size:
         raise RemoteProtocolError(f"{what}: {end - start} bytes: expected a publisher id and a count")
     publisher_id, count = _HEAD.unpack_from(buffer, start)

@@ -53,7 +53,7 @@ def read_filtered(buffer: Readable, at: int, end: int, count: int) -> FilteredEn
     Raises:
         RemoteProtocolError: an entry ends after ``end``, or a length is negative (that of a filter value may be -1).
     """
-    # The begin of each entry, and the place of its message's length, both as runs.
+    # The start of each entry, and the place of its message's length, both as runs.
     begins: list[Positions] = [np.empty(0, np.int64)]
     middles: list[Positions] = [np.empty(0, np.int64)]
     left, guess = count, _FIRST_GUESS
@@ -110,7 +110,7 @@ def _one(buffer: Readable, at: int, end: int) -> tuple[int, int]:
 
 
 def _one_by_one(buffer: Readable, at: int, end: int, count: int) -> Positions:
-    """Return the begin of each of ``count`` entries and the place of its message's length, in turns; then the end."""
+    """Return the start of each of ``count`` entries and the place of its message's length, in turns; then the end."""
     run = np.fromiter(islice(_followed(buffer, at), 2 * count + 1), np.int64)
     if run.size == 2 * count + 1 and run[-1] <= end:
         return run
@@ -122,7 +122,7 @@ def _one_by_one(buffer: Readable, at: int, end: int, count: int) -> Positions:
 
 
 def _followed(buffer: Readable, at: int) -> Iterator[int]:
-    """Yield the begin of each entry and the place of its message's length, in turns, until something is wrong."""
+    """Yield the start of each entry and the place of its message's length, in turns, until something is wrong."""
     filter_length_at, length_at = _HEAD.unpack_from, _LENGTH.unpack_from
     try:
         while True:
