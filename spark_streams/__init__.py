@@ -1,6 +1,6 @@
-"""Structured Streaming connectors for event logs, and an embedded reference log.
+"""Holds the Structured Streaming connectors for event logs, and an embedded reference log.
 
-Importing this package imports neither Spark nor any protocol: ``spark_streams.log``, ``spark_streams.server`` and
+An import of this package imports neither Spark nor any protocol: ``spark_streams.log``, ``spark_streams.server`` and
 ``spark_streams.client`` work without Spark.
 """
 
@@ -17,10 +17,10 @@ __all__ = ["register"]
 def register(spark: SparkSession) -> None:
     """Register all formats with a session.
 
-    Spark finds them by itself when the package is installed; sessions that do not look (Spark Connect, Databricks,
-    an editable install) need this call once.
+    Spark finds the formats by itself when the package is installed; sessions that do not look for them (Spark Connect,
+    Databricks, an editable install) need this call once.
 
-    A session that found them already keeps what it found.
+    A session that has found the formats already keeps them.
 
     Args:
         spark: the session; it then knows the formats ``amqp-events``, ``rabbitmq-stream`` and ``feedapi``.
@@ -33,6 +33,6 @@ def register(spark: SparkSession) -> None:
         try:
             spark.dataSource.register(load(protocol.source))
         except AnalysisException as fault:
-            # Spark does not let a format that it found by itself be registered over.
+            # Spark refuses to register a format again that it has found by itself.
             if "DATA_SOURCE_ALREADY_EXISTS" not in str(fault):
                 raise

@@ -1,6 +1,6 @@
-"""Where a peer is and how to get in: scheme, host, port, credentials and TLS, as one picklable value.
+"""Describes how to connect to a peer: scheme, host, port, credentials and TLS, as one picklable value.
 
-A password is wrapped in ``Secret`` from the moment it is read, so that no plan, log line, error or ``repr`` shows it.
+A ``Secret`` wraps a password as soon as it is read, so that no plan, log line, error or ``repr`` shows it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 DEFAULT_PORTS: Final = {scheme: port for entry in PROTOCOLS.values() for scheme, port in entry.ports.items()}
-"""The port that a url without one means, by scheme."""
+"""Scheme to the port of a url that names none."""
 
 AMQP_SCHEMES: Final = PROTOCOLS["amqp"].schemes
 RABBITMQ_SCHEMES: Final = PROTOCOLS["rabbitmq-stream"].schemes
-"""The schemes whose urls may have a virtual host as their path."""
+"""The schemes of urls that may have a virtual host as their path."""
 
 HTTP_SCHEMES: Final = PROTOCOLS["feedapi"].schemes
-"""The schemes whose urls may have a path and a query."""
+"""The schemes of urls that may have a path and a query."""
 
 Node = tuple[str, int]
 """Host, without the brackets of an IPv6 address, and port."""
@@ -56,7 +56,7 @@ class Tls:
         ca_file: PEM file of the authorities to trust; None trusts those of the system.
         cert_file: PEM file of the client's certificate, for peers that ask for one.
         key_file: PEM file of its key; None when ``cert_file`` holds both.
-        verify_hostname: whether the peer's certificate must name the host that was dialled.
+        verify_hostname: whether the peer's certificate must name the host that the client connects to.
     """
 
     ca_file: str | None = None
@@ -67,24 +67,24 @@ class Tls:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One peer, which may be reached by several hosts: frozen, picklable, and safe to print.
+    """One peer, which may have several hosts: frozen, picklable, and safe to print.
 
     Args:
         scheme: ``amqp``, ``amqps``, ``rabbitmq-stream``, ``rabbitmq-stream+tls``, ``http`` or ``https``.
-        host: name or address, without the brackets of an IPv6 address; of several the first.
+        host: name or address, without the brackets of an IPv6 address; the first one of several.
         port: TCP port.
-        username: None when no credentials are to be sent.
+        username: None when the client sends no credentials.
         password: None when there is none.
         tls: None for plain TCP.
         vhost: RabbitMQ's virtual host.
-        path: of an http url, as it was written, with its first slash; empty for none.
-        query: of an http url, as it was written, without the question mark; it may hold a secret.
+        path: the path of an http url as it was written, with its first slash; empty for none.
+        query: the query of an http url as it was written, without the question mark; it may hold a secret.
         token: the bearer token of an http peer, or None.
         others: the further hosts of a url that lists several; all have the same credentials, TLS and virtual host.
-        told: nodes that the peer has named, where it may be found when none of the url's hosts answers.
-        is_told: whether the peer has named this host, and no url.
-        load_balancer: whether what the url names leads to some node of the peer, another one each time. Its nodes are
-            then reached in that way only, and never by the addresses that they have themselves.
+        told: nodes that the peer has named; the client tries them when none of the url's hosts answers.
+        is_told: whether the peer, and no url, has named this host.
+        load_balancer: whether the url names a load balancer, which leads to another node of the peer each time. The
+            client then connects through it only, and never to the nodes' own addresses.
     """
 
     scheme: str
@@ -104,9 +104,9 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """``host:port`` as people write it, for messages; with commas between those of several hosts.
+        """``host:port`` as people write it, for messages; commas separate several hosts.
 
-        A host that the peer has named is the peer's word, and may hold our secrets.
+        A host that the peer has named may hold our secrets; they are hidden.
         """
         address = ",".join(_written(node) for node in ((self.host, self.port), *self.others))
         return told(address) if self.is_told else address
@@ -138,11 +138,11 @@ class Endpoint:
         return replace(self, tls=tls)
 
     def with_told(self, nodes: Iterable[Node]) -> Endpoint:
-        """Return this endpoint with the nodes that the peer has named; behind a load balancer none is reached so."""
+        """Return this endpoint with the nodes that the peer has named; behind a load balancer, with none of them."""
         return replace(self, told=() if self.load_balancer else tuple(nodes))
 
     def at(self, node: Node) -> Endpoint:
-        """Return the endpoint of one node that the peer has named, to be reached as this one."""
+        """Return the endpoint of one node that the peer has named, with this one's scheme, credentials and TLS."""
         return self._at(node, is_told=True)
 
     def _at(self, node: Node, *, is_told: bool) -> Endpoint:
@@ -155,9 +155,9 @@ def _written(node: Node) -> str:
 
 
 def redact_url(url: str) -> str:
-    """Return ``url`` with whatever stands before the host replaced by ``***@``, and its query by ``?***``.
+    """Return ``url`` with ``***@`` in place of all that precedes the host, and ``?***`` in place of its query.
 
-    Where an at sign comes after a question mark, nobody knows which of the two it is: all but the scheme is hidden.
+    An at sign after a question mark may belong to the credentials or to the query: then all but the scheme is hidden.
     """
     before, mark, query = url.partition("?")
     if "@" in query:
@@ -168,8 +168,8 @@ def redact_url(url: str) -> str:
 def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str = "url") -> Endpoint:
     """Read ``scheme://[user[:password]@]host[:port][,host[:port]…]``; user and password may be percent-encoded.
 
-    A url of RabbitMQ may go on with ``/vhost``, percent-encoded; nothing and ``/`` alone mean the virtual host ``/``.
-    One of http goes on with any path and query, and has one host.
+    A url of RabbitMQ may end with ``/vhost``, percent-encoded; nothing and ``/`` alone mean the virtual host ``/``.
+    A url of http may end with any path and query, and has one host.
 
     Args:
         url: what the user wrote.
@@ -177,15 +177,15 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
         option: the option's name, for messages.
 
     Returns:
-        An endpoint whose ``tls`` is ``Tls()`` for a scheme that means TLS, else None.
+        An endpoint; its ``tls`` is ``Tls()`` for a scheme that means TLS, else None.
 
     Raises:
-        OptionError: what is wrong with it; the message never holds the credentials.
+        OptionError: the url is wrong; the message says how, and never holds the credentials.
     """
     scheme, separator, rest = url.strip().partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in schemes:
-        # Without a scheme that we know, what stands before the first colon may be a user's name: show none of it.
+        # Without a known scheme, the text before the first colon may be a user's name: show none of it.
         shown = f"scheme '{scheme}'" if separator and re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme) else "no scheme"
         raise OptionError(option, f"{shown} where one of {_listing(schemes)} was expected, {_example(schemes)}")
     protocol = protocol_of(scheme)
@@ -233,14 +233,14 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
 
 
 def with_tls_scheme(url: str) -> str:
-    """Return ``url`` with the scheme that means TLS in place of its plain one; a url of no such scheme as it is."""
+    """Return ``url`` with the TLS scheme in place of its plain one; return a url of another scheme unchanged."""
     scheme, separator, rest = url.strip().partition("://")
     secured = {entry.scheme: entry.tls_scheme for entry in PROTOCOLS.values()}
     return f"{secured.get(scheme.lower(), scheme)}{separator}{rest}"
 
 
 def _path_and_query(rest: str, scheme: str, option: str) -> tuple[str, str, str]:
-    """Split what stands behind ``//`` of an http url into authority, path and query."""
+    """Split the text after ``//`` of an http url into authority, path and query."""
     authority, path, query = re.fullmatch(r"([^/?]*)(.*?)(?:\?(.*))?", rest, re.DOTALL).group(1, 2, 3)  # type: ignore[union-attr]
     if "#" in rest:
         raise OptionError(option, f"{scheme}://… has a fragment ('#…'), which no server is told: leave it out")
@@ -250,7 +250,7 @@ def _path_and_query(rest: str, scheme: str, option: str) -> tuple[str, str, str]
 
 
 def _vhost(path: str, shown: str, option: str) -> str:
-    """Return the virtual host that a url's path means, which comes without its first slash."""
+    """Return the virtual host that a url's path, given without its first slash, means."""
     if not path:
         return "/"
     if re.search(r"[/?#]", path):

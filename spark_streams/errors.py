@@ -1,4 +1,4 @@
-"""Every error that spark-streams raises.
+"""Defines every error that spark-streams raises.
 
 ::
 
@@ -19,8 +19,8 @@
     │  ├ OwnershipLost               a consumer with a higher epoch took the partition
     │  └ Refused                     any other condition
     ├ CheckpointError (ValueError)   a checkpoint of another format or stream, other filters, or another release
-    ├ PositionLost                   events between where reading was to go on and what is retained are gone
-    ├ SpoolLost                      fetched pages of a feed are not where they were put
+    ├ PositionLost                   events between the position to read from and the retained ones are gone
+    ├ SpoolLost                      fetched pages of a feed are not where they were stored
     ├ DeliveryFailed                 the peer did not accept a row
     └ LogError
        ├ CorruptLog                  a file of the log fails its check: file and byte position
@@ -29,8 +29,8 @@
        ├ PartitionEnded              a partition that was split takes no more records
        └ LogLocked                   another process has the data directory open
 
-``retriable`` is a class attribute, read by the one retry loop. No message ever holds a password or a token: what a peer
-says is told as ``redaction`` makes it, on one line and without our secrets, as it becomes part of an error.
+``retriable`` is a class attribute that the one retry loop reads. No message ever holds a password or a token:
+``redaction`` puts a peer's words on one line and hides our secrets in them before they become part of an error.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ __all__ = [
 
 
 MOST_OF_A_MESSAGE: Final = 4_000
-"""Characters of a message that holds words of ours beside a peer's."""
+"""Characters of a message that holds our words and a peer's."""
 
 
 class SparkStreamsError(Exception):
@@ -79,10 +79,10 @@ class SparkStreamsError(Exception):
 
     Attributes:
         retriable: whether trying again can help.
-        costly: whether one more try is enough to see that it was no accident: what was waited for took all of its
-            time, or the same bytes were damaged again.
-        given_up: whether it was tried again as often as is allowed, which may be not at all: who calls whoever tried
-            does not start over.
+        costly: whether one more try is enough to see that it was no accident: the operation used up its whole timeout,
+            or the same bytes were damaged again.
+        given_up: whether all allowed retries were used, which may be none: a caller further up does not start them
+            again.
     """
 
     retriable: bool = False
@@ -115,8 +115,8 @@ class FilterError(SparkStreamsError, ValueError):
     """A filter cannot be used.
 
     Args:
-        text: the filter as it was given; the part at fault, written as text, where it was not given as text.
-        column: 1-based column of the fault in ``text``; None where the filter was not given as text.
+        text: the filter as the user wrote it; for a filter that was no text, the wrong part, written as text.
+        column: 1-based column of the fault in ``text``; None for a filter that was no text.
         reason: what was wrong, and what was expected.
     """
 
@@ -135,7 +135,7 @@ class FilterError(SparkStreamsError, ValueError):
 
 
 class ProtocolError(SparkStreamsError):
-    """Somebody broke the protocol."""
+    """The peer or we broke the protocol."""
 
 
 class LocalProtocolError(ProtocolError):
@@ -146,7 +146,7 @@ class RemoteProtocolError(ProtocolError):
     """The peer broke the protocol, or sent bytes that cannot be decoded; the connection is of no further use.
 
     Args:
-        message: what was wrong, with words of the peer in it: all of it is looked through for secrets.
+        message: what was wrong, with words of the peer in it: secrets are hidden in all of it.
     """
 
     def __init__(self, message: str) -> None:
@@ -157,7 +157,7 @@ class TransportError(SparkStreamsError):
     """The network failed; a new connection may do better.
 
     Args:
-        message: what happened; whoever puts a peer's words in has looked through them.
+        message: what happened; the caller has hidden secrets in any words of a peer.
     """
 
     retriable = True
@@ -171,7 +171,7 @@ class ConnectFailed(TransportError):
 
 
 class ConnectionLost(TransportError):
-    """An established connection ended without a close. Once it is given up, its text says what to do."""
+    """An established connection ended without a close; after the last retry its text says what to do."""
 
     def __str__(self) -> str:
         said = super().__str__()
@@ -194,7 +194,7 @@ class PeerError(SparkStreamsError):
 
     Args:
         condition: the peer's own name for it, such as ``amqp:not-found``.
-        description: the peer's words, ours around them or not.
+        description: the peer's words, with or without words of ours around them.
         context: what we were doing, such as ``attach 'orders'``.
     """
 
@@ -222,7 +222,7 @@ class OwnershipLost(PeerError):
     """A consumer of the same group attached with a higher epoch.
 
     Args:
-        epoch: the thief's epoch, when the peer told it.
+        epoch: the epoch of that consumer; None when the peer did not send it.
     """
 
     def __init__(self, condition: str, description: str | None, context: str, epoch: int | None = None) -> None:
@@ -232,7 +232,7 @@ class OwnershipLost(PeerError):
 
 
 class Refused(PeerError):
-    """The peer refused, for a reason of its own; ``condition`` names it.
+    """The peer refused for the reason that ``condition`` names.
 
     Conditions that pass by themselves (``amqp:connection:forced``, ``amqp:resource-locked``,
     ``amqp:link:detach-forced``) make an instance retriable.
@@ -246,16 +246,16 @@ class Refused(PeerError):
 
 
 class CheckpointError(SparkStreamsError, ValueError):
-    """A checkpoint of Spark's does not belong to this query, or is of another version."""
+    """A checkpoint of Spark does not belong to this query, or has another version."""
 
 
 class PositionLost(SparkStreamsError):
-    """Events that were to be read are no longer in the log.
+    """Events that a query has not read yet are no longer in the log.
 
     Args:
         stream: the log's name.
-        partition: the partition's identifier, or None when the whole stream is meant.
-        asked: where reading was to go on.
+        partition: the partition's identifier, or None for the whole stream.
+        asked: the position where reading was to continue.
         available: what the peer has instead.
     """
 
@@ -277,7 +277,7 @@ class PositionLost(SparkStreamsError):
 
 
 class SpoolLost(SparkStreamsError):
-    """Pages or the manifest of a planned micro-batch of a feed are not where they were put, or cannot be put there."""
+    """The spool has lost, or cannot store, pages or the manifest of a planned micro-batch of a feed."""
 
 
 class DeliveryFailed(SparkStreamsError):
@@ -288,7 +288,7 @@ class DeliveryFailed(SparkStreamsError):
         condition: the peer's condition, or an empty string.
         description: the peer's words, or an empty string.
         row: which row, such as ``row 17 (key 'customer-4')``.
-        stream: where it was sent.
+        stream: the stream that it was sent to.
     """
 
     def __init__(self, outcome: str, condition: str, description: str, row: str, stream: str) -> None:
@@ -306,11 +306,11 @@ class DeliveryFailed(SparkStreamsError):
 
 
 class LogError(SparkStreamsError):
-    """The reference log cannot do what was asked."""
+    """The reference log cannot do what a caller requested."""
 
 
 class CorruptLog(LogError):
-    """A file of the log fails its check; what it holds is not served.
+    """A file of the log fails its check; the log does not serve its content.
 
     Args:
         file: path of the file.
@@ -329,7 +329,7 @@ class CorruptLog(LogError):
 
 
 class StreamExists(LogError):
-    """A stream of that name is there already."""
+    """A stream of that name exists already."""
 
 
 class NameTaken(StreamExists):
@@ -337,9 +337,9 @@ class NameTaken(StreamExists):
 
     Args:
         name: the name.
-        what: what was to have it: a stream, or a partition of one.
-        other_name: the same name, as the other one has it.
-        other: what has it.
+        what: the stream, or the partition of one, that would get the name.
+        other_name: the name of the other one, which a door would show as the same.
+        other: the stream or partition that has it.
         advice: what to do.
     """
 
@@ -360,7 +360,7 @@ class NameTaken(StreamExists):
 
 
 class UnknownStream(LogError):
-    """No stream of that name."""
+    """There is no stream of that name."""
 
 
 class PartitionEnded(LogError):
@@ -369,7 +369,7 @@ class PartitionEnded(LogError):
     Args:
         stream: the stream.
         partition: the partition.
-        successors: what it was split into.
+        successors: the partitions that it was split into.
     """
 
     def __init__(self, stream: str, partition: str, successors: tuple[str, ...]) -> None:

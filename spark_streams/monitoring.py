@@ -1,4 +1,4 @@
-"""Seeing what happens: lag, rates, pushed filters and losses of events, of every query of a session.
+"""Shows the lag, rates, pushed filters and losses of events of every query of a session.
 
 ::
 

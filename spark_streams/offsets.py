@@ -1,6 +1,6 @@
-"""Offsets as texts: 20 decimal digits, so that the order of the texts is the order of the numbers.
+"""Converts offsets between numbers and texts of 20 decimal digits, so that both have the same order.
 
-Offsets of the log and of RabbitMQ's streams are numbers, and texts of one width in rows, positions and AMQP.
+The log and RabbitMQ's streams number their offsets; rows, positions and AMQP have them as texts of one width.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_streams.errors import LocalProtocolError
 from spark_streams.position import After, At, Earliest
 
 OFFSET_DIGITS: Final = 20
-"""Fixed width, enough for any uint64, so that '9' < '10' and '99' < '100' hold lexicographically too."""
+"""The fixed width, enough for any uint64, so that '9' < '10' and '99' < '100' hold lexicographically too."""
 MAX_OFFSET: Final = 2**63 - 1
 """The largest offset that Spark's BIGINT, and so any arithmetic on it, can hold; brokers count to 2^64-1."""
 _GROUP: Final = 10_000
@@ -39,7 +39,7 @@ def offset_number(text: str) -> int:
     """Return the number of an offset.
 
     Raises:
-        LocalProtocolError: it is not 1 to 20 decimal digits, or more than 2^63-1.
+        LocalProtocolError: the text is not 1 to 20 decimal digits, or its number is more than 2^63-1.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= OFFSET_DIGITS) or int(text) > MAX_OFFSET:
         raise LocalProtocolError(
@@ -49,7 +49,7 @@ def offset_number(text: str) -> int:
 
 
 def first_wanted(start: Earliest | At | After) -> int | None:
-    """Return the first offset that a range starting there wants, None for whatever is retained."""
+    """Return the first offset of a range that starts there, None for the earliest retained one."""
     if isinstance(start, Earliest):
         return None
     return offset_number(start.offset) + (1 if isinstance(start, After) else 0)
@@ -79,7 +79,7 @@ class PaddedDecimalOrder:
     """The order of event numbers written as decimal digits with leading zeros, all of one width (A-24).
 
     Args:
-        width: digits of an offset. Numbers that need more have no offset, and are never answered.
+        width: digits of an offset. A number that needs more has no offset; no method returns it.
     """
 
     width: int = OFFSET_DIGITS
@@ -95,14 +95,14 @@ class PaddedDecimalOrder:
         return number + 1 if exact else self._after(text, number)
 
     def _place(self, text: str) -> tuple[int, bool]:
-        """Return the number that the leading digits fill up to, and whether the text is that number's very offset."""
+        """Return the number of the leading digits, filled up with zeros, and whether the text is its offset."""
         digits = self._digits(text)
         return int(digits.ljust(self.width, "0")), digits == text and len(text) == self.width
 
     def _after(self, text: str, number: int) -> int:
-        """Return the first number past a text that is no offset, ``number`` being its leading digits filled up."""
+        """Return the first number past a text that is no offset; ``number`` is its leading digits, filled up."""
         digits = len(self._digits(text))
-        # A text that ends within the digits, or goes on below '0', stands before the numbers that share them.
+        # A text that ends within the digits, or has a character below '0' next, precedes the numbers that share them.
         if len(text) == digits or (digits < self.width and text[digits] < "0"):
             return number
         step: int = 10 ** (self.width - digits)

@@ -1,11 +1,11 @@
-"""Positions: where reading starts and stops, the checkpoint that remembers it, and the same in a query's progress.
+"""Defines positions, where reading starts and stops, and checkpoints, which store them; reads them from a progress.
 
 ::
 
     Position = EARLIEST | LATEST | At(offset) | After(offset) | AtTime(timestamp_ms) | Matching(text)
 
-``At`` includes the event, ``After`` excludes it. Offsets are opaque: they are compared, and only within one partition,
-never parsed and never computed with. Timestamps are int64 milliseconds since the epoch and may be negative:
+``At`` includes the event, ``After`` excludes it. Offsets are opaque: code compares them, within one partition only, and
+never parses them or computes with them. Timestamps are int64 milliseconds since the epoch and may be negative:
 -386380800000 is 1957-10-04, and -1 is 1969-12-31T23:59:59.999Z.
 
 As JSON a position is ``"earliest"``, ``"latest"``, any other string (after that offset), ``{"at": offset}``,
@@ -56,7 +56,7 @@ class Earliest:
 
 @dataclass(frozen=True)
 class Latest:
-    """After the last event there is when the position is resolved."""
+    """The position after the last event that exists when the position is resolved."""
 
     def __str__(self) -> str:
         return "latest"
@@ -71,7 +71,7 @@ class _OfOffset:
     offset: str
 
     word: ClassVar[str]
-    """The key of its JSON object."""
+    """The key of the position's JSON object."""
 
     def __str__(self) -> str:
         return f"{self.word} '{self.offset}'"
@@ -84,7 +84,7 @@ class At(_OfOffset):
 
 
 class After(_OfOffset):
-    """The event that follows this offset: the offset itself is excluded."""
+    """The event that follows this offset, which is itself excluded."""
 
     word = "after"
 
@@ -113,7 +113,7 @@ Position = Earliest | Latest | At | After | AtTime | Matching
 
 
 def position_to_json(position: Position) -> str | dict[str, Any]:
-    """Return the JSON value of a position; ``After`` is always written outright, so no offset looks like a word."""
+    """Return the JSON value of a position; ``After`` is always an object, so that no offset reads as a keyword."""
     if isinstance(position, (Earliest, Latest)):
         return str(position)
     if isinstance(position, (At, After)):
@@ -124,10 +124,10 @@ def position_to_json(position: Position) -> str | dict[str, Any]:
 
 
 def position_from_json(value: object) -> Position:
-    """Return the position that a JSON value says.
+    """Return the position that a JSON value describes.
 
     Raises:
-        ValueError: what was expected, in words fit for the user.
+        ValueError: the value describes no position; the message tells the user what was expected.
     """
     if isinstance(value, str):
         if value == "earliest":
@@ -150,19 +150,19 @@ def position_from_json(value: object) -> Position:
 
 
 CHECKPOINT_VERSION: Final = 2
-"""What all formats write; version 1 did not say its format."""
+"""The version that all formats write; version 1 does not name its format."""
 OWN_FORMATS: Final = frozenset({"amqp-events", "rabbitmq-stream", "feedapi"})
 _NUMBERED: Final = re.compile(r"[0-9]{20}")
 """An offset of RabbitMQ as text."""
 
 
 def require_format(value: object, format: str) -> None:
-    """Check that a checkpoint's JSON is of a version that is known, and of a format.
+    """Check that a checkpoint's JSON has a known version, and the given format.
 
-    Version 1 does not say its format. It is told by what only one format wrote, and is taken where nothing tells.
+    Version 1 does not name its format. Keys that only one format wrote identify it; a checkpoint without them passes.
 
     Raises:
-        CheckpointError: another version, another format, or not a checkpoint of ours.
+        CheckpointError: the value has another version or format, or is no checkpoint of ours.
     """
     if not isinstance(value, Mapping) or "version" not in value:
         raise CheckpointError(
@@ -178,7 +178,7 @@ def require_format(value: object, format: str) -> None:
     if version == CHECKPOINT_VERSION and not isinstance(value.get("format"), str):
         raise CheckpointError("not a checkpoint of spark-streams: 'format' is missing, or is no text")
     if version == 1 and format not in OWN_FORMATS:
-        return  # a format that somebody added: nothing is known of what it wrote
+        return  # a format that another package added: we do not know what it wrote
     written = (value["format"],) if version == CHECKPOINT_VERSION else _formats_of_version_1(value)
     if format not in written:
         other = " or ".join(f"'{each}'" for each in written)
@@ -189,7 +189,7 @@ def require_format(value: object, format: str) -> None:
 
 
 def _formats_of_version_1(value: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return which formats may have written a checkpoint of version 1."""
+    """Return the formats that may have written a checkpoint of version 1."""
     if "spool" in value:
         return ("feedapi",)
     if "incarnation" in value:
@@ -202,7 +202,8 @@ def _formats_of_version_1(value: Mapping[str, Any]) -> tuple[str, ...]:
     offsets = [offset for each in partitions.values() if isinstance(each, Mapping) for offset in each.values()]
     if not all(isinstance(offset, str) and _NUMBERED.fullmatch(offset) for offset in offsets):
         return ("amqp-events",)
-    # RabbitMQ's partitions are streams: one of the name itself, or, as its tools make them, those of a super stream.
+    # RabbitMQ's partitions are streams: one with the stream's own name, or those of a super stream, as its tools name
+    # them.
     stream = str(value.get("stream"))
     if all(partition == stream or partition.startswith(f"{stream}-") for partition in partitions):
         return ("rabbitmq-stream",)
@@ -211,17 +212,17 @@ def _formats_of_version_1(value: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What Spark stores between micro-batches: a position for each partition of one stream.
+    """The state that Spark stores between micro-batches: a position for each partition of one stream.
 
     Args:
         format: the name of the format whose source reads.
         stream: the log's name.
-        partitions: partition identifier to position. As the end of a range a position is ``After(last event)``;
-            ``EARLIEST`` there means that the partition was empty.
+        partitions: partition identifier to position. At the end of a range a position is ``After(last event)``, or
+            ``EARLIEST`` for an empty partition.
         incarnation: the identity that the peer gives this creation of the log, or None where it gives none; another
-            one under the same name means that the log was deleted and created again.
-        log_identity: partition identifier to what the peer says about the event at its position, for peers that give no
-            identity; another answer later means that the partition was deleted and created again.
+            identity under the same name means that the log was deleted and created again.
+        log_identity: partition identifier to the peer's answer about the event at its position, for peers that give no
+            incarnation; another answer later means that the partition was deleted and created again.
     """
 
     format: str
@@ -256,10 +257,10 @@ class Checkpoint:
 
         Args:
             value: the JSON object.
-            format: the name of the format whose source reads on from there.
+            format: the name of the format that continues from the checkpoint.
 
         Raises:
-            CheckpointError: another version, another format, or not a checkpoint of ours.
+            CheckpointError: the value has another version or format, or is no checkpoint of ours.
         """
         require_format(value, format)
         try:
@@ -271,10 +272,10 @@ class Checkpoint:
 
 
 def progress_offset(told: object) -> dict[str, Any] | None:
-    """Return an offset of a ``SourceProgress``, or None if it is not one of ours.
+    """Return an offset of a ``SourceProgress`` as a dict, or None if it is not one of ours.
 
-    Spark gives it as JSON or as a dict; 4.0 and 4.1 give ``query.lastProgress``, and on Spark Connect also listeners,
-    what Python prints of the dict.
+    Spark gives it as JSON or as a dict; 4.0 and 4.1 give ``query.lastProgress``, and on Spark Connect listeners too,
+    Python's ``repr`` of the dict.
     """
     value = told
     if isinstance(told, str) and told.startswith("{"):

@@ -1,8 +1,8 @@
-"""The protocols: for each one its urls, its format, and the classes that speak it, named and not imported.
+"""Lists the protocols: for each one its urls, its format, and the names of the classes that implement it.
 
-An entry is all that the rest of the package knows of a protocol. Urls, the command line, the server, the configuration
-file and ``spark_streams.testing`` go over the entries; a program that adds one before it uses them has one protocol
-more (docs/extending.md).
+An entry is all that the rest of the package knows of a protocol; its classes are imported only when they are used.
+Urls, the command line, the server, the configuration file and ``spark_streams.testing`` iterate over the entries; a
+program adds a protocol by adding an entry before it uses them (docs/extending.md).
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Any, Final, Literal
 class Protocol:
     """One protocol.
 
-    Classes are named as ``package.module:Class``.
+    A class has the form ``package.module:Class``.
 
     Args:
         name: its name as a door, as an option of ``spark-streams log serve``, and as a table of its configuration file.
         format: the name of its format in Spark.
         scheme: the scheme of its urls.
         tls_scheme: the scheme of its urls that means TLS.
-        port: the port that a url without one means.
-        tls_port: the same of a url that means TLS.
+        port: the port of a url that names none.
+        tls_port: the port of a TLS url that names none.
         path: what may follow the host in a url: nothing, a virtual host, or any path and query, which is then the
             stream's address.
         source: its ``DataSource``.
-        peer: the ``spark_streams.cli.peers.peer.Peer`` by which the command line reads and writes.
+        peer: the ``spark_streams.cli.peers.peer.Peer`` that the command line reads and writes with.
         address: how the command line's help writes a url with its stream; one or more lines.
         stream_option: the option that names the stream where the url does not.
-        partitioned_option: the option that names it when it has several partitions; None for the same.
+        partitioned_option: the option that names a stream with several partitions; None for ``stream_option``.
         config: its door's ``DoorConfig``; None when the server has no door for it.
         door: its ``Door``; None when the server has none.
         title: what people call the door.
@@ -56,7 +56,7 @@ class Protocol:
 
     @property
     def ports(self) -> dict[str, int]:
-        """Scheme to the port that a url without one means."""
+        """Scheme to the port of a url that names none."""
         return {self.scheme: self.port, self.tls_scheme: self.tls_port}
 
     @property
@@ -117,11 +117,11 @@ PROTOCOLS: Final = {
         ),
     )
 }
-"""Name to entry, in the order in which they are listed everywhere."""
+"""Name to entry, in the order of every listing."""
 
 
 def protocol_of(scheme: str) -> Protocol | None:
-    """Return the protocol whose urls have a scheme; None: the scheme is that of a format without an entry."""
+    """Return the protocol that has urls with a scheme; None when no entry has the scheme."""
     return next((entry for entry in PROTOCOLS.values() if scheme in entry.schemes), None)
 
 
@@ -134,7 +134,7 @@ def load(name: str | None) -> Any:
     """Return the class that an entry names.
 
     Raises:
-        LookupError: it names none.
+        LookupError: the entry names no class.
         ImportError, AttributeError: there is no such module, or no such class in it.
     """
     if name is None:

@@ -1,25 +1,24 @@
-"""What a peer says, fit for a message or a log line: one line of it, cut, and without our secrets.
+"""Makes a peer's words fit for a message or a log line: on one line, cut, and without our secrets.
 
-A peer may echo what it was sent: an error page with the request's headers, a reason with the user's name and password.
-So every secret that a process sends is remembered when it is sent, and looked for in all that peers say, in the forms
-that it was sent in:
+A peer may echo what it received: an error page with the request's headers, a reason with the user's name and password.
+So a process remembers every secret when it sends it, and searches all words of peers for it, in these forms:
 
-* as it is, and percent-encoded, or escaped as JSON and HTML do it; also with its bytes taken for Latin-1;
-* as base64, by itself and within more, as HTTP's basic authentication and SASL have it; the whole run of base64 goes.
+* as it is, percent-encoded, or escaped as in JSON and HTML; also with its bytes decoded as Latin-1;
+* as base64, alone or within more, as in HTTP's basic authentication and SASL; the whole run of base64 is masked.
 
-Which words are taken for a secret:
+The length of a secret decides where it is found:
 
 =================  =============================================================================================
 its characters     it is found
 =================  =============================================================================================
 8 and more         anywhere, within words too, whatever their case; and its beginning, from 12 characters on, as
                    peers cut what they quote
-4 to 7             where it stands alone, between blanks and signs: ``test`` is not found in ``latest``
-1 to 3             as it was sent only: behind ``Bearer``, in ``user:password``, in base64 of that
+4 to 7             as a word of its own, between blanks and signs: ``test`` is not found in ``latest``
+1 to 3             in the form that was sent only: after ``Bearer``, in ``user:password``, in base64 of that
 =================  =============================================================================================
 
-A password that is the user's name, such as guest's, is none that could be told. What a peer makes of a secret in
-another way, reversed say, is not found.
+A password that equals the user's name, such as guest's, is not hidden. A secret that a peer changes in another way,
+for example reverses, is not found.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 MOST: Final = 1_000
-"""Characters of what a peer says that a message has."""
+"""Characters of a peer's words that a message has."""
 SEARCHED: Final = 16 << 10
-"""Characters that are looked at; what comes behind them is left out."""
+"""Characters of a text that are searched; the rest of the text is dropped."""
 REMEMBERED: Final = 1_000
-"""Secrets of a process, those that were sent last: rotated ones too, as a peer may answer late."""
+"""Secrets that a process keeps, the last ones that it sent: rotated ones too, as a peer may answer late."""
 ANYWHERE: Final = 8
 ALONE: Final = 4
 BEGINNING: Final = 12
 
 UNSURE: Final = 6 * BEGINNING
-"""Characters at the end of a text that is cut, which may be too little of a secret to be found, six an escaped one."""
+"""Characters at the end of a cut text that may be a part of a secret too short to find; an escape has up to six."""
 
 _MASK: Final = "***"
 _IN_BASE64: Final = string.ascii_letters + string.digits + "+/=_-"
@@ -56,7 +55,7 @@ _ENTITY: Final = r"&(?:\#[0-9]{1,7}|\#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});"
 _ESCAPES: Final = tuple(
     re.compile(each) for each in (_PERCENT, _BACKSLASH, _ENTITY, f"{_PERCENT}|{_BACKSLASH}|{_ENTITY}")
 )
-"""Of each kind alone, as what is one escape may be a part of the secret in another; and all of them."""
+"""Each kind of escape alone, as an escape of one kind may be part of the secret in another; and all kinds together."""
 _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "0": "\0"}
 _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
@@ -65,9 +64,9 @@ class _Needle(NamedTuple):
     """A form of a secret.
 
     Args:
-        text: what is looked for.
-        alone: only where it stands alone.
-        base64: the run of base64 around it goes too.
+        text: the text to search for.
+        alone: whether it counts only as a word of its own.
+        base64: whether the run of base64 around it is masked too.
     """
 
     text: str
@@ -100,27 +99,27 @@ _sent = _Sent()
 
 
 def remember(secret: str, username: str | None = None) -> None:
-    """Note a secret that is about to be sent; from any thread.
+    """Remember a secret before it is sent; any thread may call this.
 
     Args:
-        secret: a password, a token, a query; nothing when it is empty.
-        username: whose password it is; None for what is no password.
+        secret: a password, a token or a query; an empty one is ignored.
+        username: the user of a password; None for a token or a query.
     """
     if secret and secret != username:
         _sent.add(secret, username)
 
 
 def told(text: str, most: int = MOST) -> str:
-    """Return what a peer said, as ``one_line`` of ``hidden``; arguments as there."""
+    """Return a peer's words as ``one_line`` of ``hidden``; see there for the arguments."""
     return one_line(hidden(text), most)
 
 
 def one_line(text: str, most: int = MOST) -> str:
-    r"""Return a text without anything that would begin another line, or move a terminal's cursor.
+    r"""Return a text without characters that begin another line or control a terminal.
 
     Args:
-        text: any; what is not printable becomes ``\n``, ``\x1b``, ``\u2028`` and so on.
-        most: characters of the result, about; more are cut, which ``…`` tells.
+        text: any text; a character that is not printable becomes ``\n``, ``\x1b``, ``\u2028`` and so on.
+        most: about how many characters the result has; a longer text is cut and ends with ``…``.
     """
     if len(text) <= most and text.isprintable():
         return text
@@ -129,7 +128,7 @@ def one_line(text: str, most: int = MOST) -> str:
 
 
 def quoted(value: object, most: int) -> str:
-    """Return ``repr`` of a value that a peer sent, with secrets hidden, cut to so many characters."""
+    """Return ``repr`` of a value that a peer sent, with secrets hidden, cut to ``most`` characters."""
     return one_line(hidden(repr(value)), most)
 
 
@@ -137,8 +136,9 @@ def hidden(text: str, *, cut: bool = False) -> str:
     """Return a text with ``***`` in place of our secrets.
 
     Args:
-        text: of a peer; the first ``SEARCHED`` characters are taken.
-        cut: whether the text goes on, and its end may be the beginning of a secret: as much as that could be goes.
+        text: a peer's words; only the first ``SEARCHED`` characters are kept.
+        cut: whether the text was cut, so that its end may be the beginning of a secret: the last ``UNSURE`` characters
+            are masked then.
     """
     needles = _sent.needles()
     if len(text) > SEARCHED:
@@ -161,7 +161,7 @@ def hidden(text: str, *, cut: bool = False) -> str:
 
 
 def _forms(secret: str, username: str | None) -> Iterator[_Needle]:
-    """Yield what a secret looks like that was sent."""
+    """Yield the forms that a secret may have in a peer's words."""
     octets = secret.encode("utf-8", "surrogatepass")
     if len(secret) >= ALONE:
         for text in (secret, octets.decode("latin-1")):
@@ -179,7 +179,7 @@ def _forms(secret: str, username: str | None) -> Iterator[_Needle]:
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """Yield the characters that base64 has for sure of a secret with anything before and behind it."""
+    """Yield the base64 characters that a secret always gives, whatever precedes and follows it."""
     for before in range(3):
         packed = base64.b64encode(b"\0" * before + secret)
         first, last = -(-before * 4 // 3), (before + len(secret)) * 8 // 6
@@ -189,11 +189,11 @@ def _in_base64(secret: bytes) -> Iterator[str]:
 
 
 class _View:
-    """A text as it is meant, and where each of its characters stands in the text as it was sent.
+    """A text without escapes, and the place of each of its characters in the text as the peer sent it.
 
     Args:
-        text: with escapes resolved.
-        spans: per character; None: it is the text itself.
+        text: the text with escapes resolved.
+        spans: start and end of each character in the peer's text; None when ``text`` is the peer's text.
     """
 
     def __init__(self, text: str, spans: list[tuple[int, int]] | None = None) -> None:
@@ -201,7 +201,7 @@ class _View:
         self._lower = text.translate(_LOWER)
 
     def places(self, needle: _Needle) -> Iterator[tuple[int, int]]:
-        """Yield where a form of a secret begins and ends in the text as it was sent."""
+        """Yield where a form of a secret begins and ends in the text as the peer sent it."""
         wanted, text = needle.text, self._text
         if not needle.alone and len(wanted) >= ANYWHERE:
             wanted, text = wanted.translate(_LOWER), self._lower
@@ -218,14 +218,14 @@ class _View:
             at = text.find(sought, at + 1 if needle.alone else last)
 
     def _run(self, at: int, end: int) -> tuple[int, int]:
-        """Return the whole run of base64 that a place is in."""
+        """Return the start and end of the run of base64 around a place."""
         match = _BASE64.match(self._text, end)
         last = match.end() if match is not None else end
         return len(self._text[:at].rstrip(_IN_BASE64)), last
 
 
 def _joins(text: str, left: int, right: int) -> bool:
-    """Return whether two neighbours are parts of one word."""
+    """Return whether two neighbouring characters are parts of one word."""
     return left >= 0 and right < len(text) and text[left].isalnum() and text[right].isalnum()
 
 
@@ -239,7 +239,7 @@ def _views(text: str) -> Iterator[_View]:
 
 
 def _unescaped(text: str, escape: re.Pattern[str], plus: str) -> _View:
-    """Return a text without its escapes; a plus is a blank in a query."""
+    """Return a text with its escapes resolved and each plus sign replaced; in a query it means a blank."""
     characters: list[str] = []
     spans: list[tuple[int, int]] = []
     at = 0
@@ -256,7 +256,7 @@ def _unescaped(text: str, escape: re.Pattern[str], plus: str) -> _View:
 
 
 def _meant(escape: str) -> str:
-    """Return what an escape stands for; it may be several characters in a row."""
+    """Return the characters that an escape stands for; it may be several escapes in a row."""
     if escape[0] == "%":
         raw = bytes.fromhex(escape.replace("%", ""))
         try:

@@ -1,7 +1,7 @@
-"""Secrets: texts that are never shown, and those that are read anew when they are used, so that they can be rotated.
+"""Keeps secrets: texts that are never shown, and texts that are read again at each use, so that they can be rotated.
 
-A ``FreshSecret`` is read from a file or from a function. It goes through plans and pickles as the name of the file or
-of the function; what is read stays in the process that signs in. Every ``reveal`` reads anew.
+A ``FreshSecret`` is read from a file or from a function. Plans and pickles hold the name of the file or of the
+function; the value stays in the process that signs in. Every ``reveal`` reads it again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final
 from spark_streams.errors import OptionError
 
 MAX_BYTES: Final = 64 << 10
-"""Of a file: what is longer is no password or token, but the wrong file."""
+"""The largest file that is read: a longer one holds no password or token, it is the wrong file."""
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class Secret:
-    """A string that must not be shown: ``reveal()`` gives it, ``repr`` and ``str`` do not.
+    """A string that must not be shown: ``reveal()`` returns it, ``repr`` and ``str`` do not.
 
-    A pickle carries the value, masked (not encrypted) so that it is not found by reading the bytes.
+    A pickle carries the value, masked (not encrypted) so that nobody finds it by reading the bytes.
     """
 
     __slots__ = ("_value",)
@@ -63,11 +63,11 @@ def _unmask(masked: bytes) -> Secret:
 
 
 class FreshSecret(Secret, abc.ABC):
-    """A secret that is read anew whenever it is asked for.
+    """A secret that every ``reveal`` reads again.
 
     Args:
-        source: where from; shown and pickled, so nothing secret itself.
-        option: the option that says so, for messages.
+        source: where the secret is read from; it is shown and pickled, so it must not be secret itself.
+        option: the option that names the source, for messages.
     """
 
     __slots__ = ("option", "source")
@@ -82,11 +82,14 @@ class FreshSecret(Secret, abc.ABC):
         """Read the secret.
 
         Raises:
-            OptionError: it cannot be read, or is none; nothing of what was read is in the message.
+            OptionError: the secret cannot be read, or what was read is no secret; the message shows nothing of it.
         """
 
     def stamp(self) -> object:
-        """Return something that is another once the secret may have changed; cheap. None: only a refusal tells."""
+        """Return a value that changes when the secret may have changed; None: only a refusal by the peer shows it.
+
+        The call is cheap.
+        """
         return None
 
     def __repr__(self) -> str:
@@ -135,7 +138,7 @@ class FileSecret(FreshSecret):
         return text
 
     def stamp(self) -> object:
-        """Return which file it is, and when it was written; None while it is not there."""
+        """Return the file's device, inode, size and time of modification; None while there is no such file."""
         try:
             found = os.stat(self.source)
         except (OSError, ValueError):
@@ -144,14 +147,14 @@ class FileSecret(FreshSecret):
 
 
 class CalledSecret(FreshSecret):
-    """What a function returns, which takes no arguments.
+    """The text that a function without arguments returns.
 
     Args:
-        source: ``package.module:function``, to be imported in every process that signs in.
+        source: ``package.module:function``; every process that signs in imports it.
         option: see ``FreshSecret``.
 
     Raises:
-        OptionError: it is written in another way.
+        OptionError: ``source`` has another form.
     """
 
     __slots__ = ()
@@ -169,7 +172,7 @@ class CalledSecret(FreshSecret):
             for part in name.split("."):
                 found = getattr(found, part)
         except Exception as fault:
-            # Only its kind: what somebody else's code says may hold anything.
+            # The message shows only the kind of the fault: the text of foreign code may hold anything.
             raise OptionError(
                 self.option,
                 f"'{self.source}' cannot be imported here ({type(fault).__name__}): its package must be installed on "
