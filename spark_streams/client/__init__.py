@@ -1,6 +1,6 @@
-"""Clients: blocking connections out, one object a task. Nothing here imports Spark or the server.
+"""Exports the clients of logs: blocking, one object a task. Nothing here imports Spark or the server.
 
-``encode_columns`` is the codec's: what a publisher sends is made by it, and sinks see no wire.
+``encode_columns`` belongs to the codec: it encodes what a publisher sends, so that sinks need not import ``wire``.
 """
 
 from spark_streams.client.amqp.client import AmqpClient

@@ -1,7 +1,7 @@
-"""Finds out what a log has lost, and raises or warns: drivers, readers and feeds use it.
+"""Detects lost events, and raises or warns; drivers, readers and feeds use it.
 
-Detection and policy are apart. ``instead_of`` compares a position with what a partition retains; ``LossPolicy`` raises
-or warns. ADR 34 has the decisions, ``tests/client/test_data_loss.py`` their table.
+Detection and policy are separate. ``instead_of`` compares a position with what a partition retains; ``LossPolicy``
+raises or warns. ADR 34 has the decisions, ``tests/client/test_data_loss.py`` their table.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DataLoss:
-    """Events that were to be read and are gone.
+    """A loss of events that a query had not read yet.
 
     Args:
-        partition: its identifier, or None when the whole stream is meant.
-        asked: where reading was to go on.
-        available: what is there instead.
+        partition: its identifier, or None for the whole stream.
+        asked: the position where reading was to continue.
+        available: what the partition has instead.
     """
 
     partition: str | None
@@ -33,13 +33,13 @@ class DataLoss:
     available: str
 
     def __post_init__(self) -> None:
-        """Redact the offsets, which come from a peer, as they go into log lines and into Spark's progress."""
+        """Redact the offsets: they come from a peer, and log lines and Spark's progress show them."""
         object.__setattr__(self, "asked", told(self.asked))
         object.__setattr__(self, "available", told(self.available))
 
 
 class LossPolicy:
-    """What is done about lost events: option ``failOnDataLoss``.
+    """Fails or warns when events are lost: option ``failOnDataLoss``.
 
     Args:
         stream: the log's name.
@@ -51,19 +51,19 @@ class LossPolicy:
         self._fail = fail
         self._told: set[tuple[str | None, str]] = set()
         self.losses: list[DataLoss] = []
-        """Those that were warned of, in this order; who tells them on takes them out."""
+        """The losses that were logged, in this order; the caller that reports them removes them."""
 
     def report(self, partition: str | None, asked: str, available: str, fault: SparkStreamsError | None = None) -> None:
         """Raise, or warn and return.
 
         Args:
-            partition: its identifier, or None when the whole stream is meant.
-            asked: where reading was to go on, as in ``after '…'``.
+            partition: its identifier, or None for the whole stream.
+            asked: the position where reading was to continue, as in ``after '…'``.
             available: what there is instead.
             fault: the error to raise; None for ``PositionLost``.
 
         Raises:
-            SparkStreamsError: ``fault``, if losses are to fail the query.
+            SparkStreamsError: ``fault``, or ``PositionLost``, when losses fail the query.
         """
         if self._fail:
             raise PositionLost(self._stream, partition, asked, available) if fault is None else fault
@@ -83,10 +83,10 @@ class LossPolicy:
         )
 
     def require_available(self, description: StreamDescription) -> None:
-        """Check that all partitions are there that a query is to start with.
+        """Check that all partitions exist that a query starts with.
 
         Raises:
-            NotFound: one is not, and losses are to fail the query.
+            NotFound: a partition does not exist, and losses fail the query.
         """
         for partition, said in description.unavailable.items():
             advice = "set option 'failOnDataLoss' to 'false' to start without it"
@@ -96,8 +96,11 @@ class LossPolicy:
     def tries_again(self, partition: str, attempts: Attempts, fault: SparkStreamsError) -> bool:
         """Pause after a failure to read a partition, and return whether to try again.
 
-        The stream was there when the range was planned. Where it is not any more it is waited for, as it may be being
-        created again; False when it did not come back, and losing events is no error.
+        The stream existed when the range was planned. If it does not exist now, the caller waits for it, as somebody
+        may be creating it again.
+
+        Returns:
+            False when the stream did not come back, and losses do not fail the query.
 
         Raises:
             SparkStreamsError: ``fault``, when trying again cannot help, or did not.
@@ -115,34 +118,34 @@ class LossPolicy:
 
 
 def place(position: Position | None) -> str:
-    """Return where reading was to go on, in words; None for a partition that has no position yet."""
+    """Return a position where reading was to continue in words; ``position`` is None for a partition without one."""
     return "from its beginning" if position in (None, EARLIEST) else str(position)
 
 
 def beginning(bounds: Bounds) -> Earliest | At | After:
-    """Return the position of all that a partition retains; precise enough to notice later what was removed since.
+    """Return the position of the first retained event; it is precise enough to detect later removals.
 
     Returns:
-        ``At`` the earliest event; of an empty partition ``After`` the newest one that was removed, or ``EARLIEST``
-        when none is known to have been there.
+        ``At`` the earliest event; for an empty partition ``After`` the newest removed one, or ``EARLIEST`` when no
+        event is known to have existed.
     """
     return ending(bounds) if bounds.earliest is None else At(bounds.earliest)
 
 
 def ending(bounds: Bounds) -> Earliest | After:
-    """Return the position after all that a partition has: ``After`` an event, or ``EARLIEST`` when none is known."""
+    """Return the position after the partition's newest event: ``After`` it, or ``EARLIEST`` when none is known."""
     newest = _newest(bounds)
     return EARLIEST if newest is None else After(newest)
 
 
 def instead_of(position: Position, bounds: Bounds) -> str | None:
-    """Return what is there instead of the events from a position on; None where none of them is known to be gone.
+    """Return what a partition has instead of the events from a position on; None when none of them is known lost.
 
     Args:
-        position: where reading was to go on, as it was written down earlier; ``EARLIEST`` is the position of a
-            partition that had not had an event. A time, an expression and ``LATEST`` are questions to the log as it
-            is: nothing is gone there.
-        bounds: what the partition retains now, as told by a peer that is not behind (ADR 27).
+        position: the stored position where reading was to continue; ``EARLIEST`` is the position of a partition that
+            had no event yet. A time, an expression and ``LATEST`` ask about the log's present state: nothing is lost
+            there.
+        bounds: what the partition retains now, as a peer answers that does not lag behind others (ADR 27).
     """
     if is_past_end(position, bounds):
         return f"{_held(bounds)}: the log was created again, restored from an older copy, or has lost its newest events"
@@ -150,7 +153,7 @@ def instead_of(position: Position, bounds: Bounds) -> str | None:
 
 
 def is_past_end(position: Position, bounds: Bounds) -> bool:
-    """Return whether the log ends before a position, which a log that only grows never does."""
+    """Return whether the log ends before a position; a log that only grows never does."""
     if not isinstance(position, (At, After)):
         return False
     newest = _newest(bounds)
@@ -160,8 +163,8 @@ def is_past_end(position: Position, bounds: Bounds) -> bool:
 def _is_removed(position: Position, bounds: Bounds) -> bool:
     """Return whether events from a position on were removed, or may have been.
 
-    A peer that does not tell what it removed is judged by its earliest event: one past the position may mean a loss,
-    and is taken for one (A-23), as what was between two opaque offsets cannot be known.
+    A peer may not report what it removed. Then an earliest event past the position counts as a loss (A-23), as nobody
+    knows what was between two opaque offsets.
     """
     removed, earliest = bounds.truncated, bounds.earliest
     if isinstance(position, Earliest):
@@ -171,12 +174,12 @@ def _is_removed(position: Position, bounds: Bounds) -> bool:
     if bounds.tells_truncated:
         included = isinstance(position, At)
         return removed is not None and (removed > position.offset or (included and removed == position.offset))
-    # After an event that is gone nothing may have come; At names an event that has to be there.
+    # Behind a removed event there may have been none; At names an event that has to exist.
     return isinstance(position, At) if earliest is None else earliest > position.offset
 
 
 def _newest(bounds: Bounds) -> str | None:
-    """Return the offset of the newest event that is known to have been there, retained or not."""
+    """Return the offset of the newest event that is known to have existed, retained or removed."""
     return bounds.latest if bounds.latest is not None else bounds.truncated
 
 

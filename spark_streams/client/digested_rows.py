@@ -1,10 +1,10 @@
-"""The rows of a task, cut into parts with a running digest: what exactly-once publishing compares between attempts.
+"""Cuts the rows of a task into parts with a running digest, which exactly-once publishing compares between attempts.
 
-Where a part ends depends on the sequence of the rows alone, not on the batches that they came in, so every attempt at a
+The end of a part depends on the sequence of the rows alone, not on the batches that they came in, so every attempt at a
 task cuts its rows alike: ``Windows`` after a fixed number of rows, ``Parts`` after a number of rows or of bytes. A
-digest covers the part's rows, all rows of the task before it, and the last part's the end of the task too: other rows,
-another order or another number of them give another digest. Digests are compared with those that earlier runs have
-stored, so what is digested, and in what order, must never change.
+digest covers the part's rows and all rows of the task before it; the last part's digest covers the end of the task too:
+other rows, another order or another number of them give another digest. Earlier runs have stored digests that later
+ones compare with, so the digested content and its order must never change.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 WINDOW_ROWS: Final = 1_024
-"""Rows of a window, unless a sub-entry batch holds more: one checksum covers so many rows."""
+"""Rows of a window, unless a sub-entry batch holds more: one checksum covers that many rows."""
 DIGEST_BITS: Final = 10
-"""Of a window: other rows go unnoticed in one case of 1,024."""
+"""Bits of a window's digest: other rows go unnoticed in one case of 1,024."""
 MAX_PART_BYTES: Final = 4 << 20
-"""Of values and keys: far below what a door takes (16 MiB), and enough that a request's own costs do not count."""
+"""Bytes of values and keys: far below a door's limit (16 MiB), and so many that a request's overhead is negligible."""
 MAX_PART_ROWS: Final = 50_000
 _ROW_BYTES: Final = 16
-"""What a row counts beside its value and key: lengths, timestamp."""
+"""Bytes that a row counts beside its value and key: lengths, timestamp."""
 _END: Final = b"end of the task"
 
 PART_SCHEMA: Final = pa.schema(
@@ -35,17 +35,17 @@ PART_SCHEMA: Final = pa.schema(
 """The columns of rows that are published to a feed; key and timestamp may be null."""
 
 Destinations = Mapping[str, NDArray[np.int64]]
-"""Stream to the numbers, within the window and rising, of the rows that go there."""
+"""Stream to the numbers of its rows, within the window, in ascending order."""
 
 _Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """What a task is on every attempt: it makes publishing exactly once.
+    """The identity that a task has on every attempt, which makes publishing exactly once.
 
     Args:
-        reference: the publisher's, the same for this query and Spark partition in every micro-batch.
+        reference: the publisher's reference, the same for this query and Spark partition in every micro-batch.
         batch: number of the micro-batch.
     """
 
@@ -54,17 +54,17 @@ class TaskIdentity:
 
 
 class _DigestedRows(Generic[_Part]):
-    """Holds the last part back until the end of the task is known, and digests what comes out.
+    """Holds the last part back until the end of the task is known, and digests each part that it returns.
 
     Args:
-        begin: what the digest begins with: whatever else has to be the same on every attempt.
+        begin: the first bytes of the digest: everything else that has to be the same on every attempt.
     """
 
     def __init__(self, begin: bytes = b"") -> None:
         self._held: list[pa.Table] = []
         self._crc = int(google_crc32c.value(begin))
         self.rows = 0
-        """How many rows have come out in parts."""
+        """How many rows the returned parts have."""
 
     def finish(self) -> list[_Part]:
         """Return the last part; none when there was no row."""
@@ -72,11 +72,11 @@ class _DigestedRows(Generic[_Part]):
         return [self._next(pa.concat_tables(held), _END)] if any(rows.num_rows for rows in held) else []
 
     def _cut(self, rows: pa.Table, ends: Sequence[int]) -> list[_Part]:
-        """Take rows; return the parts that are certainly not the last one.
+        """Add rows; return the parts that are certainly not the last one.
 
         Args:
-            rows: the next ones.
-            ends: where parts end, among the rows that are held and these, for which a further row is there.
+            rows: the next rows.
+            ends: the ends of parts that a further row follows, counted over the held rows and these.
         """
         self._held.append(rows)
         if not ends:
@@ -91,7 +91,7 @@ class _DigestedRows(Generic[_Part]):
         return part
 
     def _part(self, rows: pa.Table, end: bytes) -> _Part:
-        """Return a part of these rows; ``end`` belongs to the digest, behind them."""
+        """Return a part of these rows; the digest covers ``end`` after them."""
         raise NotImplementedError
 
     def _digest(self, content: bytes | pa.Buffer) -> None:
@@ -103,10 +103,10 @@ class Window:
     """Consecutive rows of a task with one digest.
 
     Args:
-        first_row: number of the first one within the task, from 0.
-        rows: how many.
-        digest: of these and all rows before them; 0 when none was asked for.
-        places: where they go.
+        first_row: number of the first row within the task, from 0.
+        rows: how many rows it has.
+        digest: the digest of these and all rows before them; 0 for windows without digests.
+        places: the streams that the rows go to.
     """
 
     first_row: int
@@ -119,10 +119,10 @@ class Windows(_DigestedRows[tuple[Window, pa.Table]]):
     """Cuts the rows of a task into windows of a fixed number of rows; their digests cover where rows go, too.
 
     Args:
-        place: says where the rows of a window go, given the number of its first row and its rows; called once for each
-            window, in their order.
+        place: returns where the rows of a window go, given the number of its first row and its rows; it is called once
+            for each window, in their order.
         window_rows: rows of a window.
-        begin: as above.
+        begin: the first bytes of the digest: everything else that has to be the same on every attempt.
         digested: whether digests are needed.
     """
 
@@ -139,13 +139,13 @@ class Windows(_DigestedRows[tuple[Window, pa.Table]]):
         self._digested = digested
 
     def add(self, rows: pa.Table) -> list[tuple[Window, pa.Table]]:
-        """Take rows; return the windows that are certainly not the last one.
+        """Add rows; return the windows that are certainly not the last one.
 
         Args:
-            rows: the next rows; the digest covers column ``payload`` (large_binary), the others come along.
+            rows: the next rows; the digest covers column ``payload`` (large_binary) and no other column.
 
         Raises:
-            DeliveryFailed: what ``place`` raises; so does ``finish``.
+            DeliveryFailed: ``place`` raised it; ``finish`` raises it too.
         """
         count = rows.num_rows + sum(held.num_rows for held in self._held)
         return self._cut(rows, range(self.window_rows, count, self.window_rows))
@@ -157,7 +157,7 @@ class Windows(_DigestedRows[tuple[Window, pa.Table]]):
                 self._digest(content)
             for stream in sorted(places):
                 chosen = places[stream]
-                # Most tasks have one stream: all rows, which its name alone says.
+                # Most tasks have one stream: its name alone stands for all rows.
                 self._digest(b"%d %b" % (len(chosen), stream.encode()))
                 if len(chosen) < rows.num_rows:
                     self._digest(chosen.astype("<u4").tobytes())
@@ -171,10 +171,10 @@ class Part:
     """Consecutive rows of a task, published together.
 
     Args:
-        number: of the part within the task, from 0.
+        number: the number of the part within the task, from 0.
         first_row: number of its first row within the task, from 0.
-        rows: with ``PART_SCHEMA``.
-        digest: 32 bits: of these and all rows before them.
+        rows: the rows, with ``PART_SCHEMA``.
+        digest: the digest of these and all rows before them, 32 bits.
     """
 
     number: int
@@ -186,17 +186,17 @@ class Part:
 class Parts(_DigestedRows[Part]):
     """Cuts the rows of a task into parts of ``MAX_PART_ROWS`` or ``MAX_PART_BYTES``, whichever comes first.
 
-    A part ends before the row with which it would have more bytes than that.
+    A part ends before the row that would exceed the bytes.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._sizes = np.zeros(0, np.int64)
         self.last_number = -1
-        """The number of the part that came out last, -1 for none."""
+        """The number of the last part returned, -1 for none."""
 
     def add(self, rows: pa.RecordBatch) -> list[Part]:
-        """Take rows with ``PART_SCHEMA``; return the parts that are certainly not the last one."""
+        """Add rows with ``PART_SCHEMA``; return the parts that are certainly not the last one."""
         sizes = np.concatenate([self._sizes, _row_bytes(rows)])
         ends = _part_ends(sizes)
         self._sizes = sizes[ends[-1] :] if ends else sizes
@@ -214,7 +214,7 @@ class Parts(_DigestedRows[Part]):
 
 
 def _content(column: pa.Array) -> Iterator[bytes | pa.Buffer]:
-    """Yield bytes that are the same for equal columns, however they lie in memory, and others for other ones."""
+    """Yield bytes that are equal for equal columns, whatever their layout in memory, and differ for others."""
     yield np.packbits(np.asarray(column.is_valid())).tobytes()
     if pa.types.is_timestamp(column.type):
         yield np.asarray(column.cast(pa.int64()).fill_null(0)).astype("<i8").tobytes()
@@ -224,7 +224,7 @@ def _content(column: pa.Array) -> Iterator[bytes | pa.Buffer]:
 
 
 def _binary(values: pa.LargeBinaryArray) -> Iterator[bytes | pa.Buffer]:
-    """Yield the lengths of values without null, and then the values, which are not copied."""
+    """Yield the lengths of values without null, and then the values, without a copy."""
     bounds = _bounds(values)
     yield np.diff(bounds).astype("<i8").tobytes()
     content = values.buffers()[2]
@@ -242,12 +242,12 @@ def _row_bytes(rows: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def _part_ends(sizes: NDArray[np.int64]) -> list[int]:
-    """Return where parts end for which a further row is there: they cannot be the last one."""
+    """Return the ends of the parts that a further row follows; none of them is the last part."""
     total = np.cumsum(sizes)
     ends: list[int] = []
     start, before = 0, 0
     while True:
-        # At least one row, however large it is.
+        # A part has at least one row, however large it is.
         end = max(start + 1, int(np.searchsorted(total, before + MAX_PART_BYTES, side="right")))
         end = min(end, start + MAX_PART_ROWS)
         if end >= len(sizes):

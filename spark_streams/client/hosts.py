@@ -1,7 +1,7 @@
-"""Connects to a peer by any of its hosts: those of option ``url`` in random order, then those that it has named itself.
+"""Connects to any host of a peer: those of option ``url`` in random order, then those that the peer has named.
 
-A host that does not answer, or does not answer as such a peer does, is skipped. What all hosts would answer alike ends
-the search at once: that they do not take the credentials, or do not let us in.
+The search skips a host that does not answer, or does not speak the protocol. An answer that all hosts would give ends
+the search at once: that the peer does not accept the credentials, or does not permit the access.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, RemoteProtocolError, SparkStreamsError, TransportError
 
 MAX_TOLD: Final = 64
-"""More nodes than any cluster has of which a client has to find one."""
+"""The most nodes that are remembered: more than a client needs to find one of any cluster."""
 
 _log = logging.getLogger(__name__)
 _C = TypeVar("_C")
 
 
 class Hosts:
-    """The hosts of one peer. Not for several threads at once.
+    """The hosts of one peer, for one thread at a time.
 
     Args:
-        endpoint: where the peer is.
-        timeout_ms: how long the network may take to connect, for all hosts together.
+        endpoint: the peer's endpoint.
+        timeout_ms: how many milliseconds connecting may take, for all hosts together.
     """
 
     def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
@@ -39,11 +39,11 @@ class Hosts:
 
     @property
     def told(self) -> tuple[Node, ...]:
-        """The nodes that the peer has named, and that are none of ``url``."""
+        """The nodes that the peer has named, without those of ``url``."""
         return tuple(self._told)
 
     def learn(self, nodes: Iterable[Node]) -> None:
-        """Remember nodes that the peer has named; of a peer that names very many, the first."""
+        """Remember the nodes that the peer has named, up to ``MAX_TOLD``."""
         given = {_node(host) for host in self._given}
         for node in nodes:
             if node not in given and len(self._told) < MAX_TOLD:
@@ -53,10 +53,10 @@ class Hosts:
         """Return a connection to the first host that gives one.
 
         Args:
-            connect: connects with one host; its other argument is how many milliseconds that may take.
+            connect: connects to one host; its other argument is how many milliseconds that may take.
 
         Raises:
-            ConnectFailed: no host answers as it should; the message names each that was tried, with its reason.
+            ConnectFailed: no host answers as it should; the message names each tried host, with its reason.
             SparkStreamsError: of the only host, or one that every host would answer with.
         """
         order, faults = self._order(), []
@@ -70,7 +70,7 @@ class Hosts:
                 faults.append(fault)
                 self._failed.add(node)
                 if host.is_told and (fault.costly or not fault.retriable):
-                    # It cannot be reached from here: it would cost its time, and tries of the others, again and again.
+                    # The host is unreachable from here: each search would lose its time and tries on it again.
                     del self._told[node]
                     fault.costly = False
                 continue
@@ -81,18 +81,18 @@ class Hosts:
         raise unreachable_fault(faults)
 
     def _order(self) -> list[Endpoint]:
-        """Return all hosts: at random, but those of the url first, and each kind with those that failed at its end."""
+        """Return all hosts in random order: those of the url first, and within both kinds the failed ones last."""
         hosts = [*self._given, *map(self._endpoint.at, self._told)]
         return sorted(random.sample(hosts, len(hosts)), key=lambda each: (each.is_told, _node(each) in self._failed))
 
 
 def is_host_fault(fault: SparkStreamsError) -> bool:
-    """Return whether a fault is one of the host alone, so that another host may answer."""
+    """Return whether a fault concerns one host alone, so that another host may answer."""
     return fault.retriable or isinstance(fault, (TransportError, RemoteProtocolError))
 
 
 def unreachable_fault(faults: list[SparkStreamsError]) -> SparkStreamsError:
-    """Return the error for hosts of which none could be reached: that of the only one, or one that has all in it."""
+    """Return the error for a search that reached no host: the only fault, or one error that lists all faults."""
     if len(faults) == 1:
         return faults[0]
     failed = ConnectFailed(f"none of {len(faults)} hosts can be reached: {'; '.join(map(str, faults))}")

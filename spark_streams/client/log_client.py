@@ -1,7 +1,7 @@
-"""Defines what Spark's readers need of a client of a log: the protocol ``LogClient``, its questions and its answers.
+"""Defines what Spark's readers need of a client of a log: the protocol ``LogClient``, its requests and its answers.
 
-The clients of AMQP and RabbitMQ streams have it, and so has the tests' fake. Questions and answers are frozen values,
-which can be pickled and hold no socket.
+The clients of AMQP and RabbitMQ streams implement it, and so does the tests' fake. Requests and answers are frozen
+values, which can be pickled and hold no socket.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_streams.filters.tree import Expression
 from spark_streams.position import After, At, Earliest, Position
 
 PRODUCT: Final = "spark-streams"
-"""What our log's doors say that they are: AMQP's as ``product``, that of RabbitMQ streams as ``implementation``."""
+"""The name of our log's doors: the AMQP door sends it as ``product``, the RabbitMQ one as ``implementation``."""
 _MAX_OFFSET: Final = 2**63 - 1
 
 
@@ -32,12 +32,12 @@ class Bounds:
         earliest: offset of the oldest retained event, None when there is none.
         latest: offset of the newest retained event (inclusive, A-18), None when there is none.
         truncated: offset of the newest event that retention has removed; None when there is none, or when the peer
-            does not say (extension ``x-opt-truncated-offset``).
-        tells_truncated: whether the peer says it at all.
-        closed: whether no event will be added any more, as it was split (extension ``x-opt-closed``).
-        starts_after: the closed partition with what came before its first event, None where there is none
+            does not report it (extension ``x-opt-truncated-offset``).
+        tells_truncated: whether the peer reports ``truncated`` at all.
+        closed: whether the partition was split and takes no more events (extension ``x-opt-closed``).
+        starts_after: the closed partition with the events before its first one, None where there is none
             (``x-opt-starts-after``).
-        cursor_from: partitions that left, whose events were redistributed onto it and others (``x-opt-cursor-from``).
+        cursor_from: removed partitions whose events were redistributed to it and others (``x-opt-cursor-from``).
     """
 
     earliest: str | None
@@ -58,10 +58,10 @@ class StreamDescription:
         incarnation: identity of this creation of the stream, None where the peer gives none (extension
             ``x-opt-incarnation``).
         partitions: partition identifier to bounds.
-        unavailable: partitions that the stream has by its description, and that are not there by themselves: partition
-            identifier to what the peer said. None of them is in ``partitions``.
-        offset_digits: how many decimal digits every offset of the stream has, leading zeros among them; None where
-            the form of its offsets is not known.
+        unavailable: partitions that the stream's description lists and that do not exist: partition identifier to the
+            peer's answer. None of them is in ``partitions``.
+        offset_digits: how many decimal digits every offset of the stream has, leading zeros included; None when the
+            form of its offsets is unknown.
     """
 
     stream: str
@@ -71,9 +71,9 @@ class StreamDescription:
     offset_digits: int | None = None
 
     def no_offset(self, text: str) -> str | None:
-        """Return why no event of the stream can have an offset; None where one may.
+        """Return why no event of the stream can have the offset ``text``; None when one may.
 
-        One in another form would be compared all the same: '5' lies behind every offset of 20 digits.
+        An offset of another form would be compared all the same: '5' lies behind every offset of 20 digits.
         """
         digits = self.offset_digits
         if digits is None:
@@ -88,10 +88,10 @@ class StreamDescription:
         )
 
     def __post_init__(self) -> None:
-        """Check the names, which are told in messages, log lines and rows.
+        """Check the names of the partitions, which messages, log lines and rows show.
 
         Raises:
-            RemoteProtocolError: one has characters that are not printable, such as a newline.
+            RemoteProtocolError: a name has characters that are not printable, such as a newline.
         """
         for name in (*self.partitions, *self.unavailable):
             if not name.isprintable():
@@ -102,18 +102,18 @@ class StreamDescription:
 
 @dataclass(frozen=True)
 class RangeRead:
-    """One contiguous range of one partition, and what to decode of it.
+    """One contiguous range of one partition, and the columns to decode of it.
 
     Args:
         stream: the stream's name.
         partition: the partition's identifier.
         start: where to begin; ``After`` excludes its offset, ``At`` includes it.
         end: offset of the last event of the range, inclusive.
-        columns: names of ``rows.FULL_MESSAGE_SCHEMA`` in the order of the rows; what is left out is not decoded.
-        fail_on_data_loss: whether events that are gone raise ``PositionLost``; otherwise a warning is logged.
-        timestamp_overflow: what becomes of an instant beyond int64 microseconds, which AMQP's milliseconds can say:
+        columns: names of ``rows.FULL_MESSAGE_SCHEMA`` in the order of the rows; other columns are not decoded.
+        fail_on_data_loss: whether lost events raise ``PositionLost``; otherwise the client logs a warning.
+        timestamp_overflow: the treatment of an instant beyond int64 microseconds, which AMQP's milliseconds can hold:
             ``fail`` ends the read with an error, ``null`` makes the cell null.
-        filter: only the events that it is true of are rows; None for all. The client pushes what the peer takes, and
+        filter: the rows are the events that it is true of; None for all. The client pushes what the peer accepts, and
             checks the rest itself, so that the rows are the same whatever the peer can do.
     """
 
@@ -129,13 +129,13 @@ class RangeRead:
 
 @dataclass(frozen=True)
 class Pushdown:
-    """What becomes of a filter at one peer: what a query logs once.
+    """How a filter is split between one peer and the client; a query logs it once.
 
-    Both together are the whole filter: an event is a row when the peer lets it pass and the residual is true of it.
+    Both parts together are the whole filter: an event is a row when the peer sends it and the residual is true of it.
 
     Args:
-        pushed: what the peer is asked to check, in its own words; None for nothing.
-        residual: what the client still checks on every event that the peer delivers; None for nothing.
+        pushed: the part that the peer checks, in its own syntax; None for nothing.
+        residual: the part that the client checks on every event that the peer delivers; None for nothing.
     """
 
     pushed: str | None
@@ -143,13 +143,13 @@ class Pushdown:
 
 
 class OffsetWalk(Protocol):
-    """A walk over the offsets of a partition; bodies are not decoded."""
+    """A walk over the offsets of a partition, which does not decode bodies."""
 
     def take(self, n: int) -> list[str]:
         """Return the next ``n`` offsets, fewer when there are no more now."""
 
     def close(self) -> None:
-        """Give the link back."""
+        """Detach the link."""
 
 
 class LogClient(Protocol):
@@ -159,12 +159,12 @@ class LogClient(Protocol):
     def numeric_offsets(self) -> bool:
         """Whether offsets are numbers, written as decimal digits of a fixed width.
 
-        Then ``remaining`` is never called: what it tells is computed. Else it is an ``OpaqueLogClient``.
+        If so, nobody calls ``remaining``: callers compute its result. If not, the client is an ``OpaqueLogClient``.
         """
 
     @property
     def told(self) -> tuple[Node, ...]:
-        """Nodes that the peer has named so far, where it may be found when no host of ``url`` answers; mostly none."""
+        """Nodes that the peer has named so far, to try when no host of ``url`` answers; mostly none."""
 
     def __enter__(self) -> LogClient: ...
 
@@ -177,11 +177,11 @@ class LogClient(Protocol):
 
         Args:
             stream: the stream's name.
-            certain: partitions of which a node that is behind others must not tell.
+            certain: partitions whose bounds must not come from a node that lags behind others.
         """
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
-        """Return the number of events after each position, from it on for ``At``; None where the peer does not tell."""
+        """Return the number of events after each position, from it on for ``At``; None where the peer has no count."""
 
     def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
         """Return the offset of the first event, in log order, that is not earlier; None when there is none."""
@@ -189,36 +189,36 @@ class LogClient(Protocol):
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
         """Return the offset of the first event, in log order, that an expression is true of; None when there is none.
 
-        It is found with the peer's help as far as that goes; the answer is the same without any.
+        The peer checks what it can of the expression; the answer is the same without that.
         """
 
     def pushdown(self, stream: str, expression: Expression) -> Pushdown:
-        """Return what of a filter this peer would check, and what ``fetch`` would check itself; nothing is read."""
+        """Return the parts of a filter that this peer and ``fetch`` would check; no event is read."""
 
     def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
-        """Return what tells what is at an offset of a partition from whatever else may be there.
+        """Return a text for the content at an offset of each partition, which other content would change.
 
-        Two answers for one partition and offset that differ mean that the log was deleted and created again in between,
-        or restored from an older copy and written on; equal ones mean nearly always that it was not.
+        Two different answers for one partition and offset mean that the log was deleted and created again in between,
+        or restored from an older copy and continued; equal answers mean nearly always that it was not.
 
         Args:
             stream: the stream's name.
-            offsets: partition to the offset, inclusive, of an event or of anything else that uses one up.
+            offsets: partition to the offset, inclusive, of an event or of anything else that uses up an offset.
 
         Returns:
             A text for each partition; None or left out where there is nothing at the offset (any more). Empty where
-            the peer has nothing of the kind.
+            the peer gives no such text.
         """
 
     def fetch(self, read: RangeRead, *, max_rows: int = ..., max_bytes: int = ...) -> Iterator[pa.RecordBatch]:
         """Return the rows of a range that match ``read.filter``, columns in the order of ``read.columns``.
 
-        The end of the range is found, and lost events are noticed, as if there were no filter.
+        The client finds the end of the range, and detects lost events, as if there were no filter.
         """
 
 
 class OpaqueLogClient(LogClient, Protocol):
-    """One connection to a log whose offsets say nothing but their order."""
+    """One connection to a log whose offsets have an order and no other meaning."""
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> OffsetWalk:
-        """Walk from ``start`` to ``end`` (inclusive; None for without end)."""
+        """Return a walk from ``start`` to ``end`` (inclusive; None for no end)."""

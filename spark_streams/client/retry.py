@@ -1,4 +1,4 @@
-"""Deadlines, and the one loop that tries again: it reads ``retriable`` of an error, and nothing else does."""
+"""Defines deadlines, and the retry loop: the only code that reads ``retriable`` of an error."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _T = TypeVar("_T")
 
 
 class Deadline:
-    """A point in time after which waiting is an error; ``restart`` moves it when there was progress.
+    """A point in time after which waiting is an error; ``restart`` moves it after progress.
 
     Args:
-        timeout_ms: how long from now.
+        timeout_ms: milliseconds from now.
     """
 
     __slots__ = ("_end", "timeout_ms")
@@ -28,17 +28,17 @@ class Deadline:
         self.restart()
 
     def restart(self) -> None:
-        """Start counting again."""
+        """Start the time again from now."""
         self._end = time.monotonic() + self.timeout_ms / 1000
 
     def left_s(self, what: str) -> float:
         """Return the seconds that are left, more than 0.
 
         Args:
-            what: what was waited for, as in ``no answer to attach 'orders' by localhost:5672``.
+            what: what is missing, as in ``no answer to attach 'orders' by localhost:5672``.
 
         Raises:
-            DeadlineExceeded: none is left.
+            DeadlineExceeded: no time is left.
         """
         left = self._end - time.monotonic()
         if left <= 0:
@@ -51,12 +51,12 @@ class Deadline:
 
 @dataclass(frozen=True)
 class Backoff:
-    """How often and how patiently to try again.
+    """How often to try, and how long to pause in between.
 
     Args:
         attempts: tries in a row without progress, the first included.
-        first_ms: pause after the first failure; it doubles with each further one.
-        limit_ms: longest pause.
+        first_ms: milliseconds to pause after the first failure; the pause doubles with each further one.
+        limit_ms: milliseconds of the longest pause.
     """
 
     attempts: int = 6
@@ -65,9 +65,9 @@ class Backoff:
 
 
 DEFAULT_BACKOFF: Final = Backoff()
-"""Six tries within about 3 s: a wrong port is told soon."""
+"""Six tries within about 3 s: a wrong port is reported soon."""
 PATIENT: Final = Backoff(attempts=24)
-"""Some 40 s: a broker that restarts takes 5 to 10 s, and then its streams come back one by one."""
+"""Tries for some 40 s: a broker that restarts takes 5 to 10 s, and then its streams come back one by one."""
 
 
 class Attempts:
@@ -78,27 +78,27 @@ class Attempts:
         self._failed = 0
 
     def progressed(self) -> None:
-        """Forget the failures: something worked since."""
+        """Forget the failures, as something has worked since."""
         self._failed = 0
 
     def after(self, fault: SparkStreamsError) -> None:
         """Pause before the next try.
 
         Raises:
-            SparkStreamsError: ``fault`` itself, as ``pause_s``.
+            SparkStreamsError: ``fault`` itself, when it is not retriable or was the last allowed try.
         """
         seconds = self.pause_s(fault)
         _log.info("%s; trying again in %d ms", fault, seconds * 1_000)
         _pause(seconds)
 
     def pause_s(self, fault: SparkStreamsError) -> float:
-        """Count a failure, and return how long to pause before the next try, in seconds.
+        """Count a failure, and return how many seconds to pause before the next try.
 
-        One that is ``costly`` counts for half of the tries that are allowed: a connection that fell silent is replaced
-        once, and a peer that does not answer is told after twice its time.
+        A ``costly`` fault counts as half of the allowed tries: a silent connection is replaced once, and a peer that
+        does not answer is reported after twice its timeout.
 
         Raises:
-            SparkStreamsError: ``fault`` itself, when it is not retriable or was the last one allowed.
+            SparkStreamsError: ``fault`` itself, when it is not retriable or was the last allowed try.
         """
         if fault.given_up:
             raise fault
@@ -113,10 +113,10 @@ class Attempts:
 
 
 def retrying(operation: Callable[[], _T], backoff: Backoff = DEFAULT_BACKOFF) -> _T:
-    """Return what ``operation`` returns, trying again while its errors are retriable.
+    """Run ``operation`` until it succeeds, while its errors are retriable; return its result.
 
     Raises:
-        SparkStreamsError: the last one.
+        SparkStreamsError: the last error of ``operation``.
     """
     attempts = Attempts(backoff)
     while True:
@@ -127,14 +127,14 @@ def retrying(operation: Callable[[], _T], backoff: Backoff = DEFAULT_BACKOFF) ->
 
 
 def retrying_reached(operation: Callable[[], _T], was_reached: Callable[[], bool]) -> _T:
-    """Return what ``operation`` returns, trying again: for long once the peer was there, as it may be restarting.
+    """Run ``operation`` until it succeeds; retry for longer once the peer was reached, as it may be restarting.
 
     Args:
-        operation: what is tried.
-        was_reached: whether the peer has ever been reached.
+        operation: what to try.
+        was_reached: returns whether the peer has ever been reached.
 
     Raises:
-        SparkStreamsError: the last one.
+        SparkStreamsError: the last error of ``operation``.
     """
     short, long = Attempts(), Attempts(PATIENT)
     while True:

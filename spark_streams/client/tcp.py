@@ -1,6 +1,6 @@
 """Opens a socket to a peer, with TLS where the endpoint has it, and turns its errors into ours; for all protocols.
 
-Every message names ``host:port`` and what to do. What a peer says is redacted where it becomes part of a message.
+Every message names ``host:port`` and what to do. A peer's words are redacted where they become part of a message.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
     """Return a connected, non-blocking socket.
 
     Args:
-        endpoint: where to.
+        endpoint: the peer.
         deadline: how long to try.
         server_name: the name that a TLS certificate has to hold; the endpoint's host when None.
 
     Raises:
-        ConnectFailed: no connection, or TLS failed on it.
+        ConnectFailed: no connection could be made, or TLS failed on it.
+        DeadlineExceeded: ``deadline`` has passed.
         OptionError: a file of ``endpoint.tls`` cannot be read.
     """
     context = tls_context(endpoint.tls) if endpoint.tls else None
@@ -40,7 +41,7 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
         raw = socket.create_connection(
             (endpoint.host, endpoint.port), timeout=deadline.left_s(f"{endpoint.address}: no connection")
         )
-    except UnicodeError as fault:  # no host name can be written so: a part of it is empty, or too long
+    except UnicodeError as fault:  # the name is no host name: a part of it is empty, or too long
         raise connect_fault(socket.gaierror(str(fault)), endpoint) from fault
     except (OSError, OverflowError) as fault:
         raise connect_fault(fault if isinstance(fault, OSError) else OSError(str(fault)), endpoint) from fault
@@ -61,7 +62,7 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
 
 
 def final(fault: ConnectFailed) -> ConnectFailed:
-    """Mark a fault as not retriable: a name, a certificate or a scheme has to be changed first."""
+    """Mark a fault as not retriable, as the user has to change a name, a certificate or a scheme first; return it."""
     fault.retriable = False
     return fault
 
@@ -87,7 +88,7 @@ def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
 
 
 def _told_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
-    """Return the error for a host that the peer has named, and no option: the peer's settings are to be checked."""
+    """Return the error for a host that the peer, and no option, has named; it advises to check the peer's settings."""
     where, reason, what = endpoint.address, str(fault.strerror or fault), "the peer redirects there"
     if endpoint.scheme in RABBITMQ_SCHEMES:
         what = (
@@ -107,7 +108,7 @@ def _told_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
 
 
 def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
-    """Return the error for a TLS handshake that failed; it is retriable where the handshake only broke off."""
+    """Return the error for a TLS handshake that failed; it is retriable when the handshake only broke off."""
     where = endpoint.address
     if isinstance(fault, ssl.SSLCertVerificationError):
         return final(ConnectFailed(f"{where}: {unverified(fault, where)}"))
@@ -128,7 +129,7 @@ def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
 
 
 def lost(endpoint: Endpoint, reason: object) -> ConnectionLost | ConnectFailed:
-    """Return the error for a connection that broke while in use; or that TLS 1.3 refused only after the handshake."""
+    """Return the error for a connection that broke while in use, or that TLS 1.3 refused after the handshake."""
     refused = refused_certificate(reason) if isinstance(reason, BaseException) else None
     if refused is not None:
         return final(ConnectFailed(f"{endpoint.address}: {refused}"))

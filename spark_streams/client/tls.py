@@ -10,11 +10,11 @@ from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
 
 WANTS_A_CERTIFICATE: Final = "wants a client certificate, check options 'tls.certFile' and 'tls.keyFile'"
-"""Of a peer that hangs up without a word: servers of Python's asyncio do so to clients that they do not trust."""
+"""For a peer that closes the connection silently, as servers of Python's asyncio do to clients they do not trust."""
 _CLOCK: Final = "and check the clock of this machine"
 _ALERTS: Final = {
     "CERTIFICATE_REQUIRED": "it asks for a client certificate: set options 'tls.certFile' and 'tls.keyFile'",
-    # What TLS 1.2 has for the same.
+    # TLS 1.2 sends this in place of CERTIFICATE_REQUIRED.
     "HANDSHAKE_FAILURE": "it may ask for a client certificate, options 'tls.certFile' and 'tls.keyFile', or speak "
     "other versions of TLS",
     "UNKNOWN_CA": "it does not trust the authority of our certificate: option 'tls.certFile' needs one of an authority "
@@ -25,16 +25,16 @@ _ALERTS: Final = {
     "UNSUPPORTED_CERTIFICATE": "it does not take our certificate, option 'tls.certFile': is it one for clients",
     "CERTIFICATE_UNKNOWN": "it does not take our certificate, option 'tls.certFile'",
 }
-"""What a peer says before it hangs up (RFC 8446 §6.2), as OpenSSL spells it."""
+"""The alert that a peer sends before it closes (RFC 8446 §6.2), as OpenSSL spells it, to what to do."""
 
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """Return the context for a connection: TLS 1.2 and later, the peer's certificate is always checked.
+    """Return the context for a connection: it uses TLS 1.2 or later, and always checks the peer's certificate.
 
     Raises:
-        OptionError: a file is not there, or cannot be used.
+        OptionError: a file does not exist, or cannot be used.
     """
     for option, file in (("tls.caFile", tls.ca_file), ("tls.certFile", tls.cert_file), ("tls.keyFile", tls.key_file)):
         if file is not None and not Path(file).is_file():
@@ -51,7 +51,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
             context.load_cert_chain(tls.cert_file, tls.key_file, asked)
         except (ssl.SSLError, OSError) as fault:
             if asked.was:
-                # Without our answer OpenSSL would ask on the terminal, and wait.
+                # Without our callback OpenSSL would ask on the terminal, and wait.
                 option, file = (
                     ("tls.certFile", tls.cert_file) if tls.key_file is None else ("tls.keyFile", tls.key_file)
                 )
@@ -67,7 +67,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 
 
 class _Asked:
-    """Answers the question for a passphrase with none, and remembers that it was put."""
+    """Returns an empty passphrase when OpenSSL asks for one, and remembers that it asked."""
 
     def __init__(self) -> None:
         self.was = False
@@ -78,15 +78,15 @@ class _Asked:
 
 
 def is_no_tls(fault: BaseException) -> bool:
-    """Return whether what came in place of TLS was something else, as from a port that does not speak it."""
+    """Return whether the peer sent something other than TLS, as a port does that does not speak it."""
     return isinstance(fault, ssl.SSLError) and fault.reason in _NO_TLS
 
 
 def unverified(fault: ssl.SSLCertVerificationError, where: str) -> str:
-    """Return why a peer's certificate is not accepted, and what to do.
+    """Return why the client does not accept a peer's certificate, and what to do.
 
     Args:
-        fault: what OpenSSL said.
+        fault: the error of OpenSSL.
         where: the peer, as ``host:port``.
     """
     reason = fault.verify_message or str(fault)
@@ -102,9 +102,9 @@ def unverified(fault: ssl.SSLCertVerificationError, where: str) -> str:
 
 
 def refused_certificate(fault: BaseException) -> str | None:
-    """Return what to do when the peer has closed because of our certificate; None when it was for another reason.
+    """Return what to do when the peer closed because of our certificate; None when it closed for another reason.
 
-    With TLS 1.3 that is known only when the first answer is read.
+    With TLS 1.3 the client learns this only when it reads the first answer.
     """
     if not isinstance(fault, ssl.SSLError):
         return None
