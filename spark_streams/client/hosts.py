@@ -57,7 +57,7 @@ class Hosts:
 
         Raises:
             ConnectFailed: no host answers as it should; the message names each tried host, with its reason.
-            SparkStreamsError: of the only host, or one that every host would answer with.
+            SparkStreamsError: the error of the only host, or one that every host would answer with.
         """
         order, faults = self._order(), []
         for host in order:

@@ -1,1 +1,1 @@
-"""The client of AMQP 1.0 event streams."""
+"""Holds the client of AMQP 1.0 event streams."""

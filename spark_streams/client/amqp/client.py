@@ -1,7 +1,7 @@
-"""The client of AMQP event streams: blocking, one object a task, without Spark.
+"""Reads and publishes AMQP event streams: blocking, one client object a task, without Spark.
 
-Connections are opened when they are first needed, and kept. A link that the peer redirects is attached where it points
-to (ES-101).
+The client opens a connection when it first needs it, and keeps it. When the peer redirects a link, the client attaches
+it at the named container (ES-101).
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _SEARCHED_ROWS: Final = 4_096
-"""Events that a search looks at together, where the peer does not find the first one itself."""
+"""Events of one batch of a search, for peers that do not find the first match themselves."""
 MAX_REDIRECTS: Final = 5
-"""Hops that are followed for one link; more means that containers point at each other."""
+"""Redirects that are followed for one link; more mean that containers redirect to each other."""
 
 
 class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
-    """A client of one AMQP container with event logs. Not for use by several threads at once.
+    """A client of one AMQP container with event logs, for one thread at a time.
 
     Args:
-        endpoint: where to, with credentials and TLS; of several hosts any one.
-        timeout_ms: how long the peer may be silent whenever it owes an answer.
+        endpoint: the container, with credentials and TLS; the client connects to any one of several hosts.
+        timeout_ms: how many milliseconds the peer may be silent whenever it owes an answer.
         require_event_streams: whether reading from a peer that does not offer the capability
             ``AMQP_EVENT_STREAMS_V1_0`` is an error (ES-012). Plain sending needs no capability.
         consumer_group: the group that the links of ``fetch`` join; None for none.
-        epoch: the epoch that they claim a partition with, within the group; None for none.
+        epoch: the epoch with which these links claim a partition within the group; None for none.
     """
 
     numeric_offsets = False
     """Offsets are opaque (ES-301)."""
     told: tuple[Node, ...] = ()
-    """AMQP containers do not name others, but for a link that they redirect."""
+    """AMQP containers name no others, except in a redirect of a link."""
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         self.close()
 
     def close(self) -> None:
-        """Close all connections in good order; never raises. Reads that are still open end with errors."""
+        """Close all connections with AMQP's close; never raise. Reads that are still open end with errors."""
         self._closed = True
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
     def turn(self) -> None:
-        """Serve all connections once, without waiting: heartbeats go out while the caller is busy elsewhere.
+        """Serve all connections once, without waiting, so that heartbeats go out while the caller is busy elsewhere.
 
         Raises:
             TransportError, PeerError, RemoteProtocolError: a connection broke; it is of no further use.
@@ -104,42 +104,43 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
                 connection.turn()
 
     def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
-        """Return the partitions of a stream and what they retain, as the peer says it now; all of that is ``certain``.
+        """Return the partitions of a stream and what they retain, as the peer reports it now; all are ``certain``.
 
         Raises:
-            NotFound: no such stream.
-            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+            NotFound: the peer has no such stream.
+            ConnectFailed, AuthenticationFailed: no connection, or the peer does not accept the credentials.
+            DeadlineExceeded, RemoteProtocolError: the peer does not answer in time, or breaks the protocol.
         """
 
         def ask(connection: Connection, address: str) -> StreamDescription:
             described = info.describe(connection, stream, address, Deadline(self._timeout_ms))
-            # Offsets are opaque (ES-301), but for the log's whose form is this project's own.
+            # Offsets are opaque (ES-301), except those of our log, whose form this project defines.
             digits = OFFSET_DIGITS if connection.properties.get("product") == PRODUCT else None
             return replace(described, offset_digits=digits)
 
         return self._retrying(info.info_address(stream), ask)
 
     def capabilities(self) -> dict[str, str | list[str]]:
-        """Return what the peer says about itself, and ``capabilities``: those that it offers.
+        """Return the peer's properties, and ``capabilities``: those that it offers.
 
         Raises:
-            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
         return self._retrying(
             "", lambda connection, _: {**connection.properties, "capabilities": list(connection.offered)}
         )
 
     def streams(self) -> list[str] | None:
-        """Return the names of the streams that we may read; None of a peer that does not list them.
+        """Return the names of the streams that we may read; None for a peer that does not list them.
 
-        AMQP has no way to ask: only the log of this project answers.
+        AMQP has no request for it: only the log of this project answers.
 
         Raises:
-            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
 
         def ask(connection: Connection, address: str) -> list[str] | None:
-            # Others might take the address for that of a queue, and make one.
+            # Other peers might take the address for a queue's, and create the queue.
             if connection.properties.get("product") != PRODUCT:
                 return None
             with contextlib.suppress(NotFound):
@@ -151,10 +152,10 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many retained events there are after each position (from it on, for ``At``).
 
-        None where the peer does not tell, or where the position is a time or an expression.
+        The count is None where the peer does not report it, or where the position is a time or an expression.
 
         Raises:
-            As ``describe``.
+            NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
         return self._retrying(
             info.info_address(stream),
@@ -167,28 +168,28 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         """Return the offset of the first event, in log order, whose timestamp is not earlier than ``timestamp_ms``.
 
         Returns:
-            None when there is no such event now. It is the peer's answer, never a guess from a silence.
+            None when there is no such event now. It is the peer's answer, never a guess from its silence.
 
         Raises:
-            As ``describe``.
+            NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
         try:
             return self._first(stream, partition, start_filters_at_time(timestamp_ms))
         except (StartRefused, Refused) as fault:
             if timestamp_ms >= 0 or (isinstance(fault, Refused) and not is_about_filters(fault)):
                 raise
-            # The peer has SQL only, which knows no instant before 1970; nearly always its first event is later.
+            # The peer has SQL only, which has no instant before 1970; nearly always its first event is later.
             return self.first_matching(stream, partition, read_filter(f"publish_time >= {timestamp_ms}"))
 
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
         """Return the offset of the first event, in log order, that an expression is true of.
 
         Returns:
-            None when there is no such event now. It is the peer's answer, never a guess from a silence.
+            None when there is no such event now. It is the peer's answer, never a guess from its silence.
 
         Raises:
-            FilterError: the expression looks at what events of AMQP cannot have.
-            As ``fetch``.
+            FilterError: the expression refers to something that events of AMQP cannot have.
+            NotFound, Refused, RemoteProtocolError, TransportError: as for ``fetch``.
         """
         bounds = self.describe(stream).partitions.get(partition)
         if bounds is None or bounds.latest is None:
@@ -203,10 +204,10 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return None
 
     def pushdown(self, stream: str, expression: Expression) -> Pushdown:
-        """Return what of a filter the peer takes, as its echo says, and what ``fetch`` would check itself.
+        """Return the part of a filter that the peer accepts, by its echo, and the part that ``fetch`` would check.
 
         Raises:
-            As ``describe``.
+            NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
         partitions = self.describe(stream).partitions
 
@@ -234,13 +235,13 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return self._retrying(stream, ask)
 
     def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
-        """Return what our log says of the event at each offset, and would say differently of another one there.
+        """Return our log's text for the event at each offset, which differs for another event at that offset.
 
-        Its identity, in ``describe``, is the same in an older copy of it, and once that is written on, its offsets
-        are, too. Other peers have nothing of the kind.
+        An older copy of the log has the same incarnation in ``describe``, and once it grows, the same offsets too.
+        Other peers have no such text.
 
         Raises:
-            As ``describe``.
+            NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
 
         def ask(connection: Connection, address: str) -> dict[str, str | None]:
@@ -268,15 +269,17 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             max_bytes: a batch takes no further message once it has this many encoded bytes.
 
         Returns:
-            Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``; of
-            the events that ``read.filter`` is true of. The peer is asked to check what it can; the rest is checked
-            here.
+            Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``; they
+            have the events that ``read.filter`` is true of. The peer checks what it can of it; the client checks the
+            rest.
 
         Raises:
-            FilterError: the filter looks at what events of AMQP cannot have.
+            FilterError: the filter refers to something that events of AMQP cannot have.
             PositionLost: events of the range are gone (only with ``read.fail_on_data_loss``).
             OwnershipLost: a consumer with a higher epoch took the partition.
-            NotFound, Refused, RemoteProtocolError, ConnectionLost, DeadlineExceeded: as they say.
+            NotFound, Refused: there is no such stream, or the peer refused the link.
+            RemoteProtocolError: the peer broke a rule.
+            ConnectionLost, DeadlineExceeded: the connection broke too often, or the peer was silent for too long.
         """
         return self._reader(read, Source(read.stream, read.partition, *self._membership), max_rows, max_bytes).batches()
 
@@ -305,12 +308,13 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         """Return an at-least-once sender.
 
         Args:
-            stream: where to.
-            partition: to bind the link to; None leaves the choice to each message and the peer.
-            timeout_ms: how long the peer may give neither credit nor an outcome; the client's when None.
+            stream: the stream to send to.
+            partition: the partition to bind the link to; None leaves the choice to each message and the peer.
+            timeout_ms: how many milliseconds the peer may give neither credit nor an outcome; the client's when None.
 
         Raises:
-            As ``describe``; the link's own refusal (``Refused``) included.
+            NotFound, Refused: there is no such stream, or the peer refused the link.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
         what = f"attach to '{stream}'" + (f" partition '{partition}'" if partition is not None else "")
 
@@ -325,18 +329,18 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
     # --- connections and redirects
 
     def _retrying(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
-        """Run an operation, as ``_run``, and again when it failed in a way that may pass."""
+        """Run an operation, as ``_run``, and retry it while its errors are retriable."""
         return retrying_reached(lambda: self._run(address, operation), lambda: bool(self._connections))
 
     def _run(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
-        """Run an operation on the connection where ``address`` lives, following redirects."""
+        """Run an operation on the connection to the container of ``address``, and follow redirects."""
         connect: Callable[[], Connection] = self._any
         for _ in range(MAX_REDIRECTS + 1):
             connection = connect()
             try:
                 return operation(connection, address)
             except LinkRedirected as redirect:
-                # Scheme, credentials and TLS stay: a redirect can move a link, and not make it less safe.
+                # Scheme, credentials and TLS stay: a redirect may move a link, but not make it less safe.
                 endpoint = self._endpoint.at((redirect.network_host, redirect.port))
                 connect = partial(self._connection, endpoint, redirect.hostname)
                 address = redirect.address or address
@@ -350,7 +354,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         )
 
     def _any(self) -> Connection:
-        """Return a connection to any host of the url: the one that is open, if there is one."""
+        """Return a connection to any host of the url: an open one, if there is one."""
         for host in self._endpoint.hosts:
             connection = self._connections.get((host.host, host.port, None))
             if connection is not None and not connection.broken:

@@ -1,13 +1,13 @@
-"""One AMQP connection: a socket, and proton's engine as a sans-IO library behind it.
+"""Runs one AMQP connection: a socket, and proton's engine as a sans-IO library behind it.
 
 ::
 
     socket --recv_into--> [SASL, wire.sasl] --push--> proton engine --pn_link_recv--> blocks (receive_buffer.py)
     socket <----send----- [SASL, wire.sasl] <--peek/pop-- proton engine
 
-Nothing runs in the background: bytes move only within a call of ``turn`` or ``wait``. The engine's events are
-drained in C types without making Python objects of them; what the control plane needs to know is read off the
-endpoints' states. The one thing that no state tells is a detach that does not close the link, so its event is kept.
+Nothing runs in the background: bytes move only within a call of ``turn`` or ``wait``. The connection drains the
+engine's events in C types and makes no Python objects of them; the control plane reads the endpoints' states. No state
+shows a detach that does not close the link, so the connection keeps that event.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from spark_streams.wire.amqp.event_streams import CAPABILITY
 from spark_streams.wire.amqp.sasl import SaslClient
 
 MAX_FRAME_BYTES: Final = 16_384
-"""Largest frame that we take. A session's window counts frames, so this times the window bounds its bytes."""
+"""Largest frame that we accept. A session's window counts frames, so this times the window bounds its bytes."""
 
 SESSION_BYTES: Final = 64 << 20
 """Bytes that a peer may have under way on one session; the window is this divided by ``MAX_FRAME_BYTES``."""
@@ -52,15 +52,15 @@ class Connection:
     """An open AMQP connection to one endpoint, driven by the calling thread.
 
     Args:
-        endpoint: where to, with credentials and TLS.
-        timeout_ms: how long connecting, and each later answer of the peer, may take.
-        connect_ms: how long the network may take to connect, where that is less.
+        endpoint: the peer, with credentials and TLS.
+        timeout_ms: how many milliseconds connecting, and each later answer of the peer, may take.
+        connect_ms: how many milliseconds the network may take to connect, where that is less.
         server_name: the name for TLS, SASL and open.hostname where it is not the endpoint's host (redirects).
 
     Raises:
         ConnectFailed: no connection, TLS failed, or the peer speaks another protocol.
-        AuthenticationFailed: the peer did not take the credentials.
-        DeadlineExceeded: it did not answer in time.
+        AuthenticationFailed: the peer did not accept the credentials.
+        DeadlineExceeded: the peer did not answer in time.
     """
 
     def __init__(
@@ -154,23 +154,23 @@ class Connection:
         """The capabilities that the peer offers."""
         self.offers_event_streams = CAPABILITY in self.offered
         self.properties = {str(k): str(v) for k, v in (self._connection.remote_properties or {}).items()}
-        """What the peer says about itself, ``product`` and ``version`` among it."""
+        """The peer's properties, ``product`` and ``version`` among them."""
 
     # --- moving bytes
 
     def turn(self, wait_s: float = 0.0) -> bool:
-        """Write what is pending and read what has come, once.
+        """Write the pending bytes and read the received ones, once.
 
         Args:
-            wait_s: how long to wait, in seconds, when nothing has come.
+            wait_s: how many seconds to wait when no bytes have come.
 
         Returns:
             Whether bytes came in.
 
         Raises:
             ConnectionLost: the connection broke. It is ``broken`` then, and of no further use.
-            RemoteProtocolError: the peer sent bytes that are not AMQP; ``broken`` too.
-            PeerError: the peer closed the connection with an error; ``broken`` too.
+            RemoteProtocolError: the peer sent bytes that are not AMQP; the connection is ``broken``.
+            PeerError: the peer closed the connection with an error; the connection is ``broken``.
         """
         try:
             self._engine.tick(time.monotonic())
@@ -199,29 +199,29 @@ class Connection:
         """Turn until ``done()``.
 
         Raises:
-            DeadlineExceeded: it did not happen in time; the message begins with host and port, then ``what``.
-            TransportError, PeerError, RemoteProtocolError: as ``turn``.
+            DeadlineExceeded: ``done()`` stayed false; the message begins with host and port, then ``what``.
+            TransportError, PeerError, RemoteProtocolError: as for ``turn``.
         """
         while not done():
             self.turn(deadline.left_s(f"{self.endpoint.address}: {what}"))
 
     def session(self) -> Any:
-        """Return a new ``proton.Session``, opened, whose window bounds the bytes under way."""
+        """Return a new, opened ``proton.Session`` with a window that bounds the bytes under way."""
         session = self._connection.session()
         session.incoming_capacity = SESSION_BYTES
         session.open()
         return session
 
     def was_detached(self, link: Any) -> bool:
-        """Return whether the peer ended ``link``, closed or only detached."""
+        """Return whether the peer closed or detached ``link``."""
         return bool(link.state & proton.Endpoint.REMOTE_CLOSED) or _address(link._impl) in self._detached
 
     def forget(self, link: Any) -> None:
-        """Drop what is remembered of a link that is freed: its address may be used again."""
+        """Forget a link that is being freed, as another link may get its address."""
         self._detached.discard(_address(link._impl))
 
     def close(self) -> None:
-        """Close in good order, within a second; a peer that does not answer is left behind."""
+        """Close with AMQP's close, and wait a second at most for the peer's answer."""
         if self.broken:
             return
         with contextlib.suppress(SparkStreamsError):
@@ -233,7 +233,7 @@ class Connection:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the socket without a word; nothing more can be sent or received."""
+        """Close the socket without AMQP's close; nothing more can be sent or received."""
         self.broken = True
         self._socket.close()
 
@@ -280,9 +280,9 @@ class Connection:
             pop(collector)
 
     def _ended(self, reason: str) -> SparkStreamsError:
-        """Return why the engine ended, in the order of who knows best: the peer, the engine, the socket."""
+        """Return why the engine ended: by the peer's condition, else the engine's, else ``reason``."""
         if self._connection.state & proton.Endpoint.REMOTE_CLOSED:
-            self._connection.close()  # a close is answered by a close (AMQP 1.0 part 2 §2.4.3)
+            self._connection.close()  # a close answers a close (AMQP 1.0 part 2 §2.4.3)
             with contextlib.suppress(OSError):
                 self._flush()
             return connection_fault(self._connection.remote_condition, self.endpoint)
@@ -294,17 +294,18 @@ class Connection:
         return lost(self.endpoint, reason)
 
     def _await(self, wait_s: float) -> bool:
-        """Wait until there is something to read, or room to write in; return whether there is.
+        """Wait until the socket is readable, or writable with bytes pending; return whether it is.
 
         Heartbeats go out meanwhile (AMQP 1.0 part 2 §2.4.5): the peer may take longer than its own idle time-out.
 
         Args:
-            wait_s: how long, in seconds.
+            wait_s: how many seconds to wait at most.
         """
         end = time.monotonic() + wait_s
         while (left := end - (now := time.monotonic())) > 0:
-            # What has been written counts at a tick alone, so one comes after it and before each wait: it says when the
-            # next is due. Written after a tick, it would put the next heartbeat off by a whole time-out.
+            # The engine counts written bytes at a tick only, so each wait has a flush and then a tick before it; the
+            # tick returns when the next one is due. Bytes written after a tick delay the next heartbeat by a whole
+            # time-out.
             self._flush()
             due = self._engine.tick(now)
             blocked = self._flush()
@@ -315,7 +316,7 @@ class Connection:
     def _poll(self, wait_s: float, *, write: bool) -> bool:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if write else 0))
-        # Rounded up: a wait of less than a millisecond must not become a busy loop.
+        # Round up: a wait of less than a millisecond must not become a busy loop.
         return bool(poll.poll(wait_s * 1000 + 0.999))
 
     # --- before the engine: the SASL exchange

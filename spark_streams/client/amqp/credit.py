@@ -1,13 +1,13 @@
-"""Keeps the flow of deliveries to a reader: how much credit its link has, and when the peer is asked to drain it.
+"""Controls the flow of deliveries to a reader: how much credit its link has, and when the client drains it.
 
-Credit begins small, grows while rows are consumed, and is topped up as they are. A small range of a long log must not
-make the peer send thousands of events beyond it, a large one must not wait for round trips. Large messages get less of
-it, so that the bytes under way stay bounded; the session's window (``connection.SESSION_BYTES``) bounds them once more,
-for what the average does not tell.
+Credit begins small, and grows while the reader consumes rows. A small range of a long log must not make the peer send
+thousands of events beyond it, a large one must not wait for round trips. Large messages get less credit, so that the
+bytes under way stay bounded; the session's window (``connection.SESSION_BYTES``) bounds them too, as the average does
+not show every large message.
 
-A peer that has nothing to send is silent, and so is one that is dead. Draining tells them apart, as the peer owes an
-answer to it (AMQP 1.0 part 2 §2.6.7): after a short silence the reader looks whether its range is complete, after a
-longer one it drains the link, and in the end it gives up.
+A peer that has nothing to send is silent, and so is a dead one. A drain distinguishes them, as the peer has to answer
+it (AMQP 1.0 part 2 §2.6.7): after a short silence the reader checks whether its range is complete, after a longer one
+it drains the link, and in the end it gives up.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MAX_CREDIT: Final = 4_096
 """Deliveries under way at most: 0.4 MB of 100-byte events; a session's window holds as many frames."""
 
 MAX_CREDIT_BYTES: Final = 32 << 20
-"""What the deliveries under way may weigh together, by the average so far."""
+"""Bytes of all deliveries under way at most, by the average size so far."""
 
 
 class CreditWindow:
-    """How many deliveries may be under way on one receiving link.
+    """Grants the credit of one receiving link: how many deliveries may be under way.
 
     Args:
         link: the link, without credit.
@@ -41,12 +41,12 @@ class CreditWindow:
         link.flow(self._target)
 
     def consumed(self, rows: int, size: int) -> None:
-        """Count what was taken: ``rows`` messages of ``size`` bytes together."""
+        """Count ``rows`` consumed messages, which have ``size`` bytes together."""
         self._rows += rows
         self._bytes += size
 
     def top_up(self) -> None:
-        """Grant what was consumed since, once half of the window is used up."""
+        """Fill the window again once half of it is used up."""
         left = self._link.credit
         if left > self._target // 2:
             return
@@ -57,23 +57,23 @@ class CreditWindow:
 
 
 CHECK_END_AFTER_S: Final = 0.005
-"""Silence after which the last offset is looked at: the range may be complete."""
+"""Seconds of silence after which the reader checks the last offset: the range may be complete."""
 DRAIN_AFTER_S: Final = 0.25
-"""Silence after which the peer is asked to drain."""
+"""Seconds of silence after which the client drains the link."""
 NARROWED_DRAIN_AFTER_S: Final = 0.02
-"""The same where the peer leaves out events: the end of the range is then known by its answer alone."""
+"""The same where the peer leaves out events: only its answer to the drain shows the end of the range then."""
 
 
 class DrainTimer:
-    """Measures for how long nothing came, and says what is due.
+    """Measures how long the peer has been silent, and decides what is due.
 
     Args:
-        timeout_ms: how long a peer that owes an answer may be silent.
-        what: for the error, as in ``attach to 'orders': no events, and no answer to drain``.
-        drain_after_s: silence after which the peer is asked to drain.
+        timeout_ms: how many milliseconds a peer that owes an answer may be silent.
+        what: the text of the error, as in ``attach to 'orders': no events, and no answer to drain``.
+        drain_after_s: seconds of silence after which the client drains the link.
 
     Attributes:
-        draining: whether the peer was asked to drain, and has not answered.
+        draining: whether the client has requested a drain that the peer has not answered.
     """
 
     def __init__(self, timeout_ms: int, what: str, drain_after_s: float = DRAIN_AFTER_S) -> None:
@@ -84,37 +84,37 @@ class DrainTimer:
         self.received()
 
     def received(self) -> None:
-        """Note that something came: all times start anew."""
+        """Note that deliveries came, and start all times again."""
         self._since = time.monotonic()
         self._end_checked = False
         self._deadline.restart()
 
     def extend(self) -> None:
-        """Give the peer its whole time once more, as it has shown that it lives; the silence goes on."""
+        """Start the peer's timeout again, as it has answered elsewhere; the measured silence continues."""
         self._deadline.restart()
 
     def end_check_due(self) -> bool:
-        """Return whether to look at the last offset now: true once in a silence."""
+        """Return whether to check the last offset now: true once in a silence."""
         if self._end_checked or time.monotonic() - self._since < CHECK_END_AFTER_S:
             return False
         self._end_checked = True
         return True
 
     def drain_due(self) -> bool:
-        """Return whether to ask the peer to drain now; then it is ``draining``."""
+        """Return whether to drain the link now; if so, set ``draining``."""
         self.draining = time.monotonic() - self._since >= self._drain_after_s
         return self.draining
 
     def drained(self) -> None:
-        """Note that the peer has answered the drain: all times start anew."""
+        """Note that the peer has answered the drain, and start all times again."""
         self.draining = False
         self.received()
 
     def timeout_s(self, has_rows: bool) -> float:
-        """Return how long to wait now, in seconds.
+        """Return how many seconds to wait now.
 
         Args:
-            has_rows: whether there is an offset to look at.
+            has_rows: whether there is an offset to check.
 
         Raises:
             DeadlineExceeded: the peer was silent for too long.

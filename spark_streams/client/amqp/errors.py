@@ -1,7 +1,7 @@
-"""Turns what an AMQP peer answers, or its conditions say, into our errors.
+"""Turns the answers and conditions of an AMQP peer into our errors.
 
-Every message names ``host:port`` and what to do. What a peer says is redacted (``redaction``) where it becomes part of
-a message of ours, else where the error is made, so that no message holds a password.
+Every message names ``host:port`` and what to do. A peer's words are redacted (``redaction``) where they become part of
+a message of ours, or where the error is created, so that no message holds a password.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def foreign_answer_fault(answer: bytes, endpoint: Endpoint) -> ConnectFailed:
 
 
 def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
-    """Return the error for a peer that closed the connection before it said anything."""
+    """Return the error for a peer that closed the connection before it sent anything."""
     other = WANTS_A_CERTIFICATE if endpoint.tls else "speaks TLS, write amqps:// instead of amqp://"
     return ConnectFailed(
         f"{endpoint.address}: the peer closed the connection at once: check the port in option 'url'; if it {other}"
@@ -66,9 +66,9 @@ def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
 def connection_fault(condition: Any, endpoint: Endpoint) -> SparkStreamsError:
     """Return the error for a connection that the peer closed, by its condition or None.
 
-    One that was idle for too long is lost like any other: a caller that was busy for longer than the peer's idle
-    time-out comes back to it, and a new connection heals it. AMQP has no condition of its own for that; proton and its
-    kin send ``amqp:resource-limit-exceeded`` with "local-idle-timeout expired".
+    A connection that was idle for too long counts as lost: the caller may have been busy for longer than the peer's
+    idle time-out, and a new connection helps. AMQP has no condition of its own for that; proton and libraries built on
+    it send ``amqp:resource-limit-exceeded`` with "local-idle-timeout expired".
     """
     if condition is not None and "idle" in (condition.description or ""):
         return lost(endpoint, f"{condition.name}: {condition.description}")
@@ -79,8 +79,9 @@ def peer_fault(condition: Any, context: str) -> SparkStreamsError:
     """Return the error that a peer's condition means.
 
     Args:
-        condition: ``proton.Condition`` or None; without one the peer closed gracefully, which passes (ES-107, ES-108).
-        context: what it was about, such as ``attach to 'orders' at localhost:5672``.
+        condition: ``proton.Condition`` or None; without one the peer closed gracefully, and trying again may help
+            (ES-107, ES-108).
+        context: what we were doing, such as ``attach to 'orders' at localhost:5672``.
     """
     if condition is None:
         return ConnectionLost(f"{context}: the peer closed it without an error")

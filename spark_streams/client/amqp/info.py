@@ -1,4 +1,4 @@
-"""Asks the information source ``<stream>/$info`` for partitions and their bounds, and for our extensions to it.
+"""Requests partitions, their bounds and our extensions from the information source ``<stream>/$info``.
 
 ::
 
@@ -9,10 +9,10 @@
 
 An information source about the whole log, ``$streams``, is an extension too: ``{"x-opt-streams": [string, …]}``.
 
-The keys that begin with ``x-opt-`` are extensions of the reference log: ``x-opt-remaining`` is there when the link
-property ``x-opt-positions`` (partition to the offset that reading is after) asked for it, ``x-opt-witness`` where
-``x-opt-witnesses`` did (partition to an event's offset), the last three where partitions were split. Unknown keys are
-ignored (ES-406).
+The keys that begin with ``x-opt-`` are extensions of the reference log: it sends ``x-opt-remaining`` in answer to the
+link property ``x-opt-positions`` (partition to the offset that reading is after), ``x-opt-witness`` in answer to
+``x-opt-witnesses`` (partition to an event's offset), and ``x-opt-closed``, ``x-opt-starts-after`` and
+``x-opt-cursor-from`` where partitions were split. The client ignores unknown keys (ES-406).
 
 Spec: Event Stream Extensions §6.
 """
@@ -41,11 +41,11 @@ _REMAINING: Final = "x-opt-remaining"
 _WITNESSES: Final = "x-opt-witnesses"
 _WITNESS: Final = "x-opt-witness"
 _MAX_WITNESSES: Final = 64
-"""Our log tells no more at once."""
+"""The most offsets that our log answers at once."""
 _TRUNCATED: Final = "x-opt-truncated-offset"
 _INCARNATION: Final = "x-opt-incarnation"
 _MAX_BYTES: Final = 16 << 20
-"""A partition's entry is about 150 bytes, so this holds a hundred thousand partitions."""
+"""Bytes of an answer at most: an entry has about 150 bytes, so this holds a hundred thousand partitions."""
 
 
 def info_address(stream: str) -> str:
@@ -54,12 +54,12 @@ def info_address(stream: str) -> str:
 
 
 def describe(connection: Connection, stream: str, address: str, deadline: Deadline) -> StreamDescription:
-    """Ask once for what a stream has.
+    """Request the description of a stream once.
 
     Raises:
-        NotFound: no such stream.
-        RemoteProtocolError: the answer is not what the specification says.
-        DeadlineExceeded: none came.
+        NotFound: there is no such stream.
+        RemoteProtocolError: the answer breaks the specification.
+        DeadlineExceeded: no answer came in time.
     """
     answer = _ask(connection, stream, address, deadline, None)
     partitions = {}
@@ -78,11 +78,11 @@ def describe(connection: Connection, stream: str, address: str, deadline: Deadli
 
 
 def list_streams(connection: Connection, address: str, deadline: Deadline) -> list[str]:
-    """Ask our log which streams we may read, in the order of their names.
+    """Request from our log the streams that we may read, in the order of their names.
 
     Raises:
-        NotFound: it is a log without this source.
-        RemoteProtocolError, DeadlineExceeded: as ``describe``.
+        NotFound: the log has no such information source.
+        RemoteProtocolError, DeadlineExceeded: as for ``describe``.
     """
     names = _ask(connection, address, address, deadline, None).get("x-opt-streams")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -93,13 +93,13 @@ def list_streams(connection: Connection, address: str, deadline: Deadline) -> li
 def remaining(
     connection: Connection, stream: str, address: str, positions: Mapping[str, Position], deadline: Deadline
 ) -> dict[str, int | None]:
-    """Ask how many events there are after each position.
+    """Request how many events there are after each position.
 
     Returns:
-        Partition to events; None where the peer does not tell, or the position cannot be counted from.
+        Partition to the number of events; None where the peer does not report it, or cannot count from the position.
 
     Raises:
-        as ``describe``.
+        NotFound, RemoteProtocolError, DeadlineExceeded: as for ``describe``.
     """
     asked = {p: _after(at) for p, at in positions.items()}
     wanted = {proton.symbol(p): proton.symbol(after) for p, after in asked.items() if after is not None}
@@ -108,7 +108,7 @@ def remaining(
     for entry in _entries(answer, stream):
         partition, count = _partition(entry, stream), entry.get(_REMAINING)
         if partition in counts and isinstance(count, int) and asked[partition] is not None:
-            # The event at the position itself is to be read too; it is the one that the peer did not count.
+            # The read includes the event at the position itself, which the peer did not count.
             counts[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
     for partition, position in positions.items():
         if isinstance(position, Latest):
@@ -119,13 +119,13 @@ def remaining(
 def log_identity(
     connection: Connection, stream: str, address: str, offsets: Mapping[str, str], deadline: Deadline
 ) -> dict[str, str | None]:
-    """Ask what tells the event at an offset of each partition from any other one that may be there.
+    """Request a text for the event at an offset of each partition, which another event there would change.
 
     Returns:
-        Partition to a text; None where the event is not retained, or the peer does not tell.
+        Partition to the text; None where the event is not retained, or the peer sends none.
 
     Raises:
-        as ``describe``.
+        NotFound, RemoteProtocolError, DeadlineExceeded: as for ``describe``.
     """
     found: dict[str, str | None] = dict.fromkeys(offsets)
     left = iter(offsets.items())

@@ -1,7 +1,7 @@
-"""Attaches links with addresses, filters and properties, and checks what the peer took of them.
+"""Attaches links with addresses, filters and properties, and checks which of them the peer accepted.
 
 Spec: Event Stream Extensions §4.6 (link properties), §5.2 (filters); AMQP 1.0 part 2 §2.6.3 (refusal),
-part 3 §3.5.8 (the filters that are in force are echoed).
+part 3 §3.5.8 (the peer echoes the filters that are in force).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark_streams.wire.amqp.event_streams import (
 )
 
 MAX_MESSAGE_BYTES: Final = 128 << 20
-"""Largest message that a receiver takes: said in the attach, and the most that a receive buffer grows to."""
+"""Bytes of the largest message of a receiver: its attach sends this limit, and a receive buffer grows up to it."""
 
 _FILTERS: Final = (ANNOTATIONS_FILTER, SQL_FILTER, FULL_SQL_FILTER)
 _FILTER_NAME: Final = "start"
@@ -42,21 +42,21 @@ _CLOSE_MS: Final = 2_000
 
 
 class StartRefused(RemoteProtocolError):
-    """The peer did not echo the filter that says where to start: without it the read would begin elsewhere (A-21)."""
+    """The peer did not echo the start filter; without it the read would begin elsewhere (A-21)."""
 
 
 class Link:
-    """An attached link in a session of its own, so that one link's window never holds up another's.
+    """An attached link in a session of its own, so that the window of one link never blocks another link.
 
     Args:
-        connection: where it runs.
+        connection: the connection of the link.
         link: the ``proton.Link``, already opened.
         session: its ``proton.Session``.
-        what: for messages, such as ``attach to 'orders' partition '0'``.
+        what: its name in messages, such as ``attach to 'orders' partition '0'``.
 
     Attributes:
         taken: names of the optional filters that the peer echoed as they were sent.
-        early: whether it begins before the position that was asked for.
+        early: whether the link begins before the wanted position.
     """
 
     def __init__(self, connection: Connection, link: Any, session: Any, what: str) -> None:
@@ -70,10 +70,10 @@ class Link:
         self.closed = False
 
     def check(self) -> None:
-        """Raise why the peer ended the link or its session; nothing when it did not.
+        """Raise an error if the peer ended the link or its session.
 
         Raises:
-            SparkStreamsError: what its condition means.
+            SparkStreamsError: the error for the peer's condition.
         """
         if self.connection.was_detached(self.proton_link):
             raise peer_fault(self.proton_link.remote_condition, self.what)
@@ -85,7 +85,7 @@ class Link:
         lib.pn_link_flow(self.impl, credit)
 
     def drain(self, on: bool) -> None:
-        """Ask the peer to use up or give back its credit, or stop asking."""
+        """Switch drain on or off: with it on, the peer has to use up its credit or return it."""
         lib.pn_link_set_drain(self.impl, on)
 
     @property
@@ -95,23 +95,23 @@ class Link:
 
     @property
     def queued(self) -> int:
-        """Deliveries that have arrived and were not taken out of the engine."""
+        """Deliveries that have arrived and are still in the engine."""
         return int(lib.pn_link_queued(self.impl))
 
     def gave_back(self) -> bool:
-        """Whether the peer gave back credit since the last call: it had nothing more to send."""
+        """Return whether the peer returned credit since the last call, as it had nothing more to send."""
         return int(lib.pn_link_drained(self.impl)) > 0
 
     @property
     def credit(self) -> int:
-        """Deliveries that are granted and not yet taken out of the engine."""
+        """Deliveries that are granted and that nobody has taken out of the engine yet."""
         return int(lib.pn_link_credit(self.impl))
 
     def close(self, condition: Any = None) -> None:
-        """Detach, with an error condition or without, and end the session; never raises.
+        """Detach, with or without an error condition, and end the session; never raise.
 
         Args:
-            condition: ``proton.Condition`` to tell the peer.
+            condition: the ``proton.Condition`` to send to the peer; None for none.
         """
         connection, link = self.connection, self.proton_link
         if self.closed:
@@ -123,8 +123,8 @@ class Link:
         deadline = Deadline(min(connection.timeout_ms, _CLOSE_MS))
         with contextlib.suppress(SparkStreamsError):
             if link.is_receiver and not connection.was_detached(link):
-                # proton writes a session flow for a link that is gone, when deliveries are settled after the detach and
-                # the window is small (seen in 0.40: "no such channel: 65534"). A window without end needs no flow.
+                # proton writes a session flow for a detached link when deliveries are settled after the detach and the
+                # window is small (seen in 0.40: "no such channel: 65534"). An unlimited window needs no flow.
                 self.session.incoming_capacity = 0
                 lib.pn_link_flow(self.impl, 1)
                 connection.turn()
@@ -144,7 +144,7 @@ class Link:
             self.session.free()
 
     def _discard(self) -> None:
-        """Drop what still arrives on a receiver that is being closed, so that it does not pile up."""
+        """Drop the deliveries that still arrive on a closing receiver, so that they do not accumulate."""
         if self.proton_link.is_receiver:
             while delivery := lib.pn_link_current(self.impl):
                 lib.pn_delivery_settle(delivery)
@@ -166,22 +166,23 @@ def attach_receiver(
     """Attach a presettled receiver without credit.
 
     Args:
-        connection: where.
+        connection: the connection of the link.
         address: source address.
-        what: for messages, such as ``attach to 'orders' partition '0'``.
-        deadline: for the peer's answer.
-        partition: to bind the link to (ES-102).
-        consumer_group: to join (ES-200).
-        epoch: to claim with (ES-210); sent as ``long`` (A-2).
+        what: its name in messages, such as ``attach to 'orders' partition '0'``.
+        deadline: the deadline of the peer's answer.
+        partition: the partition to bind the link to (ES-102).
+        consumer_group: the group to join (ES-200).
+        epoch: the epoch to claim the partition with (ES-210); sent as ``long`` (A-2).
         start: where to begin; the peer has to echo the filter (A-21).
-        also: further described filters by name, beside ``start``; what the peer echoes of them is ``taken``.
+        also: further described filters by name, beside ``start``; the names of those that the peer echoes are
+            ``taken``.
         properties: further link properties.
 
     Raises:
-        StartRefused: it did not.
-        RemoteProtocolError: the link is bound to another partition.
-        NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused.
-        DeadlineExceeded: it did not answer.
+        StartRefused: the peer did not echo ``start``.
+        RemoteProtocolError: the peer bound the link to another partition.
+        NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused the link.
+        DeadlineExceeded: the peer did not answer.
     """
     session = connection.session()
     link = session.receiver(_link_name())
@@ -213,7 +214,13 @@ def attach_receiver(
 def attach_sender(
     connection: Connection, address: str, what: str, *, deadline: Deadline, partition: str | None = None
 ) -> Link:
-    """Attach a sender whose deliveries are unsettled; arguments and errors as for ``attach_receiver``."""
+    """Attach a sender of unsettled deliveries; see ``attach_receiver`` for the arguments.
+
+    Raises:
+        RemoteProtocolError: the peer bound the link to another partition.
+        NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused the link.
+        DeadlineExceeded: the peer did not answer.
+    """
     session = connection.session()
     link = session.sender(_link_name())
     link.source.address = link.name
@@ -244,7 +251,7 @@ def _properties(
 
 
 def _attach(attached: Link, deadline: Deadline, partition: str | None, consumer_group: str | None) -> None:
-    """Open a link, wait for the peer's answer, and check what partition it is bound to."""
+    """Open a link, wait for the peer's answer, and check which partition the link is bound to."""
     connection, link = attached.connection, attached.proton_link
     link.open()
     try:
@@ -255,14 +262,14 @@ def _attach(attached: Link, deadline: Deadline, partition: str | None, consumer_
         )
         terminus = link.remote_source if link.is_receiver else link.remote_target
         if terminus.type == proton.Terminus.UNSPECIFIED and not connection.was_detached(link):
-            # A refusal: an attach without terminus, and the detach that says why right behind it (§2.6.3).
+            # A refusal: an attach without terminus, and right after it the detach with the reason (§2.6.3).
             connection.wait(
                 lambda: connection.was_detached(link), Deadline(_REFUSAL_MS), f"no reason for refusing {attached.what}"
             )
         attached.check()
         _check_bound(link, partition, consumer_group, attached.what)
     except DeadlineExceeded:
-        connection.abandon()  # a link in an unknown state would be in the way of all others
+        connection.abandon()  # a link in an unknown state would disturb all others
         raise
     except SparkStreamsError:
         attached.close()
@@ -272,7 +279,7 @@ def _attach(attached: Link, deadline: Deadline, partition: str | None, consumer_
 def _check_bound(link: Any, asked: str | None, consumer_group: str | None, what: str) -> None:
     answered = link.remote_properties
     bound = answered.get(proton.symbol(PARTITION)) if isinstance(answered, Mapping) else None
-    # A-6: an answer with a group and no partition is tolerated; the annotations are checked anyway
+    # A-6: tolerate an answer with a group and no partition; the reader checks the annotations anyway
     if bound is None and asked is not None and consumer_group is None:
         raise RemoteProtocolError(
             f"{what}: partition '{asked}' was asked for, the peer left the link unbound (ES-105, ES-106)"

@@ -1,7 +1,7 @@
-"""Makes the filters that say where a link begins, of the two kinds that event streams have.
+"""Makes the filters for the position where a link begins, of the two kinds that event streams have.
 
-A node has the delivery annotations filter, the SQL filter, or both (§8): which, its echo tells (A-21). So there are
-several filters for one position, and the first that the node takes will do.
+A node has the delivery annotations filter, the SQL filter, or both (§8); its echo shows which (A-21). So there are
+several filters for one position, and the client uses the first that the node accepts.
 
 =================  ====================================  ===============================================
 begins             delivery annotations filter           SQL filter
@@ -29,11 +29,11 @@ from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, OFFSET_KEY
 
 @dataclass(frozen=True)
 class StartFilter:
-    """A filter that says where a link begins.
+    """A filter for the position where a link begins.
 
     Args:
         filter: the described filter.
-        early: whether it begins before the position that is meant, so that what comes first is for us to drop.
+        early: whether it begins before the wanted position, so that the client has to drop the first events.
     """
 
     filter: Any
@@ -46,15 +46,15 @@ class StartFilter:
 
 
 def start_filters(start: Earliest | At | After, behind: Earliest | After = EARLIEST) -> tuple[StartFilter, ...]:
-    """Return the filters that begin at ``start``, the one to ask for first in front.
+    """Return the filters that begin at ``start``, the preferred one first.
 
-    A peer has the delivery annotations filter, the SQL filter, or both (§8). ``After`` and ``EARLIEST`` can be said in
-    each. The annotations filter excludes the offset that it names, and we may construct no other one (ES-301), so in it
-    ``At`` can only be said by beginning earlier (docs/adr/0029-one-offset-filter.md).
+    A peer has the delivery annotations filter, the SQL filter, or both (§8). Each of them can express ``After`` and
+    ``EARLIEST``. The annotations filter excludes the offset that it names, and we may construct no other offset
+    (ES-301), so for ``At`` it has to begin earlier (docs/adr/0029-one-offset-filter.md).
 
     Args:
         start: where to begin.
-        behind: where a link may begin that cannot begin at ``start``: what lies before has been dropped already.
+        behind: an earlier position, for a link that cannot begin at ``start``: the client has dropped what lies before.
 
     Raises:
         LocalProtocolError: the offset cannot be a symbol.
@@ -68,7 +68,7 @@ def start_filters(start: Earliest | At | After, behind: Earliest | After = EARLI
 
 
 def start_filters_at_time(timestamp_ms: int) -> tuple[StartFilter, ...]:
-    """Return the filters that let through what is not earlier than ``timestamp_ms``, as ``start_filters`` does.
+    """Return the filters that match events not earlier than ``timestamp_ms``, the preferred one first.
 
     The annotations filter means "greater than", in whole milliseconds, and nothing is below the smallest instant. The
     SQL of event streams has no negative numbers (A-13).
@@ -92,10 +92,10 @@ def _quoted(offset: str) -> str:
 
 
 def as_symbol(text: str) -> str:
-    """Return an offset or the name of a partition.
+    """Return an offset or the name of a partition unchanged, after a check that it can be a symbol.
 
     Raises:
-        LocalProtocolError: it cannot be a symbol.
+        LocalProtocolError: the text cannot be a symbol.
     """
     if not text.isascii():
         raise LocalProtocolError(f"{text!r} is not ASCII: offsets and partitions of AMQP event streams are symbols")

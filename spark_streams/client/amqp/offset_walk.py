@@ -1,7 +1,7 @@
 """Walks over offsets without reading events, and finds the first event from a time on.
 
-Opaque offsets cannot be counted with, so the end of "the next 5,000 events" is found by walking there. Of each delivery
-only the first bytes, with the delivery annotations, are copied; bodies are neither copied nor decoded.
+Nobody can compute with opaque offsets, so a walk finds the end of "the next 5,000 events". It copies only the first
+bytes of each delivery, with the delivery annotations; it neither copies nor decodes bodies.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _BLOCK_ROWS: Final = 16_384
 
 
 class AmqpOffsetWalk:
-    """The offsets of one partition, in order, as many at a time as are asked for. The link stays open in between.
+    """Returns the offsets of one partition, in order, in the numbers that calls request; its link stays open between.
 
     Args:
-        attach: attaches a receiver that begins at a position; where its peer cannot say that, at an earlier one, which
-            is given too.
+        attach: attaches a receiver that begins at the first position; at the second, an earlier one, where the peer has
+            no filter for the first.
         start: where to begin.
-        end: last offset that is wanted, inclusive; None for no end.
-        timeout_ms: how long the peer may be silent when it owes an answer.
+        end: the last offset to return, inclusive; None for no end.
+        timeout_ms: how many milliseconds the peer may be silent when it owes an answer.
     """
 
     def __init__(
@@ -53,9 +53,10 @@ class AmqpOffsetWalk:
         """Return the next ``n`` offsets; fewer when the end was reached, or there is nothing more now.
 
         Raises:
-            TransportError: the peer fell silent, or the connection broke more often than is tried. The walk can go on:
-                nothing that was not returned is skipped.
-            PeerError, RemoteProtocolError: as for ``AmqpClient.fetch``.
+            TransportError: the peer fell silent, or the connection broke more often than the retries allow. The walk
+                can continue: it skips no offset that it has not returned.
+            PeerError: the peer refused or ended the link.
+            RemoteProtocolError: the peer broke a rule.
         """
         attempts = Attempts()
         while len(self._ready) < n and not self._ended:
@@ -69,7 +70,7 @@ class AmqpOffsetWalk:
                 if fault.retriable and self._link is not None:
                     self._buffer.take(self._link.impl)
                     if self._buffer.rows:
-                        self._decode(self._link)  # what came whole need not come again
+                        self._decode(self._link)  # whole deliveries need not come again
                 self.close()
                 if (len(self._ready), self._dropped) != before:
                     attempts.progressed()
@@ -78,14 +79,14 @@ class AmqpOffsetWalk:
         return taken
 
     def close(self) -> None:
-        """Detach; a later ``take`` attaches anew."""
+        """Detach; a later ``take`` attaches another link."""
         if self._link is not None:
             self._link.close()
             self._link = None
             self._buffer = HeadBuffer(_BLOCK_ROWS)
 
     def _advance(self, count: int) -> bool:
-        """Receive until ``count`` offsets are ready or the end is reached; return False when there are no more now."""
+        """Receive until ``count`` offsets or the end are ready; return False when there are no more now."""
         link = self._opened()
         link.drain(False)  # an earlier call may have found what it needed while draining
         link.gave_back()
@@ -109,7 +110,7 @@ class AmqpOffsetWalk:
             elif link.credit and timer.drain_due():
                 link.drain(True)
             else:
-                # Never more than is missing: what was not asked for is not sent, and the next take goes on there.
+                # The credit is never more than is missing: the next ``take`` continues after what this one received.
                 window = MAX_CREDIT if self._drops(link) else min(missing, MAX_CREDIT)
                 if link.credit <= window // 2:
                     link.flow(window - link.credit)
@@ -122,7 +123,7 @@ class AmqpOffsetWalk:
         return self._link
 
     def _drops(self, link: Link) -> bool:
-        """Return whether what comes now may lie before the start, on a link that began before it."""
+        """Return whether deliveries may lie before the start, as the link began at an earlier position."""
         return link.early and isinstance(self._start, At)
 
     def _decode(self, link: Link) -> None:
@@ -147,12 +148,12 @@ class AmqpOffsetWalk:
 
 
 def first_offset(link: Link, timeout_ms: int) -> str | None:
-    """Return the offset of the first event that a link's filter lets through, or None: a definite answer.
+    """Return the offset of the first event that a link's filter matches, or None when the peer has none.
 
-    One credit is granted and drained, so the peer has to send the event or give the credit back.
+    The client grants one credit and drains it, so the peer has to send the event or return the credit.
 
     Raises:
-        DeadlineExceeded: it did neither.
+        DeadlineExceeded: the peer did neither.
     """
     buffer = HeadBuffer(1)
     timer = DrainTimer(timeout_ms, f"{link.what}: no answer to drain")

@@ -5,7 +5,8 @@
     payloads --pn_link_send--> engine --> peer     at most as many under way as the peer gave credit for
     ring of deliveries <--dispositions-- peer      accepted: done; anything else: DeliveryFailed with the row's label
 
-At-least-once: when the connection breaks the task fails, and Spark runs it again. Nothing is sent twice silently.
+Delivery guarantee: at least once. When the connection breaks, the task fails, and Spark runs it again. The publisher
+sends nothing twice silently.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, 
 from spark_streams.redaction import told
 
 MAX_IN_FLIGHT: Final = 8_192
-"""Deliveries under way at most, whatever the peer's credit; what is in flight is also in memory."""
+"""Deliveries under way at most, whatever the peer's credit; each of them is also in memory."""
 _TURN_ROWS: Final = 1_024
 _TURN_BYTES: Final = 1 << 20
-"""After so many rows or bytes the engine's output goes to the socket before more is given to it."""
+"""After this many rows or bytes the engine's output goes to the socket before the publisher adds more."""
 
 _OUTCOMES: Final = {lib.PN_REJECTED: "rejected", lib.PN_RELEASED: "released", lib.PN_MODIFIED: "modified"}
 
@@ -39,7 +40,7 @@ class Publisher:
     Args:
         link: an attached sender.
         stream: the stream's name, for messages.
-        timeout_ms: how long the peer may give neither credit nor an outcome.
+        timeout_ms: how many milliseconds the peer may give neither credit nor an outcome.
     """
 
     def __init__(self, link: Link, stream: str, timeout_ms: int) -> None:
@@ -61,18 +62,18 @@ class Publisher:
         return self._done
 
     def send(self, payloads: pa.LargeBinaryArray, labels: Callable[[int], str]) -> None:
-        """Send one message a row, in order; returns when all are sent, not when all are settled (see ``flush``).
+        """Send one message a row, in order; return when all are sent, not when all are settled (see ``flush``).
 
         Args:
             payloads: whole encoded messages, without nulls.
-            labels: row of ``payloads`` to the words for it in errors, such as ``row 17 (key 'customer-4')``.
+            labels: row of ``payloads`` to its name in errors, such as ``row 17 (key 'customer-4')``.
 
         Raises:
-            DeliveryFailed: the peer rejected, released or modified a message, of this call or an earlier one, or a
-                message is larger than it takes.
-            DeadlineExceeded: it gave neither credit nor an outcome in time.
-            TransportError, PeerError, RemoteProtocolError: the link or connection ended. How many messages the peer
-                stored is unknown then.
+            DeliveryFailed: the peer rejected, released or modified a message of this call or an earlier one, or a
+                message exceeds the peer's largest size.
+            DeadlineExceeded: the peer gave neither credit nor an outcome in time.
+            TransportError, PeerError, RemoteProtocolError: the link or connection ended. Nobody knows then how many
+                messages the peer stored.
         """
         if self._link.closed:
             raise LocalProtocolError(f"the publisher of stream '{self._stream}' is closed")
@@ -95,17 +96,17 @@ class Publisher:
                 self._wait(f"the peer gave no credit and settled nothing, with {self._sent - self._done} under way")
                 continue
             self._deadline.restart()
-            # As many as fit the bytes of a turn, one at least.
+            # One turn sends as many rows as fit its bytes, and at least one.
             stop = max(row + 1, min(stop, int(np.searchsorted(bounds, bounds[row] + _TURN_BYTES))))
             self._push(start, bounds[row : stop + 1].tolist())
             row = stop
             self._turn(last=row == count)
 
     def flush(self) -> None:
-        """Wait until the peer has accepted everything that was sent.
+        """Wait until the peer has accepted every message that was sent.
 
         Raises:
-            As ``send``.
+            DeliveryFailed, TransportError, PeerError, RemoteProtocolError: as for ``send``.
         """
         if self._link.closed:
             raise LocalProtocolError(f"the publisher of stream '{self._stream}' is closed")
@@ -116,7 +117,7 @@ class Publisher:
         self._labels.clear()
 
     def close(self) -> None:
-        """Detach; what has no outcome yet stays without one. Never raises."""
+        """Detach; never raise. Messages without an outcome stay without one."""
         self._link.close()
 
     def _push(self, start: Any, bounds: list[int]) -> None:
@@ -134,7 +135,7 @@ class Publisher:
         self._sent = sent
 
     def _reap(self) -> None:
-        """Settle what the peer has decided on, in the order it was sent."""
+        """Settle the deliveries that have an outcome, in the order that they were sent in."""
         updated, state, settle, settled = (
             lib.pn_delivery_updated,
             lib.pn_delivery_remote_state,
@@ -191,19 +192,19 @@ class Publisher:
             )
 
     def _wait(self, what: str, *, last: bool = False) -> None:
-        """Turn once, as long as the deadline allows."""
+        """Turn the connection once, and wait until the deadline at most."""
         address = self._link.connection.endpoint.address
         self._turn(self._deadline.left_s(f"stream '{self._stream}' at {address}: {what}"), last=last)
 
     def _turn(self, wait_s: float = 0.0, *, last: bool) -> None:
-        """Turn the connection once and settle what the peer has decided on.
+        """Turn the connection once, and settle the deliveries that have an outcome.
 
-        Its last outcomes and its end may come together. They count: a row that it rejected is named, and where
-        it has accepted everything, its end is nobody's loss.
+        The peer's last outcomes may come together with the end of the connection. They count: the error names a
+        rejected row, and the end is no error when the peer has accepted everything.
 
         Args:
-            wait_s: how long to wait for something, in seconds.
-            last: whether there is nothing left to be sent for now.
+            wait_s: how many seconds to wait for bytes.
+            last: whether nothing is left to send for now.
         """
         try:
             self._link.connection.turn(wait_s)

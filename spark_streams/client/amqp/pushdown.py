@@ -1,6 +1,6 @@
-"""Splits a filter between an AMQP peer and the client, and says what is in force by what the peer has taken.
+"""Splits a filter between an AMQP peer and the client, by what the peer offers and what it echoes.
 
-A filter set has one entry for the start of the read, which the peer must take, and these, which it may leave out:
+A filter set has one entry for the start of the read, which the peer must accept, and these optional ones:
 
 ==============  =================================================  ==============================================
 name            descriptor                                         value
@@ -11,8 +11,8 @@ name            descriptor                                         value
 ``end``         ``amqp:event-streams-sql-filter``                   nothing after the range's end
 ==============  =================================================  ==============================================
 
-An entry that the peer does not echo is not in force (A-21), and then nothing is taken for granted: the client checks
-the whole filter itself.
+An entry that the peer does not echo is not in force (A-21), and then the client relies on none of them: it checks the
+whole filter itself.
 
 Spec: Event Stream Extensions §5.2; AMQP 1.0 part 3 §3.5.8; AMQP Filter Expressions 1.0 §2.2.
 """
@@ -49,9 +49,9 @@ class PushedFilter:
 
     Args:
         filters: entries of the filter set, by name.
-        residual: what is left for the client when the peer takes all of them.
-        whole: what is left when it does not.
-        words: what is pushed, for people; None for nothing.
+        residual: the part that the client checks when the peer accepts all of them.
+        whole: the part that it checks when the peer does not.
+        words: the pushed part, for people; None for nothing.
     """
 
     filters: Mapping[str, Any]
@@ -60,11 +60,11 @@ class PushedFilter:
     words: str | None
 
     def in_force(self, taken: frozenset[str]) -> bool:
-        """Return whether the peer has taken all that the filter became, by the names of the entries that it echoed."""
+        """Return whether the peer accepted all entries of the filter, by the names of those that it echoed."""
         return self.filters.keys() - {_END} <= taken
 
     def left(self, taken: frozenset[str]) -> Expression | None:
-        """Return what the client checks, by the names of the entries that the peer echoed."""
+        """Return the part that the client checks, by the names of the entries that the peer echoed."""
         return self.residual if self.in_force(taken) else self.whole
 
 
@@ -80,8 +80,8 @@ def push(
 
     Args:
         expression: the filter; None for none.
-        connection: to the peer; it knows what the peer offers.
-        end: last offset of the range, inclusive; pushed where anything else is, so that the peer stops there.
+        connection: the connection to the peer, which knows what the peer offers.
+        end: last offset of the range, inclusive; pushed beside any other entry, so that the peer stops there.
         overflow_is_null: whether an instant that does not fit microseconds reads as null.
     """
     if expression is None:
@@ -110,7 +110,7 @@ def push(
 
 
 def is_about_filters(refusal: Refused) -> bool:
-    """Return whether a peer may have refused a link because of its filters: without them it may take it."""
+    """Return whether a peer may have refused a link because of its filters; it may accept the link without them."""
     return refusal.condition in _FILTER_CONDITIONS
 
 

@@ -4,18 +4,18 @@
 
     attach (filter: start) -> credit -> deliveries -> ReceiveBuffer -> RowDecoder -> RecordBatch …  until offset >= end
 
-The end is recognised by comparing offsets as text. When nothing arrives any more the link is drained, to which the peer
-owes an answer; what is missing then is explained by asking ``$info`` again. A connection that breaks is replaced, and
-reading resumes after the last event that was returned, so each row comes exactly once. What the connection brought
-whole is returned before: each connection that brings events is progress.
+The reader finds the end by comparing offsets as text. When nothing arrives any more, it drains the link, and the peer
+has to answer; then it requests ``$info`` again to explain missing events. It replaces a connection that breaks, and
+resumes after the last event that it returned, so each row comes exactly once. It first returns the whole deliveries of
+the broken connection: each connection that brings events is progress.
 
-The event that a range begins at (``At``) has to be the first that comes. Another one in its place is a loss, whatever
-removed it, be it a peer whose ``>=`` excludes.
+The first event of a range that begins ``At`` an offset must have that offset. Another event in its place is a loss,
+whatever removed the first one, even a peer whose ``>=`` excludes.
 
-Where the peer checks a part of the filter, the events at both ends of the range need not come. Then the first one is
-requested without the filter, and the answer to the drain is the end of the range, if by ``$info`` nothing of it is
-gone. A peer cannot say which events it has left out, so what retention removes behind the last event that came counts
-as lost.
+Where the peer checks a part of the filter, the events at both ends of the range need not come. Then the reader requests
+the first one without the filter, and the answer to the drain is the end of the range, if by ``$info`` nothing of it is
+gone. A peer cannot report which events it has left out, so events that retention removes behind the last received one
+count as lost.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _log = logging.getLogger(__name__)
 
 _NO_PARTITION: Final = "there is no such partition any more"
 _MAX_EXTENSIONS: Final = 200
-"""How often a peer that searches its log gets its time once more: 100 minutes, if it may be silent for 30 seconds."""
+"""How often the deadline of a searching peer is extended: 100 minutes in all, if it may be silent for 30 seconds."""
 
 
 @dataclass
 class _Attached:
-    """One link of a read, and what has come over it.
+    """One link of a read, with the deliveries that it has received.
 
     Args:
         link: the link.
-        decoder: makes rows of it.
-        buffer: what came and was not handed on.
-        held: the deliveries of that which the peer waits to hear of; None where it does not.
+        decoder: the decoder of its deliveries.
+        buffer: the received messages that are no rows yet.
+        held: the unsettled deliveries of these messages; None where the peer settles them itself.
         narrowed: whether the peer leaves out events.
     """
 
@@ -68,17 +68,17 @@ class _Attached:
 
 @dataclass
 class RangeReader:
-    """Reads one range; ``batches`` is its whole life.
+    """Reads one range; call ``batches`` once.
 
     Args:
         read: the range.
-        attach: attaches a receiver that begins at a position; where its peer cannot say that, at an earlier one, which
-            is given too.
-        describe: the bounds of the partition now, None when there is no such partition.
-        has_event: whether the partition has an event with an offset, by an inclusive filter and no other one.
+        attach: attaches a receiver that begins at the first position; at the second, an earlier one, where the peer has
+            no filter for the first.
+        describe: returns the bounds of the partition now, None when there is no such partition.
+        has_event: returns whether the partition has an event with an offset, by an inclusive filter and no other one.
         max_rows: rows of a batch at most.
         max_bytes: a batch takes no further message once it has this many bytes.
-        timeout_ms: how long the peer may be silent when it owes an answer.
+        timeout_ms: how many milliseconds the peer may be silent when it owes an answer.
     """
 
     read: RangeRead
@@ -103,10 +103,10 @@ class RangeReader:
         Raises:
             PositionLost: events of the range are gone and ``fail_on_data_loss`` is set.
             OwnershipLost: a consumer with a higher epoch took the partition.
-            NotFound: the stream was not there for some 40 seconds, and ``fail_on_data_loss`` is set.
+            NotFound: the stream did not exist for some 40 seconds, and ``fail_on_data_loss`` is set.
             Refused: the peer refused the link.
-            RemoteProtocolError: the peer broke a rule; the message says which.
-            TransportError: the connection broke more often than is tried, or the peer fell silent.
+            RemoteProtocolError: the peer broke a rule; the message names it.
+            TransportError: the connection broke more often than the retries allow, or the peer fell silent.
         """
         attempts, dropped = Attempts(PATIENT), self._dropped
         while True:
@@ -116,7 +116,7 @@ class RangeReader:
                         attempts.progressed()
                     dropped = self._dropped
                     if cut.last is not None:
-                        # Before the yield: once the rows are out of our hands a reconnect must not repeat them.
+                        # Before the yield: a reconnect must not repeat rows that the caller has.
                         self._start = After(cut.last)
                         if cut.batch.num_rows:
                             yield cut.batch
@@ -128,10 +128,10 @@ class RangeReader:
                     return
 
     def _link_cuts(self) -> Iterator[RowsCut]:
-        """Yield what one link delivers; ends when the range does."""
+        """Yield the rows of one link, until the range ends."""
         start, end = self._start, self.read.end
         if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
-            return  # nothing is in such a range
+            return  # the range is empty
         receiving = self.attach(self._start, self._dropped)
         link = receiving.link
         self._ask_for_loss = self._first = True
@@ -141,7 +141,7 @@ class RangeReader:
             decoder = RowDecoder(self.read, self._start, receiving.residual, self._dropped if link.early else None)
             yield from self._cuts(_Attached(link, decoder, buffer, held, receiving.narrowed))
         except DeadlineExceeded:
-            link.connection.abandon()  # no other link may receive what it still sends, and it may never answer
+            link.connection.abandon()  # no other link may receive what the peer still sends, and it may never answer
             raise
         finally:
             link.close()
@@ -159,9 +159,9 @@ class RangeReader:
             except SparkStreamsError as fault:
                 broken, on.held = fault, None  # the peer cannot receive outcomes any more
                 if isinstance(fault, DeadlineExceeded):
-                    link.connection.abandon()  # nothing is to be asked over it either
+                    link.connection.abandon()  # no request may use the connection either
                 if fault.retriable:
-                    on.buffer.take(link.impl, None)  # what came in one piece with the end of the connection
+                    on.buffer.take(link.impl, None)  # deliveries that came together with the connection's end
                 if not (fault.retriable and on.buffer.rows):
                     raise
             cut = self._cut(on)
@@ -170,13 +170,13 @@ class RangeReader:
                 return
             if broken is not None:
                 raise broken
-            timer.received()  # the time that the caller took is not the peer's
+            timer.received()  # the caller's time must not count as the peer's silence
 
     def _collect(self, on: _Attached, window: CreditWindow, timer: DrainTimer) -> bool:
-        """Receive until there is a block to hand on; return False when the peer has no more.
+        """Receive until the buffer has a block to decode; return False when the peer has no more.
 
         Raises:
-            SparkStreamsError: the connection broke, the peer fell silent or ended the link.
+            SparkStreamsError: the connection broke, or the peer fell silent or ended the link.
         """
         link, buffer, decoder, end = on.link, on.buffer, on.decoder, self.read.end.encode()
         searched, received, extensions = 0, buffer.received, 0
@@ -198,7 +198,7 @@ class RangeReader:
             if drained:
                 if link.gave_back():
                     return False
-                link.drain(False)  # all credit was used by deliveries: that says nothing about what follows
+                link.drain(False)  # deliveries used all credit, so there may be more events
                 timer.drained()
             link.check()
             if not timer.draining:
@@ -208,7 +208,7 @@ class RangeReader:
                     window.top_up()
             timeout_s = timer.timeout_s(buffer.rows > 0)
             if on.narrowed and timer.draining and extensions < _MAX_EXTENSIONS:
-                # It may take long to find that nothing matches: whether the peer still lives is asked on another link.
+                # The peer may search for long without a match: a request on another link checks that it still answers.
                 timeout_s = min(timeout_s, self.timeout_ms / 2_000)
                 if not link.connection.turn(timeout_s) and link.draining:
                     self.describe()
@@ -218,7 +218,7 @@ class RangeReader:
                 link.connection.turn(timeout_s)
 
     def _cut(self, on: _Attached) -> RowsCut:
-        """Turn what was taken into rows, with the checks that belong to them."""
+        """Decode the buffer into rows, and check them."""
         try:
             cut = on.decoder.cut(on.buffer.block())
         except WrongPartition as fault:
@@ -234,7 +234,7 @@ class RangeReader:
         return cut
 
     def _drop(self, link: Link, dropped: Earliest | After) -> None:
-        """Keep where the dropped events end, so that the next link can begin there."""
+        """Remember where the dropped events end, so that the next link can begin there."""
         if self._dropped == EARLIEST != dropped:
             _log.info(
                 "%s: its peer cannot begin %s: what lies before comes too, and is dropped", link.what, self._start
@@ -242,11 +242,12 @@ class RangeReader:
         self._dropped = dropped
 
     def _check_loss(self, came: str, narrowed: bool) -> None:
-        """Check whether retention overtook the read, before the rows that have just come are returned.
+        """Check whether retention overtook the read, before the reader returns the rows that have just come.
 
-        Only now that they are here: what is removed later cannot have been in front of them. With every block, because
-        a gap between two opaque offsets cannot be seen. A peer that does not tell the newest removed offset can only be
-        asked about the start of a link: later on "not retained" also means "read, and removed since".
+        The check comes after the rows: events that are removed later cannot have been in front of them. It comes with
+        every block, because a gap between two opaque offsets is invisible. With a peer that does not report the newest
+        removed offset it is possible at the start of a link only: later "not retained" also means "read, and removed
+        since".
 
         Args:
             came: offset of the first event of the block.
@@ -261,7 +262,7 @@ class RangeReader:
             return
         available = _NO_PARTITION if bounds is None else instead_of(self._start, bounds)
         if bounds is not None and is_past_end(self._start, bounds):
-            available = None  # what lies behind it has come: a peer that tells less is behind
+            available = None  # events behind the position have come, so a peer that reports fewer lags behind
         if available is None and first:
             available = self._instead_of_start(came, narrowed)
         if available is not None:
@@ -269,11 +270,12 @@ class RangeReader:
             self._ask_for_loss = False  # one warning will do
 
     def _instead_of_start(self, came: str | None, narrowed: bool) -> str | None:
-        """Return what there is instead of the event that the link begins at; None when it is there.
+        """Return what there is instead of the event that the link begins at; None when that event exists.
 
         Args:
             came: offset of the first event that came, None when none did.
-            narrowed: whether the peer leaves out events: this one need not have come, and is asked for by itself.
+            narrowed: whether the peer leaves out events: then this one need not come, and a request of its own checks
+                that it exists.
         """
         if not isinstance(self._start, At) or came == self._start.offset:
             return None
@@ -282,20 +284,20 @@ class RangeReader:
         return None if self.has_event(self._start.offset) else "there is no event with that offset"
 
     def _explain(self, narrowed: bool) -> None:
-        """Find out why the peer has nothing more although the end of the range did not come.
+        """Find out why the peer has no more events although the end of the range did not come.
 
         Args:
             narrowed: whether the peer leaves out events; then that is the reason, if nothing is gone.
 
         Raises:
-            PositionLost: because events are gone, and that is an error.
-            RemoteProtocolError: the peer says that it has them.
+            PositionLost: events are gone, and losses fail the query.
+            RemoteProtocolError: the peer reports that it retains them.
         """
         bounds = self.describe()
         available = _NO_PARTITION if bounds is None else instead_of(At(self.read.end), bounds)
         asks = narrowed and self._ask_for_loss and not isinstance(self._start, Earliest)
         if asks and bounds is not None and available is None and (bounds.tells_truncated or self._first):
-            # A peer that does not tell what it removed says nothing about what comes after the first event.
+            # A peer that does not report what it removed gives no evidence about events after the first one.
             available = instead_of(self._start, bounds)
         if available is None and self._first:
             available = self._instead_of_start(None, narrowed)
@@ -317,7 +319,7 @@ def _accept(held: list[Any]) -> None:
 
 
 def _reject(link: Link, held: list[Any] | None, fault: WrongPartition) -> None:
-    """Reject the delivery, and close the link with the reason: a settled delivery can be told no outcome (A-15)."""
+    """Reject the delivery, and close the link with the reason, as a settled delivery takes no outcome (A-15)."""
     condition = proton.Condition("amqp:not-allowed", str(fault))
     if held is not None:
         delivery = proton.Delivery.wrap(held[fault.row])

@@ -1,8 +1,8 @@
 """Copies deliveries out of proton's engine: many messages into one preallocated buffer.
 
-The loop over ``pn_link_current``, ``pn_link_recv`` and ``pn_delivery_settle`` is the one place of a read where Python
-runs per message (0.55 µs measured); it makes no object but the delivery's pointer. Lengths go into a C array that NumPy
-reads in place.
+The loop over ``pn_link_current``, ``pn_link_recv`` and ``pn_delivery_settle`` is the only place of a read where Python
+runs per message (0.55 µs measured); it creates no object but the delivery's pointer. It puts lengths into a C array
+that NumPy reads in place.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.columns import MessageBlock
 
 _SLACK_BYTES: Final = 1 << 20
-"""Room behind ``max_bytes``, so that a message that begins before the limit seldom makes the buffer grow."""
+"""Bytes of room behind ``max_bytes``, so that a message that begins before the limit seldom makes the buffer grow."""
 
 HEAD_BYTES: Final = 512
-"""What is kept of a message when only its delivery annotations matter; they come first and are about 150 bytes."""
+"""Bytes kept of a message when only its delivery annotations matter; they come first and have about 150 bytes."""
 
 _WASTE: Final = ffi.new("char[]", 65_536)
-"""Where bytes go that are not kept."""
+"""The memory for bytes that are not kept."""
 
 
 class _MessageBuffer:
-    """Messages, or the first bytes of each, back to back in one buffer.
+    """Holds messages, or the first bytes of each, back to back in one buffer.
 
     Args:
         max_rows: messages that fit.
-        max_bytes: no further message is begun once this many bytes are there; the last may exceed it.
-        max_message_bytes: largest message that the buffer grows for.
+        max_bytes: the buffer begins no further message once it has this many bytes; the last message may exceed it.
+        max_message_bytes: bytes of the largest message that the buffer grows for.
     """
 
     _kept_bytes: int | None = None
@@ -53,16 +53,16 @@ class _MessageBuffer:
         self._start = ffi.cast("char *", self._memory.ctypes.data)
 
     def take(self, link: Any, held: list[Any] | None = None) -> int:
-        """Move what has arrived on a receiving link into the buffer, until it is full.
+        """Move the messages that have arrived on a receiving link into the buffer, until it is full.
 
-        A message of which only some frames have come is begun, and goes on with the next call.
+        A message may have come only in part: this call copies its first frames, and the next call continues it.
 
         Args:
             link: the ``pn_link_t``.
-            held: where to put deliveries that the peer did not settle, advanced but unsettled; None settles each.
+            held: the list for deliveries that the peer did not settle, advanced but unsettled; None settles each.
 
         Returns:
-            Messages that were completed.
+            The number of messages that this call completed.
 
         Raises:
             RemoteProtocolError: a message is empty, or larger than allowed.
@@ -78,7 +78,7 @@ class _MessageBuffer:
         row, size, whole = self.rows, self._size, self._whole
         first, max_rows, max_bytes = row, self._max_rows, self._max_bytes
         limit = whole + kept if kept else len(self._memory)
-        # Deliveries of a link come one after the other: only the last one queued can be incomplete.
+        # Deliveries of a link come one after the other: only the last queued one can be incomplete.
         left = lib.pn_link_queued(link)
         while left and row < max_rows and whole < max_bytes:
             delivery = current(link)
@@ -93,12 +93,13 @@ class _MessageBuffer:
                     memory, limit = self._start, len(self._memory)
                     continue
             elif got < 0 and got != end_of_message:
-                size = whole  # aborted: the peer takes back what it began (AMQP 1.0 part 2 §2.6.14)
+                size = whole  # the peer aborted the delivery (AMQP 1.0 part 2 §2.6.14)
                 settle(delivery)
                 left -= 1
                 continue
             if left == 1 and lib.pn_delivery_partial(delivery):
-                # What is not kept is emptied out as it comes: settling now would leak the session window that it has.
+                # Read the bytes that are not kept as they come: settling now would leak their part of the session
+                # window.
                 while size == limit and recv(link, _WASTE, len(_WASTE)) > 0:
                     pass
                 break
@@ -118,7 +119,7 @@ class _MessageBuffer:
         return row - first
 
     def block(self, first: int = 0) -> MessageBlock:
-        """Return the whole messages from row ``first`` on; their memory is used again after ``clear``."""
+        """Return the whole messages from row ``first`` on; ``clear`` frees their memory for other messages."""
         origin = int(self._ends[first - 1]) if first else 0
         ends = self._ends[first : self.rows] - origin
         starts = np.zeros_like(ends)
@@ -126,7 +127,7 @@ class _MessageBuffer:
         return MessageBlock(self._memory[origin : self._whole], starts, ends)
 
     def clear(self) -> None:
-        """Forget the whole messages; a message that is only begun stays."""
+        """Drop the whole messages; the first part of an incomplete message stays."""
         begun = self._size - self._whole
         old = self._memory[self._whole : self._size].copy()
         if len(self._memory) > self._max_bytes + _SLACK_BYTES and begun < self._max_bytes:
@@ -145,21 +146,21 @@ class _MessageBuffer:
 
 
 class ReceiveBuffer(_MessageBuffer):
-    """Whole messages, back to back in one buffer; arguments as ``_MessageBuffer``."""
+    """Holds whole messages, back to back in one buffer; see ``_MessageBuffer`` for the arguments."""
 
     @property
     def full(self) -> bool:
-        """Whether no further message is begun."""
+        """Whether the buffer begins no further message."""
         return self.rows >= self._max_rows or self._whole >= self._max_bytes
 
     @property
     def whole_bytes(self) -> int:
-        """Bytes of the whole messages that are there."""
+        """Bytes of the whole messages in the buffer."""
         return self._whole
 
     @property
     def received(self) -> int:
-        """Bytes that are there, those of a message that is only begun included."""
+        """Bytes in the buffer, those of an incomplete message included."""
         return self._size
 
     def holds(self, text: bytes, since: int) -> bool:
@@ -168,7 +169,7 @@ class ReceiveBuffer(_MessageBuffer):
 
 
 class HeadBuffer(_MessageBuffer):
-    """The first bytes of each message, back to back; the rest is dropped inside the engine, not copied.
+    """Holds the first bytes of each message, back to back; the rest of a message is dropped.
 
     Args:
         max_rows: messages that fit.

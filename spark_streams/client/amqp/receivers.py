@@ -1,7 +1,7 @@
-"""Attaches the receivers of one client, and remembers which filters its peer does not take.
+"""Attaches the receivers of one client, and remembers which filters its peer does not accept.
 
-A receiver needs a filter that says where it begins; the peer may have one kind of it or the other (A-21). Filters that
-are pushed beside it the peer may refuse: then it is attached without them, and the client checks the whole filter.
+A receiver needs a filter for the position where it begins; the peer may have one kind of it or the other (A-21). The
+peer may refuse the pushed filters beside it: then the client attaches without them, and checks the whole filter.
 
 Spec: Event Stream Extensions §4.5 (consumer groups, epochs), §5.2 (filters).
 """
@@ -28,13 +28,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Source:
-    """What a receiver reads.
+    """The source of a receiver.
 
     Args:
         stream: the stream's name.
         partition: the partition that the link is bound to.
         consumer_group: the group that the link joins; None for none.
-        epoch: the epoch that it claims the partition with, within the group; None for none.
+        epoch: the epoch with which the link claims the partition within the group; None for none.
     """
 
     stream: str
@@ -49,8 +49,8 @@ class FilteredReceiver:
 
     Args:
         link: the link.
-        residual: what the client checks on every delivery.
-        narrowed: whether the peer leaves out events, so that their absence says nothing.
+        residual: the part of the filter that the client checks on every delivery; None for nothing.
+        narrowed: whether the peer leaves out events, so that a missing event is no loss.
     """
 
     link: Link
@@ -62,7 +62,7 @@ class Receivers:
     """Attaches receivers.
 
     Args:
-        timeout_ms: how long the peer may take to answer an attach.
+        timeout_ms: how many milliseconds the peer may take to answer an attach.
         require_event_streams: whether a peer that does not offer the capability is an error (ES-012).
     """
 
@@ -70,15 +70,15 @@ class Receivers:
         self._timeout_ms = timeout_ms
         self._require_event_streams = require_event_streams
         self._refused: set[Expression] = set()
-        """The filters that the peer refused, and is not asked to check again."""
+        """The filters that the peer refused; the client does not push them again."""
         self._untaken: set[int] = set()
-        """Descriptors of the start filters that the peer did not take; they are tried last from then on."""
+        """Descriptors of the start filters that the peer did not accept; the client tries them last from then on."""
 
     def check_capability(self, connection: Connection) -> None:
         """Check that the peer offers event streams, where that is required.
 
         Raises:
-            RemoteProtocolError: it does not.
+            RemoteProtocolError: the peer does not offer them.
         """
         if self._require_event_streams and not connection.offers_event_streams:
             raise RemoteProtocolError(
@@ -89,12 +89,12 @@ class Receivers:
     def push(
         self, connection: Connection, expression: Expression | None, read: RangeRead | None = None
     ) -> PushedFilter:
-        """Split a filter for the peer, as ``pushdown.push`` does; nothing is pushed of one that it has refused.
+        """Split a filter for the peer, as ``pushdown.push`` does; push nothing of a filter that it has refused.
 
         Args:
-            connection: to the peer.
+            connection: the connection to the peer.
             expression: the filter; None for none.
-            read: the range that it is for; None to learn how it would be split.
+            read: the range to read; None only to learn how the filter would be split.
         """
         if expression in self._refused:
             return nothing_pushed(expression)
@@ -110,10 +110,10 @@ class Receivers:
         starts: tuple[StartFilter, ...],
         pushed: PushedFilter,
     ) -> FilteredReceiver:
-        """Attach a receiver with pushed filters; without them when the peer refuses them.
+        """Attach a receiver with pushed filters, or without them when the peer refuses them.
 
         Raises:
-            As ``attach``.
+            StartRefused, RemoteProtocolError, PeerError, LinkRedirected, DeadlineExceeded: as for ``attach``.
         """
         try:
             link = self.attach(connection, address, source, starts, pushed.filters)
@@ -134,20 +134,22 @@ class Receivers:
         starts: tuple[StartFilter, ...],
         also: Mapping[str, Any] | None = None,
     ) -> Link:
-        """Attach a receiver that begins as the first of ``starts`` that the peer takes.
+        """Attach a receiver with the first of ``starts`` that the peer accepts.
 
-        A refusal may be about any of the filters: with others beside the start it is the caller's to leave them out.
+        A refusal may concern any of the filters: the caller has to leave out those of ``also`` and try again.
 
         Args:
-            connection: where.
+            connection: the connection to the peer.
             address: source address.
-            source: what it reads.
+            source: the stream and partition to read.
             starts: filters for one position, the preferred one first.
             also: further filters by name, beside the start.
 
         Raises:
-            StartRefused, Refused: the peer takes none of ``starts``; the error is that of the first.
-            As ``attach_receiver``, and ``check_capability``.
+            StartRefused, Refused: the peer accepts none of ``starts``; the error is that of the first tried.
+            RemoteProtocolError: the peer does not offer event streams, or bound the link to another partition.
+            NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused the link.
+            DeadlineExceeded: the peer did not answer in time.
         """
         self.check_capability(connection)
         first: SparkStreamsError | None = None

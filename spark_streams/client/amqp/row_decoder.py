@@ -26,9 +26,9 @@ def check_offsets(offsets: pa.StringArray, start: Earliest | At | After, what: s
     """Check that a column of offsets is complete, begins where the filter said, and grows.
 
     Args:
-        offsets: of consecutive deliveries.
-        start: where they may begin at the earliest.
-        what: for the message, such as ``stream 'orders' partition '0'``.
+        offsets: the offsets of consecutive deliveries.
+        start: the earliest position where they may begin.
+        what: their name in messages, such as ``stream 'orders' partition '0'``.
 
     Raises:
         RemoteProtocolError: the peer broke one of the rules.
@@ -55,7 +55,7 @@ def rows_before(offsets: pa.StringArray, first: str) -> int:
 
 
 def rows_until(offsets: pa.StringArray, end: str) -> tuple[int, bool]:
-    """Return how many of the first rows are up to ``end`` (inclusive), and whether it was reached or passed."""
+    """Return how many of the first rows are up to ``end`` (inclusive), and whether the rows reach or pass it."""
     beyond = pc.index(pc.greater_equal(offsets, end), True).as_py()
     if beyond < 0:
         return len(offsets), False
@@ -66,7 +66,7 @@ _CONSTANT: Final = frozenset({"stream", "partition"})
 
 
 class WrongPartition(RemoteProtocolError):
-    """A delivery names another partition than the link is bound to (ES-118); ``row`` is its row in the block."""
+    """A delivery names another partition than that of its link (ES-118); ``row`` is its row in the block."""
 
     def __init__(self, message: str, row: int) -> None:
         super().__init__(message)
@@ -79,12 +79,12 @@ class WrongPartition(RemoteProtocolError):
 
 @dataclass(frozen=True)
 class RowsCut:
-    """Rows of a block that belong to the range.
+    """The rows of a block that belong to the range.
 
     Args:
-        batch: the rows that match; it may have none.
-        first: offset of the first event of the block, of the range or behind it; None where all lie before the range.
-        last: offset of the last event of the range in it, None without one.
+        batch: the matching rows; it may have none.
+        first: offset of the first event of the block within or after the range; None where all lie before the range.
+        last: offset of the block's last event within the range, None without one.
         done: whether the block reached or passed the end of the range.
     """
 
@@ -95,20 +95,21 @@ class RowsCut:
 
 
 class RowDecoder:
-    """Decodes blocks of one range, in order, and watches that the offsets only grow.
+    """Decodes blocks of one range, in order, and checks that the offsets only grow.
 
     Args:
         read: the range and its columns.
         start: where this link begins; later than ``read.start`` after a reconnect.
-        residual: what of the filter the peer leaves to us; None for nothing.
-        early: where the link begins instead, when its peer cannot say ``start``: what lies before that is dropped.
+        residual: the part of the filter that the client checks; None for nothing.
+        early: the earlier position of a link whose peer has no filter for ``start``: the decoder drops what lies before
+            ``start``.
 
     Attributes:
         dropped: ``After`` the last event that was dropped; ``early`` as long as none was.
 
     Raises:
-        LocalProtocolError: a column that there is not.
-        FilterError: the residual looks at what rows of messages cannot have.
+        LocalProtocolError: a column does not exist.
+        FilterError: the residual refers to something that rows of messages cannot have.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class RowDecoder:
         self._constants: dict[str, pa.Array] = {}
 
     def passes_end(self, block: MessageBlock) -> bool:
-        """Return whether any delivery of the block is at or beyond the end of the range; decodes offsets only."""
+        """Return whether any delivery of the block is at or beyond the end of the range; decode offsets only."""
         offsets = decode_columns(block, ("offset",))["offset"]
         return rows_until(offsets, self._read.end)[1]
 
@@ -140,9 +141,9 @@ class RowDecoder:
         """Decode a block.
 
         Raises:
-            RemoteProtocolError: a delivery without an offset, offsets out of order, or an instant of the range that
-                does not fit the column's microseconds and is to fail the read.
-            WrongPartition: a delivery of another partition.
+            RemoteProtocolError: a delivery has no offset, offsets are out of order, or an instant of the range does not
+                fit the column's microseconds and ``timestamp_overflow`` is ``fail``.
+            WrongPartition: a delivery names another partition.
         """
         block = self._from_start(block)
         try:
@@ -169,7 +170,7 @@ class RowDecoder:
         return RowsCut(rows_that_match(batch, self._residual, self._read.columns), first, last, done)
 
     def _from_start(self, block: MessageBlock) -> MessageBlock:
-        """Drop the events before the start, where the link began before it."""
+        """Drop the events before the start, if the link began before it."""
         if not self._drops or not isinstance(self._start, At):
             return block
         columns = decode_columns(block, ("offset", "source_partition"))
@@ -182,7 +183,7 @@ class RowDecoder:
         return MessageBlock(block.buffer, block.starts[before:], block.ends[before:])
 
     def _without_the_rest(self, block: MessageBlock, fault: TimestampOverflow) -> dict[str, pa.Array]:
-        """Decode again without what lies beyond the range: an instant there is not for this read to fail on."""
+        """Decode again without the events beyond the range: an instant there must not fail this read."""
         offsets = decode_columns(block, ("offset",))["offset"]
         count, _ = rows_until(offsets, self._read.end)
         try:
