@@ -1,6 +1,6 @@
-"""The client of feeds over HTTP: FeedAPI version 2 and ZeroEventHub, blocking, without Spark.
+"""Holds the client of feeds over HTTP: FeedAPI version 2 and ZeroEventHub, blocking, without Spark.
 
-What the client hands on of the wire format is named here, so that those above it need not know the codec.
+It exports the types of the wire format that the client returns, so that layers above it need not import the codec.
 """
 
 from spark_streams.wire.feed.dialect import Dialect

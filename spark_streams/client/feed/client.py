@@ -1,8 +1,8 @@
-"""The client of one feed: its partitions, and pages of events after a cursor.
+"""Discovers the partitions of one feed, and fetches pages of events after a cursor.
 
-The dialect follows from the answer to a call without arguments (FeedAPI, "protocol negotiation"): a document with a
-``token`` is of today's specification (v2b), one without of the specification's first form (v2a), and status 400 means
-version 1, ZeroEventHub, of which the user has to say how many partitions there are.
+The answer to a call without arguments shows the dialect (FeedAPI, "protocol negotiation"): a document with a ``token``
+belongs to today's specification (v2b), one without to the specification's first form (v2a), and status 400 means
+version 1, ZeroEventHub; for version 1 the user has to give the number of partitions.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 PATIENT: Final = Backoff(attempts=8, first_ms=200, limit_ms=10_000)
-"""Eight tries within about 30 s: a service that is deployed anew comes back within that."""
+"""Eight tries within about 30 s: a service that is deployed again comes back within that time."""
 _ACCEPT_V1: Final = f"{ZEH_V1}, {NDJSON};q=0.9, */*;q=0.5"
 MAX_UNKNOWN_CURSORS: Final = 3
 """How often in a row a partition is read from its beginning because the feed does not know a cursor that it just gave:
-once for a feed that was created anew, and not for ever for one that never knows its own."""
+once is enough for a feed that was created again; the limit is for a feed that never knows its own cursors."""
 MAX_CONFLICTS: Final = 5
-"""How often in a row a token is replaced: once for a feed that has changed, and not for ever for one that refuses each
-token that it just gave (C-16)."""
+"""How often in a row a token is replaced: once is enough for a feed that has changed; the limit is for a feed that
+refuses each token that it just gave (C-16)."""
 
 
 @dataclass(frozen=True)
 class FeedAddress:
-    """Where a feed is and how to speak with it: what a task needs to open a client; picklable.
+    """The address of a feed and its settings: all that a task needs to open a client; picklable.
 
     Args:
         endpoint: its address, with credentials and TLS.
         stream: its name.
-        dialect: which dialect it speaks, None to find out.
-        partitions: number of partitions of a version 1 feed, None when the user did not say.
+        dialect: the dialect that it speaks, None to find out.
+        partitions: number of partitions of a version 1 feed, None when the user gave none.
         filters: names and values of the feed's own filters.
-        page_size: events that a response is asked to hold, or None.
-        timeout_ms: how long it may be silent.
+        page_size: the number of events to request in a response, or None.
+        timeout_ms: how many milliseconds it may be silent.
         max_line_bytes: bytes of a line, at most.
-        pushed: names and values of filters that a query's filter became, spelled as the feed does.
+        pushed: names and values of the feed's filters that a query's filter was pushed to, spelled as the feed does.
     """
 
     endpoint: Endpoint
@@ -74,11 +74,11 @@ class FeedClient(AbstractContextManager["FeedClient"]):
     """A client of one feed; a context manager, for one thread at a time.
 
     Args:
-        address: of the feed.
-        backoff: how often a call is tried again, and how long the pauses are.
-        pause: waits for so many seconds; another one for tests, and for threads that have to be stopped.
-        awaits: whether a feed that is not there (status 404) was there before, and may be created again: the error is
-            retriable then.
+        address: the feed's address and settings.
+        backoff: how often to try a call, and how long the pauses are.
+        pause: waits for a number of seconds; tests, and threads that have to be stopped, give another function.
+        awaits: whether a missing feed (status 404) existed before, and may be created again: the error is retriable
+            then.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         self._token: str | None = None
         self._answer: Answer | None = None
         self._unknown_cursors: Counter[int] = Counter()
-        """How often in a row a partition's cursors were not known any more."""
+        """Partition to how often in a row the feed did not know its cursor any more."""
         self._filters: dict[str, str] | None = None if address.filters else {}
         self._pushed = dict(address.pushed or {})
 
@@ -110,13 +110,13 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         self._session.close()
 
     def abort(self) -> None:
-        """Have a thread that waits for the lines of a response return at once, with an error; from any thread."""
+        """Make a thread that waits for the lines of a response fail at once; any thread may call this."""
         answer = self._answer
         if answer is not None:
             answer.abort()
 
     def push(self, filters: Mapping[str, str]) -> None:
-        """Have the feed check these filters from the next call on, in place of those that were pushed before."""
+        """Replace the pushed filters, which the feed checks, from the next call on."""
         self._pushed = dict(filters)
 
     def streams(self) -> list[str] | None:
@@ -125,7 +125,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         FeedAPI has no such list: the log of this project answers at its door's root with ``{"feeds": ["orders"]}``.
 
         Raises:
-            SparkStreamsError: as ``FeedSession.send``, after several tries where that can help.
+            SparkStreamsError: the call failed (``FeedSession.send``), after retries when it is retriable.
         """
         return self._retrying(self._listing)
 
@@ -142,13 +142,13 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
     def discover(self) -> Discovery:
-        """Return the partitions and what the feed offers, as it says now; of a version 1 feed what the user said.
+        """Return the feed's present partitions and filters; for a version 1 feed, the user's number of partitions.
 
         Raises:
-            OptionError: a version 1 feed, and no number of partitions; or a filter that the feed does not offer, or,
-                of those that are pushed, not any more.
+            OptionError: the number of partitions of a version 1 feed is missing, or the feed does not offer a filter of
+                the user's, or no longer offers a pushed one.
             RemoteProtocolError: the answer is no discovery document.
-            SparkStreamsError: as ``FeedSession.send``, after several tries where that can help.
+            SparkStreamsError: the call failed (``FeedSession.send``), after retries when it is retriable.
         """
         return self._retrying(self._discover)
 
@@ -168,7 +168,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
                     f"the feed does not offer filter '{name}' any more, which the checkpoint's cursors belong to: "
                     "start anew with another checkpointLocation",
                 )
-        # Spark hands option names over in lower case; the feed may not take them so.
+        # Spark passes option names in lower case; the feed may not accept them so.
         spelled = {name.lower(): name for name in known}
         for name in self.address.filters:
             if name not in spelled:
@@ -211,24 +211,24 @@ class FeedClient(AbstractContextManager["FeedClient"]):
     def fetch(self, partition: int, cursor: str, *, stream_ms: int | None = None) -> Iterator[bytes]:
         """Yield one response in blocks of whole lines, as they come; the caller parses them.
 
-        It is one call: nothing is tried again, since a second call may answer other pages. Only a token that is out of
-        date is replaced first.
+        This makes one call without retries, since a second call may return other pages. Only an outdated token is
+        replaced first.
 
-        The last line needs no newline, and gets one. It has to be a whole JSON object, which a line that was cut never
-        is, so a part of a line is never returned, however the body ends.
+        The last line needs no newline, and gets one. It has to be a whole JSON object, and a cut line never is one, so
+        a part of a line is never returned, however the body ends.
 
         Args:
-            partition: whose events.
+            partition: the partition to read.
             cursor: where to begin, exclusive.
-            stream_ms: how long the feed may keep the response open for events that come (``stream``); None for one
-                page of what is there.
+            stream_ms: how many milliseconds the feed may keep the response open for new events (``stream``); None for
+                one page of the existing ones.
 
         Raises:
             RemoteProtocolError: HTML, a version of ZeroEventHub other than 1, or a line that is longer than allowed.
             ConnectionLost: the response ended inside a line (C-18), or the connection broke.
             Conflict: the feed refuses the token that it just gave.
-            Expired: it has lost what comes after the cursor, or does not know the cursor, as it was created again.
-            SparkStreamsError: as ``FeedSession.send``.
+            Expired: the feed has lost the events after the cursor, or does not know it, as it was created again.
+            SparkStreamsError: the call failed otherwise (``FeedSession.send``).
         """
         with self._page(partition, cursor, stream_ms) as answer:
             assert self.dialect is not None
@@ -237,35 +237,35 @@ class FeedClient(AbstractContextManager["FeedClient"]):
     def lines(
         self, partition: int, cursor: str, *, stream_ms: int | None = None, values: bool = True
     ) -> Iterator[tuple[bytes, Lines]]:
-        """Yield the blocks of one response, as ``fetch``, with what they hold.
+        """Yield the blocks of one response, as ``fetch``, with their events and cursors.
 
         Args:
-            partition: as ``fetch``.
-            cursor: as ``fetch``.
-            stream_ms: as ``fetch``.
-            values: whether the events themselves are wanted.
+            partition: the partition to read.
+            cursor: where to begin, exclusive.
+            stream_ms: see ``fetch``.
+            values: whether to return the events themselves.
 
         Raises:
-            ConnectionLost: the last line is not a line of a feed: one that fails in the middle of a response may add
-                the words of its error, and can be called again. Or no cursor came, and the body may have been cut.
-            RemoteProtocolError: another line is not a line of a feed; or no cursor came; or as ``fetch``.
-            SparkStreamsError: as ``fetch``.
+            ConnectionLost: the last line is not a line of a feed: a feed that fails in the middle of a response may add
+                the text of its error, and can be called again. Or no cursor came, and the body may have been cut.
+            RemoteProtocolError: another line is not a line of a feed, or no cursor came; also as for ``fetch``.
+            SparkStreamsError: the call failed, as for ``fetch``.
         """
         with self._page(partition, cursor, stream_ms) as answer:
             assert self.dialect is not None
             yield from parsed_blocks(answer, self.dialect, partition, self.address.max_line_bytes, values)
 
     def describe(self, partition: int, cursor: str) -> str:
-        """Return a fetch as messages show it; the dialect has to be known."""
+        """Return a call of ``fetch`` as messages show it; the dialect has to be known."""
         arguments, below = self._call(partition, cursor, None)
         return f"GET {self._session.shown(arguments, below=below)}"
 
     def last_cursor(self, partition: int) -> str:
-        """Return the cursor behind the last event there is now; the page that came with it is dropped.
+        """Return the cursor after the feed's present last event; drop the page that comes with it.
 
         Raises:
             RemoteProtocolError: the cursor is ``_last`` itself.
-            SparkStreamsError: as ``lines``, after several tries where that can help.
+            SparkStreamsError: the call failed, as for ``lines``, after retries when it is retriable.
         """
 
         def ask() -> str:
@@ -283,10 +283,10 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         return self._retrying(ask)
 
     def _page(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
-        """Request what comes after a cursor; where the feed refuses it, find out whether it does so for the cursor.
+        """Request the page after a cursor; if the feed refuses it, find out whether the cursor is the reason.
 
-        Status 400 is any mistake of ours, and no feed says which. A feed that answers from its beginning, and again
-        refuses the cursor without a wait, was created again, or does not know the cursor any more.
+        Status 400 means any mistake of ours, and no feed reports which. A feed that answers a call from its beginning,
+        and refuses the cursor again without ``stream``, was created again, or does not know the cursor any more.
         """
         try:
             self._answer = answer = self._request_page(partition, cursor, stream_ms)
@@ -325,7 +325,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             try:
                 return self._get(arguments, below=below, wait_ms=wait_ms, headers=headers)
             except Conflict:
-                # The partitions may be others now; whoever plans learns that from its next discovery.
+                # The partitions may have changed; the planning code learns that from its next discovery.
                 if self.dialect is not Dialect.V2B or not left:
                     raise
                 self._token = None
@@ -334,7 +334,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         raise AssertionError("unreachable")
 
     def _get(self, arguments: Sequence[tuple[str, str]] = (), **how: Any) -> Answer:
-        """Make a call, as ``FeedSession.send``; that the feed is not there is ``retriable`` where it is awaited."""
+        """Make a call with ``FeedSession.send``; its ``NotFound`` is ``retriable`` for a client that ``awaits``."""
         try:
             return self._session.send("GET", arguments, **how)
         except NotFound as fault:
@@ -366,10 +366,10 @@ class FeedClient(AbstractContextManager["FeedClient"]):
 
 
 def pause_for(fault: SparkStreamsError, attempts: Attempts, pause: Callable[[float], object]) -> None:
-    """Wait as long as the feed asked for, or as ``attempts`` says, before a call is made again.
+    """Pause before the next try of a call: for as long as the feed requested, else as ``attempts`` computes.
 
     Raises:
-        SparkStreamsError: ``fault``, when trying again cannot help, or was done often enough.
+        SparkStreamsError: ``fault``, when it is not retriable or was the last allowed try.
     """
     seconds = attempts.pause_s(fault)
     if isinstance(fault, Unavailable) and fault.retry_after_s is not None:

@@ -13,10 +13,10 @@ from spark_streams.secrets import FreshSecret
 
 
 class Credentials(requests.auth.AuthBase):
-    """The credentials of one feed, as they are now.
+    """Signs requests with the current credentials of one feed.
 
     Args:
-        endpoint: the feed's, whose token or password may be one that is read anew.
+        endpoint: the feed's endpoint; its token or password may be a ``FreshSecret``.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -30,23 +30,23 @@ class Credentials(requests.auth.AuthBase):
             self._use(None if secret is None else secret.reveal())
 
     def refresh(self) -> None:
-        """Read the secret if it was not yet, or may have changed.
+        """Read the secret if it has not been read yet, or may have changed.
 
         Raises:
-            OptionError: it cannot be read.
+            OptionError: the secret cannot be read, or no header can carry it.
         """
         if self._fresh is not None and (self._secret is None or self._stamp != self._fresh.stamp()):
             self.renew()
 
     def renew(self) -> bool:
-        """Read the secret; return whether it is another one now.
+        """Read the secret; return whether it has changed.
 
         Raises:
-            OptionError: it cannot be read, or no header can carry it.
+            OptionError: the secret cannot be read, or no header can carry it.
         """
         if self._fresh is None:
             return False
-        stamp = self._fresh.stamp()  # before the secret: what is written in between is read once more
+        stamp = self._fresh.stamp()  # before the secret: a secret written in between is read again later
         secret = self._fresh.reveal()
         self._stamp = stamp
         if self._secret == secret:
@@ -60,7 +60,7 @@ class Credentials(requests.auth.AuthBase):
         return True
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Sign a request, after which no message may hold what it was signed with."""
+        """Sign a request, and remember the secret, so that no message shows it."""
         remember(self._secret or "", self._endpoint.username if self._endpoint.token is None else None)
         return self._sign(request)
 

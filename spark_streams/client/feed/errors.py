@@ -1,4 +1,4 @@
-"""Turns faults of HTTP into our errors: none quotes a url, a secret, or more than a line of an answer."""
+"""Turns faults of HTTP into our errors, which quote no url, no secret, and one line of an answer at most."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from spark_streams.redaction import ALONE, hidden, one_line, remember, told
 SHOWN: Final = 300
 """Characters of an answer that a message has."""
 _MAX_CAUSES: Final = 9
-"""More than libraries wrap one error in another; errors may wrap each other in a circle."""
+"""The most wrapped errors that are followed: libraries nest fewer, and errors may wrap each other in a circle."""
 
 
 def remember_query(endpoint: Endpoint) -> None:
-    """Remember what the user wrote behind the url's question mark as secrets, which its values may be."""
+    """Remember the query of the url and its values as secrets, as each of them may be one."""
     if endpoint.query is not None:
         query = endpoint.query.reveal()
         values = (value for _, value in parse_qsl(query))
@@ -35,26 +35,26 @@ def remember_query(endpoint: Endpoint) -> None:
 
 
 def first_line(body: bytes, *, cut: bool = False) -> str:
-    """Return what an answer begins with, fit for a message.
+    """Return the first line of an answer, fit for a message.
 
     Args:
-        body: of it; of a long one the beginning.
-        cut: whether the answer goes on.
+        body: its body, or the beginning of a long body.
+        cut: whether the body continues after ``body``.
     """
-    # The whole is searched, and then cut: half of a secret would not be found.
+    # Hide secrets in the whole text, then cut it: half of a secret would not be found.
     text = hidden(body.decode("utf-8", "replace"), cut=cut).strip()
     return one_line(text.splitlines()[0] if text else "", SHOWN)
 
 
 class _NoSecrets(logging.Filter):
-    """Takes our secrets out of what urllib3 logs: addresses with their query, and header lines that are none."""
+    """Hides our secrets in urllib3's log lines: they have addresses with their query, and malformed header lines."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record through, without secrets."""
+        """Accept every record, with its secrets hidden."""
         said = record.getMessage()
         safe = hidden(said)
         if safe != said:
-            record.msg, record.args, record.exc_info = safe, (), None  # the exception says it again
+            record.msg, record.args, record.exc_info = safe, (), None  # the exception repeats the secret
         return True
 
 
@@ -62,14 +62,20 @@ _NO_SECRETS: Final = _NoSecrets()
 
 
 def hide_in_logs() -> None:
-    """Have urllib3's log lines hold no secret of ours."""
+    """Keep our secrets out of urllib3's log lines."""
     for name in ("urllib3.connection", "urllib3.connectionpool"):
         logging.getLogger(name).addFilter(_NO_SECRETS)
 
 
 @contextlib.contextmanager
 def mapped(what: str) -> Iterator[None]:
-    """Turn the errors of the libraries into ours; theirs quote the url, so they are not chained."""
+    """Turn the errors of the libraries into ours, and do not chain theirs, which quote the url.
+
+    Raises:
+        ConnectFailed: no connection could be made, or TLS failed on it.
+        DeadlineExceeded: the peer sent nothing in time.
+        ConnectionLost: the connection broke, or the answer broke off.
+    """
     try:
         yield
     except (requests.exceptions.ConnectTimeout, urllib3.exceptions.ConnectTimeoutError):
@@ -92,7 +98,7 @@ def mapped(what: str) -> Iterator[None]:
             raise ConnectFailed(
                 f"{what}: no connection: {reason}: check the host and port in option 'url', and that the feed runs"
             ) from None
-        # How a door ends that wants a certificate: in order, or by a reset if the request has come meanwhile.
+        # A door that wants a certificate closes so: without a response, or by a reset if the request came meanwhile.
         bare = "without response" in reason or "reset by peer" in reason
         hint = f": if it {WANTS_A_CERTIFICATE}" if "https://" in what and bare else ""
         raise ConnectionLost(f"{what}: {reason}{hint}") from None
@@ -110,11 +116,11 @@ def _tls_advice(fault: ssl.SSLError, where: str) -> str | None:
 
 
 def _causes(fault: BaseException, *, context: bool = False) -> Iterator[BaseException]:
-    """Yield an error of a library and those that it wraps, the innermost last.
+    """Yield an error of a library and the errors that it wraps, the innermost last.
 
     Args:
         fault: the outermost error.
-        context: whether an error that wraps none is followed by the one that it was raised for.
+        context: whether an error that wraps none is followed by its cause or context.
     """
     for _ in range(_MAX_CAUSES):
         yield fault

@@ -1,4 +1,4 @@
-"""Makes HTTP calls to a feed with pooled connections and timeouts, and says in errors what was called and answered.
+"""Makes HTTP calls to a feed with pooled connections and timeouts, and names call and answer in its errors.
 
 No message ever holds a credential, the query that the user wrote into the url, or a feed's token.
 """
@@ -32,16 +32,16 @@ from spark_streams.redaction import remember, told
 from spark_streams.wire.feed.dialect import NDJSON
 
 SHOWN_BYTES: Final = 8_000
-"""How much of an answer is looked at for its first line."""
+"""Bytes of an answer that are read for its first line."""
 MAX_REDIRECTS: Final = 5
 MAX_RETRY_AFTER_S: Final = 60.0
-"""A feed that asks for a longer pause is asked sooner, and said to be unavailable in the end."""
+"""The longest pause in seconds: a feed that requests a longer one is called sooner, and fails as unavailable later."""
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HIDDEN_ARGUMENTS: Final = frozenset({"token"})
 
 
 class Conflict(Refused):
-    """The feed's partitions or token are others than we know (status 409): they have to be asked for again."""
+    """The feed's partitions or token have changed (status 409): the client has to request them again."""
 
     retriable = True
 
@@ -51,11 +51,11 @@ class Conflict(Refused):
 
 
 class Expired(Refused):
-    """The feed does not have any more what comes after the cursor (status 410), or does not know the cursor."""
+    """The feed has lost the events after the cursor (status 410), or does not know the cursor."""
 
 
 class Unavailable(Refused):
-    """The feed cannot answer now (status 408, 425, 429, 5xx); ``retry_after_s`` is the pause it asked for, or None."""
+    """The feed cannot answer now (status 408, 425, 429, 5xx); ``retry_after_s`` is the pause it requested, or None."""
 
     retriable = True
     retry_after_s: float | None = None
@@ -70,7 +70,7 @@ class FeedSession:
 
     Args:
         endpoint: the feed's address, with credentials and TLS.
-        timeout_ms: how long the feed may be silent, when it is connected to and while it answers.
+        timeout_ms: how many milliseconds connecting may take, and how long the feed may be silent while it answers.
     """
 
     def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
@@ -78,7 +78,7 @@ class FeedSession:
         self._timeout_s = timeout_ms / 1000
         hide_in_logs()
         self._session = session = requests.Session()
-        # The environment's proxies and authorities are honoured; a netrc file would send what nobody asked for.
+        # The session uses the environment's proxies and authorities; a netrc file would add unwanted credentials.
         session.headers["Accept"] = f"{NDJSON}, application/json;q=0.9, */*;q=0.5"
         if _is_this_machine(endpoint.url):
             # Compressing costs both sides more than loopback does.
@@ -87,11 +87,11 @@ class FeedSession:
         self._credentials = Credentials(endpoint)
         session.auth = self._credentials
         tls = endpoint.tls
-        # Given with each request: the environment's authorities would take the place of the session's.
+        # Each request gets the authorities: the environment's would replace those of the session.
         self._verify = None if tls is None else tls.ca_file
         if tls is not None:
             if tls.ca_file is not None or tls.cert_file is not None:
-                tls_context(tls)  # for its words: what the library says of a file does not name the option
+                tls_context(tls)  # for its messages: those of the library do not name the option of a file
             if tls.cert_file is not None:
                 session.cert = tls.cert_file if tls.key_file is None else (tls.cert_file, tls.key_file)
             if not tls.verify_hostname:
@@ -102,7 +102,7 @@ class FeedSession:
         self._session.close()
 
     def url(self, arguments: Sequence[tuple[str, str]] = (), *, below: str = "") -> str:
-        """Return the address of a call: the path, what is ``below`` it, the user's own query, and ``arguments``."""
+        """Return the address of a call: the path, then ``below``, the user's own query, and ``arguments``."""
         base, own = self._endpoint.url, self._endpoint.query
         queries = [own.reveal()] if own is not None else []
         if arguments:
@@ -132,16 +132,16 @@ class FeedSession:
     ) -> Answer:
         """Make a call; the caller closes the answer.
 
-        Credentials from a file or a callable are read anew when the file has changed, and when the feed answers 401;
-        if they are others then, the call is made once more.
+        Credentials from a file or a callable are read again when the file has changed, and when the feed answers 401;
+        if they have changed then, the call is made once more.
 
         Args:
-            method: of HTTP, such as ``GET``.
+            method: the method of HTTP, such as ``GET``.
             arguments: names and values, not encoded.
             below: a path below the feed's own.
-            wait_ms: how much longer than the timeout the feed may be silent, as was agreed with it.
-            body: what is sent with it; None for nothing.
-            headers: beside those of every call, or in their place.
+            wait_ms: how many milliseconds longer than the timeout the feed may be silent, as the call has requested.
+            body: the body of the request; None for none.
+            headers: headers beside those of every call, or in their place.
 
         Raises:
             OptionError: the credentials cannot be read.
@@ -151,7 +151,7 @@ class FeedSession:
             Conflict: status 409.
             Unavailable: status 408, 425, 429 or 5xx.
             Refused: any other status than 200.
-            ConnectFailed, ConnectionLost, DeadlineExceeded: the network.
+            ConnectFailed, ConnectionLost, DeadlineExceeded: the network failed.
         """
         what = f"{method} {self.shown(arguments, below=below)}"
         url = self.url(arguments, below=below)
@@ -175,7 +175,7 @@ class FeedSession:
                         timeout=(self._timeout_s, self._timeout_s + wait_ms / 1000),
                     )
             except ConnectFailed as fault:
-                fault.retriable = fault.retriable or self._worked  # what worked may have been damaged on the way
+                fault.retriable = fault.retriable or self._worked  # after a success, the network may have damaged bytes
                 raise
             self._worked = True
             if response.status_code in _REDIRECTS and method == "GET" and "Location" in response.headers:
@@ -203,7 +203,7 @@ class FeedSession:
 
 
 class _AnyHostName(requests.adapters.HTTPAdapter):
-    """Checks a certificate's authority, and not whom it names."""
+    """Checks a certificate's authority, but not the name in it."""
 
     def init_poolmanager(self, *arguments: object, **named: object) -> None:
         super().init_poolmanager(*arguments, assert_hostname=False, **named)  # type: ignore[arg-type]

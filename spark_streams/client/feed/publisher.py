@@ -1,12 +1,12 @@
-"""What one task publishes to a feed: the events of its rows, in parts, each as often as was promised.
+"""Publishes the rows of one task to a feed as events, in parts, exactly once or at least once.
 
-Delivery guarantee, with an identity: exactly once. A part goes under a number made of the micro-batch and the part's
-own, which are the same on every attempt, beside a reference that is the task's alone; the log stores both together with
-the rows and adds nothing for a number that it has (docs/adr/0015-feed-sink.md)::
+Delivery guarantee, with an identity: exactly once. Each part has the task's own reference, and a number made of the
+micro-batch and the part's number, which are the same on every attempt; the log stores both together with the rows, and
+adds nothing for a number that it has (docs/adr/0015-feed-sink.md)::
 
     number = batch (39 bits) | part (24 bits)
 
-Without an identity: at least once. ``flush`` returns only when everything is confirmed, and raises otherwise.
+Without an identity: at least once. ``flush`` returns only when every row is confirmed, and raises otherwise.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ _log = logging.getLogger(__name__)
 ARROW: Final = "application/vnd.apache.arrow.stream"
 _PART_BITS: Final = 24
 MAX_PARTS: Final = 1 << _PART_BITS
-"""Of one task of one micro-batch: some 64 TB."""
+"""Parts of one task of one micro-batch: some 64 TB."""
 MAX_BATCH: Final = (1 << (63 - _PART_BITS)) - 1
 
 Label = Callable[[int], str]
-"""Names row i of the rows that it came with."""
+"""Row i of the rows that it was given with, to its name in errors."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """What a feed answers to a part.
+    """A feed's answer to a part.
 
     Args:
-        appended: rows that are stored now.
-        repeated: rows that were there already.
-        last: the highest number that the feed has of the reference; None without one.
+        appended: rows that the feed has stored now.
+        repeated: rows that the feed had already.
+        last: the highest number that the feed has for the reference; None without a reference.
     """
 
     appended: int
@@ -68,53 +68,59 @@ class Published:
 
 
 class Target(Protocol):
-    """A feed that takes rows."""
+    """A feed that rows can be published to."""
 
     def check(self) -> None:
-        """See whether the feed is there and takes rows; raises as ``publish``."""
+        """Check that the feed exists and accepts rows.
+
+        Raises:
+            SparkStreamsError: it does not, or does not answer.
+        """
 
     def publish(
         self, rows: pa.RecordBatch, reference: str | None, number: int, digest: int
     ) -> tuple[int, int, int | None]:
-        """Store rows, if they are not there under this number.
+        """Store rows, unless the feed has rows under this number.
 
         Args:
-            rows: with ``PART_SCHEMA``.
-            reference: the publisher's, None to store them however often they come.
-            number: of these rows, higher than those before.
-            digest: of the rows, 32 bits.
+            rows: the rows, with ``PART_SCHEMA``.
+            reference: the publisher's reference, None to store the rows on every call.
+            number: the number of these rows, higher than those before.
+            digest: the digest of the rows, 32 bits.
 
         Returns:
-            What ``Published`` has.
+            The three values of ``Published``.
 
         Raises:
-            SparkStreamsError: they are not stored, or nobody knows; ``retriable`` says whether to publish them again.
+            SparkStreamsError: the rows are not stored, or their state is unknown; ``retriable`` tells whether to
+                publish them again.
         """
 
     def rest(self) -> None:
-        """Hold nothing that others wait for: the next rows may take long."""
+        """Release what others wait for, as the next rows may take long."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
 
 
 class HttpFeed:
-    """A feed of the reference log's FeedAPI door: rows are sent by its publishing extension.
+    """A feed of the reference log's FeedAPI door, which takes rows by its publishing extension.
 
     Args:
         endpoint: the feed's address, with credentials and TLS.
-        timeout_ms: how long it may be silent.
+        timeout_ms: how many milliseconds it may be silent.
     """
 
     def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
         self._session = FeedSession(endpoint, timeout_ms)
 
     def check(self) -> None:
-        """Publish nothing, to see whether the feed is there and lets us in.
+        """Publish no rows, to check that the feed exists and accepts our credentials.
 
         Raises:
-            NotFound: no such feed, or one that cannot be published to.
-            SparkStreamsError: as ``FeedSession.send``.
+            NotFound: there is no such feed.
+            Refused: nobody can publish to the feed, or it refuses for another reason.
+            SparkStreamsError: the call failed otherwise (``FeedSession.send``).
         """
         self.publish(pa.RecordBatch.from_pylist([], schema=PART_SCHEMA), None, 0, 0)
 
@@ -158,7 +164,7 @@ class HttpFeed:
             ) from None
 
     def rest(self) -> None:
-        """Hold nothing: connections are pooled, and made anew when the server has closed them."""
+        """Do nothing: the session pools its connections, and replaces those that the server has closed."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -169,11 +175,11 @@ class FeedPublisher:
     """Publishes the rows of one task, in their order.
 
     Args:
-        target: the feed; it is closed with this.
+        target: the feed; ``close`` closes it.
         stream: its name, for messages.
-        identity: of the task, None for at least once.
-        backoff: how often and how patiently a part is sent again.
-        pause: waits; for tests.
+        identity: the task's identity, None for at least once.
+        backoff: how often to send a part, and how long the pauses are.
+        pause: waits for a number of seconds; for tests.
     """
 
     def __init__(
@@ -198,14 +204,14 @@ class FeedPublisher:
         self._last = -1
 
     def send(self, rows: pa.RecordBatch, label: Label) -> None:
-        """Take rows; those that fill a part are published before this returns.
+        """Add rows; publish those that fill a part before returning.
 
         Args:
-            rows: with ``PART_SCHEMA``.
-            label: names row i of these in errors.
+            rows: the rows, with ``PART_SCHEMA``.
+            label: row i of these to its name in errors.
 
         Raises:
-            DeliveryFailed: rows, of these or of earlier ones, are not confirmed; it names the first one.
+            DeliveryFailed: the feed did not confirm rows of this or an earlier call; the error names the first one.
         """
         self._labels.append((self._row, label))
         self._row += rows.num_rows
@@ -214,10 +220,10 @@ class FeedPublisher:
         self._target.rest()
 
     def flush(self) -> None:
-        """Return once everything is confirmed.
+        """Publish the last part, and return once every row is confirmed.
 
         Raises:
-            DeliveryFailed: as ``send``; or an earlier attempt had more rows than this one.
+            DeliveryFailed: as for ``send``; or an earlier attempt had more rows than this one.
         """
         for part in self._parts.finish():
             self._publish(part)
@@ -228,7 +234,7 @@ class FeedPublisher:
                 raise self._differs(f"it has part {self._last & (MAX_PARTS - 1)}, and this attempt ends before it")
 
     def close(self) -> None:
-        """Let go of the feed; what is not confirmed may or may not be stored."""
+        """Close the feed; rows that are not confirmed may or may not be stored."""
         self._target.close()
 
     def _number(self, part: int) -> int:
@@ -243,7 +249,7 @@ class FeedPublisher:
                 raise LocalProtocolError(f"a task of more than {MAX_PARTS} parts: limit the micro-batches")
             reference, number = self._identity.reference, self._number(part.number)
             if number < self._last:
-                return  # an earlier attempt went on to a later part, when this one was confirmed
+                return  # an earlier attempt published a later part, so this one was confirmed
         attempts = Attempts(self._backoff)
         while True:
             try:
@@ -296,7 +302,7 @@ class FeedPublisher:
         )
 
     def _part_label(self, part: Part) -> str:
-        """Return what names the part's first row, and keep only what names later ones."""
+        """Return the name of the part's first row, and keep only the labels of later rows."""
         mine = [each for each in self._labels if each[0] <= part.first_row]
         first, label = mine[-1]
         end = part.first_row + part.rows.num_rows
@@ -316,7 +322,7 @@ def _body(rows: pa.RecordBatch) -> bytes:
 def event_columns(
     columns: Mapping[str, pa.Array], key_field: str | None, first_row: int, partition: int
 ) -> dict[str, pa.Array]:
-    """Return value, key and timestamp of the event of each row.
+    """Return value, key and timestamp of the event of each row: the columns of ``PART_SCHEMA``.
 
     Args:
         columns: with ``value``, and ``key`` and ``timestamp`` or not; or without ``value``: all columns but ``key`` are
@@ -324,8 +330,6 @@ def event_columns(
         key_field: JSON pointer to the key within the event, None when column ``key`` has it.
         first_row: number of the first of these rows within its task, for errors.
         partition: number of the Spark partition, for errors.
-
-    Shape: ``PART_SCHEMA``.
 
     Raises:
         SchemaError: a row has no value, or a column has no JSON form.

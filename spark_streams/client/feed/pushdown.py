@@ -1,8 +1,8 @@
 """Splits a filter between a feed, by the feed's own filters (``filter-<name>``), and the client.
 
-What a feed's filter compares is the server's business (FeedAPI, "filter-*"), so nothing is pushed on a guess: the user
-says it, or discovery does (``filterFields``, an extension). Cursors are valid for the identical filters only (C-13):
-what was pushed once is kept, and a filter that is no longer implied by it cannot use its cursors.
+The server defines what a feed's filter compares (FeedAPI, "filter-*"), so the client pushes nothing on a guess: the
+user declares it, or discovery does (``filterFields``, an extension). Cursors are valid for the identical filters only
+(C-13): a query keeps its pushed filters, and a filter that no longer implies them cannot use their cursors.
 
 Spec: docs/specifications.md, C-13, C-20, F-27, F-28, Z-21. ADR 18.
 """
@@ -21,15 +21,15 @@ from spark_streams.wire.feed.discovery import Discovery
 from spark_streams.wire.feed.json_pointer import parse_pointer, pointer_of
 
 KEY_FIELD: Final = "key"
-"""What a filter compares that compares the member ``key`` of an event's line; anything else is a JSON pointer."""
+"""The field of a filter that compares the member ``key`` of an event's line; any other field is a JSON pointer."""
 ANY_POINTER: Final = "/*"
-"""The filter that stands for all JSON pointers, where discovery says that it compares itself."""
+"""The filter that stands for all JSON pointers, where discovery gives its own name as its field."""
 MAX_VALUE: Final = 1_000
-"""Characters of a value that is pushed: it goes into an address."""
+"""Characters of a pushed value at most, as it becomes part of an address."""
 
 
 class NotImplied(Exception):
-    """A filter lets through what a pushed filter does not."""
+    """A filter matches events that a pushed filter leaves out."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class FeedFilter:
     """One pushed filter.
 
     Args:
-        value: what is asked for.
+        value: the value that it requires.
         field: what it compares: ``key``, or a JSON pointer into the event.
-        exact: whether the feed itself says so; else it is checked again.
+        exact: whether the feed itself declares the field; if not, the client checks the filter again.
     """
 
     value: str
@@ -49,7 +49,7 @@ class FeedFilter:
 
 @dataclass(frozen=True)
 class _Offer:
-    """A filter that may be pushed, and what it compares."""
+    """A filter that may be pushed, and the field that it compares."""
 
     field: str
     exact: bool
@@ -71,16 +71,17 @@ def push(
     taken: Collection[str] = (),
     starts: Sequence[Expression] = (),
 ) -> dict[str, FeedFilter]:
-    """Choose what a new query pushes.
+    """Return the filters that a new query pushes, by their names.
 
     Args:
         expression: the filter; None for none.
-        discovery: of a feed of version 2a.
-        declared: filter name to what it compares, as the user says; none pushes nothing; None believes discovery.
-        key_field: JSON pointer to what is column ``key``; None for the member ``key`` of the event's line.
-        taken: names, in lower case, that the user has given values for.
-        starts: where reading starts, as expressions: an event that a pushed filter hides cannot be found by them, so
-            only what each of them demands, too, is pushed.
+        discovery: the discovery document of a feed of version 2a.
+        declared: filter name to the field that it compares, as the user declares it; an empty mapping pushes nothing;
+            None uses the declarations of discovery.
+        key_field: JSON pointer to the value of column ``key``; None for the member ``key`` of the event's line.
+        taken: names, in lower case, of filters with values that the user has given.
+        starts: the expressions where reading starts: they cannot find an event that a pushed filter leaves out, so only
+            filters that each of them implies too are pushed.
 
     Raises:
         OptionError: the user names a filter that the feed does not offer.
@@ -117,15 +118,15 @@ def push(
 def left_of(
     expression: Expression | None, pushed: Mapping[str, FeedFilter], key_field: str | None
 ) -> Expression | None:
-    """Return what of a filter is to be checked on the events that come; None for nothing.
+    """Return the part of a filter that the client checks on the received events; None for nothing.
 
     Args:
         expression: the filter.
-        pushed: what the feed is asked to check.
-        key_field: as ``push``.
+        pushed: the filters that the feed checks.
+        key_field: see ``push``.
 
     Raises:
-        NotImplied: the feed would hide events that the filter lets through.
+        NotImplied: the feed would leave out events that the filter matches.
     """
     if not pushed:
         return expression
@@ -143,7 +144,7 @@ def shown(pushed: Mapping[str, FeedFilter]) -> str:
 
 
 def _split(expression: Expression, offers: Mapping[str, _Offer], key_field: str | None) -> FeedSplit:
-    """Split an expression between filters, of which one a field is used: what the feed itself says is preferred."""
+    """Split an expression between filters, one for each field; prefer those with a field from the feed itself."""
     places: dict[str, Reference] = {}
     for reference in references(expression):
         field = _field_of(reference, key_field)
@@ -157,14 +158,14 @@ def _split(expression: Expression, offers: Mapping[str, _Offer], key_field: str 
 
 
 def _field_of(reference: Reference, key_field: str | None) -> str | None:
-    """Return what of an event a reference means, as filters are said to compare it; None for what none compares."""
+    """Return the field of an event that a reference means, as filters name it; None when no filter compares it."""
     if reference.kind is ReferenceKind.KEY:
         return key_field or KEY_FIELD
     name = reference.name
     if reference.kind is not ReferenceKind.PROPERTY or name is None:
         return None
     if not name.startswith("/"):
-        # An index into an array is another thing than a member, and a pointer cannot tell them apart.
+        # An index into an array differs from a member, and a pointer cannot distinguish them.
         return None if name.isdecimal() else pointer_of(name)
     try:
         parse_pointer(name)

@@ -1,10 +1,10 @@
-"""Reads a partition of a feed from a cursor to an end, page after page: what a task of a batch query does.
+"""Reads a partition of a feed from a cursor to an end, page after page, for a task of a batch query.
 
-A read ends at a cursor, of which others are known to be equal or not, and nothing else; or at the end of the feed.
+A read ends at a cursor, or at the end of the feed. Cursors can only be compared for equality.
 
-Delivery guarantee: each event that the feed gives between the two cursors is returned once. A response that breaks off
-is requested again from its last checkpoint, and events that no checkpoint covers are never returned. What the feed
-itself repeats (``exactlyOnce`` false) is repeated.
+Delivery guarantee: the reader returns each event that the feed sends between the two cursors once. It requests a
+response that breaks off again from its last checkpoint, and never returns events that no checkpoint covers. Events that
+the feed itself repeats (``exactlyOnce`` false) come repeatedly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def first_of(lines: Lines, stops: Collection[str]) -> int | None:
 
 
 def until(lines: Lines, index: int) -> Lines:
-    """Return what comes before checkpoint ``index``, and that checkpoint."""
+    """Return the events before checkpoint ``index``, and the checkpoints up to it, inclusive."""
     count = int(lines.covered[index])
     return replace(
         lines,
@@ -51,8 +51,8 @@ BEGINNING: Final = "_first"
 """The cursor that means the beginning of a partition (FeedAPI, "fetch call")."""
 
 EMPTY_RESPONSES: Final = 1_000
-"""So many responses in a row without events mean the end, though each had another cursor. With fewer, reading would end
-early where a filter leaves out most events; without a limit it would never end where cursors are times."""
+"""This many responses in a row without events mean the end, though each had another cursor. With fewer, reading would
+end early where a filter leaves out most events; without a limit it would never end where cursors are times."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class FeedRange:
 
     Args:
         partition: its id.
-        start: the cursor that reading starts behind; ``_first`` for the beginning.
-        stops: cursors at which reading ends, whichever comes first; or at the end of what there is: a response
-            without events whose cursor is the one asked for.
-        required: whether one of ``stops`` has to come: a range that ends without it was not found as it was planned.
+        start: the cursor that reading starts after; ``_first`` for the beginning.
+        stops: cursors where reading ends, at the first that comes; reading also ends at the feed's end: a response
+            without events that repeats the requested cursor.
+        required: whether one of ``stops`` has to come: a range that ends without it differs from the planned one.
     """
 
     partition: int
@@ -79,10 +79,10 @@ def scan(
     """Yield the rows of a range.
 
     Raises:
-        PositionLost: the range had to end at a cursor that did not come, or the feed does not have any more what comes
-            after a cursor, or does not know it, as it was created again; and losses are to fail the query.
-        RemoteProtocolError: a response without any cursor, or one that cannot be read.
-        SparkStreamsError: as ``FeedClient.fetch``, after several tries where that can help.
+        PositionLost: the range had to end at a cursor that did not come, or the feed has lost the events after a
+            cursor, or does not know it, as it was created again; and losses fail the query.
+        RemoteProtocolError: a response has no cursor, or cannot be decoded.
+        SparkStreamsError: the call failed, as for ``FeedClient.lines``, after retries when it is retriable.
     """
     policy = LossPolicy(client.address.stream, fail_on_data_loss)
     partition, cursor, empty = str(wanted.partition), wanted.start, 0

@@ -15,20 +15,20 @@ from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 
 PIECE_BYTES: Final = 1 << 20
-"""Bytes that are taken from a connection at a time, and handed on together while more comes in bulk."""
+"""Bytes that are read from a connection at a time, and yielded together while more comes in bulk."""
 BULK_BYTES: Final = 16 << 10
-"""A piece of as many bytes is part of a page that is sent as fast as it can be; smaller ones are handed on at once."""
+"""A piece of this many bytes is part of a page that comes at full speed; smaller ones are yielded at once."""
 MAX_BODY_BYTES: Final = 16 << 20
-"""Of an answer that is read whole: a discovery document."""
+"""Bytes of an answer that is read whole: a discovery document."""
 
 
 class Answer(contextlib.AbstractContextManager["Answer"]):
-    """The successful answer to a request, whose body is still to be read; a context manager.
+    """The successful answer to a request, with a body that is not read yet; a context manager.
 
     Args:
-        response: of ``requests``.
+        response: the response of ``requests``.
         what: the request, for messages.
-        waits: whether it may stay open until something new comes.
+        waits: whether it may stay open until new events come.
     """
 
     def __init__(self, response: requests.Response, what: str, *, waits: bool = False) -> None:
@@ -40,26 +40,26 @@ class Answer(contextlib.AbstractContextManager["Answer"]):
         self.close()
 
     def close(self) -> None:
-        """Give the connection back to the pool, if the body was read; else close it."""
+        """Return the connection to the pool, if the body was read; else close it."""
         self._response.close()
 
     def abort(self) -> None:
-        """Have the thread that reads the body return at once, as if the connection had broken; from any thread."""
+        """Make the thread that reads the body return, as if the connection had broken; any thread may call this."""
         shutdown = getattr(self._response.raw, "shutdown", None)  # urllib3 2.3 and later; before, it waits
         if shutdown is not None:
-            with contextlib.suppress(Exception):  # it has been read meanwhile
+            with contextlib.suppress(Exception):  # the body has been read meanwhile
                 shutdown()
 
     @property
     def media_type(self) -> str:
-        """The type of the body, such as ``application/json``; empty when it is not said."""
+        """The type of the body, such as ``application/json``; empty when the response does not name it."""
         return str(self._response.headers.get("Content-Type", "")).partition(";")[0].strip().lower()
 
     @property
     def tells_end(self) -> bool:
-        """Whether a body that was cut is told from a whole one: by its length, or its last chunk (RFC 9112 §8).
+        """Whether a cut body differs from a whole one: by its length, or by the end of chunked coding (RFC 9112 §8).
 
-        One that ends with its connection tells nothing, nor does a packed one, which may have been cut before its
+        A body that ends with its connection does not, nor does a compressed one, which may have been cut before its
         length was counted.
         """
         headers = self._response.headers
@@ -67,14 +67,14 @@ class Answer(contextlib.AbstractContextManager["Answer"]):
         return bool(framed and headers.get("Content-Encoding", "identity").strip().lower() == "identity")
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the body as it comes, decompressed; what comes in bulk in pieces of about ``PIECE_BYTES``.
+        """Yield the body as it comes, decompressed; bulk data comes in pieces of about ``PIECE_BYTES``.
 
-        Parsing 1 MiB takes half the time of parsing eight times an eighth of it. A response that waits for what is new
-        is handed on without delay.
+        Parsing 1 MiB takes half the time of parsing eight times an eighth of it. The bytes of a response that waits for
+        new events are yielded without delay.
 
         Raises:
-            ConnectionLost: the connection ended before the body did; all that came was handed on.
-            DeadlineExceeded: nothing came in time; likewise.
+            ConnectionLost: the connection ended before the body did; all received bytes were yielded before.
+            DeadlineExceeded: no bytes came in time; all received bytes were yielded before.
         """
         if self._waits:
             yield from self._arriving()
@@ -105,7 +105,7 @@ class Answer(contextlib.AbstractContextManager["Answer"]):
             if raw.chunked or not hasattr(raw, "read1"):
                 yield from filter(None, raw.stream(PIECE_BYTES, decode_content=True))
                 return
-            # Not ``stream``, which waits until so many bytes are there: events of a long response come one by one.
+            # Not ``stream``, which waits for that many bytes: events of a long response come one by one.
             while piece := raw.read1(PIECE_BYTES, decode_content=True):
                 yield piece
 
@@ -113,8 +113,8 @@ class Answer(contextlib.AbstractContextManager["Answer"]):
         """Return the whole body.
 
         Raises:
-            RemoteProtocolError: it is longer than any discovery document.
-            ConnectionLost, DeadlineExceeded: as ``pieces``.
+            RemoteProtocolError: the body is longer than any discovery document.
+            ConnectionLost, DeadlineExceeded: as for ``pieces``.
         """
         out = bytearray()
         for piece in self.pieces():
@@ -128,9 +128,9 @@ def line_blocks(answer: Answer, dialect: Dialect, partition: int, max_line_bytes
     """Yield the body in blocks of whole lines, as they come; the last line gets a newline where it has none.
 
     Args:
-        answer: to a fetch.
-        dialect: of the lines.
-        partition: whose lines they are.
+        answer: the answer to a fetch.
+        dialect: the dialect of the lines.
+        partition: the partition of the lines.
         max_line_bytes: bytes of a line, at most.
 
     Raises:
@@ -164,19 +164,19 @@ def line_blocks(answer: Answer, dialect: Dialect, partition: int, max_line_bytes
 def parsed_blocks(
     answer: Answer, dialect: Dialect, partition: int, max_line_bytes: int, values: bool
 ) -> Iterator[tuple[bytes, Lines]]:
-    """Yield the blocks of ``line_blocks``, with what they hold.
+    """Yield the blocks of ``line_blocks``, with their events and cursors.
 
     Args:
-        answer: to a fetch.
-        dialect: of the lines; events are in other members of a line in each.
-        partition: whose lines they are.
+        answer: the answer to a fetch.
+        dialect: the dialect of the lines; each has its events in other members of a line.
+        partition: the partition of the lines.
         max_line_bytes: bytes of a line, at most.
-        values: whether the events themselves are wanted.
+        values: whether to return the events themselves.
 
     Raises:
-        ConnectionLost: the last line is not a line of a feed: one that fails in the middle of a response may add the
-            words of its error. Or no cursor came, and the body may have been cut.
-        RemoteProtocolError: another line is not a line of a feed; or no cursor came; or as ``line_blocks``.
+        ConnectionLost: the last line is not a line of a feed: a feed that fails in the middle of a response may add the
+            text of its error. Or no cursor came, and the body may have been cut.
+        RemoteProtocolError: another line is not a line of a feed, or no cursor came; also as for ``line_blocks``.
     """
     cursors = 0
     for block in line_blocks(answer, dialect, partition, max_line_bytes):

@@ -1,7 +1,7 @@
-"""Makes rows of a feed's lines, in columns, and finds the first event that an expression is true of.
+"""Decodes a feed's lines into rows, in columns, and finds the first event that an expression is true of.
 
-Rows are made from blocks of lines, without a Python object an event. A feed cannot seek: to start at the first match it
-is read from its beginning, what comes before the match is dropped, and the search is over once a checkpoint covers it.
+It decodes blocks of lines without a Python object an event. A feed cannot seek: to start at the first match, a reader
+starts at the feed's beginning, drops the events before the match, and ends the search once a checkpoint covers it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from spark_streams.wire.feed.lines import Lines, parse_lines
 
 
 class FeedRows:
-    """Makes record batches of what is covered by a checkpoint, in the order of arrival.
+    """Makes record batches of the events that a checkpoint covers, in the order of arrival.
 
     Events after the last checkpoint of a block wait for the next one: a row carries the cursor of the checkpoint that
-    covers it, and an event that none covers is never handed out.
+    covers it, and an event that none covers is never returned.
 
     Args:
         stream: the feed's name.
         partition: the partition's id.
-        columns: which, in the order of the rows.
-        key_field: JSON pointer to what becomes ``key``; None for the member ``key`` of the event's line, which our own
+        columns: names of the columns, in the order of the rows.
+        key_field: JSON pointer to the value of ``key``; None for the member ``key`` of the event's line, which our own
             door writes beside the event.
-        timestamp_field: JSON pointer to what becomes ``timestamp``, None for null.
-        overflow: what becomes of an instant that does not fit: ``fail`` or ``null``.
+        timestamp_field: JSON pointer to the value of ``timestamp``, None for null.
+        overflow: the treatment of an instant that does not fit: ``fail`` or ``null``.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class FeedRows:
         return sum(len(values) for values, _ in self._waiting)
 
     def drop_waiting(self) -> None:
-        """Forget the events that no checkpoint covers: they are asked for again."""
+        """Drop the events that no checkpoint covers: the client requests them again."""
         self._waiting = []
 
     def take(self, lines: Lines) -> pa.RecordBatch | None:
         """Return the rows that a block completes, None for none.
 
         Raises:
-            RemoteProtocolError: a timestamp that is none, or does not fit.
+            RemoteProtocolError: a timestamp is no instant, or does not fit.
         """
         assert lines.values is not None
         checkpoints = len(lines.cursors)
@@ -120,8 +120,8 @@ def from_first_match(batches: Iterator[pa.RecordBatch], expression: Expression) 
     """Yield rows from the first one on that an expression is true of.
 
     Args:
-        batches: rows of one partition, with the columns that ``columns_needed`` says.
-        expression: any.
+        batches: rows of one partition, with the columns that ``columns_needed`` returns.
+        expression: any expression.
     """
     for batch in batches:
         row = _first(batch, expression)
@@ -132,13 +132,14 @@ def from_first_match(batches: Iterator[pa.RecordBatch], expression: Expression) 
 
 
 class FirstMatch:
-    """Removes from the lines of a partition what comes before the first matching event, but not its checkpoints.
+    """Removes the events before the first matching one from the lines of a partition, but not the last checkpoint.
 
     Args:
-        expression: any that does not look at ``offset``: the cursor that covers an event is not known yet.
+        expression: any expression that does not refer to ``offset``, as the cursor that covers an event is not known
+            yet.
         stream: the feed's name.
         partition: the partition's id.
-        key_field, timestamp_field, overflow: as ``FeedRows``.
+        key_field, timestamp_field, overflow: see ``FeedRows``.
     """
 
     def __init__(
@@ -159,22 +160,22 @@ class FirstMatch:
 
     @property
     def found(self) -> bool:
-        """Whether a checkpoint covers the event: from then on all lines are taken."""
+        """Whether a checkpoint covers the matching event: from then on ``take`` keeps all lines."""
         return self._covered
 
     def drop_uncovered(self) -> None:
-        """Forget an event that no checkpoint covers: it is asked for again, and another one may come."""
+        """Forget a matching event that no checkpoint covers: the client requests it again, and another may come."""
         self._seen = self._covered
 
     def take(self, block: bytes, lines: Lines, dialect: Dialect) -> tuple[bytes, Lines]:
-        """Return what is left of a block of whole lines, and what it holds.
+        """Return the remaining lines of a block of whole lines, and their events and cursors.
 
-        Before the event that is the last checkpoint, so that the search goes on there.
+        Of the lines before the matching event the last checkpoint remains, so that the search can continue there.
 
         Args:
             block: the lines.
-            lines: what they hold, events too until the event is found.
-            dialect: of the lines.
+            lines: their content, with the events themselves until the match is found.
+            dialect: the dialect of the lines.
         """
         if self._seen:
             self._covered = self._covered or bool(len(lines.cursors))
@@ -192,14 +193,14 @@ class FirstMatch:
     def _row(self, lines: Lines) -> int | None:
         if not lines.count:
             return None
-        # As if a checkpoint covered all of them.
+        # Decode the events as if a checkpoint covered all of them.
         covered = replace(lines, cursors=pa.array([""]), covered=np.array([lines.count]))
         batch = self._rows.take(covered)
         assert batch is not None and batch.num_rows == lines.count
         return _first(batch, self._expression)
 
     def _checkpoint(self, lines: Lines, count: int, dialect: Dialect) -> bytes:
-        """Return a line for the last of the first ``count`` checkpoints; its own may be an event's, too (C-06)."""
+        """Return a line for the last of the first ``count`` checkpoints; its own line may hold an event too (C-06)."""
         if not count:
             return b""
         whose = {"partition": self._partition} if dialect is Dialect.V1 else {}
