@@ -1,1 +1,1 @@
-"""The RabbitMQ streams client: blocking, one object a task, no Spark."""
+"""Holds the client of RabbitMQ streams: blocking, one object a task, without Spark."""

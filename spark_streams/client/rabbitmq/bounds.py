@@ -1,4 +1,4 @@
-"""Finds what a stream retains, and from which time on: by the best request that the broker has, exact on every version.
+"""Finds the offsets that a stream retains, and the first from a time on: by the broker's best request, exact on each.
 
 ::
 
@@ -7,8 +7,8 @@
     3.11        StreamStats               the last user chunk's end          the last chunk's time, then a probe
     before      a probe at `first`        the last user chunk's end          likewise
 
-A probe is a subscription with one credit. A silence never means that nothing came: the broker answers a request behind
-the subscription after it has sent whatever it found (``Subscription.barrier``).
+A probe is a subscription with one credit. A silence never means that there is nothing: the broker answers a request
+after the subscription's once it has sent the chunk that it found (``Subscription.barrier``).
 
 Spec: docs/specifications.md, S-61 to S-65, S-121, S-122.
 """
@@ -39,10 +39,10 @@ from spark_streams.wire.rabbitmq.stream_commands import StreamStats, StreamStats
 _FIRST: Final = OffsetSpecification(OffsetType.FIRST)
 _LAST: Final = OffsetSpecification(OffsetType.LAST)
 _EVERY_KIND: Final = {"chunk_selector": "all"}
-"""The property of a subscription that gets tracking chunks too; brokers know it, documents do not."""
+"""The property of a subscription that selects tracking chunks too; brokers know it, documents do not."""
 _TRIES: Final = 20
 _PAUSE_S: Final = 0.05
-"""The last chunk may not be committed yet: so often the client looks for it again."""
+"""The last chunk may not be committed yet: the client tries this often, with this pause, to find it."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Extent:
     """The offsets that a stream uses up, tracking chunks included.
 
     Args:
-        first: the first one that is retained; 0 of a stream that never had any.
-        last: the last one that is committed (inclusive), None when there is none.
+        first: the first retained offset; 0 for a stream that never had any.
+        last: the last committed offset (inclusive), None when there is none.
     """
 
     first: int
@@ -59,12 +59,12 @@ class Extent:
 
 
 def extent(connection: Connection, stream: str) -> Extent:
-    """Ask what a stream holds now.
+    """Return the offsets that a stream uses up now.
 
     Raises:
         Refused: stream-not-available: the node does not know it yet (``errors.is_unavailable``).
         PeerError: the broker refused, with the code's name: there is no such stream, no permission …
-        RemoteProtocolError: an offset above 2^63-1.
+        RemoteProtocolError: an offset is above 2^63-1.
     """
     if StreamStats.KEY in connection.versions:
         return _by_stats(connection, stream, _stats(connection, stream))
@@ -79,19 +79,19 @@ def extent(connection: Connection, stream: str) -> Extent:
 
 
 def settled(connection: Connection, stream: str, had: dict[tuple[str, str], int]) -> Extent:
-    """Ask the leader what a stream holds; include all that it had at the first request.
+    """Return the offsets of a stream by its leader, with at least those that the leader had at the first request.
 
-    A leader that was just elected learns from the other members what is committed, those that are behind included:
-    for a moment it reports less than the leader before it.
+    A leader that was just elected learns from the other members, even lagging ones, what is committed: for a moment it
+    reports less than the leader before it.
 
     Args:
-        connection: to the leader.
-        stream: which.
-        had: what each leader had, by stream and address; the caller keeps it for the next call.
+        connection: the connection to the leader.
+        stream: the stream's name.
+        had: stream and address to the last chunk that this leader had; the caller keeps it for the next call.
 
     Raises:
-        Refused: stream-not-available: not all of that is committed yet.
-        As ``extent``.
+        Refused: stream-not-available: not all of these offsets are committed yet.
+        PeerError, RemoteProtocolError: as for ``extent``.
     """
     if StreamStats.KEY not in connection.versions:
         return extent(connection, stream)
@@ -107,14 +107,14 @@ def _stats(connection: Connection, stream: str) -> Mapping[str, int]:
 
 
 def _not_ready(stream: str, why: str) -> PeerError:
-    """Return the error for a node that does not know yet: other members may, and itself soon."""
+    """Return the error for a node that does not know yet; other members may know, and the node itself soon."""
     return refusal(ResponseCode.STREAM_NOT_AVAILABLE, f"stream '{stream}': stats", why)
 
 
 def _by_stats(connection: Connection, stream: str, values: Mapping[str, int]) -> Extent:
     first, committed = values.get("first_chunk_id", -1), values.get("committed_chunk_id", -1)
     if values.get("committed_offset", committed) < 0 <= max(first, values.get("last_chunk_id", -1)):
-        # A member that was just started, or elected: the stream is not empty, as it would seem.
+        # The member was just started, or elected: the stream seems empty, and is not.
         raise _not_ready(stream, "the node has messages, and does not know yet which of them are committed")
     if "committed_offset" in values:
         return _checked(stream, first, values["committed_offset"])
@@ -132,7 +132,7 @@ def _checked(stream: str, first: int, last: int) -> Extent:
 
 
 def to_bounds(found: Extent) -> Bounds:
-    """Return an extent as bounds: a first offset above 0 means that retention has removed what was before."""
+    """Return an extent as bounds: a first offset above 0 means that retention has removed the offsets before it."""
     truncated = format_offset(found.first - 1) if found.first > 0 else None
     if found.last is None or found.last < found.first:
         return Bounds(None, None, truncated, tells_truncated=True)
@@ -152,7 +152,7 @@ def probe(
 
 
 def chunk_at(connection: Connection, stream: str, offset: int) -> ChunkHeader | None:
-    """Return the header of the chunk, of any kind, that holds an offset, else of the next one; None when none comes."""
+    """Return the header of the chunk, of any kind, that holds an offset, or of the next one; None without either."""
     return probe(connection, stream, OffsetSpecification(OffsetType.OFFSET, offset), _EVERY_KIND)
 
 
@@ -167,7 +167,7 @@ def identity_at(connection: Connection, stream: str, offset: int) -> str | None:
 def first_at_time(connection: Connection, stream: str, timestamp_ms: int) -> int | None:
     """Return the first offset of the first chunk that is not older; None when every chunk is older.
 
-    Brokers find it by the times of chunks in their order, and take it that these do not go back.
+    Brokers find it by the times of chunks in their order, and assume that these never decrease.
     """
     wanted = OffsetSpecification(OffsetType.TIMESTAMP, timestamp_ms)
     if ResolveOffsetSpec.KEY in connection.versions:

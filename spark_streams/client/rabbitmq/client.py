@@ -1,6 +1,6 @@
-"""The RabbitMQ streams client: blocking, one object a task, no Spark.
+"""Reads RabbitMQ streams: blocking, one client object a task, without Spark.
 
-Connections are opened when they are first needed, and kept. A stream whose members live on other nodes is read there.
+The client opens a connection when it first needs it, and keeps it. It reads a stream on a node that has a member of it.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ _T = TypeVar("_T")
 _MAX_REFERENCE_BYTES: Final = 255
 _NAMES: Final = {PUBLISH_KEY: "Publish"} | {key: kind.__name__ for (key, _), kind in COMMANDS.items()}
 _FILTERS_SINCE: Final = 2
-"""The version of Publish that has filter values: brokers that take it filter."""
+"""The version of Publish that has filter values: brokers that accept it can filter."""
 _SEARCH_ROWS: Final = 16_384
 _SEARCH_BYTES: Final = 2 << 20
-"""What is decoded together while the first match is looked for: what is behind it is read for nothing."""
+"""Rows and bytes of a batch while a search looks for the first match: the rows after it are decoded in vain."""
 
 
 class RabbitClient(AbstractContextManager["RabbitClient"]):
-    """A client of one broker. Not for use by several threads at once.
+    """A client of one broker, for one thread at a time.
 
     Args:
-        endpoint: where to, with credentials, virtual host and TLS; of several hosts any one.
+        endpoint: the broker, with credentials, virtual host and TLS; the client connects to any one of several hosts.
         super_stream: whether the names of streams are names of super streams.
-        timeout_ms: how long the broker may be silent whenever it owes an answer.
-        filters: which messages ``fetch`` returns, and where messages have their filter values, which lets it ask the
-            broker for those that ``RangeRead.filter`` wants; None for all of them, and for not known.
-        consumer: under which name it reads, None for none.
+        timeout_ms: how many milliseconds the broker may be silent whenever it owes an answer.
+        filters: the messages that ``fetch`` returns, and where messages have their filter values, so that the client
+            can push ``RangeRead.filter`` to the broker; None for all messages, and for an unknown place.
+        consumer: the name under which it reads, None for none.
     """
 
     numeric_offsets = True
-    """Offsets are numbers: spans between them can be computed."""
+    """Offsets are numbers, so that distances between them can be computed."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         self.close()
 
     def close(self) -> None:
-        """Close all connections in good order; never raises."""
+        """Close all connections with Close; never raise."""
         self._cluster.close()
 
     @property
@@ -91,7 +91,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         """Return the streams that a name stands for: itself, or the partitions of the super stream, in their order.
 
         Raises:
-            NotFound: no such super stream.
+            NotFound: there is no such super stream.
         """
         if not self._super_stream:
             return (stream,)
@@ -101,11 +101,12 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         return answer.streams
 
     def check(self, stream: str) -> None:
-        """Return if there is such a stream, or super stream.
+        """Check that there is such a stream, or super stream.
 
         Raises:
             NotFound: there is none.
-            As ``describe``.
+            Refused: the user has no permission, or a partition stayed unavailable.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
 
         def ask() -> None:
@@ -121,16 +122,17 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
     def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the broker reports them now.
 
-        A node may be behind another one. For ``certain`` partitions the client asks the leader.
+        A node may lag behind another one. For ``certain`` partitions the client asks the leader.
 
-        A partition that the super stream has, and that is not there or cannot be reached for a moment, is waited for.
-        One that does not come back is ``unavailable``, and is not waited for again; one that exists and has no member
-        that can be reached is an error: its messages are not lost.
+        The client waits for a partition of a super stream that does not exist, or is unreachable for a moment. A
+        partition that does not come back is ``unavailable``, and the client does not wait for it again; a partition
+        that exists without a reachable member is an error: its messages are not lost.
 
         Raises:
-            NotFound: no such stream, or the super stream has partitions and not one of them is there.
-            Refused: no permission, or a partition stayed unavailable.
-            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+            NotFound: there is no such stream, or the super stream has partitions and none of them exists.
+            Refused: the user has no permission, or a partition stayed unavailable.
+            ConnectFailed, AuthenticationFailed: no connection, or the broker does not accept the credentials.
+            DeadlineExceeded, RemoteProtocolError: the broker does not answer in time, or breaks the protocol.
         """
         found: StreamDescription | None = None
         had: dict[tuple[str, str], int] = {}
@@ -151,7 +153,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             found = StreamDescription(stream, None, there, {name: fault.condition for name, fault in gone.items()})
             awaited = [fault for name, fault in gone.items() if not there or name not in self._gone]
             if awaited:
-                # The super stream has it: it may come back, or leave the super stream as well.
+                # The super stream lists the partition: it may come back, or leave the super stream as well.
                 awaited[0].retriable = True
                 raise awaited[0]
             return found
@@ -172,12 +174,12 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         return self._cluster.at_leader(stream, lambda connection: bounds.settled(connection, stream, had))
 
     def capabilities(self) -> dict[str, str | list[str]]:
-        """Return what the broker reports about itself, and ``commands``: names of those that it takes, with versions.
+        """Return the broker's properties, and ``commands``: the names of those that it accepts, with versions.
 
         Before RabbitMQ 3.11 a broker does not report its commands.
 
         Raises:
-            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
         connection = self._retrying(self._cluster.any)
         commands = [
@@ -186,12 +188,12 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         return {**connection.properties, "commands": commands}
 
     def streams(self) -> list[str] | None:
-        """Return the names of the streams that we may read; None of a peer that does not list them.
+        """Return the names of the streams that we may read; None for a peer that does not list them.
 
-        The protocol has no command for it: only the log of this project answers a Metadata that names none with all.
+        The protocol has no command for it: only the log of this project answers a Metadata without names with all.
 
         Raises:
-            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as they say.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
 
         def ask() -> list[str] | None:
@@ -224,10 +226,11 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         """Return the first offset of the first chunk that is not earlier than ``timestamp_ms``.
 
         Returns:
-            None when there is no such chunk now. It is the broker's answer, never a guess from a silence.
+            None when there is no such chunk now. It is the broker's answer, never a guess from its silence.
 
         Raises:
-            As ``describe``.
+            NotFound, Refused: there is no such stream, no permission, or no reachable member.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
 
         def ask() -> int | None:
@@ -239,14 +242,16 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
         """Return the offset of the first message, in the order of the stream, that an expression is true of.
 
-        The stream is read from its beginning, or from the lowest offset that can match, up to the first match. The
-        broker leaves chunks out where the expression asks for a filter value, and it is known where messages have it.
+        The client reads the stream from its beginning, or from the lowest offset that can match, up to the first match.
+        The broker leaves chunks out if the expression requires a filter value, and ``filters`` tells where messages
+        have it.
 
         Returns:
-            None when no message that is there now matches.
+            None when no present message matches.
 
         Raises:
-            As ``describe`` and ``fetch``.
+            FilterError: the expression refers to something that messages cannot have.
+            NotFound, Refused, RemoteProtocolError, TransportError: as for ``describe`` and ``fetch``.
         """
         last = self._retrying(lambda: self._extent(partition).last)
         if last is None:
@@ -260,23 +265,24 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         return None if found is None else str(found.column("offset")[0])
 
     def pushdown(self, stream: str, expression: Expression) -> Pushdown:
-        """Return what of a filter the broker would check, and what ``fetch`` checks; nothing is read.
+        """Return the parts of a filter that the broker and ``fetch`` would check; no message is read.
 
         Raises:
-            As ``describe``.
+            ConnectFailed, AuthenticationFailed, Refused, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
         has_filters = self._retrying(lambda: self._cluster.any().versions.get(PUBLISH_KEY, 1) >= _FILTERS_SINCE)
         split = split_for(expression, self._filters, has_filters)
         return Pushdown(split.words, split.residual)
 
     def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
-        """Return the identity of the chunk at each offset, another one in a stream created again; None for none.
+        """Return the identity of the chunk at each offset, which changes in a stream created again; None for no chunk.
 
-        RabbitMQ gives a stream no identity. The time of the chunk that holds an offset is another one after the stream
-        was deleted and created again.
+        RabbitMQ gives a stream no identity. The time of the chunk that holds an offset changes when the stream is
+        deleted and created again.
 
         Raises:
-            As ``describe``.
+            NotFound, Refused: there is no such stream, no permission, or no reachable member.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
 
         def ask(partition: str, offset: str) -> str | None:
@@ -288,7 +294,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
     # --- reading
 
     def fetch(self, read: RangeRead, *, max_rows: int = 65_536, max_bytes: int = 8 << 20) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range that match, in log order, none twice; memory stays bounded whatever its size.
+        """Yield the matching rows of a range, in log order, none twice; memory stays bounded whatever its size.
 
         Args:
             read: the range, its filter and its columns.
@@ -299,9 +305,11 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``.
 
         Raises:
-            FilterError: the filter looks at what messages cannot have.
+            FilterError: the filter refers to something that messages cannot have.
             PositionLost: events of the range are gone, matching or not (only with ``read.fail_on_data_loss``).
-            NotFound, Refused, RemoteProtocolError, ConnectionLost, DeadlineExceeded: as they say.
+            NotFound, Refused: there is no such stream, or the broker refused to deliver it.
+            RemoteProtocolError: the broker broke a rule.
+            ConnectionLost, DeadlineExceeded: the connection broke too often, or the broker was silent for too long.
         """
         return self._fetch(read, self._filters, self._consumer, max_rows, max_bytes)
 
@@ -341,12 +349,14 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             offsets: partition to the last offset that was read (inclusive).
 
         Raises:
-            TransportError: no connection. Whether the broker stored anything it does not say.
+            LocalProtocolError: the client has no consumer.
+            OptionError: the consumer's name has more than 255 bytes.
+            TransportError: no connection. The broker does not report whether it stored the offsets.
         """
         if self._consumer is None:
             raise LocalProtocolError("storing offsets needs a consumer's name")
         if len(self._consumer.name.encode()) > _MAX_REFERENCE_BYTES:
-            # Brokers drop it silently, or the connection.
+            # Brokers drop such an offset silently, or close the connection.
             raise OptionError("consumerName", f"expected up to {_MAX_REFERENCE_BYTES} bytes, to store offsets under it")
         for partition, offset in offsets.items():
             command = StoreOffset(self._consumer.name, partition, offset_number(offset))

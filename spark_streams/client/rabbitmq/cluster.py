@@ -1,6 +1,6 @@
-"""The nodes of a broker: connections to them, opened when they are first needed, and which of them holds a stream.
+"""Connects to the nodes of a broker when they are first needed, and finds the node that holds a stream.
 
-A stream is read on a node that has a member of it; any node tells where they are.
+A client reads a stream on a node that has a member of it; any node reports where the members are.
 
 Spec: Streams Protocol Reference, Metadata; docs/specifications.md, S-131.
 """
@@ -24,18 +24,18 @@ from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer
 _T = TypeVar("_T")
 
 LOAD_BALANCED_TRIES: Final = 32
-"""Connections that a load balancer is given to lead to a node: of three nodes chosen by chance it misses one in 400,000
-times."""
+"""The most connections that are opened until a load balancer leads to a node: if it chooses among three nodes at
+random, it misses one in 400,000 times."""
 LOAD_BALANCED_PAUSE_S: Final = 0.5
-"""The longest pause between two of them."""
+"""Seconds of the longest pause between two of these connections."""
 
 
 class Cluster:
-    """Connections to the nodes of a broker. Not for several threads at once.
+    """Connections to the nodes of a broker, for one thread at a time.
 
     Args:
-        endpoint: where to, with credentials, virtual host and TLS; of several hosts any one.
-        timeout_ms: how long the broker may be silent whenever it owes an answer.
+        endpoint: the broker, with credentials, virtual host and TLS; any one of several hosts is used.
+        timeout_ms: how many milliseconds the broker may be silent whenever it owes an answer.
     """
 
     def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
@@ -50,32 +50,33 @@ class Cluster:
 
     @property
     def told(self) -> tuple[Node, ...]:
-        """The nodes that the broker has named and ``endpoint`` does not, where it may be found without those."""
+        """The nodes that the broker has named and ``endpoint`` does not, to try when its hosts do not answer."""
         self._learn()
         return self._hosts.told
 
     def close(self) -> None:
-        """Close all connections in good order; never raises."""
+        """Close all connections with Close; never raise."""
         self._closed = True
         for connection in self._connections:
             connection.close()
         self._connections.clear()
 
     def any(self) -> Connection:
-        """Return a connection to any node: the one that was opened first, as long as it holds.
+        """Return a connection to any node: the open one that is oldest, else a new one.
 
         Raises:
-            ConnectFailed, AuthenticationFailed, Refused, DeadlineExceeded, RemoteProtocolError: as they say.
+            ConnectFailed, AuthenticationFailed, Refused, DeadlineExceeded, RemoteProtocolError: as for
+                ``open_connection``.
         """
         self._learn()
         return self._connections[0] if self._connections else self._hosts.connect(self._connect)
 
     def near(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
-        """Run an operation on a node that has a member of the stream; the one we know of first.
+        """Run an operation on a node that has a member of the stream; try the last such node first.
 
         Raises:
-            PeerError: of the operation.
-            Refused: the stream has no member that can be reached.
+            PeerError: the operation raised it.
+            Refused: the stream has no reachable member.
         """
         connection = self._near.pop(stream, None)
         if connection is None or connection.broken:
@@ -109,7 +110,7 @@ class Cluster:
                 self._near[stream] = connection
                 return found
             if connection is None and self._endpoint.load_balancer:
-                break  # it does not lead to any of them
+                break  # the load balancer leads to none of them
             left = left[1:] if connection is None else [each for each in left if not self._is_at(connection, each)]
         raise _unreachable(refused, faults)
 
@@ -117,9 +118,9 @@ class Cluster:
         """Run an operation on the node that leads the stream.
 
         Raises:
-            PeerError: of the operation.
+            PeerError: the operation raised it.
             Refused: the stream has no leader now.
-            ConnectFailed: it cannot be reached, and there are other members, which may be behind.
+            ConnectFailed: the leader is unreachable, and there are other members, which may lag behind.
         """
         what, (streams, nodes) = f"stream '{stream}': leader", self._placed(stream)
         for each in streams:
@@ -132,7 +133,7 @@ class Cluster:
             except ConnectFailed:
                 if {*each.replicas} - {each.leader}:
                     raise
-                return self.near(stream, operation)  # alone, as in a container, it may advertise anything
+                return self.near(stream, operation)  # a single node, as in a container, may advertise any address
         raise refusal(ResponseCode.STREAM_NOT_AVAILABLE, what)
 
     def _placed(self, stream: str) -> tuple[tuple[StreamMetadata, ...], dict[int, Node]]:
@@ -141,7 +142,7 @@ class Cluster:
         return answer.streams, {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
 
     def _to_one_of(self, nodes: Sequence[Node], connect_ms: int) -> Connection:
-        """Return a connection to the first of some nodes that the broker has named; by a load balancer, to any."""
+        """Return a connection to the first of some nodes that the broker has named; by a load balancer, to any one."""
         if self._endpoint.load_balancer:
             return self._by_load_balancer(nodes)
         self._learn()
@@ -153,11 +154,11 @@ class Cluster:
     def _by_load_balancer(self, nodes: Sequence[Node]) -> Connection:
         """Connect until a load balancer leads to one of some nodes.
 
-        Those that lead elsewhere are kept until then: one that prefers nodes with few connections would lead there
-        again.
+        Connections to other nodes stay open until then: a load balancer that prefers nodes with few connections would
+        lead there again.
 
         Raises:
-            ConnectFailed: it does not lead there, as often and as long as that is tried.
+            ConnectFailed: no try within ``LOAD_BALANCED_TRIES`` and the timeout led to one of the nodes.
         """
         self._learn()
         for connection in self._connections:
@@ -192,7 +193,7 @@ class Cluster:
         """Return the name of the node that a load balancer led to.
 
         Raises:
-            ConnectFailed: it tells none, so nobody can know when the right one is there.
+            ConnectFailed: the node does not report its name, so nobody can recognise the right node.
         """
         if connection.advertised is None:
             fault = ConnectFailed(
@@ -214,7 +215,7 @@ class Cluster:
         return fault
 
     def _is_at(self, connection: Connection, node: Node) -> bool:
-        """Return whether a connection is to a node, by the address that was dialled or by what the node advertises."""
+        """Return whether a connection leads to a node, by its endpoint's address or the node's advertised one."""
         dialled = (connection.endpoint.host, connection.endpoint.port)
         return node == connection.advertised or (node == dialled and not self._endpoint.load_balancer)
 
@@ -235,7 +236,7 @@ class Cluster:
 
 
 def _unreachable(refused: Refused, faults: list[SparkStreamsError]) -> Refused:
-    """Return the error for a stream that a node does not have, when no other member could serve it."""
+    """Return the error for a stream that one node does not have and no other member could serve."""
     if not faults:
         return refused
     fault = unreachable_fault(faults)

@@ -1,14 +1,14 @@
-"""One connection to a broker with streams: blocking calls over a socket that does not block.
+"""Runs one connection to a broker with streams: blocking calls over a socket that does not block.
 
-How it is used::
+Usage::
 
     with open_connection(endpoint, timeout_ms=30_000) as connection:   # open.py: connects, signs in, opens
         answer = connection.request(StreamStats("orders"), …)   # sends, waits for the answer with its correlation id
         connection.send(Credit(1, 10).encode())                 # queues bytes; they leave while anything waits
         event = connection.receive(1.0)                         # the next command that is no answer
 
-What the broker sends while the caller waits for an answer is kept for ``receive``, in its order. The connection handles
-heartbeats and the broker's Close itself. Every wait has a deadline.
+The connection keeps the events that the broker sends while the caller waits for an answer, in order, for ``receive``.
+It handles heartbeats and the broker's Close itself. Every wait has a deadline.
 
 Spec: Streams Protocol Reference, "Frame Structure", Close, Heartbeat; docs/specifications.md,
 S-11 to S-14, S-24, S-27, S-151.
@@ -48,28 +48,28 @@ from spark_streams.wire.rabbitmq.stream_commands import MetadataAnswer, Partitio
 A = TypeVar("A", bound=Command)
 
 MAX_DELIVER_BYTES: Final = 256 << 20
-"""The largest frame taken. Deliver carries a whole chunk, which the agreed frame size does not bound (S-12)."""
+"""The largest accepted frame. Deliver carries a whole chunk, which the agreed frame size does not bound (S-12)."""
 _ANSWERED_AS_ASKED: Final = frozenset({Route.KEY, Partitions.KEY})
 """RabbitMQ 3.10 answers these without the bit that marks an answer (seen on 3.10.8)."""
 RECEIVE_BYTES: Final = 1 << 20
 MAX_QUEUED_BYTES: Final = 4 << 20
-"""``send`` waits while more than this has not left yet."""
+"""``send`` waits while more bytes than this are queued."""
 MAX_SUBSCRIPTIONS: Final = 256
 """A subscription's id has one byte."""
 _PORT_DIGITS: Final = 5
 CLOSE_TIMEOUT_MS: Final = 2_000
-"""How long the broker may take to answer Close; then the socket is just closed."""
+"""How long the broker may take to answer Close; after that the client closes the socket."""
 
 
 @dataclass(frozen=True)
 class Negotiated:
-    """What both sides know of each other once the connection is open.
+    """The values that the handshake has negotiated.
 
     Args:
-        properties: the broker's, as it reports them: they may hold our secrets.
-        versions: command key to the highest version that the broker takes; empty where the broker reports none.
-        frame_max_bytes: the largest frame, 0 for no limit.
-        heartbeat_s: 0 for none.
+        properties: the broker's properties as it reports them: they may hold our secrets.
+        versions: command key to the highest version that the broker accepts; empty where the broker reports none.
+        frame_max_bytes: bytes of the largest frame, 0 for no limit.
+        heartbeat_s: seconds between heartbeats, 0 for none.
     """
 
     properties: Mapping[str, str]
@@ -79,21 +79,21 @@ class Negotiated:
 
 
 class Connection:
-    """A connection to a broker, open once ``opened`` was called; not for several threads at once.
+    """A connection to a broker, open after a call of ``opened``; for one thread at a time.
 
     Args:
-        endpoint: where the socket leads, with credentials, virtual host and TLS.
+        endpoint: the socket's peer, with credentials, virtual host and TLS.
         connected: the socket, which does not block; the connection closes it.
-        timeout_ms: how long the broker may take for an answer.
+        timeout_ms: how many milliseconds the broker may take for an answer.
 
     Attributes:
-        endpoint: as given.
-        broken: the connection is of no further use.
-        nodes: those of the cluster that the broker has named, by any answer to Metadata.
-        versions: command key to the highest version that the broker takes; empty before RabbitMQ 3.11 or so.
-        properties: what the broker reports about itself, ``version`` among it; fit for messages.
-        frame_max_bytes: the largest frame that may be sent; 0 for no limit.
-        subscription_ids: those that are in use.
+        endpoint: the socket's peer.
+        broken: whether the connection is of no further use.
+        nodes: the nodes of the cluster that the broker has named, in any answer to Metadata.
+        versions: command key to the highest version that the broker accepts; empty before RabbitMQ 3.11 or so.
+        properties: the broker's properties, ``version`` among them; fit for messages.
+        frame_max_bytes: bytes of the largest frame that may be sent; 0 for no limit.
+        subscription_ids: the ids of open subscriptions.
     """
 
     versions: Mapping[int, int]
@@ -121,10 +121,10 @@ class Connection:
         self._watched = select.POLLIN
 
     def opened(self, negotiated: Negotiated) -> None:
-        """Take what the handshake has negotiated; from now on the connection sends and expects heartbeats."""
+        """Use the negotiated values; from now on the connection sends and expects heartbeats."""
         self.versions = negotiated.versions
         self.properties = {told(name): told(value) for name, value in negotiated.properties.items()}
-        self._reported = negotiated.properties  # what is compared; a node may be named as a secret is
+        self._reported = negotiated.properties  # for comparisons: a node's name may equal a secret
         self.frame_max_bytes = negotiated.frame_max_bytes
         self._heartbeat_s = negotiated.heartbeat_s
 
@@ -138,7 +138,7 @@ class Connection:
 
     @property
     def advertised(self) -> Node | None:
-        """The address by which the broker names the node of this connection to clients; None where it does not."""
+        """The address that the broker advertises for the node of this connection; None where it names none."""
         host, port = self._reported.get("advertised_host"), self._reported.get("advertised_port", "")
         return (host, int(port)) if host and port.isdecimal() and len(port) <= _PORT_DIGITS else None
 
@@ -150,16 +150,16 @@ class Connection:
     # --- asking
 
     def request(self, command: Request, kind: type[A], what: str) -> A:
-        """Send a request and return its answer, whose code is OK.
+        """Send a request and return its answer with code OK.
 
         Args:
             command: the request; it gets a correlation id.
             kind: the answer's class.
-            what: for errors, such as ``stream 'orders': subscribe``.
+            what: its name in errors, such as ``stream 'orders': subscribe``.
 
         Raises:
-            PeerError: the broker answered another code.
-            TransportError, RemoteProtocolError: the connection broke, or no answer in time.
+            PeerError: the broker answered with another code.
+            TransportError, RemoteProtocolError: the connection broke, or no answer came in time.
         """
         answer = self.ask(command, kind, what)
         if isinstance(answer, Answer) and not answer.ok:
@@ -176,18 +176,18 @@ class Connection:
             while number not in self._answers:
                 self.turn(deadline.left_s(f"{what}: no answer by {self.endpoint.address}"))
         except DeadlineExceeded as fault:
-            raise self._lost(fault) from None  # what it still says belongs to nobody, and it may never say anything
+            raise self._lost(fault) from None  # a late answer would belong to no request, and may never come
         answer = self._answers.pop(number)
         if not isinstance(answer, kind):
             raise self._lost(RemoteProtocolError(f"{what}: answered with {type(answer).__name__}"))
         return answer
 
     def receive(self, timeout_s: float) -> Command | Frame | None:
-        """Return the next thing that the broker says of its own, None after ``timeout_s`` seconds without any.
+        """Return the next event of the broker that is no answer, None after ``timeout_s`` seconds without one.
 
         Returns:
-            A ``Frame`` for what is read in columns (Deliver, PublishConfirm, PublishError), else the command:
-            MetadataUpdate, ConsumerUpdate, CreditAnswer.
+            A ``Frame`` for events that are decoded in columns (Deliver, PublishConfirm, PublishError), else the
+            command: MetadataUpdate, ConsumerUpdate, CreditAnswer.
         """
         until = time.monotonic() + timeout_s
         while not self._events:
@@ -198,7 +198,7 @@ class Connection:
         return self._events.popleft() if self._events else None
 
     def pending(self) -> list[Command | Frame]:
-        """Return and forget all that ``receive`` would return without waiting."""
+        """Return and forget all events that ``receive`` would return without waiting."""
         events = list(self._events)
         self._events.clear()
         return events
@@ -208,7 +208,7 @@ class Connection:
         self._events.extendleft(reversed(events))
 
     def send(self, frames: bytes) -> None:
-        """Queue whole frames; waits, reading meanwhile, while too many bytes have not left yet.
+        """Queue whole frames; wait, and read meanwhile, while too many bytes are queued.
 
         Raises:
             TransportError: the connection broke, or the broker does not read.
@@ -226,10 +226,10 @@ class Connection:
                 deadline.restart()
 
     def new_subscription_id(self) -> int:
-        """Return an id that is free and has been for long, so that nothing late is taken for the new subscription's.
+        """Return an id that has been free for long, so that no late event is mistaken for the new subscription's.
 
         Raises:
-            LocalProtocolError: a connection has no more than 256.
+            LocalProtocolError: all 256 ids of the connection are in use.
         """
         for _ in range(MAX_SUBSCRIPTIONS):
             self._subscription_id = (self._subscription_id + 1) % MAX_SUBSCRIPTIONS
@@ -241,12 +241,12 @@ class Connection:
     # --- the socket
 
     def turn(self, timeout_s: float = 0.0) -> None:
-        """Write and read what is possible, waiting at most ``timeout_s`` seconds for something to come.
+        """Write and read as much as possible, and wait at most ``timeout_s`` seconds for bytes to come.
 
         Raises:
-            ConnectionLost: it broke, or the broker was silent for more than two heartbeats.
+            ConnectionLost: the connection broke, or the broker was silent for more than two heartbeats.
             PeerError: the broker closed the connection, with its reason.
-            RemoteProtocolError: the broker sent what is no frame.
+            RemoteProtocolError: the broker sent bytes that are no frame.
         """
         try:
             self._beat()
@@ -324,7 +324,7 @@ class Connection:
             self._events.append(command)
 
     def _beat(self) -> None:
-        """Send a heartbeat when nothing else was sent for half the time agreed on; notice a peer that sends none."""
+        """Send a heartbeat after half of the agreed time without other frames; detect a peer that sends none."""
         if not self._heartbeat_s or self.broken:
             return
         now = time.monotonic()
@@ -332,7 +332,7 @@ class Connection:
             self._outgoing.append(memoryview(Heartbeat().encode()))
             self._queued += len(self._outgoing[-1])
         if now - self._heard > 2 * self._heartbeat_s + 1:
-            # Only what is not waiting to be read: a caller that was busy elsewhere has to look first.
+            # Bytes may be waiting in the socket: a caller that was busy elsewhere has to read them first.
             if self._poll.poll(0):
                 return
             raise self._lost(
@@ -348,7 +348,7 @@ class Connection:
     # --- the end
 
     def close(self) -> None:
-        """Close in good order; never raises."""
+        """Close with Close; never raise."""
         if self.broken:
             return
         deadline = Deadline(CLOSE_TIMEOUT_MS)
@@ -358,7 +358,7 @@ class Connection:
             while self._queued and not answer:
                 self.turn(deadline.left_s("close"))
         except SparkStreamsError:
-            pass  # the broker is gone already, which is what was wanted
+            pass  # the broker is gone already, so the connection is closed
         self.abandon()
 
     def abandon(self) -> None:

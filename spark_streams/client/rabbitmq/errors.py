@@ -1,7 +1,7 @@
-"""Makes our errors of a broker's codes; every message names the code and what to do.
+"""Turns a broker's response codes into our errors; every message names the code and what to do.
 
-A refusal for want of permission or authentication is never shown as "does not exist", or the other way round: each code
-has its own error.
+Each code has its own error: a missing permission or a failed authentication never reads as "does not exist", or the
+other way round.
 
 Spec: Streams Protocol Reference, "Response Codes"; docs/specifications.md, S-151, S-152.
 """
@@ -42,7 +42,7 @@ _ADVICE: Final[Mapping[int, str]] = {
 
 
 def advice(code: int) -> str:
-    """Return what a user can do about a code, an empty text where nothing is known."""
+    """Return what a user can do about a code, an empty text for a code without advice."""
     return _ADVICE.get(code, "")
 
 
@@ -50,9 +50,9 @@ def refusal(code: int, what: str, reason: str | None = None) -> PeerError:
     """Return the error for a code other than OK.
 
     Args:
-        code: the broker's.
+        code: the broker's code.
         what: what we were doing, such as ``stream 'orders': subscribe``.
-        reason: why, or what to do; None for the advice on the code.
+        reason: the reason, or what to do; None for the advice on the code.
     """
     reason = reason or advice(code) or None
     name = code_name(code)
@@ -66,7 +66,7 @@ def refusal(code: int, what: str, reason: str | None = None) -> PeerError:
 
 
 def is_unavailable(fault: SparkStreamsError) -> bool:
-    """Return whether the broker answered that the stream has no member there, or none that can be reached now."""
+    """Return whether the broker answered that the stream has no member there, or no reachable one now."""
     return isinstance(fault, Refused) and fault.condition == code_name(ResponseCode.STREAM_NOT_AVAILABLE)
 
 
@@ -76,7 +76,7 @@ def close_fault(code: int, reason: str, endpoint: Endpoint) -> SparkStreamsError
     fault = refusal(code, what) if code != ResponseCode.OK else Refused("OK", reason, what)
     if isinstance(fault, Refused):
         refused = Refused(fault.condition, reason, what)
-        # A broker that shuts down, or an operator, closes so: another connection may be let in.
+        # A broker that shuts down, or an operator, closes so: the broker may accept another connection.
         refused.retriable = code in (ResponseCode.OK, *_TRANSIENT)
         return refused
     return fault

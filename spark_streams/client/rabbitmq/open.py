@@ -1,6 +1,6 @@
-"""Opening a connection: connect, introduce, sign in, tune, open the virtual host, exchange versions.
+"""Opens a connection: connect, introduce, sign in, tune, open the virtual host, exchange versions.
 
-The order is that of ``wire/rabbitmq/handshake_states.py``: each state has one step, whose outcome leads to the next.
+``wire/rabbitmq/handshake_states.py`` has the order: each state has one step, and its outcome leads to the next state.
 
 Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-21 to S-26.
 """
@@ -24,9 +24,9 @@ from spark_streams.wire.rabbitmq.registry import CLIENT_RECEIVES
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
 DEFAULT_LOGIN: Final = ("guest", "guest")
-"""User and password where the endpoint names none, as in other clients."""
+"""User and password for an endpoint that names none, as in other clients."""
 _VERSIONS_SINCE: Final = (3, 11)
-"""Brokers before close a connection that asks for versions: the command is unknown to them."""
+"""The first version with ExchangeCommandVersions: older brokers close a connection that sends it."""
 _INTRODUCTION: Final = {
     "product": "spark-streams",
     "version": "0.1.0",
@@ -39,16 +39,16 @@ def open_connection(endpoint: Endpoint, *, timeout_ms: int, connect_ms: int | No
     """Return an open connection.
 
     Args:
-        endpoint: where to, with credentials, virtual host and TLS.
-        timeout_ms: how long the broker may take for an answer.
-        connect_ms: how long the network may take to connect, where that is less.
+        endpoint: the broker, with credentials, virtual host and TLS.
+        timeout_ms: how many milliseconds the broker may take for an answer.
+        connect_ms: how many milliseconds the network may take to connect, where that is less.
 
     Raises:
         ConnectFailed: no connection, or the peer is no broker with streams.
-        AuthenticationFailed: it does not take the credentials, or offers no mechanism that we may use.
-        Refused: it does not let us use the virtual host.
+        AuthenticationFailed: the broker does not accept the credentials, or offers no mechanism that we may use.
+        Refused: the broker does not permit us to use the virtual host.
         ConnectionLost, DeadlineExceeded, RemoteProtocolError: the broker closed the connection, gave no answer in time,
-            or sent what it may not send in this state.
+            or sent something that it may not send in this state.
     """
     connection = Connection(endpoint, open_socket(endpoint, Deadline(connect_ms or timeout_ms)), timeout_ms)
     try:
@@ -63,7 +63,7 @@ class _Handshake:
     """The client's side of one handshake.
 
     Args:
-        connection: over which it shakes hands.
+        connection: the connection to open.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -78,7 +78,12 @@ class _Handshake:
         self._frame_max_bytes = self._heartbeat_s = 0
 
     def negotiated(self) -> Negotiated:
-        """Do all steps, and return what they have negotiated; raises as ``open_connection``."""
+        """Do all steps, and return the negotiated values.
+
+        Raises:
+            ConnectFailed, AuthenticationFailed, Refused, ConnectionLost, DeadlineExceeded, RemoteProtocolError: as for
+                ``open_connection``.
+        """
         while self._state is not HandshakeState.OPEN:
             try:
                 outcome = _STEPS[self._state](self)
@@ -141,7 +146,7 @@ class _Handshake:
             pass
         if not isinstance(event, commands.Tune):
             raise RemoteProtocolError(f"{self._where}: expected tune, got {type(event).__name__}")
-        # Taken as it is proposed: the frame size is for what we send, Deliver is not bound by it.
+        # Accept the proposed values: the frame size bounds the frames that we send, and does not bound Deliver.
         self._frame_max_bytes, self._heartbeat_s = event.frame_max_bytes, event.heartbeat_s
         self._connection.send(commands.TuneAnswer(event.frame_max_bytes, event.heartbeat_s).encode())
         return HandshakeInput.TUNE
@@ -153,9 +158,9 @@ class _Handshake:
         return HandshakeInput.OPEN
 
     def _explained(self) -> ConnectionLost | ConnectFailed | None:
-        """Return the error for a broker that closes the connection in this state; None for the connection's own."""
+        """Return the error for a broker that closes the connection in this state; None for the original error."""
         if self._state is HandshakeState.CONNECTED:
-            # A broker that is just going down or coming up does so as well.
+            # A broker that is just stopping or starting does so as well.
             tls = "wants TLS (rabbitmq-stream+tls)" if self._endpoint.tls is None else WANTS_A_CERTIFICATE
             return ConnectFailed(
                 f"{self._where}: the peer closed the connection without a word: check that the port in option 'url' is "

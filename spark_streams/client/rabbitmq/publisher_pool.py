@@ -1,7 +1,7 @@
-"""The publishers of one connection: a bounded number of messages under way, and one error for whatever ends them.
+"""Runs the publishers of one connection, with a bounded number of messages under way, and reports their errors.
 
-The pool handles everything that comes from the broker meanwhile. An error names the first row that is not confirmed, of
-whatever stream.
+The pool handles all frames that the broker sends meanwhile. An error names the first row of any stream that is not
+confirmed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_PUBLISHERS: Final = 256
 """A publisher's id has one byte."""
 FIRST_PAUSE_S: Final = 0.1
 LAST_PAUSE_S: Final = 1.0
-"""How long to wait before a publisher is declared once more, at first and at last."""
+"""Seconds to wait before the pool declares a publisher again: the first pause, and the longest one."""
 ALARM: Final = (
     "the broker takes no publishers while it has an alarm, mostly since its disk is nearly full (its setting "
     "disk_free_limit): make room there; 'rabbitmq-diagnostics alarms' names the alarm"
@@ -49,14 +49,14 @@ _DROPPED: Final = code_name(ResponseCode.STREAM_NOT_AVAILABLE)
 
 
 class PublisherPool:
-    """Publishes to any number of streams. Not for several threads at once.
+    """Publishes to any number of streams, for one thread at a time.
 
     Args:
-        connection: its own: nobody else may publish or subscribe on it.
-        reference: of all publishers; empty for none.
-        compression: of sub-entry batches.
+        connection: the pool's own connection: no other code may publish or subscribe on it.
+        reference: the reference of all publishers; empty for none.
+        compression: the compression of sub-entry batches.
         max_in_flight: messages that may wait for their confirm.
-        timeout_ms: how long the broker may confirm nothing.
+        timeout_ms: how many milliseconds the broker may confirm nothing.
     """
 
     def __init__(
@@ -72,20 +72,20 @@ class PublisherPool:
         self._dropped: set[str] = set()
 
     def publish(self, stream: str, entries: Entries, label: Label) -> None:
-        """Send entries; waits while too many messages are not confirmed.
+        """Send entries; wait while too many messages are not confirmed.
 
         Args:
-            stream: where to.
-            entries: what.
+            stream: the stream to publish to.
+            entries: the entries.
             label: names rows in errors.
 
         Raises:
-            DeliveryFailed: the broker refused a row, of these or of earlier ones, or the connection broke before it
-                had confirmed all.
-            NotFound, Refused: the broker does not let us publish there.
-            TransportError, PeerError: the connection broke, and everything before was confirmed.
+            DeliveryFailed: the broker refused a row of this or an earlier call, or the connection broke before the
+                broker had confirmed all rows.
+            NotFound, Refused: the broker does not permit us to publish there.
+            TransportError, PeerError: the connection broke, and all earlier rows were confirmed.
         """
-        # Half of them at a time, so that the broker has something to do while it confirms the others.
+        # Send half of the limit at a time, so that the broker has work while it confirms the others.
         for piece in entries.pieces(max(1, self._max_in_flight // 2)):
             self.wait(max(0, self._max_in_flight - len(piece.values)))
             publisher = self._publisher(stream, piece, label)
@@ -95,7 +95,11 @@ class PublisherPool:
                 raise self._named(fault) from fault
 
     def wait(self, limit: int) -> None:
-        """Wait until at most ``limit`` messages are not confirmed; raises as ``publish``."""
+        """Wait until at most ``limit`` messages are not confirmed.
+
+        Raises:
+            DeliveryFailed, TransportError, PeerError: as for ``publish``.
+        """
         self._take_all()
         deadline = Deadline(self._timeout_ms)
         before = self.unconfirmed
@@ -110,19 +114,27 @@ class PublisherPool:
             if left < before:
                 deadline.restart()
             before = left
-        self._take_all()  # what came with the last confirm: perhaps that the stream is gone
+        self._take_all()  # frames that came with the last confirm may report that the stream is gone
 
     def flush(self) -> None:
-        """Return once everything is confirmed; raises as ``publish``."""
+        """Return once all messages are confirmed.
+
+        Raises:
+            DeliveryFailed, TransportError, PeerError: as for ``publish``.
+        """
         try:
             self.wait(0)
         except (TransportError, PeerError):
             if self.unconfirmed:
                 raise
-            # The last confirms came, and then the connection broke: nobody needs it any more.
+            # The connection broke after the last confirms: nothing needs it any more.
 
     def turn(self) -> None:
-        """Serve the connection without waiting: heartbeats, confirms; raises as ``publish``."""
+        """Serve the connection without waiting: heartbeats, confirms.
+
+        Raises:
+            DeliveryFailed, TransportError, PeerError: as for ``publish``.
+        """
         try:
             self._connection.turn()
         except (TransportError, PeerError) as fault:
@@ -147,7 +159,7 @@ class PublisherPool:
             except PeerError as fault:
                 if stream not in self._dropped:
                     raise
-                # It was there a moment ago: the row says more than that there is no such stream.
+                # The stream existed a moment ago: an error that names the row helps more than "no such stream".
                 why = getattr(fault, "condition", type(fault).__name__)
                 reason = f"the broker dropped the publisher ({_DROPPED}), and when it was declared again: {fault}"
                 raise DeliveryFailed("not taken", why, reason, label(int(entries.rows[0])), stream) from fault
@@ -155,13 +167,14 @@ class PublisherPool:
         return publisher
 
     def _declared(self, number: int, stream: str) -> StreamPublisher:
-        """Declare a publisher; wait while the broker takes none as it has an alarm, which may pass soon.
+        """Declare a publisher; wait while the broker accepts none because of an alarm, which may pass soon.
 
-        RabbitMQ answers precondition-failed then, or, once a publisher of the connection is declared, nothing until the
-        alarm is over. Our log says precondition-failed of a partition that was split, which does not pass.
+        RabbitMQ answers precondition-failed then; once a publisher of the connection is declared, it answers nothing
+        until the alarm is over. Our log answers precondition-failed for a partition that was split, which does not
+        pass.
 
         Raises:
-            NotFound, Refused: the broker does not let us publish there, or the alarm lasts.
+            NotFound, Refused: the broker does not permit us to publish there, or the alarm lasts.
         """
         deadline, pause_s = Deadline(self._timeout_ms), FIRST_PAUSE_S
         refused: Refused | None = None
@@ -189,14 +202,14 @@ class PublisherPool:
         return Refused(refused.condition, lasted, refused.context)
 
     def _pause(self, seconds: float) -> None:
-        """Wait, and serve the connection meanwhile."""
+        """Wait for ``seconds``, and serve the connection meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._connection.turn(left)
         self._take_all()
 
     def _delete_all(self) -> None:
-        """Make room for the publishers of other streams: nothing is under way in any of these."""
+        """Wait for all confirms, then delete all publishers, to make room for those of other streams."""
         self.wait(0)
         for number, publisher in self._by_number.items():
             what = f"stream '{publisher.stream}': delete publisher"
@@ -228,15 +241,15 @@ class PublisherPool:
                     _DROPPED,
                     "the broker dropped the publisher: the stream was deleted, or its node is gone",
                 )
-            # All that went there is confirmed. Should there be more, it is declared again.
+            # All messages to the stream are confirmed. Further ones declare a publisher again.
             self._dropped.add(event.stream)
             del self._publishers[event.stream], self._by_number[publisher.number]
 
     def _named(self, fault: TransportError | PeerError) -> SparkStreamsError:
-        """Return the error for the end of the connection, or of patience: it names the first unconfirmed row, if any.
+        """Return the error for a lost connection or a passed deadline: it names the first unconfirmed row, if any.
 
         Raises:
-            DeliveryFailed: the broker reported an error before that explains more.
+            DeliveryFailed: the broker reported an error before, which explains more.
         """
         self._take_all()
         waiting = [(row, p) for p in self._publishers.values() if (row := p.first_row) is not None]
@@ -249,5 +262,5 @@ class PublisherPool:
                 f"{fault}: the broker has taken rows and does not say that it has them, as while it has a disk alarm "
                 "('rabbitmq-diagnostics alarms')",
             )
-        fault.given_up = True  # what was stored is unknown: the next attempt of the task asks
+        fault.given_up = True  # the stored rows are unknown: the next attempt of the task requests them
         return first.abandoned("connection-lost", str(fault))

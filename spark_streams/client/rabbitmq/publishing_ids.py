@@ -1,12 +1,12 @@
-"""Publishing ids that a retry derives again from the same rows, and that show when the rows are not the same.
+"""Makes publishing ids that a retry derives again from the same rows, and that show when the rows differ.
 
 ::
 
     id (u64) = batch(28 bits) | row + 1 (26 bits) | digest(10 bits)
 
 ``batch`` is Spark's number of the micro-batch, ``row`` the number of the row within the task, so ids rise with both, as
-deduplication needs them to. ``digest`` is of the rows and their streams (``digested_rows.py``), so the last id that
-a broker has stored shows a retry whether its rows are those of the attempt before.
+deduplication requires. ``digest`` covers the rows and their streams (``digested_rows.py``), so the last id that a
+broker has stored shows a retry whether its rows equal those of the previous attempt.
 
 docs/adr/0010-rabbitmq-exactly-once.md has the argument.
 """
@@ -25,19 +25,19 @@ from spark_streams.errors import DeliveryFailed, LocalProtocolError
 _BATCH_BITS: Final = 28
 _ROW_BITS: Final = 26
 MAX_BATCH: Final = (1 << _BATCH_BITS) - 1
-"""The last micro-batch. A query with one every second comes here in 8 years."""
+"""The number of the last micro-batch. A query with one every second reaches it in 8 years."""
 MAX_ROWS: Final = (1 << _ROW_BITS) - 1
 """Rows of one task of one micro-batch."""
 
 
 @dataclass(frozen=True)
 class LastId:
-    """The last id of a reference that a broker has, taken apart; all 0 when it has none.
+    """The parts of the last id that a broker has for a reference; batch and digest are 0 when it has none.
 
     Args:
         batch: number of the micro-batch.
         row: number of the row within its task, -1 when there is none.
-        digest: of its window.
+        digest: the digest of its window.
     """
 
     batch: int
@@ -46,7 +46,7 @@ class LastId:
 
     @classmethod
     def of(cls, sequence: int) -> LastId:
-        """Take an id apart; 0, which is no id of ours, means that there is none."""
+        """Return the parts of an id; 0, which is no id of ours, means that there is none."""
         row = (sequence >> DIGEST_BITS) & MAX_ROWS
         return cls(sequence >> (_ROW_BITS + DIGEST_BITS), row - 1, sequence & ((1 << DIGEST_BITS) - 1))
 
@@ -56,11 +56,11 @@ def publishing_ids(batch: int, rows: NDArray[np.int64], digest: int) -> NDArray[
 
     Args:
         batch: number of the micro-batch.
-        rows: their numbers within the task, from 0, rising.
-        digest: of the window.
+        rows: their numbers within the task, from 0, ascending.
+        digest: the digest of the window.
 
     Raises:
-        LocalProtocolError: a number that has no room in an id.
+        LocalProtocolError: a number does not fit into an id.
     """
     if not 0 <= batch <= MAX_BATCH:
         raise LocalProtocolError(
@@ -78,12 +78,12 @@ def publishing_ids(batch: int, rows: NDArray[np.int64], digest: int) -> NDArray[
 
 
 class Resumed:
-    """Compares what a broker has of this task already with what the task has now, one destination stream.
+    """Compares the rows of this task that a broker already has with those of this attempt, for one destination stream.
 
     Args:
         stream: the destination.
         batch: number of this micro-batch.
-        sequence: the last publishing id that the broker has of the task's reference.
+        sequence: the last publishing id that the broker has for the task's reference.
 
     Raises:
         DeliveryFailed: the broker has a later micro-batch: the checkpoint is older than the stream.
@@ -100,17 +100,17 @@ class Resumed:
                 "anew with another one",
             )
         self.last_row = self._last.row if self._last.batch == batch else -1
-        """The last row that the stream has of this task, -1 for none. It is sent again, though nothing is stored by
-        that: brokers tell an id as soon as their leader has written it, and confirm it, a repeated one too, when the
-        replicas have it."""
+        """The last row that the stream has of this task, -1 for none. The publisher sends it again, though the broker
+        stores it no second time: brokers report an id as soon as their leader has written it, and confirm it, a
+        repeated one too, when the replicas have it."""
         self.compared = self.last_row < 0
-        """Whether what the stream has is known to be of these rows."""
+        """Whether the stream is known to have the same rows as this attempt."""
 
     def check(self, window: Window) -> None:
-        """Compare a window's digest; windows come in their order.
+        """Compare a window's digest; call this for the windows in their order.
 
         Raises:
-            DeliveryFailed: the rows are others than those that an earlier attempt has written.
+            DeliveryFailed: the rows differ from those that an earlier attempt has written.
         """
         if self.compared or self.last_row >= window.first_row + window.rows:
             return
@@ -131,7 +131,7 @@ class Resumed:
         """Compare the number of rows, at the end of the task.
 
         Raises:
-            DeliveryFailed: an earlier attempt has written more.
+            DeliveryFailed: an earlier attempt has written more rows.
         """
         if self.last_row >= rows:
             raise self._differs(
@@ -140,11 +140,11 @@ class Resumed:
             )
 
     def too_far_behind(self, rows: int, first_row: int) -> DeliveryFailed:
-        """Return the error for rows that other streams lack, so many that no attempt can have left them out.
+        """Return the error for more missing rows in other streams than an attempt can have left out.
 
         Args:
-            rows: how many.
-            first_row: number of the first of them.
+            rows: how many rows an attempt can have left out.
+            first_row: number of the first missing row.
         """
         return self._differs(
             f"row {first_row}",

@@ -1,7 +1,7 @@
-"""Splits the filter of a range: what the broker filters by, and what the client checks itself.
+"""Splits the filter of a range between the broker and the client.
 
-A broker takes filter values, and leaves out chunks that have none of them; it takes an offset to begin with. Both let
-through more than the filter does, so the client checks the rest of it on every row.
+A broker accepts filter values, and leaves out chunks that have none of them; it accepts an offset to begin with. Both
+select more messages than the filter does, so the client checks the rest of it on every row.
 
 Spec: Streams Protocol Reference, Subscribe (filter.*, match-unfiltered); docs/specifications.md,
 Z-3 to Z-5, Z-19.
@@ -17,16 +17,16 @@ from spark_streams.filters.tree import KEY, Expression, Reference, property_of
 
 @dataclass(frozen=True)
 class FilterValues:
-    """Which messages of a RabbitMQ stream are wanted, by the filter value that they were published with.
+    """The filter values of the wanted messages of a RabbitMQ stream, which publishers gave to the messages.
 
-    The broker skips chunks that have none of them; what else such a chunk holds is dropped by the client, which finds a
-    message's filter value where it was taken from. ``RangeRead.filter`` may ask for filter values too; a message has to
-    match both.
+    The broker skips chunks without any of them; the client drops the other messages of the remaining chunks, and finds
+    a message's filter value where its publisher took it from. ``RangeRead.filter`` may require filter values too; a
+    message has to match both.
 
     Args:
-        values: any of these; none of them: all messages, and only where they have their filter values is told.
-        match_unfiltered: also messages without a filter value; those that ``values`` or the filter does not match by
-            what they hold are dropped all the same.
+        values: a message needs one of these; empty for all messages, when only ``taken_from`` is known.
+        match_unfiltered: whether the broker also sends messages without a filter value; the client still drops those
+            with a content that ``values`` or the filter does not match.
         taken_from: ``key``, ``properties.<field>`` or ``application_properties.<name>``.
     """
 
@@ -37,11 +37,11 @@ class FilterValues:
 
 @dataclass(frozen=True)
 class PushedFilter:
-    """How a range is read.
+    """The parts of a range's filter.
 
     Args:
         pushed: the filter values that the broker filters by; None for none.
-        first_offset: no message before this one (inclusive) is wanted; 0 for no bound.
+        first_offset: the first offset that can match (inclusive); 0 for no bound.
         values: the user's own filter values, which the client compares; None for none.
         residual: the part of an expression that the client checks; None for nothing.
     """
@@ -53,17 +53,17 @@ class PushedFilter:
 
 
 def push(expression: Expression | None, filters: FilterValues | None) -> PushedFilter:
-    """Return how a range is read that is narrowed by an expression, by filter values, or by both.
+    """Split the filter of a range: an expression, filter values, or both.
 
     Args:
-        expression: True of every message that is wanted; None for all.
-        filters: the user's filter values, which may be none, and where messages have theirs; None where that is not
-            known.
+        expression: true of every wanted message; None for all.
+        filters: the user's filter values, which may be empty, and where messages have theirs; None for an unknown
+            place.
     """
     values = filters if filters is not None and filters.values else None
     if expression is None:
         return PushedFilter(values, 0, values)
-    # A broker that has no filters, or ignores them, sends everything: nothing here counts on what it leaves out.
+    # A broker that has no filters, or ignores them, sends all messages: nothing here relies on what it leaves out.
     split = split_for(expression, filters, True)
     pushed = values
     if filters is not None and split.values is not None:
@@ -77,8 +77,8 @@ def split_for(expression: Expression, filters: FilterValues | None, has_filters:
 
     Args:
         expression: any filter.
-        filters: where messages have their filter values; None where that is not known.
-        has_filters: whether the broker takes filter values.
+        filters: where messages have their filter values; None for an unknown place.
+        has_filters: whether the broker accepts filter values.
     """
     value_from = None if filters is None else _reference(filters.taken_from)
     return split_for_rabbitmq(expression, RabbitCapability(value_from, has_filters))

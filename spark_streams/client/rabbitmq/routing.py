@@ -27,7 +27,7 @@ Routing = Literal["hash", "rstream", "key"]
 Label = Callable[[int], str]
 Rows = NDArray[np.int64]
 Chosen = Callable[[pa.StringArray, int], NDArray[Any]]
-"""Keys, without nulls, and the number of partitions, to the number of each key's partition."""
+"""A function from keys, without nulls, and the number of partitions, to the number of each key's partition."""
 
 
 class Router(Protocol):
@@ -36,10 +36,10 @@ class Router(Protocol):
     partitions: tuple[str, ...]
 
     def route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
-        """Return stream to the numbers of its rows, rising.
+        """Return stream to the numbers of its rows, in ascending order.
 
         Raises:
-            DeliveryFailed: a key that leads nowhere; ``label`` names its row.
+            DeliveryFailed: a key is null, or has no partition; ``label`` names its row.
         """
 
 
@@ -72,7 +72,10 @@ def _murmur3_32_modulo(keys: pa.StringArray, count: int) -> NDArray[np.uint32]:
 
 
 class _ByHash:
-    """murmur3 of the key modulo the number of partitions: RabbitMQ's clients take 32 bits of UTF-8, rstream others."""
+    """Routes by murmur3 of the key modulo the number of partitions.
+
+    RabbitMQ's clients hash UTF-8 to 32 bits; rstream uses another hash.
+    """
 
     def __init__(self, super_stream: str, partitions: tuple[str, ...], chosen: Chosen = _murmur3_32_modulo) -> None:
         self.partitions = partitions
@@ -86,7 +89,7 @@ class _ByHash:
 
 
 class _ByBindingKey:
-    """Asks the broker, once for each key, where a binding key leads."""
+    """Routes by binding key, and requests the streams of each key from the broker once."""
 
     def __init__(self, connection: Connection, super_stream: str, partitions: tuple[str, ...]) -> None:
         self.partitions = partitions

@@ -1,4 +1,4 @@
-"""One publisher of one stream: sends frames, takes confirms, and knows the rows that are not confirmed.
+"""Publishes to one stream: sends frames, handles confirms, and tracks the rows that are not confirmed.
 
 Spec: Streams Protocol Reference, DeclarePublisher to QueryPublisherSequence; docs/specifications.md,
 S-101 to S-107.
@@ -33,10 +33,10 @@ Label = Callable[[int], str]
 
 
 def query_sequence(connection: Connection, stream: str, reference: str) -> int:
-    """Return the last publishing id that the broker has of a reference, 0 for none.
+    """Return the last publishing id that the broker has for a reference, 0 for none.
 
     Raises:
-        PeerError: the broker refused.
+        PeerError: the broker refused the request.
     """
     what = f"stream '{stream}': query the publisher's sequence"
     return connection.request(QueryPublisherSequence(reference, stream), QueryPublisherSequenceAnswer, what).sequence
@@ -44,14 +44,14 @@ def query_sequence(connection: Connection, stream: str, reference: str) -> int:
 
 @dataclass(frozen=True)
 class Entries:
-    """Messages as they are to be published: each an entry of its own, or several in a sub-entry batch.
+    """Messages to publish: each one an entry of its own, or several in a sub-entry batch.
 
     Args:
-        ids: uint64[m], rising: one an entry.
+        ids: uint64[m], ascending: one id an entry.
         counts: int64[m], messages of each entry; None: one each, no sub-entry batches.
         values: large_binary, the messages.
         filter_values: string, as many as messages, or None; only without sub-entry batches.
-        rows: int64[m], rising, the row that names an entry in errors: its first message's.
+        rows: int64[m], ascending, the row that names an entry in errors: that of its first message.
     """
 
     ids: Ids
@@ -66,7 +66,7 @@ class Entries:
         return np.ones(len(self.ids), np.int64) if self.counts is None else self.counts
 
     def pieces(self, most: int) -> list[Entries]:
-        """Cut into consecutive pieces, each of at most so many messages, or of one entry that has more."""
+        """Cut into consecutive pieces, each of at most ``most`` messages, or of one entry that has more."""
         if len(self.values) <= most:
             return [self]
         ends = np.cumsum(self.messages)
@@ -97,17 +97,17 @@ class _Flying:
 
 
 class StreamPublisher:
-    """Publishes to one stream over a connection that others share.
+    """Publishes to one stream over a connection that other publishers share.
 
     Args:
-        connection: which.
+        connection: the connection.
         number: the publisher's id on the connection.
         stream: the stream's name.
-        reference: for deduplication; empty for none.
-        compression: of sub-entry batches.
+        reference: the publisher's reference for deduplication; empty for none.
+        compression: the compression of sub-entry batches.
 
     Raises:
-        NotFound, Refused: the broker does not let us publish there.
+        NotFound, Refused: the broker does not permit us to publish there.
     """
 
     def __init__(self, connection: Connection, number: int, stream: str, reference: str, compression: int) -> None:
@@ -128,14 +128,14 @@ class StreamPublisher:
         return int(self._flying[0].rows[0]) if self._flying else None
 
     def send(self, entries: Entries, label: Label) -> None:
-        """Send entries; does not wait for confirms.
+        """Send entries without waiting for confirms.
 
         Args:
-            entries: what to publish.
+            entries: the entries to publish.
             label: names a row of ``entries.rows`` in errors.
 
         Raises:
-            DeliveryFailed: a message, or what a sub-entry batch holds, is larger than the broker takes.
+            DeliveryFailed: a message or a sub-entry batch exceeds the broker's largest size.
             TransportError: the connection broke.
         """
         try:
@@ -154,7 +154,7 @@ class StreamPublisher:
         return encode_sub_batches(self.number, entries.ids, entries.counts, entries.values, self._compression, limit)
 
     def _too_large(self, entries: Entries, label: Label, fault: LocalProtocolError) -> DeliveryFailed:
-        """Return the error that names the first entry which no frame can hold."""
+        """Return the error that names the first entry that no frame can hold."""
         for piece in entries.pieces(1):
             try:
                 self._frames(piece)
@@ -164,7 +164,7 @@ class StreamPublisher:
         return DeliveryFailed("not taken", "too-large", str(fault), label(int(entries.rows[0])), self.stream)
 
     def confirmed(self, ids: Ids) -> None:
-        """Take a PublishConfirm: its ids, in any order."""
+        """Handle a PublishConfirm with its ids, in any order."""
         while len(ids) and self._flying:
             head = self._flying[0]
             count = min(len(ids), len(head.ids))
@@ -182,7 +182,7 @@ class StreamPublisher:
                 self._flying.popleft()
 
     def _confirm_later(self, ids: Ids) -> None:
-        """Confirm entries that were sent after others which are not confirmed yet."""
+        """Confirm entries that were sent after others that are not confirmed yet."""
         for flying in self._flying:
             self._take(flying, np.flatnonzero(np.isin(flying.ids, ids)))
         self._flying = deque(flying for flying in self._flying if len(flying.ids))
@@ -200,7 +200,7 @@ class StreamPublisher:
         return DeliveryFailed("refused", code_name(code), advice(code), self._row_of(first), self.stream)
 
     def abandoned(self, why: str, description: str = "") -> DeliveryFailed:
-        """Return the error for all that is not confirmed: it names the first row."""
+        """Return the error for all rows that are not confirmed: it names the first one."""
         return DeliveryFailed("not confirmed", why, description, self._row_of(None), self.stream)
 
     def _row_of(self, entry: int | None) -> str:

@@ -1,11 +1,11 @@
-"""One subscription: credit out, chunks in; and how many chunks a reader lets the broker send ahead.
+"""Subscribes to a stream: grants credit, receives chunks, and bounds how many chunks the broker sends ahead.
 
-A credit is one chunk, of one record or of thousands. Ten hide a round trip where chunks are large; where each has but a
-record, ten would make every round trip carry ten records, and a frame of credit follow each of them. So a reader has a
-``CreditWindow``: few large chunks ahead, many small ones, hardly any behind its range.
+A credit is one chunk, of one record or of thousands. Ten hide a round trip where chunks are large; where each chunk has
+only one record, a round trip would carry ten records, and a frame of credit would follow each of them. So a reader has
+a ``CreditWindow``: few large chunks ahead, many small ones, hardly any behind its range.
 
-Brokers do not begin to send while the credit left is at most half of the first (S-73), so the window is never smaller
-than the first credit, and is filled again when a quarter of it is used up.
+Brokers do not begin to send while the remaining credit is at most half of the first (S-73), so the window is never
+smaller than the first credit, and the reader fills it again when a quarter of it is used up.
 
 Spec: Streams Protocol Reference, Subscribe, Credit, Deliver, ConsumerUpdate; docs/specifications.md,
 S-61 to S-65, S-71 to S-73, S-81, S-141 to S-143.
@@ -41,12 +41,12 @@ from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, MetadataUpdate
 
 FIRST_CREDIT: Final = 10
-"""What a subscription begins with, and the smallest window."""
+"""The first credit of a subscription, and the smallest window."""
 LARGEST_WINDOW: Final = 1_000
 BYTES_AHEAD: Final = 4 << 20
-"""A window has chunks of about so many bytes."""
+"""The chunks of a window have about this many bytes together."""
 _WEIGHT: Final = 8
-"""The averages are of about so many chunks."""
+"""The averages cover about this many chunks."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Consumer:
     """A named consumer of RabbitMQ streams.
 
     Args:
-        name: its reference: of stored offsets, and of the group that one consumer at a time is active in.
+        name: its reference: the name of its stored offsets, and of the group with one active consumer at a time.
         single_active: whether reading waits until this consumer is the active one.
     """
 
@@ -64,13 +64,13 @@ class Consumer:
 
 @dataclass(frozen=True)
 class Delivered:
-    """One chunk as it came.
+    """One received chunk.
 
     Args:
-        header: of the chunk.
-        buffer: holds the chunk, from ``start`` (inclusive) on.
+        header: its header.
+        buffer: the bytes with the chunk, from ``start`` (inclusive) to ``end`` (exclusive).
         start: where its header begins.
-        end: exclusive.
+        end: where the chunk ends, exclusive.
     """
 
     header: ChunkHeader
@@ -80,7 +80,7 @@ class Delivered:
 
 
 def properties_of(filters: FilterValues | None, consumer: Consumer | None, super_stream: str | None) -> dict[str, str]:
-    """Return the properties that say what a subscription wants."""
+    """Return the properties of a subscription with a filter, a single active consumer, or both."""
     properties: dict[str, str] = {}
     if filters is not None:
         properties.update({f"filter.{i}": value for i, value in enumerate(filters.values)})
@@ -97,14 +97,14 @@ class Subscription:
     """An open subscription; the only one with its id on the connection.
 
     Args:
-        connection: which.
+        connection: the connection.
         stream: the stream's name.
         offset: where to begin.
-        credit: chunks that may be on the way.
-        properties: of ``properties_of``.
+        credit: chunks that may be under way.
+        properties: the properties from ``properties_of``.
 
     Raises:
-        PeerError: the broker refused; the code's name is in it.
+        PeerError: the broker refused; the error has the code's name.
         DeadlineExceeded: another consumer of the group is the active one.
     """
 
@@ -124,7 +124,7 @@ class Subscription:
         properties = properties or {}
         self._active = "single-active-consumer" not in properties
         if not self._active and not connection.versions:
-            # It would deliver to every member of the group at once.
+            # Such a broker would deliver to every member of the group at once.
             version = connection.properties.get("version", "an unknown version")
             raise Refused(
                 "single-active-consumer",
@@ -164,7 +164,8 @@ class Subscription:
         """Return the next chunk, None when none comes within ``timeout_s`` seconds.
 
         Raises:
-            Refused: the broker has dropped the subscription: the stream was deleted, or its node is gone.
+            Refused: the broker has dropped the subscription: the stream was deleted, or its node is gone; or another
+                consumer of the group became the active one.
             TransportError, RemoteProtocolError: the connection broke.
         """
         deadline = Deadline(max(1, int(timeout_s * 1000)))
@@ -187,12 +188,12 @@ class Subscription:
         return Delivered(ChunkHeader.decode(frame.buffer, start, frame.end), frame.buffer, start, frame.end)
 
     def _handled(self, event: Command | Frame) -> bool:
-        """Deal with what is about this subscription and no chunk; return whether it was."""
+        """Handle an event that concerns this subscription and is no chunk; return whether it was such an event."""
         if isinstance(event, MetadataUpdate) and event.stream == self._stream:
             self._gone = True
             raise refusal(ResponseCode.STREAM_NOT_AVAILABLE, f"stream '{self._stream}': the broker dropped the reader")
         if isinstance(event, ConsumerUpdate) and event.subscription_id == self._number:
-            # Nothing is stored on the broker: reading goes on where this subscription was to start.
+            # The broker stores no offset for the query: reading continues where this subscription was to start.
             answer = ConsumerUpdateAnswer(event.correlation_id, ResponseCode.OK, self._offset)
             self._connection.send(answer.encode())
             if self._active and not event.active:
@@ -207,14 +208,14 @@ class Subscription:
         return False
 
     def grant(self, chunks: int) -> None:
-        """Let the broker send so many chunks more."""
+        """Let the broker send ``chunks`` more chunks."""
         self._connection.send(Credit(self._number, chunks).encode())
 
     def look_again(self) -> bool:
-        """Have the broker look for more once more; return whether it found a chunk, which ``next`` then returns.
+        """Make the broker look for chunks again; return whether it found one, which ``next`` then returns.
 
-        A broker deals with one frame of a connection after the other, and with a credit it sends what there is before
-        it looks at the next frame. So when the answer to a further request is here, whatever it found is here too.
+        A broker handles the frames of a connection one after the other, and at a credit it sends the available chunks
+        before it handles the next frame. So when the answer to a further request has come, these chunks have come too.
         """
         self.grant(1)
         events = self.barrier()
@@ -234,12 +235,12 @@ class Subscription:
         return decode_deliver(event).subscription_id == self._number
 
     def barrier(self) -> list[Command | Frame]:
-        """Ask for something small; return what came before its answer, which the caller takes or puts back."""
+        """Make a small request; return the events before its answer, which the caller handles or puts back."""
         self._connection.request(Metadata((self._stream,)), MetadataAnswer, f"{self._what}: barrier")
         return self._connection.pending()
 
     def close(self) -> None:
-        """Unsubscribe and drop what was still on the way; never raises: a connection that fails is given up."""
+        """Unsubscribe, and drop the chunks still under way; never raise: abandon a connection that fails."""
         connection = self._connection
         if not self._gone and not connection.broken:
             try:
@@ -249,7 +250,7 @@ class Subscription:
         try:
             connection.put_back([event for event in connection.pending() if not self._is_about_this(event)])
         except RemoteProtocolError:
-            connection.abandon()  # a broken Deliver frame among them
+            connection.abandon()  # one of the events is a broken Deliver frame
         connection.subscription_ids.discard(self._number)
 
     def _is_about_this(self, event: Command | Frame) -> bool:
@@ -267,10 +268,10 @@ class CreditWindow:
         self._records = 0.0
 
     def consumed(self, chunk_bytes: int, records: int, wanted: int) -> int:
-        """Count a chunk that came, and return the credit to grant now, 0 for none yet.
+        """Count a received chunk, and return the credit to grant now, 0 for none yet.
 
         Args:
-            chunk_bytes: its size.
+            chunk_bytes: its size in bytes.
             records: how many offsets it uses up.
             wanted: how many offsets of the range are still to come.
         """

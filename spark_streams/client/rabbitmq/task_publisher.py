@@ -1,12 +1,12 @@
-"""What one task publishes: rows to one stream or to the partitions of a super stream, each as often as was promised.
+"""Publishes the rows of one task to streams or to the partitions of a super stream, exactly once or at least once.
 
 Delivery guarantee, with an identity: exactly once. Publishing ids are derived from the micro-batch and the row's
-number, under a reference that is the same on every attempt, so the broker drops what it has already, and what it has
-is skipped here, all but the last of it. Nothing is published before all that the streams have of the task is known to
-be of the same rows; when it is not, the task fails (``publishing_ids.py``; docs/adr/0010-rabbitmq-exactly-once.md).
-Without an identity: at least once.
+number, under a reference that is the same on every attempt, so the broker drops the rows that it has already; the
+publisher skips these rows too, except the last one. It publishes nothing before it has checked that the streams have
+the same rows of this task; if they do not, the task fails (``publishing_ids.py``;
+docs/adr/0010-rabbitmq-exactly-once.md). Without an identity: at least once.
 
-``flush`` returns only when everything is confirmed, and raises otherwise.
+``flush`` returns only when every row is confirmed, and raises otherwise.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from spark_streams.wire.rabbitmq.compression import Compression
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 
 HELD_IN_FLIGHTS: Final = 10
-"""So many times option maxInFlight may be held back while streams are compared: an attempt leaves out no more than was
-under way when it ended, and the option may have been larger then."""
+"""The publisher may hold back this many times option maxInFlight while it compares streams: an attempt leaves out no
+more messages than were under way when it ended, and the option may have been larger then."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class RabbitPublishing:
     """How to publish.
 
     Args:
-        super_stream: the super stream that rows are routed in, None: rows name their streams.
-        routing: what of a row's key chooses the partition: a hash, or it is a binding key.
-        compression: of sub-entry batches: none, gzip, snappy, lz4 or zstd.
+        super_stream: the super stream that rows are routed in; None when rows name their streams.
+        routing: how a row's key chooses the partition: by a hash, or as a binding key.
+        compression: the compression of sub-entry batches: none, gzip, snappy, lz4 or zstd.
         sub_entry_size: messages of a sub-entry batch; 1 for none.
         max_in_flight: messages that may wait for their confirm.
-        timeout_ms: how long the broker may confirm nothing, or not answer.
+        timeout_ms: how many milliseconds the broker may confirm nothing, or not answer.
     """
 
     super_stream: str | None = None
@@ -59,12 +59,12 @@ class RabbitPublishing:
 
 
 class TaskPublisher:
-    """Publishes the rows of one task. Not for several threads at once.
+    """Publishes the rows of one task, for one thread at a time.
 
     Args:
-        endpoint: the broker; any of its hosts will do, as every node takes what another one leads.
-        how: options.
-        identity: of the task, None for at least once.
+        endpoint: the broker; any of its hosts will do, as every node accepts rows for streams that another one leads.
+        how: how to publish.
+        identity: the task's identity, None for at least once.
 
     Raises:
         NotFound, Refused, AuthenticationFailed, TransportError: no connection, or no such super stream.
@@ -95,7 +95,7 @@ class TaskPublisher:
             if how.super_stream is not None:
                 self._router = open_router(self._connection, how.super_stream, how.routing)
                 if identity is not None:
-                    # All of them: one that gets no row now may have got some on an earlier attempt.
+                    # Resume all partitions: one without a row now may have got rows on an earlier attempt.
                     for stream in self._router.partitions:
                         self._resume(stream)
         except BaseException:
@@ -109,21 +109,21 @@ class TaskPublisher:
         filters: pa.StringArray | None,
         label: Label,
     ) -> None:
-        """Take rows; waits while too many messages are not confirmed.
+        """Add rows, and publish full windows; wait while too many messages are not confirmed.
 
         Args:
             payloads: the encoded messages.
-            destinations: what decides where each goes: its key in a super stream, else its stream's name; one name for
-                all of them when all go to one stream.
+            destinations: the key of each row in a super stream, else the name of its stream; one name for all rows
+                when all go to one stream.
             filters: filter values, or None.
             label: names row i of these in errors.
 
         Raises:
-            OptionError: filter values for a broker that takes none.
-            DeliveryFailed: the broker refused a row, of these or of earlier ones, or did not confirm it, or the rows
-                are not those of an earlier attempt, or one leads nowhere.
+            OptionError: there are filter values, and the broker accepts none.
+            DeliveryFailed: the broker refused or did not confirm a row of this or an earlier call, the rows differ from
+                those of an earlier attempt, or a row has no partition.
             NotFound, Refused: there is no such stream, or we may not publish there.
-            TransportError, PeerError: the connection broke, and everything before was confirmed.
+            TransportError, PeerError: the connection broke, and all earlier rows were confirmed.
         """
         columns = {"payload": payloads}
         if isinstance(destinations, str):
@@ -139,7 +139,12 @@ class TaskPublisher:
             self._publish(window, rows)
 
     def flush(self) -> None:
-        """Return once everything is confirmed; see ``send``."""
+        """Publish the last window, and return once every row is confirmed.
+
+        Raises:
+            DeliveryFailed, NotFound, Refused, TransportError, PeerError: as for ``send``; also ``DeliveryFailed`` if an
+                earlier attempt had more rows.
+        """
         for window, rows in self._windows.finish():
             self._publish(window, rows)
         for resumed in self._resumed.values():
@@ -156,7 +161,7 @@ class TaskPublisher:
         self._outgoing.turn()
 
     def close(self) -> None:
-        """Disconnect; what is not confirmed may or may not be stored."""
+        """Disconnect; rows that are not confirmed may or may not be stored."""
         self._connection.close()
 
     def _check_filters(self) -> None:
@@ -170,7 +175,7 @@ class TaskPublisher:
     # --- windows
 
     def _place(self, first_row: int, rows: pa.Table) -> Destinations:
-        """Say where the rows of a window go."""
+        """Return where the rows of a window go."""
         if self._only is not None:
             return {self._only: np.arange(rows.num_rows)}
         destinations = rows.column("destination").combine_chunks()
@@ -199,10 +204,14 @@ class TaskPublisher:
             self._outgoing.publish(stream, entries, named)
 
     def _check_held(self, behind: list[Resumed]) -> None:
-        """Refuse to hold more back than an earlier attempt can have left out.
+        """Refuse to hold back more rows than an earlier attempt can have left out.
 
-        Rows of a super stream go to its partitions independently, so one may have come further than another. What the
-        others lack waits here until the rows are known to be the same: published before that, it could not be undone.
+        Rows of a super stream go to its partitions independently, so one partition may have more of them than another.
+        The missing rows of the others wait here until the rows are known to be the same: a published row cannot be
+        undone.
+
+        Raises:
+            DeliveryFailed: more rows are held back.
         """
         most = HELD_IN_FLIGHTS * self._how.max_in_flight + self._windows.window_rows
         if sum(len(entries.values) for _, entries, _ in self._held) > most:
@@ -210,14 +219,14 @@ class TaskPublisher:
             raise farthest.too_far_behind(most, int(self._held[0][1].rows[0]))
 
     def _entries(self, stream: str, window: Window, rows: pa.Table, chosen: NDArray[np.int64]) -> Entries | None:
-        """Return what is to be published of a window's rows; None for nothing."""
-        # Groups are made before anything is skipped: on every attempt the same rows share a sub-entry batch.
+        """Return the entries to publish of a window's rows; None for nothing."""
+        # Make the groups before skipping rows: on every attempt the same rows share a sub-entry batch.
         size = self._how.sub_entry_size
         firsts = np.arange(0, len(chosen), size)
         ends = np.minimum(firsts + size, len(chosen))
         numbers = window.first_row + chosen
         if self._identity is not None:
-            # The last one that the stream has goes again: its confirm says that it will not lose it any more.
+            # Send the last row that the stream has again: its confirm means that the replicas have it.
             kept = numbers[ends - 1] >= self._resumed[stream].last_row
             firsts, ends = firsts[kept], ends[kept]
         if not len(firsts):
@@ -247,7 +256,7 @@ class TaskPublisher:
     # --- naming rows in errors
 
     def _window_label(self, window: Window) -> Label:
-        """Return what names the window's rows, and keep only what names later ones."""
+        """Return the label of the window's rows, and keep only the labels of later rows."""
         end = window.first_row + window.rows
         mine = [each for each in self._labels if each[0] < end]
         self._labels = mine[-1:] + self._labels[len(mine) :]
