@@ -1,25 +1,25 @@
-"""Reading one range of one stream, as record batches.
+"""Reads one range of one stream, as record batches.
 
 ::
 
     subscribe at the next offset -> chunks -> records of the range -> RowDecoder -> RecordBatch …  until offset > end
 
-A range ends with the chunk that holds its last offset, or with one behind it. The broker may have nothing to deliver at
+A range ends with the chunk that holds its last offset, or with a later one. The broker may have nothing to deliver at
 the end of a range: tracking chunks use up offsets, filters skip chunks. So when the broker sends nothing more, the
-reader asks whether the stream reaches the end of the range, and after that whether there is a chunk all the same
+reader checks whether the stream reaches the end of the range, and after that whether there is a chunk all the same
 (``Subscription.look_again``). Only both answers together end a range; a silence never does.
 
 Tracking chunks and filters also leave gaps between chunks, and so does retention when it overtakes a reader: brokers
-then go on with what is left, without a word. Before the reader yields rows behind a gap, it asks the broker for the
-chunk, of any kind, where the gap begins.
+then silently continue with the remaining chunks. Before the reader yields rows behind a gap, it requests the chunk, of
+any kind, where the gap begins.
 
-A filter may narrow the range to the offsets from one on. The reader does not read what is before, but asks whether it
-is still there, so that a loss does not depend on the filter.
+A filter may narrow the range to the offsets from one on. The reader does not read the records before it, but checks
+that they still exist, so that a loss does not depend on the filter.
 
-Delivery guarantee: every record of the range that the stream holds comes exactly once, in order. A connection that
-breaks is replaced, and reading goes on at the offset after the last record that was yielded, if the last chunk before
-that is still the same: otherwise the stream was deleted and created again. Records that are gone raise
-``PositionLost``, or are reported in a warning.
+Delivery guarantee: every record of the range that the stream holds comes exactly once, in order. The reader replaces a
+connection that breaks, and continues at the offset after the last yielded record, if the last chunk before it is still
+the same: otherwise the stream was deleted and created again. Lost records raise ``PositionLost``, or are reported in a
+warning.
 
 Spec: docs/specifications.md, S-12, S-31 to S-37, S-61 to S-65, S-71 to S-73, S-81, S-91, S-132.
 """
@@ -47,17 +47,17 @@ from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType, decode_chu
 from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, OffsetType
 
 GLANCE_S: Final = 0.02
-"""After so long a silence the reader yields its rows, or asks the broker whether there is more."""
+"""Seconds of silence after which the reader yields its rows, or asks the broker whether there is more."""
 BEHIND_S: Final = 0.1
-"""How long to wait before the next request to a node that is behind."""
+"""Seconds to wait before the next request to a node that lags behind."""
 
 
 @dataclass
 class _Collected:
-    """Records that came and were not yielded yet.
+    """Received records that are not yielded yet.
 
     Args:
-        following: the offset that follows the last chunk that came; None before the first one of a whole stream.
+        following: the offset after the last received chunk; None before the first one of a whole stream.
         gap: the first offset of the first gap between chunks, None for none.
     """
 
@@ -74,18 +74,18 @@ class _Collected:
 
 
 class RangeReader:
-    """Reads one range; ``batches`` is its whole life.
+    """Reads one range; call ``batches`` once.
 
     Args:
         read: the range.
-        narrowed: which rows are wanted.
-        subscribe: opens a subscription at a position, with so much credit.
-        extent: what the stream holds now, by the node that the subscription is on.
-        certain: what it holds now, by its leader.
-        chunk_at: the chunk of any kind that holds an offset, else the first one behind it, else None.
+        narrowed: the filter of the range.
+        subscribe: opens a subscription at a position, with a first credit.
+        extent: returns the stream's offsets now, by a node near the reader.
+        certain: returns the stream's offsets now, by its leader.
+        chunk_at: returns the chunk of any kind that holds an offset, else the first one behind it, else None.
         max_rows: rows of a batch at most.
         max_bytes: a batch takes no further chunk, and no further row of a chunk, once it has this many bytes.
-        timeout_ms: how long a node may be behind what was planned.
+        timeout_ms: how many milliseconds a node may lag behind the planned end.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class RangeReader:
         self._decoder = RowDecoder(read, narrowed, max_rows, max_bytes)
         self._next = first_wanted(read.start)
         self._skipped: int | None = None
-        """Where the range begins, if not there where it is read from, and if that was not looked at yet."""
+        """The begin of the range, if reading begins later and the records in between are not checked yet; else None."""
         if self._next is not None and self._next < self._lowest:
             self._skipped, self._next = self._next, self._lowest
         self._end = offset_number(read.end)
@@ -126,10 +126,10 @@ class RangeReader:
 
         Raises:
             PositionLost: events of the range are gone and ``fail_on_data_loss`` is set.
-            NotFound: the stream was not there for some 40 seconds, and ``fail_on_data_loss`` is set.
-            Refused: the broker refused.
-            RemoteProtocolError: the broker broke a rule, such as skipping records, or a chunk fails its check.
-            TransportError: the connection broke more often than is tried, or the broker fell silent.
+            NotFound: the stream did not exist for some 40 seconds, and ``fail_on_data_loss`` is set.
+            Refused: the broker refused a request.
+            RemoteProtocolError: the broker broke a rule, for example skipped records, or a chunk fails its check.
+            TransportError: the connection broke more often than the retries allow, or the broker fell silent.
         """
         attempts = Attempts(PATIENT)
         if self._next is None and self._lowest > self._end:
@@ -138,7 +138,7 @@ class RangeReader:
             try:
                 self._look_at_skipped()
                 for pieces, following in self._runs():
-                    # Before the rows are out of our hands: a reconnect must not repeat them.
+                    # Before the yield: a reconnect must not repeat rows that the caller has.
                     self._next = following
                     attempts.progressed()
                     yield from self._decoder.batches(pieces)
@@ -148,11 +148,11 @@ class RangeReader:
                 self._compare_last()
 
     def _look_at_skipped(self) -> None:
-        """Notice that records were removed at the begin of the range, which the filter leaves out."""
+        """Report records that were removed at the begin of the range, where the filter matches none."""
         if self._skipped is None:
             return
         lost = self._skipped
-        # The first offset that the broker tells may lag behind the files that it has removed: the chunk counts.
+        # The first offset that the broker reports may lag behind the files that it has removed: the chunk counts.
         chunk = self._chunk_at(lost)
         first = self._extent().first if chunk is None else chunk.first_offset
         self._skipped = None
@@ -162,7 +162,7 @@ class RangeReader:
             self._next = max(first, self._lowest)
 
     def _compare_last(self) -> None:
-        """Notice, after a fault, that the stream is another one than before."""
+        """Report, after a fault, a stream that was created again."""
         last = self._last
         if last is None:
             return
@@ -171,9 +171,9 @@ class RangeReader:
         except SparkStreamsError as fault:
             if not fault.retriable and not isinstance(fault, NotFound):
                 raise
-            return  # the next subscription meets the same fault, and is tried again
+            return  # the next subscription meets the same fault, and is retried
         if now is None or now.first_offset > last.first_offset:
-            return  # it does not reach so far, or no longer goes back so far, which is noticed in any case
+            return  # the stream ends before the chunk, or has lost it: later checks report either
         if (now.first_offset, now.timestamp_ms) != (last.first_offset, last.timestamp_ms):
             self._last = None
             lost = f"after offset '{format_offset(max(last.next_offset - 1, 0))}'"
@@ -185,7 +185,7 @@ class RangeReader:
             return
         at = self._next
         if at is None and self._lowest and self._extent().first < self._lowest:
-            at = self._lowest  # nothing is expected there: a whole stream begins wherever it begins by now
+            at = self._lowest  # no offset is expected: a whole stream begins at its present first offset
         start = OffsetSpecification(OffsetType.FIRST) if at is None else OffsetSpecification(OffsetType.OFFSET, at)
         subscription, window = self._subscribe(start, FIRST_CREDIT), CreditWindow()
         held = _Collected(self._next)
@@ -199,17 +199,17 @@ class RangeReader:
                 pieces, held = held.pieces, _Collected(following)
                 yield pieces, min(following, self._end + 1)
                 if following > self._end or regained is not None:
-                    return  # what is left after a loss begins there, and the broker may have skipped some of it
+                    return  # the rest begins at ``regained``, and the broker may have skipped some of it
         except SparkStreamsError:
             if held.pieces and held.gap is None and held.following is not None:
-                # What came before the fault is whole; handed out, it need not come again.
+                # The records before the fault are whole: yielded now, they need not come again.
                 yield held.pieces, min(held.following, self._end + 1)
             raise
         finally:
             subscription.close()
 
     def _collect(self, subscription: Subscription, window: CreditWindow, held: _Collected) -> bool:
-        """Take one chunk, or learn that there is none; return whether it is time to yield what is held."""
+        """Receive one chunk, or learn that there is none; return whether to yield the held records now."""
         delivered = subscription.next(GLANCE_S)
         if delivered is None:
             if held.pieces or held.gap is not None:
@@ -249,11 +249,11 @@ class RangeReader:
         return ChunkSlice.of(records, first, end) if first < end else None
 
     def _is_complete(self, subscription: Subscription) -> bool:
-        """Return whether the broker has nothing more of the range; it had nothing to send for a moment.
+        """Return whether the broker has no more chunks of the range, after a moment without any.
 
         Raises:
-            PositionLost: the stream does not reach the end of the range, for ``timeout_ms`` already.
-            DeadlineExceeded: it does, and this node has not come so far in that time.
+            PositionLost: the stream did not reach the end of the range within ``timeout_ms``.
+            DeadlineExceeded: the leader reaches it, and this node did not within ``timeout_ms``.
         """
         deadline = Deadline(self._timeout_ms)
         while True:
@@ -277,7 +277,7 @@ class RangeReader:
             time.sleep(min(left, BEHIND_S))
 
     def _last_offset(self) -> int:
-        """Return the stream's last offset, -1 for none; or the range's end, when the stream reaches it."""
+        """Return the stream's last offset, -1 for none; return the range's end when the stream reaches it."""
         last = self._extent().last
         if last is not None and last >= self._end:
             return self._end
@@ -286,15 +286,15 @@ class RangeReader:
         return -1 if last is None else last
 
     def _regained(self, held: _Collected) -> int | None:
-        """Find out whether the offsets of a gap were removed, or held nothing for us.
+        """Find out whether the offsets of a gap were removed, or had no records for the range.
 
         Returns:
-            None when none was removed. Otherwise, if reading goes on nevertheless, the first offset that is left; what
-            came behind the gap is dropped, to be read again from there.
+            None when none was removed. Otherwise, if losses do not fail the query, the first remaining offset; the
+            records behind the gap are dropped, and read again from there.
         """
         if held.gap is None:
             return None
-        # What the broker says of its first offset may lag behind the files that it has removed: only the chunk counts.
+        # The first offset that the broker reports may lag behind the files that it has removed: only the chunk counts.
         chunk = self._chunk_at(held.gap)
         if chunk is not None and chunk.first_offset <= held.gap:
             if chunk.kind == ChunkType.USER and not self._filtered:

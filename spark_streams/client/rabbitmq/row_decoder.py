@@ -3,7 +3,7 @@
 By convention a message is a sequence of AMQP 1.0 sections. Any other message becomes a row whose value is the bytes
 themselves. All records of a chunk share its timestamp.
 
-With a filter, the columns that it looks at are decoded first, and the others only of the rows that pass.
+With a filter, the decoder first decodes the columns that the filter refers to, and the others only for matching rows.
 
 Spec: docs/specifications.md, S-34, S-36, S-41 to S-44, S-91.
 """
@@ -32,17 +32,17 @@ _OURS: Final = frozenset({"stream", "partition", "offset", "timestamp"})
 """Columns that do not come out of the message."""
 _MAX_MS: Final = (2**63 - 1) // 1000
 NO_TIMESTAMP: Final = -(2**63)
-"""A chunk's time that says that its records have none: only the reference log has such."""
+"""The time of a chunk with records that have no timestamp: only the reference log has such chunks."""
 
 Longs = NDArray[np.int64]
 
 
 class ChunkSlice(NamedTuple):
-    """Records of one chunk, one behind the other; at least one.
+    """Consecutive records of one chunk; at least one.
 
     Args:
-        offsets: int64[n], rising.
-        timestamp_ms: of the chunk.
+        offsets: int64[n], ascending.
+        timestamp_ms: the chunk's time in milliseconds.
         size: bytes from the first message to the last one.
         buffer: holds the messages.
         starts, ends: int64[n], each message's range in ``buffer``.
@@ -74,13 +74,13 @@ class RowDecoder:
 
     Args:
         read: the range and its columns.
-        narrowed: which rows are kept.
+        narrowed: the filter of the rows.
         max_rows: rows of a batch at most.
-        max_bytes: bytes of a batch's messages at most, but one message.
+        max_bytes: bytes of a batch's messages at most, but at least one message.
 
     Raises:
-        LocalProtocolError: a column that there is not, or a filter taken from none.
-        FilterError: an expression that looks at what messages cannot have.
+        LocalProtocolError: a column does not exist, or filter values are taken from none.
+        FilterError: an expression refers to something that messages cannot have.
     """
 
     def __init__(self, read: RangeRead, narrowed: PushedFilter, max_rows: int, max_bytes: int) -> None:
@@ -92,7 +92,7 @@ class RowDecoder:
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in read.columns])
-        # What the filters look at, in the order of the schema.
+        # The columns that the filters refer to, in the order of the schema.
         needed = set() if narrowed.residual is None else set(columns_needed(narrowed.residual))
         if narrowed.values is not None:
             needed.add(_column_of(narrowed.values.taken_from))
@@ -108,7 +108,7 @@ class RowDecoder:
                 yield batch
 
     def _groups(self, pieces: Sequence[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
-        """Yield pieces that become one batch: what is small together, what is too large in parts."""
+        """Yield the pieces of one batch at a time: join small pieces, and divide pieces that are too large."""
         together: list[ChunkSlice] = []
         rows = size = 0
         for whole in pieces:
@@ -136,7 +136,7 @@ class RowDecoder:
             first = end
 
     def _batch(self, block: MessageBlock, pieces: list[ChunkSlice]) -> pa.RecordBatch | None:
-        """Return the rows that pass; None for none."""
+        """Return the rows that match; None for none."""
         columns: dict[str, pa.Array] = {}
         chosen: Longs | None = None
         if self._filtered:
@@ -158,10 +158,10 @@ class RowDecoder:
         """Return columns of some rows.
 
         Args:
-            names: of the columns.
+            names: the names of the columns.
             block: the messages of these rows.
-            pieces: of which they are rows.
-            chosen: which rows of the pieces they are; None for all.
+            pieces: the pieces with these rows.
+            chosen: the numbers of these rows within the pieces; None for all.
         """
         count = len(block.starts)
         inner = tuple(sorted(set(names) - _OURS))
@@ -183,7 +183,7 @@ class RowDecoder:
         return self._narrowed.values is not None or self._narrowed.residual is not None
 
     def _passed(self, columns: dict[str, pa.Array], count: int) -> pa.BooleanArray:
-        """Return which of ``count`` rows the filters let pass."""
+        """Return which of ``count`` rows match the filters."""
         values, residual = self._narrowed.values, self._narrowed.residual
         passed = None if values is None else pc.fill_null(self._wanted(values, columns), False)
         if residual is None:
@@ -213,7 +213,7 @@ class RowDecoder:
             column = pc.map_lookup(column, pa.scalar(name), "first")
         elif kind == "properties":
             column = pc.struct_field(column, name)
-        if not pa.types.is_binary(column.type):  # user_id, whose bytes need not be text
+        if not pa.types.is_binary(column.type):  # user_id is binary, and need not be text
             column = column.cast(pa.string())
         wanted = pc.is_in(column, value_set=self._values.cast(column.type))
         return pc.or_(wanted, column.is_null()) if filters.match_unfiltered else wanted
@@ -245,16 +245,16 @@ def _joined(pieces: list[ChunkSlice]) -> MessageBlock:
 
 
 def decoded_or_raw(block: MessageBlock, names: Sequence[str], overflow: Any) -> dict[str, pa.Array]:
-    """Decode columns of messages, of which some may be anything but AMQP: such a row has its bytes as ``value``.
+    """Decode columns of messages; a message that is not AMQP becomes a row with its bytes as ``value``.
 
     Args:
         block: the messages.
-        names: of ``COLUMN_TYPES``, none of those that only deliveries have.
+        names: names of ``COLUMN_TYPES``, without those that only deliveries have.
         overflow: ``fail`` or ``null``, as for ``decode_columns``.
     """
     starts, ends = np.asarray(block.starts), np.asarray(block.ends)
     empty = starts == ends
-    # An AMQP section begins with byte 0: what begins otherwise needs no closer look.
+    # An AMQP section begins with byte 0: a message that begins otherwise is not AMQP.
     raw = ~empty
     raw[raw] = np.frombuffer(block.buffer, np.uint8)[starts[raw]] != 0
     try:
@@ -266,7 +266,7 @@ def decoded_or_raw(block: MessageBlock, names: Sequence[str], overflow: Any) -> 
         raw[good] = incoming_columns(MessageBlock(block.buffer, starts[good], ends[good]), thorough=True).malformed
         columns = _mixed(block, names, overflow, raw)
     if "value" in columns and empty.any():
-        # A message of no bytes at all has no sections, and its body is as empty as it is.
+        # A message without bytes has no sections; its body is empty.
         columns["value"] = pc.if_else(pa.array(empty), pa.scalar(b""), columns["value"])
     return columns
 
@@ -288,7 +288,7 @@ def _mixed(block: MessageBlock, names: Sequence[str], overflow: Any, raw: NDArra
 
 
 def _bodies(buffer: Any, starts: Longs, ends: Longs) -> pa.LargeBinaryArray:
-    """Copy ranges together: what lies between two of them is a row too, and every second row is taken."""
+    """Return ranges of a buffer as values: make the gaps between them rows too, and take every second row."""
     edges = np.empty(2 * len(starts) + 1, np.int64)
     edges[0] = starts[0]
     edges[1::2], edges[2::2] = starts, ends
