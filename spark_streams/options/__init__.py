@@ -1,7 +1,8 @@
-"""Options as Spark hands them over -> frozen dataclasses, one module a format; ``names`` spells each option's name.
+"""Parses the options that Spark passes into frozen dataclasses, with one module for each format.
 
-What all formats take is read by ``peer``, ``positions`` and ``source``. A format has a module of its own, which
-describes in a ``Format`` what else it takes, and has its parsers: ``amqp_events`` and ``rabbitmq_stream``.
+``names`` has the name of each option. ``connection``, ``positions`` and ``common`` read the options of all formats. A
+format has a module of its own, with a ``Format`` that describes its further options, and with its parsers:
+``amqp_events``, ``rabbitmq_stream`` and ``feedapi``.
 """
 
 from spark_streams.options.amqp_events import parse_sink_options, parse_source, validate

@@ -1,4 +1,4 @@
-"""The options of format ``amqp-events``."""
+"""Parses the options of format ``amqp-events``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that say where the peer is, how to get in, and how long to wait for it."""
+"""Reads the options for the peer's address, the credentials, TLS and the timeout."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 
 
 def read_endpoint(given: OptionReader) -> Endpoint:
-    """Return where the peer is, with credentials and TLS.
+    """Return the peer's endpoint, with credentials and TLS.
 
     Raises:
-        OptionError: no url or a bad one, credentials that contradict each other, or a TLS file that is not there.
+        OptionError: the url is missing or wrong, credentials contradict each other, or a TLS file does not exist.
     """
     url = given.required(URL, given.form.url_example)
     if any(given.has(name) for name in (TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME)):
-        url = with_tls_scheme(url)  # an option of TLS asks for TLS, on its default port when the url has none
+        url = with_tls_scheme(url)  # an option of TLS implies TLS, on its default port when the url has none
     endpoint = parse_url(url, schemes=given.form.schemes)
     named = given.one_of(PASSWORD, PASSWORD_FILE, PASSWORD_PROVIDER)
     if given.has(USERNAME) or named is not None:
@@ -53,15 +53,15 @@ def read_endpoint(given: OptionReader) -> Endpoint:
 
 
 def read_secret(given: OptionReader, file: str, provider: str) -> Secret | None:
-    """Return a secret that is to be read when it is needed, None without either of the two options.
+    """Return a secret that is read when it is needed, None without either of the two options.
 
     Args:
         given: the options.
         file: the name of the option with a path.
-        provider: the name of the one with a function.
+        provider: the name of the option with a function.
 
     Raises:
-        OptionError: the file is not there, or the function's name is none.
+        OptionError: the file does not exist, or the function's name is malformed.
     """
     if (path := given.text(file, "the path of a file")) is not None:
         if not os.path.isfile(path):
@@ -72,10 +72,10 @@ def read_secret(given: OptionReader, file: str, provider: str) -> Secret | None:
 
 
 def request_timeout_ms(given: OptionReader) -> int:
-    """Return how long to wait for an answer of the peer.
+    """Return how many milliseconds to wait for an answer of the peer.
 
     Raises:
-        OptionError: no whole number of milliseconds.
+        OptionError: the value is no whole number of milliseconds.
     """
     return given.integer(REQUEST_TIMEOUT, 1, "milliseconds") or DEFAULT_REQUEST_TIMEOUT_MS
 

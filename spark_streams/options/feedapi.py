@@ -1,4 +1,4 @@
-"""The options of format ``feedapi``: feeds over HTTP, FeedAPI version 2 and ZeroEventHub."""
+"""Parses the options of format ``feedapi``: feeds over HTTP, FeedAPI version 2 and ZeroEventHub."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What a user gave: the map that Spark hands over, its names checked against those that the format takes.
+"""Reads the map of options that Spark passes, and checks its names against those of the format.
 
-Names are compared without regard to case, as Spark's own are. An unknown one is an error that suggests the nearest, one
-that belongs to another format or a later version is an error that says so, and Spark's own (``checkpointLocation`` …)
-pass; the argument of ``load`` and ``save``, which comes as ``path``, is refused, as it would be dropped without a word.
+Names are compared without regard to case, as Spark's own are. An unknown name is an error that suggests the nearest; a
+name of another format or a later version is an error that says so; Spark's own names (``checkpointLocation`` …) pass;
+the argument of ``load`` and ``save``, which comes as ``path``, is refused, as it would be dropped silently.
 
-``RedactedOptions`` is that map for plans and logs: it is printed and pickled without a secret.
+``RedactedOptions`` is that map for plans and logs: its print shows no secret, and its pickle masks them.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ MAX_INT64: Final = 2**63 - 1
 
 @dataclass(frozen=True, eq=False)
 class Format:
-    """What tells the options of one format from those of another.
+    """The names and forms of one format's options.
 
     Args:
         name: the format's name, for messages.
         schemes: the schemes that its urls may have.
-        url_example: what comes behind "is required" when there is no url.
+        url_example: the text after "is required" when there is no url.
         stream_example: the same for the stream.
-        naming: how a stream is named, for those who gave it to ``load``.
+        naming: how to name a stream, for users who gave it to ``load``.
         position: reads one JSON value of a position; the arguments are option, partition and value, and the error is
             an OptionError.
         offsets_example: a JSON object of positions, for messages.
         reading: options of its readers beside those of every format's.
         writing: options of its writers beside those of every format's.
         both: options of its readers and writers beside those of every format's.
-        prefixes: what options may begin with whose rest is the user's own; in lower case.
-        refused: options that it does not take, with the reason: of other formats, or of later versions.
+        prefixes: prefixes of options that the user names, in lower case.
+        refused: options that it does not accept, with the reason: those of other formats, or of later versions.
     """
 
     name: str
@@ -58,19 +58,19 @@ class Format:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """All names that the format takes."""
+        """All names that the format accepts."""
         return (*OF_EVERY_FORMAT, *self.both, *OF_EVERY_READER, *self.reading, *self.writing)
 
 
 class OptionReader:
-    """The options that are there, found without regard to case.
+    """The given options, found without regard to case.
 
     Args:
-        options: as Spark hands them over.
-        form: the format they are for.
+        options: the options as Spark passes them.
+        form: their format.
 
     Raises:
-        OptionError: a name that the format does not take.
+        OptionError: the format does not accept a name.
     """
 
     def __init__(self, options: Mapping[str, str], form: Format) -> None:
@@ -93,7 +93,7 @@ class OptionReader:
         """Return the options of a reader.
 
         Raises:
-            OptionError: a name that the format's readers do not take, or an argument of ``load``.
+            OptionError: the format's readers do not accept a name, or ``load`` has an argument.
         """
         given = cls(options, form)
         given._refuse(form.writing, "this is for writing; a source does not take it")
@@ -104,14 +104,14 @@ class OptionReader:
         """Return the options of a writer.
 
         Raises:
-            OptionError: a name that the format's writers do not take, or an argument of ``save``.
+            OptionError: the format's writers do not accept a name, or ``save`` has an argument.
         """
         given = cls(options, form)
         given._refuse((*OF_EVERY_READER, *form.reading), "this is for reading; a sink does not take it")
         return given
 
     def has(self, name: str) -> bool:
-        """Return whether the option is there."""
+        """Return whether the option is given."""
         return self._values.get(name.lower()) is not None
 
     def get(self, name: str) -> str | None:
@@ -123,7 +123,7 @@ class OptionReader:
         return {n[len(prefix) :]: v for n, v in sorted(self._values.items()) if n.startswith(prefix) and v is not None}
 
     def _refuse(self, names: Iterable[str], why: str) -> None:
-        # load("orders") and save("orders"): the argument would be dropped without a word.
+        # load("orders") and save("orders"): the argument would be dropped silently.
         if (self.get(PATH) or "").strip():
             raise OptionError(PATH, f"load and save take no argument here: {self.form.naming}")
         for name in names:
@@ -138,21 +138,21 @@ class OptionReader:
         return value
 
     def text(self, name: str, expected: str) -> str | None:
-        """Return the option's value without blanks around it, None when it is not there; an empty one is an error."""
+        """Return the option's value without blanks around it, None when it is not given; an empty one is an error."""
         value = self.get(name)
         if value is not None and not value.strip():
             raise OptionError(name, f"is empty, expected {expected}")
         return None if value is None else value.strip()
 
     def one_of(self, *names: str) -> str | None:
-        """Return the only one of ``names`` that is there, or None."""
+        """Return the only one of ``names`` that is given, or None; two of them are an error."""
         there = [name for name in names if self.has(name)]
         if len(there) > 1:
             raise OptionError(there[1], f"cannot be used together with '{there[0]}': give one of them")
         return there[0] if there else None
 
     def word(self, name: str, *words: str) -> str:
-        """Return the one of ``words`` that the option says, in any case; the first when it is not there."""
+        """Return the one of ``words`` that the option has, in any case; the first when it is not given."""
         value = (self.get(name) or words[0]).strip().lower()
         if value not in words:
             expected = f"neither '{words[0]}' nor '{words[1]}'" if len(words) == 2 else f"none of {', '.join(words)}"
@@ -160,18 +160,18 @@ class OptionReader:
         return value
 
     def integer(self, name: str, low: int, unit: str, *, high: int = MAX_INT64) -> int | None:
-        """Return a whole number from ``low`` to ``high``, both inclusive; None when it is not there."""
+        """Return a whole number from ``low`` to ``high``, both inclusive; None when it is not given."""
         value = self.get(name)
         return None if value is None else integer(name, value, low=low, high=high, unit=unit)
 
     def boolean(self, name: str, default: bool) -> bool:
-        """Return what ``true`` or ``false`` says; ``default`` when it is not there."""
+        """Return the boolean of ``true`` or ``false``; ``default`` when the option is not given."""
         value = self.get(name)
         return default if value is None else boolean(name, value)
 
 
 class RedactedOptions(Mapping[str, str]):
-    """Options as Spark hands them over, safe to print; a pickle of them holds no secret in the clear.
+    """Options as Spark passes them, safe to print; a pickle of them holds no secret in the clear.
 
     Args:
         options: name to value.

@@ -1,4 +1,4 @@
-"""The options that say where reading starts and ends, and positions whose offsets are numbers, as RabbitMQ's."""
+"""Reads the options for the start and the end of reading, and positions with numeric offsets, as RabbitMQ's."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _TIMESTAMPS_EXAMPLE = '{"0": 1585672841000, "1": -386380800000}'
 
 @dataclass(frozen=True)
 class PositionRange:
-    """One side of what is to be read: a position for all partitions, or one for each.
+    """The start or the end of reading: a position for all partitions, or one for each.
 
     Args:
-        everywhere: the position in every partition, or None when ``each`` says it.
-        each: partition identifier to position, complete: every partition of the stream has to be there.
-        option: the option that said so, for messages.
+        everywhere: the position in every partition, or None when ``each`` has the positions.
+        each: partition identifier to position, complete: every partition of the stream has to be in it.
+        option: the option with the positions, for messages.
     """
 
     everywhere: Position | None
@@ -53,7 +53,7 @@ def read_starting(given: OptionReader, default: Position | None) -> PositionRang
 
 
 def read_ending(given: OptionReader, default: Position | None) -> PositionRange | None:
-    """Return where reading ends: the position at which it would go on.
+    """Return where reading ends: the position where it would continue.
 
     Raises:
         OptionError: two options say so, or a value is no position.
@@ -62,10 +62,10 @@ def read_ending(given: OptionReader, default: Position | None) -> PositionRange 
 
 
 def refuse_endings(given: OptionReader) -> None:
-    """Refuse an end of what has none.
+    """Refuse ending positions for a stream, which has no end.
 
     Raises:
-        OptionError: one is there.
+        OptionError: an option for the end is given.
     """
     for name in (ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP):
         if given.has(name):
@@ -73,10 +73,10 @@ def refuse_endings(given: OptionReader) -> None:
 
 
 def refuse_empty_spans(starting: PositionRange, ending: PositionRange | None) -> None:
-    """Refuse what leaves a batch query nothing to read.
+    """Refuse positions that leave a batch query nothing to read, and expressions as its end.
 
     Raises:
-        OptionError: it starts at the latest event, or ends at the earliest or at an expression.
+        OptionError: the query starts at the latest event, or ends at the earliest or at an expression.
     """
     _refuse(starting, LATEST, "a batch query that starts at the latest event has nothing to read")
     if ending is None:

@@ -1,4 +1,4 @@
-"""The options of format ``rabbitmq-stream``: streams and super streams of RabbitMQ."""
+"""Parses the options of format ``rabbitmq-stream``: streams and super streams of RabbitMQ."""
 
 from __future__ import annotations
 

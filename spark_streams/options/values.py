@@ -1,4 +1,4 @@
-"""The values of options: numbers, booleans, instants, durations, lists and JSON, with messages fit for the user."""
+"""Reads the values of options: numbers, booleans, instants, durations, lists and JSON, with messages for the user."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def integer(option: str, text: str, *, low: int, high: int, unit: str) -> int:
     """Return a whole number from ``low`` to ``high``, both inclusive.
 
     Raises:
-        OptionError: it is not one.
+        OptionError: the text is no such number.
     """
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text) or not low <= int(text) <= high:
         most = "" if high >= _MAX_INT64 else f" and at most {high}"
@@ -49,10 +49,10 @@ def integer(option: str, text: str, *, low: int, high: int, unit: str) -> int:
 
 
 def boolean(option: str, text: str) -> bool:
-    """Return what ``true`` or ``false`` says, in any case.
+    """Return the boolean of ``true`` or ``false``, in any case.
 
     Raises:
-        OptionError: it says neither.
+        OptionError: the text is neither.
     """
     word = text.strip().lower()
     if word not in ("true", "false"):
